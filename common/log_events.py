@@ -176,7 +176,15 @@ COORDINATOR_EVENTS = (
         "The generation of a table could not be raised. The next round retries it.",
     ),
     LogEvent(
-        "table has no name", _W, "Remains of a table whose creation was interrupted were found."
+        "table has no name",
+        _W,
+        "A table has lost its name. It gets the name back after `coordinator.garbage_grace_s`.",
+    ),
+    LogEvent("name given back to a table", _W, "A table that had lost its name has it again."),
+    LogEvent(
+        "table needs an operator",
+        _E,
+        "The service cannot help a table by itself. The cause says what to do.",
     ),
     LogEvent(
         "unfinished table removed",

@@ -37,13 +37,18 @@ class StoreSettings:
 
     url: str = setting(
         "redis://127.0.0.1:6389/0",
-        "URL of the Redis that holds the truth, or of the Sentinels that know it"
-        " (`redis+sentinel://host:26379,host:26379/SERVICE/DB`). `neve up` starts a Redis of its"
-        " own unless this is given.",
+        "URL of the Redis that holds the truth, of the Sentinels that know it"
+        " (`redis+sentinel://host:26379,host:26379/SERVICE/DB`), or of some nodes of a Redis"
+        " Cluster (`redis+cluster://host:6379,host:6379`). `neve up` starts a Redis of its own"
+        " unless this is given.",
         secret=True,
     )
     connections_max: int = setting(
-        32, "Number of connections that one process opens to Redis at most.", least=1, most=10_000
+        32,
+        "Number of connections that one process opens to Redis, or to each node of a Redis Cluster,"
+        " at most.",
+        least=1,
+        most=10_000,
     )
     tries_max: int = setting(
         16, "Tries of one change before it fails because of conflicts.", least=1
@@ -54,8 +59,9 @@ class StoreSettings:
     timeout_s: float = setting(10.0, "Longest wait for an answer of Redis.", least=0.1)
     reserve_bytes: int = size_setting(
         16 * 1024**2,
-        "Memory set aside in a Redis with `maxmemory`, at most a sixteenth of it, and given back"
-        " when it is full, so that what frees memory still works; 0: none.",
+        "Memory set aside in a Redis (in each node of a cluster) with `maxmemory`, at most a"
+        " sixteenth of it, and given back when it is full, so that what frees memory still works;"
+        " 0: none.",
     )
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ process, whoever called it (`CoordinatorService.failed`).
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -68,6 +68,7 @@ class TableFaults:
         self._faults: BoundedMap[tuple[str, str], Fault] = BoundedMap(FAULTS_MAX)
         self._retries_due: set[tuple[str, str]] = set()
         self._unreadable: BoundedMap[str, str] = BoundedMap(FAULTS_MAX)
+        self._notices: BoundedMap[str, str] = BoundedMap(FAULTS_MAX)
         self.counts: Counter[str] = Counter()
         """How often each kind of work has failed since the start."""
 
@@ -163,6 +164,22 @@ class TableFaults:
         every = [_quarantined(subject, cause) for subject, cause in self._unreadable]
         more = len(every) - SENTENCES_MAX
         return (*every[:SENTENCES_MAX], *([f"{more} more cannot be read"] if more > 0 else []))
+
+    def notice(self, table: str, sentence: str) -> None:
+        """Have people told about a table that needs an operator, until nobody keeps it."""
+        if self._notices.get(table) != sentence:
+            self._notices.put(table, sentence)
+            self._log("table needs an operator", table=table, cause=sentence)
+
+    def keep_notices(self, tables: Collection[str]) -> None:
+        """Withdraw what people were told about all other tables."""
+        for table in [each for each, _ in self._notices if each not in tables]:
+            self._notices.pop(table)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What people should know of tables that need an operator; of many, of some."""
+        return tuple(sentence for _, sentence in self._notices)[:SENTENCES_MAX]
 
     @property
     def unreadable_tablets(self) -> int:

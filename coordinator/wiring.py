@@ -1,13 +1,15 @@
 """Puts the parts of a coordinator together."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from common.metadata.ports import TabletStore
+from common.model.location_identity import LocationIdentity
 from common.model.table import Table
 from common.model.tablet import TabletId
+from common.parquet.resolved_locations import identities_of
 from common.settings import Settings
 from common.wire import (
     CoordinatorStatus,
@@ -117,7 +119,11 @@ class CoordinatorParts:
             groups=groups,
             quarantined=status.quarantined + faults.unreadable_tablets,
             figures=figures,
-            store_warnings=(*self.store_care.health.warnings, *faults.all_unreadable()),
+            store_warnings=(
+                *self.store_care.health.warnings,
+                *faults.notices,
+                *faults.all_unreadable(),
+            ),
         )
 
     def _scaling(self, group: str, status: CoordinatorStatus) -> GroupScaling | None:
@@ -193,10 +199,18 @@ def storage_loops(
             faults=context.faults,
         ),
         manifests.run_forever(writable, own.collect_interval_s),
-        UnfinishedTables(store, own.garbage_grace_s, context.log, context.faults).run_forever(
-            own.unfinished_interval_s
-        ),
+        UnfinishedTables(
+            store,
+            own.garbage_grace_s,
+            context.log,
+            context.faults,
+            _identities,
+        ).run_forever(own.unfinished_interval_s),
     ]
+
+
+async def _identities(locations: Mapping[str, str]) -> Mapping[str, LocationIdentity]:
+    return await asyncio.to_thread(identities_of, locations)
 
 
 def _state_of(settings: Settings, context: ShellContext, *, is_scaled: bool) -> CoordinatorState:

@@ -562,6 +562,17 @@ class DropTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreName:
+    """Give its name back to a table that is live or paused, if name and location are free."""
+
+    table: str
+    identity: LocationIdentity | None = None
+    """Of its location, as `CreateTable` has it."""
+    others: Mapping[str, LocationIdentity] = field(default_factory=dict)
+    """Table id → identity of its location as it is now, where that is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AddFiles(Guarded):
     """Add files to any number of tablets at once, under one call id."""
 
@@ -644,6 +655,7 @@ Change = (
     CreateTable
     | ChangeTable
     | DropTable
+    | RestoreName
     | AddFiles
     | ReserveFiles
     | CommitAttempt

@@ -6,6 +6,7 @@ neve:{t}:table  :generation  :manifest  :index     of a table
 neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `TabletId.text`
 neve:{t}:requests  :open-requests  :request:<id>   requests in their order, and each
 neve:{t}:outcome:<attempt>  neve:{t}:call:<id>  neve:{t}:retired:<digest>   marks, which expire
+neve:{t}:dropped                                   mark of a table that is gone, expires, too
 """
 
 import re
@@ -44,6 +45,8 @@ MARK_LIFE_S = CALL_LIFE_S + 2 * CALL_SKEW_S
 """Life of a call's mark: a call id must be too old before its mark is gone."""
 OUTCOME_LIFE_S = 24 * 3600.0
 """Life of an attempt's mark: longer than a compactor tries to commit while Redis is away."""
+DROPPED_LIFE_S = 24 * 3600.0
+"""Life of a dropped table's mark: longer than anybody who creates or drops it stands still."""
 
 _TABLE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -203,6 +206,11 @@ class TableKeys:
     def open_requests(self) -> str:
         """Sorted set (lex): those of `requests` that something is left to do for."""
         return self._key("open-requests")
+
+    @property
+    def dropped(self) -> str:
+        """String, which expires: the table is gone, and none is made under its id again."""
+        return self._key("dropped")
 
     def request(self, request: str) -> str:
         """Return the key of a request."""

@@ -66,7 +66,9 @@ class Keyspace(Protocol):
         ...
 
     async def fetch(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
-        """Read batches, each at one moment (one MULTI), all in one round trip.
+        """Read batches, all in one round trip (to each node).
+
+        What a batch reads of one slot is read at one moment (one MULTI).
 
         Raises:
             LinkLostError: The connection is gone.

@@ -4,7 +4,7 @@ The change feed, marks of calls and attempts, garbage, pins, history, manifests;
 fsck` sees it; and the health of the store itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -254,6 +254,8 @@ class RawTablet:
 
 
 NO_EVICTION = "noeviction"
+CLOCKS_APART_MAX_S = 2.0
+"""How far clocks of nodes may be apart: graces and leases have some seconds to spare."""
 NEARLY_FULL = 0.85
 """Share of `maxmemory` from which on the store is nearly full."""
 
@@ -275,17 +277,25 @@ class StoreHealth:
     """What it could not write to its disk; empty: it could."""
     replicas: int = 0
     replicas_wanted: int = 0
-    is_cluster: bool = False
-    """Whether it is a node of a Redis Cluster, which cannot hold a store."""
+    silence: str = ""
+    """Why it does not answer; empty: it does."""
+    nodes: Mapping[str, "StoreHealth"] = field(default_factory=dict)
+    """Of a Redis Cluster: address of each primary → what it says. The other fields are sums, or
+    the worst of all nodes."""
+    clocks_apart_s: float = 0.0
+    """Of a Redis Cluster: how far the clocks of its nodes are apart."""
 
     def check(self) -> None:
-        """Refuse a store that forgets, or cannot keep two keys at one moment.
+        """Refuse a store that forgets.
 
         Raises:
-            ConfigError: It throws keys away when it is full, or is a node of a Redis Cluster.
+            ConfigError: It throws keys away when it is full.
         """
-        if self.is_cluster:
-            raise ConfigError(f"setting store.url: {CLUSTER_REFUSED}")
+        for address, node in self.nodes.items():
+            try:
+                node.check()
+            except ConfigError as error:
+                raise ConfigError(_of_node(address, str(error))) from error
         if self.policy != NO_EVICTION:
             raise ConfigError(
                 f"setting store.url: the store has maxmemory-policy {self.policy} and would throw"
@@ -295,10 +305,18 @@ class StoreHealth:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What an operator should change; a sentence each."""
+        if self.nodes:
+            own = (
+                _of_node(address, sentence)
+                for address, node in self.nodes.items()
+                for sentence in node.warnings
+            )
+            return (*own, *self._clocks())
+        if self.silence:
+            return (f"the store (Redis) does not answer, its tables wait: {self.silence}",)
         return tuple(
             sentence
             for sentence in (
-                CLUSTER_REFUSED if self.is_cluster else "",
                 self._eviction(),
                 self._room(),
                 "" if self.append_only else _NO_LOG,
@@ -329,6 +347,13 @@ class StoreHealth:
             return ""
         return f"the store (Redis) is nearly full, {of}: raise maxmemory before adds have to wait"
 
+    def _clocks(self) -> Iterator[str]:
+        if self.clocks_apart_s > CLOCKS_APART_MAX_S:
+            yield (
+                f"clocks of nodes of the store (Redis) are {self.clocks_apart_s:.1f} s apart,"
+                f" expected at most {CLOCKS_APART_MAX_S:g} s: have all machines follow one time"
+            )
+
     def _replicas(self) -> str:
         if self.replicas >= self.replicas_wanted:
             return ""
@@ -338,10 +363,13 @@ class StoreHealth:
         )
 
 
-CLUSTER_REFUSED = (  # docs/design/0013-sentinel-and-cluster.md has the reason.
-    "the store (Redis) is a node of a Redis Cluster, and a store cannot be spread over nodes: use"
-    " a server with `cluster-enabled no`, and Sentinels for fail-over"
-)
+def _of_node(address: str, sentence: str) -> str:
+    """Return a sentence about the store as one about a node of it."""
+    return sentence.replace("the store (Redis)", f"node {address} of the store (Redis)", 1).replace(
+        "the store has", f"node {address} of the store has", 1
+    )
+
+
 _NO_LOG = (
     "the store (Redis) keeps no append-only file (appendonly no): a restart forgets what was added"
 )

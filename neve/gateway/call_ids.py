@@ -11,8 +11,9 @@ from typing import Annotated
 from fastapi import Header
 
 from common.digests import call_time_s, digest
-from common.errors import ConflictError, RefusedError, RequestError
+from common.errors import ConflictError, RefusedError, RequestError, UnavailableError
 from common.ids import call_id
+from common.metadata.changes import AddFiles, Applied
 from common.metadata.mutation.call_marks import refused_call, refused_other_content
 from common.metadata.store_values import CallKind, CallMark
 from common.model.outcome import RefusalCode
@@ -88,6 +89,7 @@ async def call_once(
         RequestError: The call cannot be made, and was not made before.
         RefusedError: The same, or its id was used for something else.
         ConflictError: The same, and nothing was written.
+        UnavailableError: Nobody knows whether replicas have the mark.
     """
     mark = await known_call(services, table, call)
     if mark is None:
@@ -98,7 +100,25 @@ async def call_once(
             if mark is None:
                 raise
     await same(mark)
+    await _keep_mark(services, table, call, mark)
     return repeated_view(call, mark)
+
+
+async def _keep_mark(services: Services, table: Table, call: str, mark: CallMark) -> None:
+    """Have replicas keep a mark, so that no fail-over forgets what is answered from it.
+
+    The first try may have had no answer because too few replicas had what it wrote.
+
+    Raises:
+        UnavailableError: Nobody knows whether they have it, or it is forgotten already.
+    """
+    again = AddFiles(table=table.id, call=call, files={}, kind=mark.kind, content=mark.content)
+    outcome = await services.store.apply(again)
+    if not isinstance(outcome, Applied):
+        raise UnavailableError(
+            f"call {call} was accepted, and may be forgotten by now ({outcome.reason}): send it"
+            " again under the same id"
+        )
 
 
 def require_same_call(call: str, mark: CallMark, kind: CallKind, content: str) -> None:

@@ -7,14 +7,16 @@ from collections.abc import AsyncIterator
 import pytest
 
 from common.clock import SystemClock
+from common.metadata.redis.cluster import ClusterKeyspace
 from common.metadata.redis.keyspace import RedisKeyspace
 from tests.support.flaky import FlakyKeyspace
 from tests.support.memory_store import MemoryKeyspace
 from tests.support.predictable import ManualClock
+from tests.support.redis_cluster import RedisCluster, redis_cluster
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.store_harness import Harness
 
-__all__ = ["redis_server"]
+__all__ = ["redis_cluster", "redis_server"]
 
 TIMEOUT_S = 5.0
 
@@ -24,7 +26,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["memory", "flaky", "redis"])
+@pytest.fixture(params=["memory", "flaky", "redis", "cluster"])
 async def harness(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterator[Harness]:
     """One adapter, empty."""
     name: str = request.param
@@ -34,6 +36,14 @@ async def harness(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIt
         await keyspace.fetch([[("FLUSHALL",)]])
         yield Harness(name, keyspace, SystemClock())
         await keyspace.close()
+        return
+    if name == "cluster":
+        cluster: RedisCluster = request.getfixturevalue("redis_cluster")
+        for server in cluster.primaries:
+            server.say("FLUSHALL")
+        spread = ClusterKeyspace(cluster.url, timeout_s=TIMEOUT_S)
+        yield Harness(name, spread, SystemClock())
+        await spread.close()
         return
     clock = ManualClock()
     memory = MemoryKeyspace(clock)

@@ -84,7 +84,7 @@ async def test_the_mark_of_a_call_outlives_the_call_id(harness: Harness) -> None
     tablet = await harness.tablet_with()
     call = call_id(harness.clock)
     applied(await harness.add(tablet, file("a"), call=call))
-    if harness.name == "redis":
+    if harness.is_real:
         left_s = (await harness.read(("PTTL", TableKeys(tablet.table).call(call)))) / 1000
         assert left_s > CALL_LIFE_S + 60
         return

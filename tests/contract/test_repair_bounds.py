@@ -177,4 +177,5 @@ async def test_a_double_leaves_the_tablet_that_lacks_its_keys(harness: Harness) 
     assert await files_of(harness, right) == {"r": 10}
     refused(await harness.apply(replace(drop, tablet=left, holder=right)), "gone")
     other = TabletId("none", MIDDLE)
-    refused(await harness.apply(replace(drop, tablet=other)), "table")
+    drop = replace(drop, tablet=other, holder=TabletId("none", b"q"))
+    refused(await harness.apply(drop), "table")

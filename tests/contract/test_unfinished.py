@@ -1,12 +1,16 @@
-"""Creations that were interrupted, and who removes what they have left."""
+"""Creations that were interrupted, names that were lost, and who repairs it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import pytest
 
-from common.metadata.changes import CreateTable, DropTable
+from common.metadata.changes import CreateTable, DropTable, RestoreName
 from common.metadata.commands import hdel, hset
 from common.metadata.keys import TABLES, TableKeys
+from common.model.location_identity import LocationIdentity
 from common.model.table import Table, TableState
 from coordinator.storage.unfinished_tables import UnfinishedTables
 from coordinator.table_faults import TableFaults
@@ -72,20 +76,110 @@ async def test_a_name_without_a_table_is_free_again(harness: Harness) -> None:
     assert await harness.store.names() == {}
 
 
-async def test_a_live_table_without_a_name_is_left_alone(harness: Harness) -> None:
+@pytest.mark.parametrize("state", ["live", "paused"])
+async def test_a_table_that_has_lost_its_name_gets_it_back_after_the_grace(
+    harness: Harness, state: str
+) -> None:
     table = await harness.table()
+    await harness.write(hset(TableKeys(table.id).table, {"state": state}))
     await harness.write(hdel(TABLES, table.name))
     logged: list[str] = []
     unfinished = remover(harness, logged)
+    assert await unfinished.look() == 0, "the two were perhaps read at different moments"
+    assert await unfinished.look() == 0
+    outcome = applied(await harness.apply(DropTable(table=table.id, unfinished=True)))
+    assert not outcome.complete, "it holds rows"
+    assert await harness.store.names() == {}
+    await harness.pass_time(GRACE_S)
+    assert await unfinished.look() == 1
+    assert await harness.store.tables() == [replace(table, state=TableState(state))]
+    assert await unfinished.look() == 0
+    assert logged == ["table has no name", "name given back to a table"]
+
+
+@pytest.mark.parametrize("taken", ["name", "location"])
+async def test_operators_hear_of_a_table_whose_name_cannot_be_given_back(
+    harness: Harness, taken: str
+) -> None:
+    table = await harness.table()
+    await harness.write(hdel(TABLES, table.name))
+    other = await harness.table(**{taken: getattr(table, taken)})
+    faults = TableFaults(lambda _event, **_fields: None)
+    unfinished = UnfinishedTables(harness.store, GRACE_S, lambda _event, **_fields: None, faults)
     await unfinished.look()
     await harness.pass_time(GRACE_S)
     assert await unfinished.look() == 0
-    assert logged == ["table has no name"], "once"
-    outcome = applied(await harness.apply(DropTable(table=table.id, unfinished=True)))
-    assert not outcome.complete
-    found = await harness.store.table(table.id)
-    assert found is not None
-    assert found.state is TableState.LIVE
+    assert await harness.store.tables() == [other]
+    (sentence,) = faults.notices
+    assert f"has lost its name {table.name!r}" in sentence
+    assert ("exists already" if taken == "name" else "overlaps") in sentence
+    await harness.write(hdel(TABLES, other.name))
+    await harness.write(*(("DEL", key) for key in await harness.keys(other.id)))
+    assert await unfinished.look() == 1
+    assert await unfinished.look() == 0
+    assert faults.notices == ()
+
+
+async def test_a_name_is_not_given_back_in_the_place_of_a_neighbour_with_another_identity(
+    harness: Harness,
+) -> None:
+    table = await harness.table()
+    await harness.write(hdel(TABLES, table.name))
+    other = await harness.table()
+    same = LocationIdentity(("inode 1:1",))
+
+    async def identities(locations: Mapping[str, str]) -> Mapping[str, LocationIdentity]:
+        assert locations == {each.id: each.location for each in (table, other)}
+        return dict.fromkeys(locations, same)
+
+    faults = TableFaults(lambda _event, **_fields: None)
+    log = faults._log
+    unfinished = UnfinishedTables(harness.store, GRACE_S, log, faults, identities)
+    await unfinished.look()
+    await harness.pass_time(GRACE_S)
+    assert await unfinished.look() == 0
+    assert faults.notices
+
+
+async def test_a_name_given_back_goes_again_with_a_table_that_was_dropped_meanwhile(
+    harness: Harness,
+) -> None:
+    table = await harness.table()
+    await harness.write(hdel(TABLES, table.name))
+    store, keyspace = harness.flaky()
+    await store.store_id()
+    dropped = False
+
+    async def script(point: Point) -> Fault:
+        nonlocal dropped
+        if point is Point.EXEC and not dropped:  # It is about to write the name.
+            dropped = True
+            applied(await harness.apply(DropTable(table=table.id)))
+        return Fault.NONE
+
+    keyspace.script = script
+    refused(await store.apply(RestoreName(table=table.id)), "table")
+    assert await harness.store.names() == {}
+    assert await harness.keys(table.id) == []
+
+
+async def test_a_name_is_given_back_once(harness: Harness) -> None:
+    table = await harness.table()
+    applied(await harness.apply(RestoreName(table=table.id)))
+    assert await harness.store.names() == {table.name: table.id}
+    refused(await harness.apply(RestoreName(table="gone")), "table")
+    assert await harness.store.names() == {table.name: table.id}
+
+
+async def test_a_table_that_goes_and_has_no_name_is_gone_on_with(harness: Harness) -> None:
+    table = await harness.table()
+    await harness.write(hset(TableKeys(table.id).table, {"state": "going", "deletes": 0}))
+    await harness.write(hdel(TABLES, table.name))
+    unfinished = remover(harness)
+    await unfinished.look()
+    await harness.pass_time(GRACE_S)
+    assert await unfinished.look() == 1
+    assert await harness.keys(table.id) == []
 
 
 @pytest.mark.parametrize("writes", [1, 2])

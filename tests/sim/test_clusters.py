@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,22 @@ BAD_LINKS = Options(
     fails=0.1,
 )
 """Nobody dies, but hardly anything gets through at once."""
+SPREAD = Options(
+    compactors=1,
+    appenders=1,
+    readers=0,
+    spread=True,
+    creators=5,
+    busy_s=40.0,
+    latency_max_s=0.5,
+    store_lost=0.05,
+    store_late=0.1,
+    store_tries=2,
+    coordinator_dies=True,
+    ghost=True,
+    fail_over=True,
+)
+"""A Redis Cluster whose nodes fail over one by one while tables come and go."""
 USES = (
     "adds",
     "scans",
@@ -105,6 +122,11 @@ USES = (
     "EXEC lost",
     "chaos: fail-over that forgot 1",
     "chaos: fail-over that forgot 2",
+    "fail-overs of names",
+    "fail-overs of one slot",
+    "tables created",
+    "tables dropped",
+    "chaos: creator killed",
     "chaos: compactor killed",
     "chaos: compactor frozen",
     "chaos: coordinator killed",
@@ -155,7 +177,8 @@ def test_many_more_clusters_keep_their_promises() -> None:
 
 @pytest.mark.parametrize("seed", REGRESSIONS)
 def test_recorded_seeds_of_clusters_hold(seed: int) -> None:
-    simulate(seed)
+    # They were found before a store could be spread; those of spread ones are below.
+    simulate(seed, replace(draw_options(seed), spread=False, creators=0))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -164,6 +187,15 @@ def test_scans_find_nothing_where_nobody_died(seed: int) -> None:
     cluster = simulate(seed, BAD_LINKS)
 
     assert cluster.options.crash_free
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_names_and_tables_belong_together_though_their_nodes_fail_over_apart(seed: int) -> None:
+    """`come_to_rest` asserts it: no table without a name, no name without a table."""
+    seen = simulate(seed, SPREAD).seen()
+
+    assert seen["tables created"] > 3, seen
+    assert seen["tables dropped"], seen
 
 
 def test_storms_reach_every_corner_of_the_core() -> None:

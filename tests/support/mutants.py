@@ -26,7 +26,7 @@ SUITES = {
     "core": ["tests/unit/coordinator_core"],
     "autoscaler": ["tests/unit/coordinator_core/test_autoscaling.py"],
     "contract": ["tests/contract", "-k", "memory"],
-    "cluster": [
+    "ray-cluster": [
         "tests/unit/serve",
         *(f"tests/unit/coordinator_shell/test_{name}.py" for name in ("node_lack", "autoscaler")),
     ],
@@ -48,9 +48,14 @@ SUITES = {
     ],
     "refusals": ["tests/unit/common/test_refusal_codes.py"],
     "sentinel": [
-        *("tests/contract/test_sentinel.py", "tests/integration/test_redis_cluster.py"),
+        "tests/contract/test_sentinel.py",
         *("tests/integration/test_redis_fail_over.py", "-k", "not dies and not operator"),
     ],
+    "cluster": [
+        *("tests/contract/test_cluster.py", "tests/integration/test_redis_cluster.py"),
+        *("-k", "not frozen and not moves"),
+    ],
+    "spread": ["tests/sim/test_clusters.py", "-k", "belong"],
     "lead": ["tests/unit/coordinator_shell/test_recovery.py"],
     "requests": ["tests/unit/requests/test_next_step.py"],
     "manifests": [

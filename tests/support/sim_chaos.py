@@ -8,6 +8,7 @@ from collections.abc import Callable
 from coordinator.core import events as on
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_store import Refusal
+from tests.support.sim_users import SimCreator
 
 RESTART_MAX_S = 5.0
 FREEZE_MAX_S = 25.0
@@ -39,6 +40,7 @@ class Chaos:
             self._kinds += [self._pause_group, self._pause_table, self._cancel, self._drain]
         if options.store_refuses:
             self._kinds.append(self._refuse)
+        self._kinds += [self._kill_creator] * bool(options.creators)
         self._kinds += self._kinds_of_gateways()
 
     def _kinds_of_gateways(self) -> list[Callable[[], object]]:
@@ -138,6 +140,17 @@ class Chaos:
             self._world.tell(ghost.name, "freezes", seconds=frozen_s)
             ghost.process.frozen_until_s = self._world.now_s() + frozen_s
         self._cluster.start_coordinator()
+
+    def _kill_creator(self) -> None:
+        """End a user in the middle of a creation or a drop; another one comes."""
+        makers = [each for each in self._cluster.clients if isinstance(each, SimCreator)]
+        victim = self._world.dice.choice([each for each in makers if not each.done] or makers)
+        if victim.done:
+            return
+        self._note("creator killed")
+        self._world.tell(victim.name, "dies")
+        victim.process.alive, victim.done = False, True
+        self._cluster.start_creator(f"maker{len(makers)}")
 
     def _kill_gateway(self) -> None:
         self._note("gateway killed")

@@ -33,7 +33,7 @@ from tests.support.sim_loop import EPOCH_S, SimLoop, World
 from tests.support.sim_options import Options, sim_settings
 from tests.support.sim_store import SimServer, StoreFaults, sim_store
 from tests.support.sim_truth import Truth
-from tests.support.sim_users import SimDivider, SimOwner, SimUser
+from tests.support.sim_users import SimCreator, SimDivider, SimOwner, SimUser
 
 SPLITS = (key_bytes(0x4000), key_bytes(0x8000))
 REST_MAX_S = 900.0
@@ -63,7 +63,13 @@ class Cluster:
         self.network = Network(options.latency_max_s)
         self.traits = Traits(options.rewrite_max_s, drops=options.dead_rows)
         self.truth = self._new_truth()
-        self.server = SimServer(self.world, self.truth, self.faults, forgets=options.fail_over)
+        self.server = SimServer(
+            self.world,
+            self.truth,
+            self.faults,
+            forgets=options.fail_over,
+            spread=options.spread,
+        )
         self.settings = sim_settings(options)
         self.tables = self._new_tables()
         self.coordinators: list[SimCoordinator] = []
@@ -137,6 +143,10 @@ class Cluster:
         for client in self.clients:
             client.process.alive = False
 
+    def start_creator(self, name: str) -> None:
+        """Start a user who creates and drops tables."""
+        self._client(SimCreator, name)
+
     def replace_compactor(self, name: str) -> None:
         """Start another compactor of the same group; nobody comes back under this name."""
         del self.compactors[name]
@@ -189,6 +199,8 @@ class Cluster:
         self.operator.start(dropping)
 
     def _start_callers(self) -> None:
+        for number in range(self.options.creators):
+            self.start_creator(f"maker{number}")
         if not self.options.gateways:
             return
         self.gateways.start(self.options.gateways)
@@ -301,12 +313,12 @@ class Cluster:
             problem = self._restless_drop(table) if gone else self._restless_table(table)
             if problem:
                 return f"{table.id}: {problem}"
-        return ""
+        return self.truth.unnamed() if self.options.creators else ""
 
     def _restless_drop(self, table: Table) -> str:
-        """Return what is left of a dropped table; marks of calls and attempts expire."""
+        """Return what is left of a dropped table; marks of calls, attempts and drops expire."""
         own = f"neve:{{{table.id}}}:"
-        marks = (own + "outcome:", own + "call:")
+        marks = (own + "outcome:", own + "call:", own + "dropped")
         keys = self.truth.memory.values.keys()
         left = [key for key in keys if key.startswith(own) and not key.startswith(marks)]
         return f"keys are left: {left}" if left else ""

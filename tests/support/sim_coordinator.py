@@ -26,7 +26,9 @@ from coordinator.core import events as on
 from coordinator.core.file_retention import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector, collect_forever
 from coordinator.storage.generations import Generations
+from coordinator.storage.unfinished_tables import UnfinishedTables
 from coordinator.store_watch import take_lead, until_replaced
+from coordinator.table_faults import TableFaults
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.predictable import CountedIds
 from tests.support.sim_loop import World
@@ -164,7 +166,14 @@ class SimCoordinator:
 
     def _upkeep(self, _context: ShellContext) -> list[Coroutine[Any, Any, None]]:
         """Return what looks after storage."""
-        return [self._collect_forever()]
+        return [self._collect_forever(), self._remove_unfinished()]
+
+    async def _remove_unfinished(self) -> None:
+        own = self._settings.coordinator
+        # A store that is away is no fault here: it comes back.
+        faults = TableFaults(partial(self.world.tell, self.name))
+        unfinished = UnfinishedTables(self._store, own.garbage_grace_s, self._log, faults)
+        await unfinished.run_forever(own.unfinished_interval_s)
 
     async def _collect_forever(self) -> None:
         own = self._settings.coordinator

@@ -423,6 +423,9 @@ def draw_lake(seed: int) -> tuple[Options, Kind, End]:
         **dict.fromkeys(("drops", "operators", "cancels", "deadlines", "dead_rows"), False),
         users=0,
         tables=1,
+        # The whole store goes back here, to one moment.
+        spread=False,
+        creators=0,
         selector="",
         goes_back=True,
         gateways=dice.choice((1, 2)),

@@ -28,6 +28,8 @@ GATEWAYS_SHARE = 0.5
 """Of seeds that have gateways."""
 DEAD_ROWS_SHARE = 0.4
 """Of seeds."""
+SPREAD_SHARE = 0.5
+"""Of seeds with fail-overs: their stores are Redis Clusters."""
 REFUSALS_SHARE = 0.3
 """Of seeds with faults: their stores take nothing now and then."""
 SERVICE = Service(groups=(Group(name="small", max_bytes=60 * ROW_BYTES), Group(name="large")))
@@ -82,6 +84,10 @@ class Options:
     ghost: bool = False
     fail_over: bool = False
     """A replica takes over that has missed the last one or two changes."""
+    spread: bool = False
+    """The store is a Redis Cluster: each table, and the names, fail over by themselves."""
+    creators: int = 0
+    """Each creates and drops tables, and dies now and then."""
     goes_back: bool = False
     """The store goes back in time, further than it may, and tables have generations."""
     operators: bool = False
@@ -177,7 +183,14 @@ def draw_options(seed: int) -> Options:
     )
     refuses = faults and Random(f"refusals {seed}").random() < REFUSALS_SHARE
     dead_rows = Random(f"dead rows {seed}").random() < DEAD_ROWS_SHARE
-    options = replace(options, store_refuses=refuses, dead_rows=dead_rows)
+    spread = options.fail_over and Random(f"spread {seed}").random() < SPREAD_SHARE
+    options = replace(
+        options,
+        store_refuses=refuses,
+        dead_rows=dead_rows,
+        spread=spread,
+        creators=2 if spread else 0,
+    )
     return replace(options, **_draw_gateways(seed, options, faults=faults))
 
 
@@ -215,5 +228,6 @@ def sim_settings(options: Options) -> Settings:
         collect_interval_s=5.0,
         clock_skew_max_s=0.5,
         retired_names_s=options.look_lasts_s + LATE_DELETE_MAX_S + 1.0,
+        unfinished_interval_s=5.0 if options.creators else 3600.0,
     )
     return Settings(coordinator=own, services={"default": SERVICE})

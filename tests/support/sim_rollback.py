@@ -81,6 +81,9 @@ def go_back(seed: int) -> Cluster:
         drawn,
         goes_back=True,
         **dict.fromkeys(("fail_over", "drops", "operators", "cancels", "deadlines"), False),
+        # The whole store goes back here, to one moment.
+        spread=False,
+        creators=0,
         gateways=0,
         late_deletes=0.0,
         busy_s=BUSY_S,

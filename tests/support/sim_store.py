@@ -5,6 +5,9 @@ connection at `EXEC` has one of three ends, as with a real server: applied, neve
 be, or still on its way and decided by its `WATCH` when it arrives. A fail-over goes to
 a replica that has missed the last one or two changes; whoever waited for the replica
 keeps what he was told.
+
+A store that is *spread* is a Redis Cluster with a node for each slot: each table and each key
+of the whole store has one. A transaction that names two is refused, and slots fail over apart.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Any
 
 from common.metadata.commands import Command, Reply
 from common.metadata.executor import RetryLimits
+from common.metadata.keys import FULL, TABLES
 from common.metadata.keyspace import LinkLostError, StoreBusyError, StreamEntry
 from common.metadata.store import KeyspaceStore
 from common.metadata.store_values import StoreHealth
@@ -65,10 +69,19 @@ def _grows(effects: Sequence[Command]) -> bool:
     return any(effect[0] not in FREEING for effect in effects)
 
 
+ONE_SLOT = ""
+
+
+def table_or_key(key: str) -> str:
+    """Return what has a slot of its own: a table, or a key of the whole store."""
+    return key.partition("{")[2].partition("}")[0] or key
+
+
 @dataclass
 class _Undo:
     """What a write has replaced, as long as a fail-over may forget it."""
 
+    slot: str
     number: int
     at_s: float
     values: dict[str, tuple[Any, float | None]]
@@ -77,14 +90,24 @@ class _Undo:
 class SimServer:
     """The one Redis. Whatever is written is held against the truth at once."""
 
-    def __init__(self, world: World, truth: Truth, faults: StoreFaults, *, forgets: bool) -> None:
+    def __init__(
+        self,
+        world: World,
+        truth: Truth,
+        faults: StoreFaults,
+        *,
+        forgets: bool,
+        spread: bool = False,
+    ) -> None:
         self.world = world
         self.truth = truth
         self.faults = faults
         self.memory = truth.memory
         self.network = world.process("network")
-        self.epoch = 0
-        """Counts fail-overs: connections of an earlier one are gone."""
+        self.spread = spread
+        """Whether each slot is on a node of its own."""
+        self._epochs: Counter[str] = Counter()
+        """Counts fail-overs of slots: connections of an earlier one are gone."""
         self.seen: Counter[str] = Counter()
         self._forgets = forgets
         self._undo: list[_Undo] = []
@@ -96,6 +119,23 @@ class SimServer:
     def refuse(self, refusal: Refusal, for_s: float) -> None:
         """Take nothing of a kind for a time, and say so."""
         self._refusal, self._refuses_until_s = refusal, self.world.now_s() + for_s
+
+    def slot_of(self, command: Command) -> str | None:
+        """Return the slot of a command; None: it has no key."""
+        if not self.spread:
+            return ONE_SLOT
+        return None if command[0] in ("TIME", "SCAN") else table_or_key(str(command[1]))
+
+    def slots_of(self, watch: Sequence[str], commands: Sequence[Command]) -> dict[str, None]:
+        """Return the slots of keys and commands, the first one first."""
+        if not self.spread:
+            return {ONE_SLOT: None}
+        found = [*map(table_or_key, watch), *map(self.slot_of, commands)]
+        return {slot: None for slot in found if slot not in {None, FULL}}
+
+    def epoch(self, slot: str) -> int:
+        """Return how often a slot has failed over."""
+        return self._epochs[slot]
 
     def check_read(self) -> None:
         """Refuse a read, if reads are refused now."""
@@ -123,7 +163,8 @@ class SimServer:
             return 0
         self._writes += 1
         if self._forgets:
-            self._undo.append(_Undo(self._writes, self.world.now_s(), saved))
+            (slot,) = self.slots_of((), effects)
+            self._undo.append(_Undo(slot, self._writes, self.world.now_s(), saved))
             del self._undo[:-8]
         try:
             self.truth.written(effects)
@@ -133,27 +174,34 @@ class SimServer:
         self._ring()
         return self._writes
 
-    def replicated(self, number: int) -> None:
-        """A replica has told that it has everything up to a write."""
-        self._undo = [undo for undo in self._undo if undo.number > number]
+    def replicated(self, number: int, slot: str) -> None:
+        """A replica has told that it has everything of a slot up to a write."""
+        self._undo = [undo for undo in self._undo if undo.number > number or undo.slot != slot]
 
     def fail_over(self) -> int:
-        """Forget the last one or two writes that no replica has; return how many."""
-        self.epoch += 1
+        """Forget the last one or two writes of a slot that no replica has; return how many."""
+        slot = ONE_SLOT
+        if self.spread:
+            written = sorted({undo.slot for undo in self._undo})
+            slot = self.world.dice.choice([*written, TABLES])
+            self.seen[f"fail-overs of {'names' if slot == TABLES else 'one slot'}"] += 1
+        self._epochs[slot] += 1
         oldest_s = self.world.now_s() - LAG_MAX_S
-        young = [undo for undo in self._undo[-FORGOTTEN_MAX:] if undo.at_s > oldest_s]
+        mine = [undo for undo in self._undo if undo.slot == slot]
+        young = [undo for undo in mine[-FORGOTTEN_MAX:] if undo.at_s > oldest_s]
         count = self.world.dice.randint(1, FORGOTTEN_MAX)
         for undo in reversed(young[-count:]):
             for key, saved in undo.values.items():
                 self._put_back(key, *saved)
-        self._undo.clear()
+        self._undo = [undo for undo in self._undo if undo.slot != slot]
         self.truth.went_back()
         self._ring()
         return len(young[-count:])
 
     def go_back(self) -> None:
         """Another server answers, which knows what it knew once: connections are gone."""
-        self.epoch += 1
+        assert not self.spread
+        self._epochs[ONE_SLOT] += 1
         self._undo.clear()
         self._ring()
 
@@ -205,7 +253,8 @@ class SimKeyspace:
 
     async def fetch(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
         server, faults = self.server, self.server.faults
-        epoch = server.epoch
+        slots = [slot for batch in batches for slot in server.slots_of((), batch)]
+        epochs = {slot: server.epoch(slot) for slot in slots}
         if self.world.chance(faults.lost_look):
             server.seen["reads lost"] += 1
             raise LinkLostError("simulated: lost while reading")
@@ -213,7 +262,7 @@ class SimKeyspace:
         for batch in batches:
             # Others get in between two batches: each is one moment, not all together.
             await asyncio.sleep(self.world.random() * faults.latency_max_s)
-            if epoch != server.epoch:
+            if any(server.epoch(slot) != epoch for slot, epoch in epochs.items()):
                 raise LinkLostError("simulated: fail-over while reading")
             server.check_read()
             replies.append(server.memory.run(batch))
@@ -247,7 +296,8 @@ class SimSession:
     def __init__(self, server: SimServer) -> None:
         self._server = server
         self._world = server.world
-        self._epoch = server.epoch
+        self._epochs = {} if server.spread else {ONE_SLOT: server.epoch(ONE_SLOT)}
+        """Of the slots that it is connected to."""
         self._inner = MemorySession(server.memory)
 
     async def __aenter__(self) -> SimSession:
@@ -268,14 +318,24 @@ class SimSession:
             raise LinkLostError("simulated: lost while reading")
         self._check_epoch(sent=False)
         server.check_read()
-        replies = self._inner.look_now(watch, reads)
-        await self._hop()
-        self._check_epoch(sent=False)
-        return replies
+        first, *others = server.slots_of(watch, reads) or {None: None}
+        assert len(server.slots_of([*self._inner.watched, *watch], ())) <= 1, watch
+        replies: dict[int, Reply] = {}
+        for slot in (first, *others):  # What is watched is watched before all else is read.
+            self._connect(slot)
+            of = server.slot_of
+            mine = [at for at, each in enumerate(reads) if (_at(of(each), first)) == slot]
+            found = self._inner.look_now(watch if slot == first else (), [reads[at] for at in mine])
+            replies |= dict(zip(mine, found, strict=True))
+            await self._hop()
+            self._check_epoch(sent=False)
+        return [replies[at] for at in range(len(reads))]
 
     async def execute(self, effects: Sequence[Command], *, durable: bool = False) -> bool:
         server, world, faults = self._server, self._world, self._server.faults
         server.check_write(effects)
+        (slot,) = server.slots_of([*self._inner.watched], effects)
+        self._connect(slot)
         late = world.chance(faults.late_exec)
         lost = not late and world.chance(faults.lost_exec)
         arrived = asyncio.get_running_loop().create_future()
@@ -295,21 +355,33 @@ class SimSession:
         if number and durable:
             await self._hop()
             self._check_epoch(sent=True)
-            server.replicated(number)
+            server.replicated(number, slot)
         return bool(number)
 
     def _arrive(self, effects: Sequence[Command], arrived: asyncio.Future[int | None]) -> None:
-        gone = self._epoch != self._server.epoch
-        number = None if gone else self._server.write(self._inner, effects)
+        number = None if self._is_gone() else self._server.write(self._inner, effects)
         if not arrived.done():
             arrived.set_result(number)
 
+    def _connect(self, slot: str | None) -> None:
+        if slot is not None:
+            self._epochs.setdefault(slot, self._server.epoch(slot))
+
+    def _is_gone(self) -> bool:
+        epochs = self._epochs.items()
+        return any(self._server.epoch(slot) != epoch for slot, epoch in epochs)
+
     def _check_epoch(self, *, sent: bool) -> None:
-        if self._epoch != self._server.epoch:
+        if self._is_gone():
             raise LinkLostError("simulated: fail-over", sent=sent)
 
     async def _hop(self) -> None:
         await asyncio.sleep(self._world.random() * self._server.faults.latency_max_s)
+
+
+def _at(slot: str | None, first: str | None) -> str | None:
+    """Return where a command goes: without a key of its own to the first slot."""
+    return first if slot in {None, FULL} else slot
 
 
 def sim_store(

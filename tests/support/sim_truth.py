@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from common.metadata.codec.table import unpack_name
 from common.metadata.commands import Command
+from common.metadata.keys import TABLES
 from common.metadata.request_predicates import may_hold_range
 from common.model.job import Kind
 from common.model.request import Request, RequestState, TransformKind
-from common.model.table import TableState
+from common.model.table import Table, TableState
 from common.model.tablet import PLUS_INFINITY, OperationStep, Record, TabletId
 from tests.support.memory_store import MemoryKeyspace
 from tests.support.sim_disk import Disk, key_bytes
@@ -52,6 +54,10 @@ class Truth:
         """Whether storage fails now and then, so that what was done well may come to nothing."""
         """Whether nothing is checked any more: the store has gone back, and breaks its word."""
         self.seen: Counter[str] = Counter()
+        self._kept: dict[str, str] = {}
+        """Table that somebody was told of, and that nobody has begun to drop → its name."""
+        self._dropped: dict[str, None] = {}
+        """Tables that are gone, as somebody was told."""
         self._reads = Views(memory)
         self._where: dict[str, TabletId] = {}
         """Visible file → its tablet."""
@@ -89,6 +95,44 @@ class Truth:
     def require_drop(self, table: str, why: str) -> None:
         """Refuse what may only happen to a table that goes or is gone."""
         assert self.drops(table), why
+
+    def created(self, table: Table) -> None:
+        """Note that a client was told of a table: it is live and has its name."""
+        self._kept[table.id] = table.name
+        self.seen["tables created"] += 1
+        assert not self.drops(table.id), f"{table.id} is {self.states.get(table.id)}"
+        assert self._names().get(table.name) == table.id, f"{table.id} has no name"
+
+    def drop_begins(self, table: str) -> None:
+        """Note that a client wants a table dropped: it may go at any moment."""
+        self._kept.pop(table, None)
+
+    def dropped(self, table: str) -> None:
+        """Note that a client was told that a table is gone: its name is free."""
+        self._dropped[table] = None
+        self.seen["tables dropped"] += 1
+        assert self.states.get(table) is None, f"{table} is {self.states[table]}"
+        assert table not in self._names().values(), f"{table} has a name"
+
+    def unnamed(self) -> str:
+        """Return which tables and names do not belong together, or nothing; for a time of rest."""
+        names = self._names()
+        states = {table: state for table, state in self.states.items() if state is not None}
+        wrong = [table for table in states if self.drops(table)]
+        if wrong:
+            return f"tables are left behind: {wrong}"
+        if sorted(names.values()) != sorted(states):
+            return f"names are {names}, tables are {sorted(states)}"
+        lost = [table for table, name in self._kept.items() if names.get(name) != table]
+        if lost:
+            return f"tables are lost, or their names: {lost}"
+        back = [table for table in self._dropped if table in states]
+        return f"tables are there again that were dropped: {back}" if back else ""
+
+    def _names(self) -> dict[str, str]:
+        stored = self.memory.values.hash(TABLES)
+        found = [unpack_name(name, entry) for name, entry in stored.items()]
+        return {each.name: each.id for each in found}
 
     def tablets(self, table: str) -> dict[TabletId, View]:
         """Return the tablets of a table, in order."""

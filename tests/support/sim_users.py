@@ -11,10 +11,13 @@ from common.metadata.changes import (
     Applied,
     BeginOperation,
     CancelRange,
+    Change,
     ChangeTable,
+    CreateTable,
     DropTable,
     EndOperation,
     MoveRequest,
+    Outcome,
     Refused,
     StepOperation,
     SubmitRequest,
@@ -38,6 +41,8 @@ from tests.support.sim_truth import Truth
 
 PATIENCE_S = 15.0
 """How long a user waits before he asks for something else."""
+CREATED_NAMES = 3
+"""How many names, and locations, those who create tables choose from."""
 
 
 class SimUser(SimClient):
@@ -239,6 +244,40 @@ class SimOwner(SimClient):
                 break
             await self.pause(3.0)
         self.done = True
+
+
+class SimCreator(SimClient):
+    """Creates tables and drops them, under few names; others want the same ones."""
+
+    async def run(self, tables: Sequence[Table], busy_s: float) -> None:
+        until_s = self.world.now_s() + busy_s
+        number = 0
+        while self.world.now_s() < until_s:
+            number += 1
+            name = f"own{self.world.dice.randrange(CREATED_NAMES)}"
+            place = f"file:///sim/own{self.world.dice.randrange(CREATED_NAMES)}"
+            own = replace(tables[0], id=f"{self.name}-{number}", name=name, location=place)
+            await self._live(own)
+            await self.pause(2.0)
+        self.done = True
+
+    async def _live(self, table: Table) -> None:
+        outcome = await self._asked(CreateTable(table=table))
+        if isinstance(outcome, Applied):
+            self.truth.created(table)
+        await self.pause(4.0)
+        if isinstance(outcome, Refused) or self.world.chance(0.2):
+            return
+        self.truth.drop_begins(table.id)
+        outcome = await self._asked(DropTable(table=table.id))
+        if isinstance(outcome, Applied) and outcome.complete:
+            self.truth.dropped(table.id)
+
+    async def _asked(self, change: Change) -> Outcome | None:
+        """Apply a change: mostly until there is an answer, else once."""
+        if self.world.chance(0.7):
+            return await self.repeat(change)
+        return await self.attempt(change)
 
 
 def renamed(table: Table, number: int) -> Table:

@@ -73,11 +73,16 @@ class Harness:
     def __post_init__(self) -> None:
         self.store = self.another()
 
+    @property
+    def is_real(self) -> bool:
+        """Whether servers hold the keys."""
+        return self.name in {"redis", "cluster"}
+
     def another(self, keyspace: Keyspace | None = None) -> KeyspaceStore:
         """Return one more store over the same keys, as another process would have."""
 
         async def sleep(seconds: float) -> None:
-            await asyncio.sleep(min(seconds, 0.02) if self.name == "redis" else 0)
+            await asyncio.sleep(min(seconds, 0.02) if self.is_real else 0)
 
         ids = CountedIds(self.ids.next("s"))
         return KeyspaceStore(
@@ -111,7 +116,7 @@ class Harness:
 
     async def keys(self, table: str) -> list[str]:
         """Return all keys of a table that do not expire."""
-        if self.name == "redis":
+        if self.is_real:
             found = await self.read(("KEYS", f"neve:{{{table}}}:*"))
             lives = [await self.read(("PTTL", key)) for key in found]
             return sorted(

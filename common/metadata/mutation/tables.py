@@ -1,13 +1,22 @@
-"""Create, change and drop a table.
+"""Create, change and drop a table; give its name back to one that has lost it.
 
 A table is created in three transactions: the table, its name, live. It is dropped the other way:
-going, then tablet by tablet, its requests, its keys, at last its name.
+going, then tablet by tablet, its requests, its keys, at last its name. Names lie in a slot of
+their own, so no transaction watches or writes both a table and the names
+(`docs/design/0013-sentinel-and-cluster.md`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from common.metadata.changes import Applied, ChangeTable, CreateTable, DropTable, Refused
+from common.metadata.changes import (
+    Applied,
+    ChangeTable,
+    CreateTable,
+    DropTable,
+    Refused,
+    RestoreName,
+)
 from common.metadata.codec import table as codec_table
 from common.metadata.codec.table import (
     DELETES,
@@ -25,6 +34,7 @@ from common.metadata.commands import (
     Command,
     Word,
     delete,
+    get,
     hdel,
     hget,
     hgetall,
@@ -34,7 +44,14 @@ from common.metadata.commands import (
     set_string,
     zrem,
 )
-from common.metadata.keys import REQUESTS_OPEN_MAX, TABLES, TableKeys, TabletKeys, is_table_id
+from common.metadata.keys import (
+    DROPPED_LIFE_S,
+    REQUESTS_OPEN_MAX,
+    TABLES,
+    TableKeys,
+    TabletKeys,
+    is_table_id,
+)
 from common.metadata.mutation.effects import (
     into_garbage,
     make_tablet,
@@ -67,10 +84,16 @@ from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 # table that is not going (any more: a fail-over may have forgotten it). While garbage is left the
 # table stays, going and empty, until the collectors are through. Marks of attempts and calls are
 # left to expire.
+#
+# The name is freed in a slot of its own, where nobody can watch that the table is not there. So
+# the last transaction on the table's slot leaves a mark, which keeps a creation from making a
+# table under this id again, and replicas must have the mark before the name goes.
 
 
 REQUESTS_PER_STEP = 500
 """Requests forgotten in one transaction."""
+_NO_NAME = ""
+"""A field of the names that no table has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +138,8 @@ def _set_going(it: _Drop) -> Transaction:
     def decide(seen: Seen) -> Decision:
         state = state_seen(keys, seen)
         if state is None:
-            return NoWrite(it.outcome, then=_unname(it))
+            # Written again if it is there: replicas need to know that the table is gone.
+            return Write((_dropped_mark(keys),), then=_unname(it), durable=True)
         if state is TableState.GOING:
             return NoWrite(it.outcome, then=_cancel_requests(it))
         if it.resumed or (it.unfinished and state is not TableState.NEW):
@@ -135,8 +159,6 @@ def _set_going(it: _Drop) -> Transaction:
 def _not_going(it: _Drop, seen: Seen) -> Decision | None:
     """Return what else there is to do if the table does not go."""
     state = state_seen(it.keys, seen)
-    if state is None:
-        return NoWrite(it.outcome, then=_unname(it))
     return None if state is TableState.GOING else NoWrite(it.outcome, then=_set_going(it))
 
 
@@ -195,7 +217,8 @@ def _drop_next(it: _Drop) -> Transaction:
             own = [keys.request(request_of_member(member)) for member in seen["requests"]]
             forgotten = (delete(*own), zrem(keys.requests, *seen["requests"]))
             return Write(forgotten, then=_drop_next(it))
-        return Write((delete(*keys.every),), then=_unname(it), durable=True)
+        effects = (delete(*keys.every), _dropped_mark(keys))
+        return Write(effects, then=_unname(it), durable=True)
 
     needs = table_state(keys) | Needs((keys.garbage, keys.index), reads)
     return Transaction(needs, decide)
@@ -226,26 +249,37 @@ def _dropped(it: _Drop, tablet: TabletId, seen: Seen) -> Decision:
     return Write(effects, then=_drop_next(it))
 
 
+def _dropped_mark(keys: TableKeys) -> Command:
+    """Return the effect that keeps creations from making a table under this id again."""
+    return set_string(keys.dropped, 1, DROPPED_LIFE_S)
+
+
 def _unname(it: _Drop) -> Transaction:
-    """Return the last transaction: the name is free again. Mark: no entry has this id."""
+    """Return the last transaction: the name is free again. Mark: no entry has this id.
+
+    Follows only on a transaction that left the mark of a dropped table and that replicas have.
+    """
 
     def decide(seen: Seen) -> Decision:
-        if state_seen(it.keys, seen) is not None:
-            return NoWrite(it.outcome, then=_set_going(it))  # Without a name nobody would find it.
-        for name, stored in seen["names"].items():
-            if unpack_name(name, stored).id == it.table:
-                return Write((hdel(TABLES, name),), then=_answer(it.outcome), durable=True)
-        return NoWrite(it.outcome)
+        name = _name_of(it.table, seen["names"])
+        # Nothing is removed where there is no name; but replicas must know what removed it.
+        effects = (hdel(TABLES, _NO_NAME if name is None else name),)
+        return Write(effects, then=_answer(it.outcome), durable=True)
 
-    needs = table_state(it.keys) | Needs((TABLES,), {"names": hgetall(TABLES)})
-    return Transaction(needs, decide)
+    return Transaction(Needs((TABLES,), {"names": hgetall(TABLES)}), decide)
+
+
+def _name_of(table: str, names: Mapping[bytes, bytes]) -> bytes | None:
+    """Return the name that has an entry with a table's id, or None."""
+    found = (name for name, stored in names.items() if unpack_name(name, stored).id == table)
+    return next(found, None)
 
 
 def _answer(outcome: Applied | Refused) -> Transaction:
     return Transaction(Needs(), lambda _seen: NoWrite(outcome))
 
 
-# ---- Creating and changing
+# ---- Creating
 #
 # Only the last one is acknowledged. A table that lost its creator between them stays new; the
 # coordinator removes it after a while (`coordinator/storage/unfinished_tables.py`).
@@ -257,10 +291,14 @@ def create_table(change: CreateTable) -> Transaction:
     keys = TableKeys(table.id)
     assert is_table_id(table.id), table.id
     # The names are only glanced at here, so that a taken one leaves nothing behind.
-    needs = whole_table(keys) | Needs((), {"names": hgetall(TABLES)})
+    reads = {"names": hgetall(TABLES), "dropped": get(keys.dropped)}
+    needs = whole_table(keys) | Needs((keys.dropped,), reads)
 
     def decide(seen: Seen) -> Decision:
         present = table_seen(keys, seen)
+        if present is None and seen["dropped"] is not None:
+            # Somebody may be about to free its name, and would free this one's.
+            return Refusal(RefusalCode.EXISTS, f"table id {table.id} was in use")
         if present is None:
             if refusal := refused_by_names(change, seen["names"]):
                 return refusal
@@ -298,15 +336,14 @@ def _name(change: CreateTable) -> Transaction:
     table = change.table
 
     def decide(seen: Seen) -> Decision:
-        stored = seen["names"].get(table.name.encode())
-        if stored is not None and unpack_name(table.name.encode(), stored).id == table.id:
-            return NoWrite(then=_go_live(table))
-        if refusal := refused_by_names(change, seen["names"]):
+        mine = _name_of(table.id, seen["names"]) == table.name.encode()
+        if not mine and (refusal := refused_by_names(change, seen["names"])):
             # Another table came first. What the first transaction made goes again.
             refused = Refused(code=refusal.code, reason=refusal.reason)
             return NoWrite(then=undo_create(table.id, refused))
+        # Written again if it is there: replicas must have the name of a table that is live.
         effects = (hset(TABLES, {table.name: codec_table.pack_name(table, change.identity)}),)
-        return Write(effects, then=_go_live(table))
+        return Write(effects, then=_go_live(table), durable=True)
 
     return Transaction(Needs((TABLES,), {"names": hgetall(TABLES)}), decide)
 
@@ -352,6 +389,59 @@ def _go_live(table: Table) -> Transaction:
         return Write(effects, durable=True)
 
     return Transaction(whole_table(keys), decide)
+
+
+# ---- A name that was lost
+#
+# Tables and names may go back to different moments, each with its node. A table without a name is
+# found by nobody but the coordinator, which gives it back.
+
+
+def restore_name(change: RestoreName) -> Transaction:
+    """Return the first transaction: a look at the table. Mark: the name's entry has this id."""
+    keys = TableKeys(change.table)
+
+    def decide(seen: Seen) -> Decision:
+        present = table_seen(keys, seen)
+        if refusal := may_change(change.table, present.state if present else None):
+            return refusal
+        assert present is not None, change.table
+        return NoWrite(then=_name_again(change, present))
+
+    return Transaction(whole_table(keys, watch=False), decide)
+
+
+def _name_again(change: RestoreName, table: Table) -> Transaction:
+    """Return the transaction that writes the name, if it and the location are free."""
+    wanted = CreateTable(table=table, identity=change.identity, others=change.others)
+
+    def decide(seen: Seen) -> Decision:
+        if _name_of(table.id, seen["names"]) is None and (
+            refusal := refused_by_names(wanted, seen["names"])
+        ):
+            return refusal
+        effects = (hset(TABLES, {table.name: codec_table.pack_name(table, change.identity)}),)
+        return Write(effects, then=_still_there(table), durable=True)
+
+    return Transaction(Needs((TABLES,), {"names": hgetall(TABLES)}), decide)
+
+
+def _still_there(table: Table) -> Transaction:
+    """Return the last transaction: a table that was dropped meanwhile needs no name."""
+    keys = TableKeys(table.id)
+
+    def decide(seen: Seen) -> Decision:
+        state = state_seen(keys, seen)
+        refusal = may_change(table.id, state)
+        if refusal is None:
+            return NoWrite()
+        refused = Refused(code=refusal.code, reason=refusal.reason)
+        return NoWrite(then=undo_create(table.id, refused))
+
+    return Transaction(table_state(keys), decide)
+
+
+# ---- Changing
 
 
 def change_table(change: ChangeTable) -> Transaction:

@@ -2,9 +2,13 @@
 
 In reading order:
 
-    connection  where a Redis or its Sentinels are, and one connection
-    primary     the server that holds the truth now: found, checked, connected to
-    keyspace    Redis as a keyspace: a pool of links, and memory set aside
+    connection      where a Redis, its Sentinels or a cluster are, and one connection
+    primary         the server that holds the truth now: found, checked, connected to
+    memory_reserve  memory set aside in a Redis, so that a full one can be emptied
+    keyspace        one Redis as a keyspace: a pool of links
+    slots           slots of a Redis Cluster: the one of a key, and which node has which
+    cluster_nodes   its nodes: the map, and links to each
+    cluster         a Redis Cluster as a keyspace
 """
 
 import asyncio
@@ -12,6 +16,8 @@ import secrets
 
 from common.ids import RandomIds
 from common.metadata.executor import RetryLimits
+from common.metadata.redis.cluster import ClusterKeyspace
+from common.metadata.redis.connection import ClusterSeeds, parse_url_of_store
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import KeyspaceStore
 from common.settings import StoreSettings
@@ -31,8 +37,10 @@ def connect(settings: StoreSettings) -> RedisStore:
     Raises:
         ConfigError: The URL is none of a Redis.
     """
+    is_cluster = isinstance(parse_url_of_store(settings.url), ClusterSeeds)
+    keyspace = ClusterKeyspace if is_cluster else RedisKeyspace
     return RedisStore(
-        RedisKeyspace(
+        keyspace(
             settings.url,
             connections_max=settings.connections_max,
             timeout_s=settings.timeout_s,

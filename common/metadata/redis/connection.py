@@ -23,6 +23,11 @@ SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 """Scheme of a URL of Sentinels → scheme of each server behind it."""
 SENTINEL_FORM = "redis+sentinel://[user:password@]host:26379,host:26379,host:26379/SERVICE/DB"
 
+CLUSTER_PORT = 6379
+CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
+"""Scheme of a URL of a Redis Cluster → scheme of each of its nodes."""
+CLUSTER_FORM = "redis+cluster://[user:password@]host:6379,host:6379,host:6379"
+
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
@@ -78,25 +83,57 @@ class SentinelService:
         return replace(self.primary, host=host, port=port)
 
 
-def parse_url_of_store(url: str) -> RedisAddress | SentinelService:
-    """Return what `store.url` names: one Redis, or Sentinels that know the primary.
+@dataclass(frozen=True, slots=True)
+class ClusterSeeds:
+    """A Redis Cluster, of which some nodes are known. They tell where the others are."""
+
+    nodes: tuple[RedisAddress, ...]
+
+    def node_at(self, host: str, port: int) -> RedisAddress:
+        """Return how to reach the node at a place."""
+        return replace(self.nodes[0], host=host, port=port)
+
+
+StoreSource = RedisAddress | SentinelService | ClusterSeeds
+
+
+def parse_url_of_store(url: str) -> StoreSource:
+    """Return what `store.url` names: one Redis, Sentinels that know it, or a Redis Cluster.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: It is none of these.
     """
     scheme, _, rest = url.partition("://")
-    if scheme not in SENTINEL_SCHEMES:
+    if scheme in CLUSTER_SCHEMES:
+        parse, inner = _parse_cluster, CLUSTER_SCHEMES[scheme]
+        what, form = "a Redis Cluster", CLUSTER_FORM
+    elif scheme in SENTINEL_SCHEMES:
+        parse, inner = _parse_sentinels, SENTINEL_SCHEMES[scheme]
+        what, form = "Sentinels", SENTINEL_FORM
+    else:
         return parse_address(url)
     try:
-        return _parse_sentinels(SENTINEL_SCHEMES[scheme], rest)
+        return parse(inner, rest)
     except ValueError as error:
         # Never the URL itself, which holds a password.
-        raise ConfigError(
-            f"store.url is no URL of Sentinels: {error}; expected {SENTINEL_FORM}"
-        ) from error
+        raise ConfigError(f"store.url is no URL of {what}: {error}; expected {form}") from error
 
 
-def _parse_sentinels(scheme: str, rest: str) -> SentinelService:
+def _parse_cluster(scheme: str, rest: str) -> StoreSource:
+    """Return the nodes in a URL behind its scheme; user and password are those of every node."""
+    rest, _, query = rest.partition("?")
+    places, _, database = rest.partition("/")
+    login, _, hosts = places.rpartition("@")
+    if database not in ("", "0"):
+        raise ValueError(f"database {database!r} is not 0, the only one of a cluster")
+    node = parse_address(f"{scheme}://{login}{'@' * bool(login)}node?{query}")
+    if node.database:
+        raise ValueError(f"database {node.database} is not 0, the only one of a cluster")
+    found = (_place(node, host, CLUSTER_PORT, "a node") for host in hosts.split(","))
+    return ClusterSeeds(tuple(found))
+
+
+def _parse_sentinels(scheme: str, rest: str) -> StoreSource:
     """Return the service in a URL behind its scheme.
 
     The form is that of the packages redis-sentinel-url and limits. User and password are the
@@ -118,18 +155,19 @@ def _parse_sentinels(scheme: str, rest: str) -> SentinelService:
         password=options.get("sentinel_password", [None])[0],
         database=0,
     )
+    hosts_found = (_place(template, host, SENTINEL_PORT, "a Sentinel") for host in hosts.split(","))
     return SentinelService(
-        sentinels=tuple(_place(template, host) for host in hosts.split(",")),
+        sentinels=tuple(hosts_found),
         name=unquote(service),
         primary=replace(primary, database=int(database or primary.database)),
     )
 
 
-def _place(template: RedisAddress, text: str) -> RedisAddress:
+def _place(template: RedisAddress, text: str, port: int, whose: str) -> RedisAddress:
     parts = urlsplit(f"//{text.strip()}")
     if not parts.hostname:
-        raise ValueError("the host of a Sentinel is missing")
-    return replace(template, host=parts.hostname, port=parts.port or SENTINEL_PORT)
+        raise ValueError(f"the host of {whose} is missing")
+    return replace(template, host=parts.hostname, port=parts.port or port)
 
 
 def _tls(parts: dict[str, Any]) -> ssl.SSLContext:

@@ -7,11 +7,13 @@ asks of clients of Sentinels (`redis.io/docs/latest/develop/reference/sentinel-c
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Protocol
 
 from common.errors import MetadataError
 from common.metadata.commands import Command, Reply
 from common.metadata.keyspace import LinkLostError, StoreBusyError
 from common.metadata.redis.connection import (
+    CLUSTER_FORM,
     SENTINEL_FORM,
     Link,
     RedisAddress,
@@ -123,10 +125,22 @@ class Primary:
 # ------------------------------------------------------------------------------------- Links kept
 
 
+class LinkSource(Protocol):
+    """Where links lead: to a primary that may be elsewhere by now."""
+
+    def is_at(self, address: RedisAddress) -> bool:
+        """Return whether links to a server may be used."""
+        ...
+
+    async def open(self) -> Link:
+        """Connect."""
+        ...
+
+
 class LinkPool:
     """Links to the primary that nobody uses at the moment. Every one of them is whole."""
 
-    def __init__(self, primary: Primary, connections_max: int) -> None:
+    def __init__(self, primary: LinkSource, connections_max: int) -> None:
         """Keep none yet.
 
         Args:
@@ -141,6 +155,10 @@ class LinkPool:
     def lend(self) -> AbstractAsyncContextManager[Link]:
         """Lend a link; it comes back only if it is whole."""
         return self._lend(self._idle, self._places)
+
+    def lend_beside(self) -> AbstractAsyncContextManager[Link]:
+        """Lend a link to somebody who has one already, and would wait for a place for ever."""
+        return self._lend(self._idle, nullcontext())
 
     def lend_for_stream(self) -> AbstractAsyncContextManager[Link]:
         """Lend a link that may wait long for one answer."""
@@ -193,6 +211,11 @@ def _checked(link: Link) -> Link:
         link.close()
         raise MetadataError(
             f"{link.address} is a Sentinel, which holds no data: write store.url as {SENTINEL_FORM}"
+        )
+    if mode == b"cluster":
+        link.close()
+        raise MetadataError(
+            f"{link.address} is a node of a Redis Cluster: write store.url as {CLUSTER_FORM}"
         )
     return link
 

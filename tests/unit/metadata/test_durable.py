@@ -16,10 +16,12 @@ from common.metadata.changes import (
     Change,
     ChangeTable,
     ClaimCoordination,
+    CreateTable,
     DropTable,
     ForgetGarbage,
     MoveRequest,
     PinFiles,
+    RestoreName,
     SetLimit,
     SetScale,
     SubmitRequest,
@@ -52,12 +54,14 @@ def promised(table: str, harness: Harness) -> list[Change]:
         SetLimit(scope=LimitScope.parse("group:g"), bytes_s=None),
         SetScale(group="g", count=2),
         SetScale(group="g", count=None),
+        RestoreName(table=table),
         *[ChangeTable(table=table, settings_version=1, state=TableState.PAUSED)] * 2,
         ChangeTable(table=table, settings_version=1, state=TableState.LIVE),
     ]
 
 
-def test_accepted_calls_wait_for_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return a list that grows with every write: whether it waits for replicas."""
     flags: list[bool] = []
 
     async def execute(
@@ -66,11 +70,33 @@ def test_accepted_calls_wait_for_replicas(monkeypatch: pytest.MonkeyPatch) -> No
         flags.append(durable)
         return self.execute_now(effects)
 
+    monkeypatch.setattr(MemorySession, "execute", execute)
+    return flags
+
+
+def test_the_name_of_a_new_table_waits_for_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        harness = memory()
+        await harness.store.store_id()
+        flags = noted(monkeypatch)
+        # The table, its name, live. The name has a slot of its own.
+        created = CreateTable(table=harness.new_table())
+        applied(await harness.apply(created))
+        assert flags == [False, True, True]
+        # It is repeated, and replicas may not have what the first try wrote.
+        flags.clear()
+        applied(await harness.apply(created))
+        assert flags == [True]
+
+    asyncio.run(story())
+
+
+def test_accepted_calls_wait_for_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         harness = memory()
         tablet: TabletId = await harness.tablet_with("a", splits=())
         applied(await harness.apply(PinFiles(table=tablet.table, pin="p0", lease_s=60.0)))
-        monkeypatch.setattr(MemorySession, "execute", execute)
+        flags = noted(monkeypatch)
         for change in promised(tablet.table, harness):
             flags.clear()
             applied(await harness.apply(change))
@@ -89,5 +115,9 @@ def test_accepted_calls_wait_for_replicas(monkeypatch: pytest.MonkeyPatch) -> No
         flags.clear()
         assert applied(await harness.apply(DropTable(table=tablet.table))).complete
         assert flags[-2:] == [True, True]
+        # So does one that finds nothing any more.
+        flags.clear()
+        assert applied(await harness.apply(DropTable(table=tablet.table))).complete
+        assert flags == [True, True]
 
     asyncio.run(story())

@@ -73,9 +73,10 @@ WATCHES: list[tuple[changes.Change, str]] = [
         ),
         "table bounds",
     ),
-    (changes.CreateTable(table=Table(id="t1", name="n", location="l", schema=())), "table"),
+    (changes.CreateTable(table=Table(id="t1", name="n", location="l", schema=())), "dropped table"),
     (changes.ChangeTable(table="t1", settings_version=1), "table"),
     (changes.DropTable(table="t1"), "table"),
+    (changes.RestoreName(table="t1"), ""),
     (changes.StampGarbage(table="t1", paths=("p",)), "garbage"),
     (changes.KeepGarbage(table="t1", path="p"), "garbage"),
     (changes.ForgetGarbage(table="t1", paths=("p",)), ""),
@@ -158,6 +159,7 @@ WATCHES: list[tuple[changes.Change, str]] = [
 ]
 OF_THE_TABLE = {
     "call:c1",
+    "dropped",
     "garbage",
     "generation",
     "index",

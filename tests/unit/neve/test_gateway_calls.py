@@ -40,6 +40,7 @@ from neve.client.requests import Request
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.memory_store import MemoryStore
 from tests.support.shell import Shell
+from tests.unit.metadata.test_durable import noted
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("name", pa.string())])
 OLD_CALL = "0190a1b2-0000-7000-8000-000000000000"
@@ -118,6 +119,17 @@ def test_other_rows_are_another_call(client: Client, table: str, other: pa.Table
         client.append(table, other, call=call)
     assert caught.value.code == "call-content"
     assert client.describe(table).rows == 3
+
+
+def test_replicas_have_the_mark_that_a_repeated_call_is_answered_from(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = new_call()
+    client.append("bag", rows(1, 2), call=call)
+    durable = noted(monkeypatch)
+
+    assert client.append("bag", rows(2, 1), call=call).repeated
+    assert True in durable
 
 
 def test_a_schema_that_has_grown_makes_no_other_call(client: Client) -> None:

@@ -1,0 +1,206 @@
+"""A store on a Redis Cluster: its URL, slots and their map, and what one transaction may touch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from common.clock import SystemClock
+from common.errors import ConfigError
+from common.metadata.commands import get, set_string
+from common.metadata.redis import connect
+from common.metadata.redis.cluster import BLOCKED_MAX, ClusterKeyspace
+from common.metadata.redis.connection import ClusterSeeds, Link, RedisAddress, parse_url_of_store
+from common.metadata.redis.slots import MARKED_SLOTS, SLOTS, parse_slots, slot_of, tag_of_slot
+from common.model.tablet import TabletId
+from common.settings import StoreSettings
+from tests.support.patience import PATIENCE_S
+from tests.support.redis_cluster import PRIMARIES, RedisCluster
+from tests.support.store_harness import MIDDLE, Harness, applied, file
+
+pytestmark = [pytest.mark.anyio]
+
+
+@pytest.fixture
+async def spread(redis_cluster: RedisCluster, anyio_backend: str) -> AsyncIterator[Harness]:
+    keyspace = ClusterKeyspace(redis_cluster.url, timeout_s=5.0)
+    yield Harness("cluster", keyspace, SystemClock())
+    await keyspace.close()
+
+
+# ------------------------------------------------------------------------------------------- URLs
+
+
+def test_a_url_names_nodes_with_one_login() -> None:
+    found = parse_url_of_store("redis+cluster://user:p%40ss@one:1,two,[::1]:3/0")
+    assert isinstance(found, ClusterSeeds)
+    places = [(each.host, each.port) for each in found.nodes]
+    assert places == [("one", 1), ("two", 6379), ("::1", 3)]
+    other = found.node_at("there", 7)
+    assert (str(other), other.username, other.password) == ("there:7", "user", "p@ss")
+
+
+def test_tls_is_for_all_nodes() -> None:
+    found = parse_url_of_store("rediss+cluster://:secret@one,two?ssl_cert_reqs=none")
+    assert isinstance(found, ClusterSeeds)
+    for each in (*found.nodes, found.node_at("three", 1)):
+        assert each.password == "secret"
+        assert each.tls is not None
+        assert not each.tls.check_hostname
+
+
+@pytest.mark.parametrize(
+    ("rest", "reason"),
+    [
+        ("", "the host of a node is missing"),
+        ("one,,two", "the host of a node is missing"),
+        ("one:port", "Port could not be cast"),
+        ("one/1", "database '1' is not 0"),
+        ("one?db=2", "database 2 is not 0"),
+        ("one/0/1", "database '0/1' is not 0"),
+    ],
+)
+def test_a_malformed_url_is_refused_with_the_form(rest: str, reason: str) -> None:
+    form = rf"no URL of a Redis Cluster: {reason}.*; expected redis\+cluster://"
+    with pytest.raises(ConfigError, match=form):
+        connect(StoreSettings(url=f"redis+cluster://{rest}"))
+
+
+# ------------------------------------------------------------------------------------------ Slots
+
+
+@pytest.mark.parametrize(
+    ("key", "slot"),
+    [
+        ("123456789", 0x31C3),
+        ("foo", 12182),
+        ("{user1000}.following", 3443),
+        ("foo{}{bar}", slot_of("foo{}{bar}")),
+        ("foo{{bar}}zap", slot_of("{bar")),
+        ("foo{bar}{zap}", slot_of("bar")),
+        ("foo{bar", slot_of("foo{bar")),
+    ],
+)
+def test_a_key_has_the_slot_that_servers_give_it(
+    redis_cluster: RedisCluster, key: str, slot: int
+) -> None:
+    assert slot_of(key) == slot
+    assert redis_cluster.servers[0].say("CLUSTER", "KEYSLOT", key) == slot
+
+
+def test_a_node_finds_tags_for_what_is_its_own() -> None:
+    assert [slot_of(f"neve:full:{{{tag_of_slot(slot)}}}") for slot in MARKED_SLOTS] == [
+        *MARKED_SLOTS
+    ]
+    assert slot_of(f"{{{tag_of_slot(SLOTS - 1)}}}") == SLOTS - 1
+
+
+def test_a_map_tells_which_node_has_a_slot() -> None:
+    asked = RedisAddress(host="asked", port=1)
+    login = RedisAddress(host="seed", username="u", password="p")
+    reply = [
+        [0, 99, [b"b", 2, b"id-b", {}], [b"replica", 3, b"id-r", {}]],
+        [200, SLOTS - 1, [b"", 1, b"id-a", {}]],
+        [150, 150, [b"b", 2, b"id-b", {}]],
+    ]
+    found = parse_slots(reply, asked, login)
+    a, b = replace(login, host="asked", port=1), replace(login, host="b", port=2)
+    assert found.nodes == (a, b)
+    assert [found.node_of(slot) for slot in (0, 99, 150, 200, SLOTS - 1)] == [b, b, b, a, a]
+    assert [found.node_of(slot) for slot in (100, 149, 151)] == [None] * 3
+    assert found.marked_slots_of(b) == [0, 64]
+    # One that has none of the marked slots has its first one.
+    few = parse_slots([[3, 5, [b"c", 4]], [6, 700, [b"b", 2]]], asked, login)
+    assert few.marked_slots_of(few.nodes[1]) == [3]
+
+
+# ----------------------------------------------------------------------- What a transaction touches
+
+
+async def test_a_transaction_of_two_slots_is_a_broken_invariant(spread: Harness) -> None:
+    one, other = "neve:{a}:x", "neve:{b}:x"
+    async with spread.keyspace.session() as session:
+        with pytest.raises(ValueError, match="too many values"):
+            await session.look((one, other), ())
+    async with spread.keyspace.session() as session:
+        await session.look((one,), (get(one),))
+        with pytest.raises(AssertionError, match="watches two slots"):
+            await session.look((other,), ())
+        with pytest.raises(AssertionError, match="writes another slot"):
+            await session.execute((set_string(other, 1),))
+        # It may glance at what other nodes have.
+        assert await session.look((), (get(other), get(one))) == [None, None]
+
+
+async def test_a_watch_holds_though_other_nodes_are_read(spread: Harness) -> None:
+    key = "neve:{a}:watched"
+    await spread.write(set_string(key, 1, 60.0))
+    async with spread.keyspace.session() as session:
+        await session.look((key,), (get(key), get("neve:{b}:x"), get("neve:{c}:x")))
+        await spread.write(set_string(key, 2, 60.0))
+        assert not await session.execute((set_string(key, 3, 60.0),))
+    assert await spread.read(get(key)) == b"2"
+
+
+async def test_what_other_nodes_have_is_read_after_the_watch(
+    spread: Harness, redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, elsewhere = "neve:{a}:watched", "neve:{b}:x"
+    places = [slot_of(each) * PRIMARIES // SLOTS for each in (key, elsewhere)]
+    assert places[0] != places[1], "the two lie on different nodes"
+    assert isinstance(spread.keyspace, ClusterKeyspace)
+    pool = (await spread.keyspace._nodes.node_of(slot_of(elsewhere))).links
+    lend = pool._lend
+
+    @asynccontextmanager
+    async def written_first(*given: Any) -> AsyncIterator[Link]:
+        """Have somebody write what is watched right before the other node is asked."""
+        await spread.write(set_string(key, 2, 60.0))
+        async with lend(*given) as link:
+            yield link
+
+    async with spread.keyspace.session() as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(pool, "_lend", written_first)
+            await session.look((key,), (get(elsewhere),))
+        assert not await session.execute((set_string(key, 3, 60.0),))
+
+
+async def test_readers_of_many_feeds_hear_of_each(spread: Harness) -> None:
+    """Of so many tables no read waits on a link of its own."""
+    tables = [await spread.table() for _ in range(BLOCKED_MAX + 8)]
+    after = {table.id: await spread.store.tail(table.id) for table in tables}
+    assert await spread.store.changes(after, block_s=0.01) == []
+    waiting = asyncio.create_task(spread.store.changes(after, block_s=PATIENCE_S))
+    changed = tables[7]
+    applied(await spread.add(TabletId(changed.id, MIDDLE), file("a")))
+    (change,) = await asyncio.wait_for(waiting, PATIENCE_S)
+    assert change.tablet.table == changed.id
+    assert {table.id for table in tables} <= {*await spread.store.table_ids()}
+
+
+async def test_a_feed_that_was_silent_is_not_connected_to_anew(
+    spread: Harness, redis_cluster: RedisCluster
+) -> None:
+    tables = [await spread.table() for _ in range(6)]
+    after = {table.id: await spread.store.tail(table.id) for table in tables}
+    assert await spread.store.changes(after, block_s=0.05) == []
+
+    def connected() -> int:
+        states = (server.say("INFO", "stats") for server in redis_cluster.primaries)
+        return sum(int(each["total_connections_received"]) for each in states)
+
+    before = connected()
+    busy = TabletId(tables[0].id, MIDDLE)
+    for number in range(10):
+        applied(await spread.add(busy, file(f"f{number}")))
+        changes = await spread.store.changes(after, block_s=PATIENCE_S)
+        after |= {change.tablet.table: change.position for change in changes}
+        assert {change.tablet for change in changes} == {busy}
+    opened = connected() - before - len(redis_cluster.primaries)
+    assert opened < 10, f"{opened} links were opened for 10 answers"

@@ -1,0 +1,90 @@
+"""A service on a Redis Cluster: three tables on three nodes, one of which dies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.settings import StoreSettings
+from neve.local import LocalStack, StackOptions
+from tests.e2e.test_redis_fail_over import append
+from tests.support.ledger import LedgerTable, bag_rows
+from tests.support.redis_cluster import PRIMARIES, RedisCluster, cluster_running
+from tests.support.stack import SETTINGS, Service
+
+pytestmark = [pytest.mark.slow]
+
+BEFORE, AFTER = 8, 16
+"""Appends to each table that are acknowledged before a node dies, and afterwards."""
+ROWS = 500
+
+
+@pytest.fixture
+def cluster() -> Iterator[RedisCluster]:
+    with cluster_running() as servers:
+        yield servers
+
+
+@pytest.fixture
+def service(cluster: RedisCluster, tmp_path: Path) -> Iterator[Service]:
+    """A service of one compactor on the cluster."""
+    store = StoreSettings(url=cluster.url, wait_replicas=1, timeout_s=5.0)
+    settings = replace(SETTINGS, store=store, sources={"store.url": "this test"})
+    options = StackOptions(compactors=1, settings=settings)
+    with LocalStack.start(home=tmp_path, name="e2e", options=options) as stack:
+        yield Service(stack, tmp_path, compactors=1)
+
+
+def one_on_each(cluster: RedisCluster, service: Service) -> Sequence[LedgerTable]:
+    """Return three tables on three nodes; ids are random, so others are made and dropped."""
+    found: dict[int, LedgerTable] = {}
+    while len(found) < PRIMARIES:
+        table = LedgerTable(service.client, service.folder, keyed=False, stem="spread")
+        if found.setdefault(cluster.place_of(table.id), table) is not table:
+            service.client.drop(table.name)
+    return [found[place] for place in range(PRIMARIES)]
+
+
+def more_commits(service: Service, table: LedgerTable, before: int) -> None:
+    service.wait("one more commit", lambda: len(table.commits()) > before, table=table)
+
+
+def fill(tables: Sequence[LedgerTable], seeds: range) -> None:
+    for seed in seeds:
+        for table in tables:
+            append(table, bag_rows(ROWS, seed))
+
+
+def test_appends_and_compactions_go_on_when_a_node_dies(
+    cluster: RedisCluster, service: Service
+) -> None:
+    tables = one_on_each(cluster, service)
+    actors = {kind: service.actor(kind) for kind in ("CoordinatorActor", "GatewayActor")}
+    fill(tables, range(BEFORE))
+    for table in tables:
+        more_commits(service, table, 0)
+
+    # With it go the names, and one of the tables.
+    cluster.primaries[cluster.place_of_names].kill()
+    lost_s = time.monotonic()
+    for place, table in enumerate(tables):
+        append(table, bag_rows(ROWS, BEFORE))
+        print(f"table {place} takes an append {time.monotonic() - lost_s:.1f} s after the loss")
+    before = [len(table.commits()) for table in tables]
+    fill(tables, range(BEFORE + 1, BEFORE + AFTER))
+    for place, table in enumerate(tables):
+        more_commits(service, table, before[place])
+        print(f"table {place} has a commit {time.monotonic() - lost_s:.1f} s after the loss")
+
+    for table in tables:
+        service.wait_until_at_rest(table)
+        table.check_rows()
+        service.wait_until_clean(table)
+    # Nobody had to be started anew.
+    assert {kind: service.actor(kind).pid for kind in actors} == {
+        kind: process.pid for kind, process in actors.items()
+    }
