@@ -218,35 +218,38 @@ async def test_all_work_goes_on_when_a_node_is_lost(
     await works.close()
 
 
-async def test_a_slot_moves_while_its_table_is_changed(cluster: RedisCluster) -> None:
-    store, other = store_on(cluster, 5.0), store_on(cluster, 5.0)
-    harness = Harness("cluster", ClusterKeyspace(cluster.url, timeout_s=5.0), SystemClock())
-    tablet = await table_at(cluster, harness, 0)
-    adder = Adder(store, tablet)
-    await adder.add(ADDS)
-    assert await files_of(other, tablet) == adder.acknowledged, "it knows where the table is"
-    slot = slot_of(TableKeys(tablet.table).table)
-    source, target = cluster.primaries[:2]
+async def test_a_slot_moves_while_its_table_is_changed() -> None:
+    # Nobody fails over here, however busy the machine is.
+    patient = ("--cluster-node-timeout", "60000")
+    with cluster_running(replicas=0, options=patient) as cluster:
+        store, other = (connect(StoreSettings(url=cluster.url, timeout_s=5.0)) for _ in range(2))
+        harness = Harness("cluster", ClusterKeyspace(cluster.url, timeout_s=5.0), SystemClock())
+        tablet = await table_at(cluster, harness, 0)
+        adder = Adder(store, tablet)
+        await adder.add(ADDS)
+        assert await files_of(other, tablet) == adder.acknowledged, "it knows where the table is"
+        slot = slot_of(TableKeys(tablet.table).table)
+        source, target = cluster.primaries[:2]
 
-    adds = asyncio.ensure_future(adder.add(ADDS))
-    left: list[int] = []
-    for count in cluster.move_slot(slot, source, target):
-        left.append(count)
-        # Half a table here, half of it there: nothing of it is read or written.
-        if count and len(left) > 1:
-            with pytest.raises(UnavailableError):
-                await other.tablet(tablet)
-    moved_s = time.monotonic()
-    await adds
-    print(f"all adds are acknowledged {time.monotonic() - moved_s:.1f} s after the slot has moved")
+        adds = asyncio.ensure_future(adder.add(ADDS))
+        steps = 0
+        for _ in cluster.move_slot(slot, source, target):
+            steps += 1
+            known = {*adder.acknowledged}
+            with suppress(UnavailableError):  # Half of the table is here, half of it there.
+                assert known <= {*await files_of(other, tablet)}
+        moved_s = time.monotonic()
+        await adds
+        waited_s = time.monotonic() - moved_s
+        print(f"all adds are acknowledged {waited_s:.1f} s after the slot has moved")
 
-    assert len(left) > 2
-    assert cluster.owner(slot) is target
-    for each in (store, other):
-        assert await files_of(each, tablet) == adder.acknowledged
-        await each.close()
-    assert len(adder.acknowledged) == 2 * ADDS
-    await harness.keyspace.close()
+        assert steps > 2
+        assert cluster.owner(slot) is target
+        for each in (store, other):
+            assert await files_of(each, tablet) == adder.acknowledged
+            await each.close()
+        assert len(adder.acknowledged) == 2 * ADDS
+        await harness.keyspace.close()
 
 
 async def test_readers_of_the_feed_hear_of_tables_whose_nodes_live(cluster: RedisCluster) -> None:

@@ -55,7 +55,6 @@ SUITES = {
         *("tests/contract/test_cluster.py", "tests/integration/test_redis_cluster.py"),
         *("-k", "not frozen and not moves"),
     ],
-    "spread": ["tests/sim/test_clusters.py", "-k", "belong"],
     "lead": ["tests/unit/coordinator_shell/test_recovery.py"],
     "requests": ["tests/unit/requests/test_next_step.py"],
     "manifests": [
