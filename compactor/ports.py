@@ -89,6 +89,14 @@ class OwnFiles(Protocol):
         """
         ...
 
+    async def missing(self, table: Table, paths: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of these files that are not there.
+
+        Raises:
+            UnavailableError: The storage does not answer.
+        """
+        ...
+
     async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
         """Delete outputs of an attempt whose commit was never sent; missing ones are fine.
 

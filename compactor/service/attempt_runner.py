@@ -25,6 +25,7 @@ from common.metadata.changes import (
 )
 from common.metadata.ports import TabletStore
 from common.model.outcome import AttemptEnd, RefusalCode
+from common.model.table import Table
 from common.telemetry import Log
 from common.tracing import Spans
 from common.wire import AttemptReport
@@ -134,7 +135,7 @@ class AttemptRunner:
                 return await self._rewrite(attempt)
             case do.SendCommit(commit, delay_s):
                 await asyncio.sleep(delay_s)
-                return await self._commit(commit)
+                return await self._commit(attempt.assignment.table, commit)
             case do.ReadOutcome(delay_s):
                 await asyncio.sleep(delay_s)
                 return await self._read_outcome(attempt)
@@ -190,8 +191,10 @@ class AttemptRunner:
         self._log("rewrite failed", attempt=attempt.id, error_class=name, cause=str(error))
         return on.RewriteFailed(error_class=name, cause=str(error), end=end)
 
-    async def _commit(self, commit: CommitAttempt) -> on.Event:
+    async def _commit(self, table: Table, commit: CommitAttempt) -> on.Event:
         try:
+            if gone := await self._files.missing(table, tuple(o.path for o in commit.outputs)):
+                return _without_outputs(gone)
             outcome = await self._store.apply(commit)
         except ConflictError as error:
             return on.CommitConflicted(str(error))
@@ -256,3 +259,13 @@ class AttemptRunner:
                 await asyncio.sleep(REPORT_BACKOFF.wait_s(failures))
             else:
                 return on.ReportDelivered()
+
+
+def _without_outputs(gone: tuple[str, ...]) -> on.CommitRefused:
+    """Return why an attempt cannot commit whose outputs are not there any more.
+
+    It stood still, was given up, and its outputs were deleted. Only a store that has gone back in
+    time has its reservation still, and would replace the inputs by nothing.
+    """
+    reason = f"output {gone[0]} was deleted meanwhile, as of an attempt that is given up"
+    return on.CommitRefused(code=RefusalCode.LOST, reason=reason, sent=False)

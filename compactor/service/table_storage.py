@@ -18,7 +18,7 @@ from common.errors import (
     UnavailableError,
 )
 from common.model.table import Table
-from common.parquet.location import Location
+from common.parquet.location import Location, existing_files
 from common.parquet.service_files import (
     LocationOwner,
     read_owner,
@@ -83,6 +83,16 @@ class TableStorage:
                     raise
             await asyncio.sleep(STORE_BACKOFF.wait_s(failures))
 
+    async def missing(self, table: Table, paths: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of these files that are not there.
+
+        Raises:
+            UnavailableError: The storage does not answer.
+        """
+        if not paths:
+            return ()
+        return await self._threads.run(table.location, _missing, table.location, paths)
+
     async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
         """Delete outputs; what cannot be deleted stays for the collector.
 
@@ -95,6 +105,15 @@ class TableStorage:
 
 def _owner(uri: str) -> LocationOwner | None:
     return read_owner(table_location(uri))
+
+
+def _missing(uri: str, paths: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        found = existing_files(table_location(uri), paths)
+    except CompactionError as error:
+        # It was written a moment ago: whatever is wrong now may pass.
+        raise UnavailableError(f"outputs cannot be looked for: {error}") from error
+    return tuple(path for path in paths if path not in found)
 
 
 def _delete(table: Table, paths: tuple[str, ...]) -> None:

@@ -222,6 +222,8 @@ class FakeFiles:
 
     def __init__(self) -> None:
         self.deleted: list[tuple[str, ...]] = []
+        self.gone: set[str] = set()
+        self.silent = 0
         self.error: Exception | None = None
         self.gate = asyncio.Event()
         self.gate.set()
@@ -230,6 +232,12 @@ class FakeFiles:
         await self.gate.wait()
         if self.error is not None:
             raise self.error
+
+    async def missing(self, table: Table, paths: tuple[str, ...]) -> tuple[str, ...]:
+        if self.silent:
+            self.silent -= 1
+            raise UnavailableError("the storage is silent")
+        return tuple(path for path in paths if path in self.gone)
 
     async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
         self.deleted.append(paths)

@@ -207,6 +207,9 @@ class SimEngine:
     async def check_location(self, table: Table) -> None:
         return
 
+    async def missing(self, table: Table, paths: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(path for path in paths if path not in self._truth.disk.files)
+
     async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
         for path in paths:
             self._truth.disk.delete(path)

@@ -130,6 +130,9 @@ class LakeEngine(SimEngine):
     async def check_location(self, table: Table) -> None:
         await self._own_files.check_location(table)
 
+    async def missing(self, table: Table, paths: tuple[str, ...]) -> tuple[str, ...]:
+        return await self._own_files.missing(table, paths)
+
     async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
         await self._own_files.delete(table, paths)
 

@@ -266,6 +266,15 @@ class TestOwnFiles:
             asyncio.run(self.files(ManualClock()).delete(table, ("_neve/last/job-1.parquet",)))
             assert output.exists() is left
 
+    def test_files_that_are_not_there_are_told(self, tmp_path: Path) -> None:
+        table, files = keyed_table(tmp_path), self.files(ManualClock())
+        write_file(tmp_path, "_neve/last/a.parquet", KEYED.empty_table())
+        paths = ("_neve/last/a.parquet", "_neve/last/b.parquet")
+        assert asyncio.run(files.missing(table, paths)) == paths[1:]
+        assert asyncio.run(files.missing(table, ())) == ()
+        with pytest.raises(UnavailableError, match="outputs cannot be looked for"):
+            asyncio.run(files.missing(replace(table, location="nowhere://x"), paths))
+
     def test_deleting_outputs_ignores_missing_files_and_locations(self, tmp_path: Path) -> None:
         table = keyed_table(tmp_path)
         write_file(tmp_path, "_neve/last/a.parquet", KEYED.empty_table())

@@ -401,6 +401,33 @@ def test_a_refused_commit_deletes_own_outputs() -> None:
     assert world.files.deleted == [an_assignment().reservation.output_paths]
 
 
+def test_an_attempt_whose_outputs_are_gone_does_not_commit() -> None:
+    outputs = an_assignment().reservation.output_paths
+    world, report = committed(lambda world: world.files.gone.update(outputs))
+    assert world.store.commits == []
+    assert report.end is AttemptEnd.LOST
+    assert f"output {outputs[0]} was deleted meanwhile" in report.cause
+
+
+def test_an_attempt_whose_outputs_are_gone_may_have_committed_before() -> None:
+    def setup(world: World) -> None:
+        world.files.gone.update(an_assignment().reservation.output_paths)
+        mark = AttemptOutcome(attempt="attempt-1", end=AttemptEnd.COMMITTED)
+        world.store.marks["attempt-1"] = mark
+
+    world, report = committed(setup)
+    assert (world.store.commits, report.end) == ([], AttemptEnd.COMMITTED)
+    assert world.files.deleted == []
+
+
+def test_outputs_are_looked_for_until_storage_answers() -> None:
+    def setup(world: World) -> None:
+        world.files.silent = 2
+
+    world, report = committed(setup)
+    assert (len(world.store.commits), report.end) == (1, AttemptEnd.COMMITTED)
+
+
 def test_each_phase_of_a_traced_attempt_is_a_span_up_to_its_last() -> None:
     def traced(world: World) -> None:
         world.coordinator.jobs.append(replace(an_assignment(), trace="trace-1"))
