@@ -16,8 +16,9 @@ overlap them: only then may tombstones be dropped. Their outputs have the tag `p
 not rewritten for the same reason again.
 
 Fixed point: a merge has at least two inputs and one output, and a rewrite for dead rows leaves a
-tag, so a tablet of n files rests after at most 3n jobs, whatever the outputs weigh. A request
-rests after as many, in files of at most the target: one if everything fits into one.
+tag, so a tablet of n files rests after at most 3n jobs, whatever the outputs weigh. Files whose
+rows expire are rewritten besides whenever half of the time that is left of a file has expired. A
+request rests after as many, in files of at most the target: one if everything fits into one.
 
 Files above `upper_share` are left: they need jobs that cut outputs by size. Files all of whose
 rows have expired are rewritten to nothing; they will be dropped without being read.
