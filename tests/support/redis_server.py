@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -28,12 +29,22 @@ def executable() -> str | None:
         return None
 
 
+PORTS = range(20_000, 32_000)
+"""Below those that the system gives to outgoing connections: it would give one away before a
+server that is being started has it."""
+_chance = random.SystemRandom()
+_given = set[int]()
+
+
 def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that nobody listens on, another one each time."""
+    while True:
+        port = _chance.choice(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in _given:
+                _given.add(port)
+                return port
 
 
 class RedisServer:
