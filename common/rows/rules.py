@@ -236,11 +236,30 @@ def may_hold_older(file: HoldsRows, key: bytes, version: bytes) -> bool:
 
     Equal versions count: a tombstone wins over them too. What is not known may be so.
     """
-    if file.key_min is not None and key < file.key_min:
+    return may_hold_older_between(file, key, key, version)
+
+
+def may_hold_older_between(
+    file: HoldsRows, low: bytes | None, high: bytes | None, version: bytes | None
+) -> bool:
+    """Return whether a file may hold a row that some dead rows hide.
+
+    Args:
+        file: Another one.
+        low: The smallest key of the dead rows.
+        high: The greatest.
+        version: The highest version of them. What is not known (None) may be so.
+    """
+    if not may_share_keys(file, low, high):
         return False
-    if file.key_max is not None and key > file.key_max:
+    return version is None or file.version_min is None or file.version_min <= version
+
+
+def may_share_keys(file: HoldsRows, low: bytes | None, high: bytes | None) -> bool:
+    """Return whether a file may hold keys from `low` to `high`; what is not known may be so."""
+    if file.key_min is not None and high is not None and high < file.key_min:
         return False
-    return file.version_min is None or file.version_min <= version
+    return file.key_max is None or low is None or low <= file.key_max
 
 
 def expires_by(time: object, time_type: KeyType, expiry_ns: int | None) -> bool:

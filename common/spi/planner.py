@@ -75,6 +75,18 @@ class PlanParameters:
     bounds: Bounds | None = None
     """Keys of the tablet; None: nobody has said."""
 
+    @property
+    def job_bytes_max(self) -> int | None:
+        """Most bytes of a job, None: any. A user's may be of any size."""
+        return None if self.kind is Kind.USER else self.groups[-1].max_bytes
+
+    def group_for(self, size_bytes: int) -> str:
+        """Return the first group that takes jobs of so many bytes, or the last."""
+        for group in self.groups:
+            if group.max_bytes is None or size_bytes < group.max_bytes:
+                return group.name
+        return self.groups[-1].name
+
 
 class Planner(Protocol):
     """Breaks the compaction work of a tablet into jobs."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from common.model.file import DataFile
 from common.model.outcome import DroppedRows, RowCounts
 from common.rows.dead_rows import CLOCK_MARGIN_S
-from common.rows.rules import DropRule, merged_spans
+from common.rows.rules import DropRule, may_hold_older_between, merged_spans
 from common.wire import Assignment
 from compactor.rewrite.output_writer import open_output_writer
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
@@ -68,12 +68,7 @@ def _droppable(files: Iterable[DataFile], rule: DropRule) -> DroppedRows | None:
             return None
         if rule.settled is None or version > rule.settled:
             return None
-        if any(
-            (other.key_min is None or other.key_min <= high)
-            and (other.key_max is None or other.key_max >= low)
-            and (other.version_min is None or other.version_min <= version)
-            for other in rule.outside
-        ):
+        if any(may_hold_older_between(other, low, high, version) for other in rule.outside):
             return None
         spans.append((low, high))
         versions.append(version)

@@ -26,6 +26,7 @@ FLOW_FILES_MAX = 25
 FLOW_REWRITE_FILES_MAX = 12
 
 SMALL_MODULES = {
+    "compactor/rewrite/drop_job.py": "a way of a job beside `stitch_job`: rows go here unread",
     "coordinator/core/publish_schedule.py": "a decision of the core; its importer does I/O",
     "coordinator/core/autoscaling/rate.py": "a decision of the core; its importer does I/O",
     "coordinator/scan/ray_ranges.py": "the only module of the scan that imports Ray",

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from common.model.file import DataFile, total_bytes
 from common.model.job import Kind, Plan, PlannedJob, job_priority
 from common.model.table import TableSettings
+from common.rows.rules import may_share_keys
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
 from common.units import format_bytes, format_duration
@@ -38,11 +39,10 @@ from coordinator.plugins.planners.packing import (
     Bin,
     RunningOutputs,
     bins_of,
+    capacity_bytes,
     cost_gb_hours,
     files_gained,
     first_merges,
-    group_for,
-    job_bytes_max,
     running_outputs,
     size_skew,
 )
@@ -177,14 +177,14 @@ def _pack_small(work: _Work) -> None:
     """Merge small files whose bins are full, have enough files, or have waited long enough."""
     parameters, options = work.parameters, work.options
     small = list[DataFile]()
-    capacity_bytes = min(options.target_bytes, job_bytes_max(parameters))
+    most_bytes = min(options.target_bytes, capacity_bytes(parameters))
     for file in parameters.candidates:
-        if why := _not_small(file, options, capacity_bytes):
+        if why := _not_small(file, options, most_bytes):
             work.left[file.path] = why
         else:
             small.append(file)
     small += [file for file in work.running.files if file.size_bytes < options.lower_bytes]
-    for files in bins_of(small, capacity_bytes, keyed=parameters.keyed):
+    for files in bins_of(small, most_bytes, keyed=parameters.keyed):
         _pack_bin(work, files, crowded=0 < options.file_limit < len(small))
 
 
@@ -303,13 +303,8 @@ def _overlapping(file: DataFile, parameters: PlanParameters) -> Bin:
     """Return the files without which no dead row of a file may go, itself among them."""
     if not parameters.keyed:
         return [file]
-    return [each for _, each in sorted(parameters.files.items()) if _may_share_keys(each, file)]
-
-
-def _may_share_keys(one: DataFile, other: DataFile) -> bool:
-    if one.key_min is None or one.key_max is None or other.key_min is None or other.key_max is None:
-        return True
-    return one.key_min <= other.key_max and other.key_min <= one.key_max
+    every = (each for _, each in sorted(parameters.files.items()))
+    return [each for each in every if may_share_keys(each, file.key_min, file.key_max)]
 
 
 def _cannot_purge(files: Bin, taken: set[str], work: _Work) -> str:
@@ -320,7 +315,7 @@ def _cannot_purge(files: Bin, taken: set[str], work: _Work) -> str:
         return "a file that overlaps it is in use"
     if count > options.max_files:
         return f"with the files that overlap it these are {count}, max_files is {options.max_files}"
-    most = min(job_bytes_max(work.parameters), max(options.upper_bytes, files[0].size_bytes))
+    most = min(capacity_bytes(work.parameters), max(options.upper_bytes, files[0].size_bytes))
     if size_bytes > most and count > 1:
         return f"with the files that overlap it these are {format_bytes(size_bytes)}"
     return ""
@@ -376,7 +371,7 @@ def _job(
     return PlannedJob(
         kind=parameters.kind,
         files=tuple(sorted(file.path for file in files)),
-        group=group_for(size_bytes, parameters.groups),
+        group=parameters.group_for(size_bytes),
         priority=job_priority(
             parameters.kind,
             files_in_tablet=sum(_is_small(file, options) for file in parameters.files.values()),

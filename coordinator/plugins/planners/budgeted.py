@@ -34,9 +34,8 @@ from common.spi.options import of_table, option, option_names, read_options, set
 from common.spi.planner import PlanParameters
 from common.units import format_bytes
 from coordinator.plugins.planners.packing import (
+    capacity_bytes,
     first_merges,
-    group_for,
-    job_bytes_max,
     running_outputs,
 )
 
@@ -450,7 +449,7 @@ def _best_plan(parameters: PlanParameters, options: BudgetedOptions) -> Plan:
         if file.key_min is not None and file.key_max is not None
     ]
     sets = row_sets(placed)
-    choice = best_choice(sets, options, cap_bytes=job_bytes_max(parameters))
+    choice = best_choice(sets, options, cap_bytes=capacity_bytes(parameters))
     height = f"average height {average_height(sets):.3g}"
     why = (
         f"quality {choice.quality:.6g}, at most as much as min_quality {options.min_quality:g}; "
@@ -500,7 +499,7 @@ def _job(
     return PlannedJob(
         kind=parameters.kind,
         files=paths,
-        group=group_for(size_bytes, parameters.groups),
+        group=parameters.group_for(size_bytes),
         priority=job_priority(
             parameters.kind,
             files_in_tablet=len(parameters.files),

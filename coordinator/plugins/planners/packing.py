@@ -8,10 +8,9 @@ reads at 2 MiB/s.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from common.model.file import DataFile, total_bytes
-from common.model.group import Group
-from common.model.job import Kind
 from common.spi.planner import PlanParameters
 
 # ---------------------------------------------------------------------------- AutoComp's arithmetic
@@ -85,6 +84,7 @@ def autocomp_choice(
 # ------------------------------------------------------------------------------------ Bins and jobs
 
 
+T = TypeVar("T")
 Bin = list[DataFile]
 
 
@@ -138,6 +138,25 @@ def bins_of(files: Sequence[DataFile], capacity_bytes: float, *, keyed: bool) ->
     return next_fit(sorted(files, key=lambda file: (*order(file), file.path)), capacity_bytes)
 
 
+def forced_merges(ordered: Sequence[T], max_files: int) -> list[Sequence[T]]:
+    """Return the merges to begin with, so that files become one whatever their sizes.
+
+    Full merges run side by side. With more than one but less than two jobs' worth, the smallest
+    are merged until the rest fits into one job, so the largest are rewritten once.
+
+    Args:
+        ordered: Smallest first; all of them are to become one file in the end.
+        max_files: Most inputs of a merge.
+    """
+    count = len(ordered)
+    if count <= max_files:
+        return [ordered]
+    full = count // max_files - 1
+    if full > 0:
+        return [ordered[at * max_files : (at + 1) * max_files] for at in range(full)]
+    return [ordered[: count - max_files + 1]]
+
+
 def first_merges(files: Sequence[DataFile], max_files: int) -> list[Bin]:
     """Return the merges to begin with, so that files become one, the large ones rewritten once.
 
@@ -161,21 +180,13 @@ def first_merges(files: Sequence[DataFile], max_files: int) -> list[Bin]:
     return [ordered[ends[at] : ends[at + 1]] for at in range(merges)]
 
 
-# ------------------------------------------------------------------------------- Groups and outputs
+# ---------------------------------------------------------------------------------- Outputs to come
 
 
-def group_for(size_bytes: int, groups: Sequence[Group]) -> str:
-    """Return the first group that takes jobs of this size, or the last."""
-    for group in groups:
-        if group.max_bytes is None or size_bytes < group.max_bytes:
-            return group.name
-    return groups[-1].name
-
-
-def job_bytes_max(parameters: PlanParameters) -> float:
-    """Return the most bytes of a job: a user's may be of any size."""
-    cap = None if parameters.kind is Kind.USER else parameters.groups[-1].max_bytes
-    return math.inf if cap is None else float(cap)
+def capacity_bytes(parameters: PlanParameters) -> float:
+    """Return the most bytes of a job, infinite for any."""
+    most = parameters.job_bytes_max
+    return math.inf if most is None else float(most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,19 +194,15 @@ class RunningOutputs:
     """Files that jobs under way will have written: as large as their inputs at most."""
 
     files: tuple[DataFile, ...]
-
-    @property
-    def paths(self) -> frozenset[str]:
-        """Names that stand for them; no path of a file begins like these."""
-        return frozenset(file.path for file in self.files)
+    paths: frozenset[str]
+    """Names that stand for them; no path of a file begins like these."""
 
 
 def running_outputs(parameters: PlanParameters) -> RunningOutputs:
     """Return what the jobs of the same kind will leave, so that plans look ahead."""
     mine = [job for job in parameters.running if job.kind is parameters.kind and job.files]
-    return RunningOutputs(
-        files=tuple(_output_of(number, job.files) for number, job in enumerate(mine))
-    )
+    files = tuple(_output_of(number, job.files) for number, job in enumerate(mine))
+    return RunningOutputs(files=files, paths=frozenset(file.path for file in files))
 
 
 def _output_of(number: int, inputs: tuple[DataFile, ...]) -> DataFile:

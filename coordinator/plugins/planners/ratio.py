@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 
-from common.model.group import Group
 from common.model.job import Kind, Plan, PlannedJob, job_priority
 from common.model.table import TableSettings
 from common.spi.options import of_table, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
 from common.units import format_bytes
+from coordinator.plugins.planners.packing import forced_merges
 
 # ------------------------------------------------------------------ Settings, checked once per plan
 
@@ -161,26 +161,6 @@ def best_of_any_ratio(
     return (found, best) if best > lowest_ratio else ((), best)
 
 
-def forced_sets(files: Sequence[SizedFile], max_files: int) -> list[Sequence[SizedFile]]:
-    """Return sets that bring files that do not qualify towards one file.
-
-    The last two steps are arranged so that the largest files are rewritten once: with
-    more than one but less than two jobs' worth, the smallest are merged until the rest
-    fits into one job.
-
-    Args:
-        files: Sorted; all of them are to become one file in the end.
-        max_files: Most files in a set.
-    """
-    count = len(files)
-    if count <= max_files:
-        return [files]
-    full = count // max_files - 1
-    if full > 0:
-        return [files[at * max_files : (at + 1) * max_files] for at in range(full)]
-    return [files[: count - max_files + 1]]
-
-
 # -------------------------------------------------------------------------------------- The planner
 
 
@@ -223,7 +203,7 @@ class RatioPlanner:
         files = sorted([(file.size_bytes, 0, file.path) for file in parameters.candidates])
         if not files:
             return Plan()
-        cap_bytes = _cap_bytes(parameters)
+        cap_bytes = parameters.job_bytes_max
         found = _by_ratio(files, parameters, rule, cap_bytes)
         if parameters.kind is Kind.USER:
             _bring_to_one(found, files, parameters, rule)
@@ -231,11 +211,6 @@ class RatioPlanner:
             _relieve(found, files, parameters, rule, cap_bytes)
         jobs = tuple(_job(chosen, found.why, parameters, rule) for chosen in found.sets)
         return Plan(jobs=jobs, left=_left(found, files, parameters, rule, cap_bytes))
-
-
-def _cap_bytes(parameters: PlanParameters) -> int | None:
-    """Return the most bytes of a job: a user's may be of any size."""
-    return None if parameters.kind is Kind.USER else parameters.groups[-1].max_bytes
 
 
 def _by_ratio(
@@ -275,7 +250,7 @@ def _bring_to_one(
     """Make sure that a user's files end as one, the largest rewritten as seldom as possible."""
     if not found.sets:
         if not any(job.kind is Kind.USER for job in parameters.running):
-            found.sets, found.why = forced_sets(files, rule.max_files), _FORCED_REASON
+            found.sets, found.why = forced_merges(files, rule.max_files), _FORCED_REASON
             found.waiting.clear()
         return
     if len(found.sets) > 1 or len(found.sets[0]) == len(files):
@@ -286,7 +261,7 @@ def _bring_to_one(
     insort(rest, (_total(first), 1, ""))
     if not find_set(rest, rule.ratio, rule.max_files):
         # The step after this one would be forced, and would rewrite what this one wrote.
-        found.sets, found.why = forced_sets(files, rule.max_files), _FORCED_REASON
+        found.sets, found.why = forced_merges(files, rule.max_files), _FORCED_REASON
 
 
 def _relieve(
@@ -321,7 +296,7 @@ def _job(
     return PlannedJob(
         kind=parameters.kind,
         files=tuple([path for _, _, path in chosen]),
-        group=_group(total, parameters.groups).name,
+        group=parameters.group_for(total),
         priority=job_priority(
             parameters.kind,
             files_in_tablet=len(parameters.files),
@@ -330,14 +305,6 @@ def _job(
         ),
         reason=f"{why}: {what}",
     )
-
-
-def _group(total: int, groups: tuple[Group, ...]) -> Group:
-    """Return the first group that takes jobs of this size, or the last."""
-    for group in groups:
-        if group.max_bytes is None or total < group.max_bytes:
-            return group
-    return groups[-1]
 
 
 def _left(

@@ -13,11 +13,12 @@ from datetime import UTC, datetime, timedelta
 
 from common.errors import ConfigError
 from common.model.file import DataFile
-from common.model.group import Group
 from common.model.job import Kind, Plan, PlannedJob, job_priority
+from common.rows.rules import may_hold_older_between
 from common.spi.options import of_table, option
 from common.spi.planner import PlanParameters
 from common.units import format_bytes, format_count, format_duration
+from coordinator.plugins.planners.packing import forced_merges
 
 # ------------------------------------------------------------------------- Options of the families
 
@@ -94,7 +95,7 @@ class PlanDraft:
             PlannedJob(
                 kind=parameters.kind,
                 files=tuple(file.path for file in files),
-                group=group_for(total, parameters.groups).name,
+                group=parameters.group_for(total),
                 priority=job_priority(
                     parameters.kind,
                     files_in_tablet=len(parameters.files),
@@ -124,19 +125,6 @@ class PlanDraft:
         planned = {path for job in self._jobs for path in job.files}
         left = {path: why for path, why in self._left.items() if path not in planned}
         return Plan(jobs=tuple(self._jobs), left=left, due_at_s=self._due_at_s)
-
-
-def group_for(total_bytes: int, groups: tuple[Group, ...]) -> Group:
-    """Return the first group that takes jobs of this size, or the last."""
-    for group in groups:
-        if group.max_bytes is None or total_bytes < group.max_bytes:
-            return group
-    return groups[-1]
-
-
-def cap_bytes(parameters: PlanParameters) -> int | None:
-    """Return the most bytes of a job: a user's may be of any size."""
-    return None if parameters.kind is Kind.USER else parameters.groups[-1].max_bytes
 
 
 def smallest_within(files: Sequence[DataFile], width: int, cap: int | None) -> tuple[DataFile, ...]:
@@ -252,7 +240,7 @@ def pick_tiers(
     """
     tiers = buckets(files, options, parameters.now_s)
     tiers.sort(key=lambda tier: (-min(len(tier), options.width), tier[0].size_bytes))
-    cap = cap_bytes(parameters)
+    cap = parameters.job_bytes_max
     planned = False
     for tier in tiers:
         draft.leave(tier, _why_left(tier, options))
@@ -280,13 +268,11 @@ def _pick_fewer(
         if len(chosen) < 2:
             draft.leave(tier, _too_large(cap))
             continue
-        reason = f"{_tier_reason(chosen, options)}; no tier has more, and {_not_enforced()}"
+        reason = (
+            f"{_tier_reason(chosen, options)}; no tier has more, and min_threshold is not enforced"
+        )
         draft.add_job(chosen, reason)
         return
-
-
-def _not_enforced() -> str:
-    return "min_threshold is not enforced"
 
 
 def _tier_reason(files: Sequence[DataFile], options: TierOptions) -> str:
@@ -352,7 +338,7 @@ def pick_tombstones(
         options: Of the planner.
         parameters: What was asked.
     """
-    cap = cap_bytes(parameters)
+    cap = parameters.job_bytes_max
     found: DataFile | None = None
     for tier in reversed(buckets(files, options, parameters.now_s)):
         ready = [
@@ -407,25 +393,11 @@ def file_with_older_rows(file: DataFile, parameters: PlanParameters) -> DataFile
     What is not known of a file may be so.
     """
     for other in parameters.files.values():
-        if other.path != file.path and _may_hide(file, other):
+        if other.path != file.path and may_hold_older_between(
+            other, file.key_min, file.key_max, file.version_max
+        ):
             return other
     return None
-
-
-def _may_hide(file: DataFile, other: DataFile) -> bool:
-    if not overlap(file, other):
-        return False
-    if file.version_max is None or other.version_min is None:
-        return True
-    return other.version_min <= file.version_max
-
-
-def overlap(one: DataFile, other: DataFile) -> bool:
-    """Return whether two files may hold rows of one key; a bound that is not known is open."""
-    apart = (
-        one.key_max is not None and other.key_min is not None and one.key_max < other.key_min
-    ) or (one.key_min is not None and other.key_max is not None and other.key_max < one.key_min)
-    return not apart
 
 
 # ------------------------------------------------------------------------------------ User requests
@@ -450,14 +422,7 @@ def bring_to_one(
         draft.leave(ordered, "is the result of the request")
         return
     draft.leave(ordered, "is merged in a later step, when the jobs before it are done")
-    count = len(ordered)
-    if count <= width:
-        steps = [ordered]
-    elif full := count // width - 1:
-        steps = [ordered[at * width : (at + 1) * width] for at in range(full)]
-    else:
-        steps = [ordered[: count - width + 1]]
-    for step in steps:
+    for step in forced_merges(ordered, width):
         total = format_bytes(sum(file.size_bytes for file in step))
         merged = f"{format_count(len(step), 'file')} of {total}"
         draft.add_job(step, f"a request brings all files to one: {merged}")
