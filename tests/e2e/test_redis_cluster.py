@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from common.settings import StoreSettings
-from neve.local import LocalStack, StackOptions
 from tests.e2e.test_redis_fail_over import append
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.redis_cluster import PRIMARIES, RedisCluster, cluster_running
-from tests.support.stack import SETTINGS, Service
+from tests.support.stack import Service, service_on
 
 pytestmark = [pytest.mark.slow]
 
@@ -32,11 +29,8 @@ def cluster() -> Iterator[RedisCluster]:
 @pytest.fixture
 def service(cluster: RedisCluster, tmp_path: Path) -> Iterator[Service]:
     """A service of one compactor on the cluster."""
-    store = StoreSettings(url=cluster.url, wait_replicas=1, timeout_s=5.0)
-    settings = replace(SETTINGS, store=store, sources={"store.url": "this test"})
-    options = StackOptions(compactors=1, settings=settings)
-    with LocalStack.start(home=tmp_path, name="e2e", options=options) as stack:
-        yield Service(stack, tmp_path, compactors=1)
+    with service_on(cluster.url, tmp_path) as running:
+        yield running
 
 
 def one_on_each(cluster: RedisCluster, service: Service) -> Sequence[LedgerTable]:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from common.ids import call_id
-from common.settings import StoreSettings
 from neve.client.errors import UnavailableError
-from neve.local import LocalStack, StackOptions
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.patience import SERVICE_S
 from tests.support.redis_sentinels import RedisGroup, group_running
 from tests.support.redis_server import RedisServer
-from tests.support.stack import SETTINGS, Service
+from tests.support.stack import Service, service_on
 
 pytestmark = [pytest.mark.slow]
 
@@ -38,11 +35,8 @@ def group() -> Iterator[RedisGroup]:
 @pytest.fixture
 def service(group: RedisGroup, tmp_path: Path) -> Iterator[Service]:
     """A service of one compactor on the Redis behind the Sentinels."""
-    store = StoreSettings(url=group.url, wait_replicas=1, timeout_s=5.0)
-    settings = replace(SETTINGS, store=store, sources={"store.url": "this test"})
-    options = StackOptions(compactors=1, settings=settings)
-    with LocalStack.start(home=tmp_path, name="e2e", options=options) as stack:
-        yield Service(stack, tmp_path, compactors=1)
+    with service_on(group.url, tmp_path) as running:
+        yield running
 
 
 def append(table: LedgerTable, rows: pa.Table) -> None:

@@ -9,8 +9,18 @@ where it is called.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
+
+from neve.client import Client
+from neve.local import LocalStack
+from tests.support.ledger import LedgerTable, keyed_rows
+from tests.support.patience import SERVICE_S
+from tests.support.stack import Service
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "older_release.tar.xz"
 
@@ -29,3 +39,51 @@ def older_release(folder: Path) -> Path:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content.read())
     return folder
+
+
+def run_from(path: Path, program: ModuleType, told: Sequence[str], stack: LocalStack) -> str:
+    """Run a program with a folder first in its search path; return what it prints.
+
+    Args:
+        path: That folder: a release.
+        program: A module of `tests.support` that says in `VARIABLES` what it is told.
+        told: The values of these variables.
+        stack: What it belongs to.
+    """
+    variables: tuple[str, ...] = program.VARIABLES
+    ended = subprocess.run(
+        # Without the program's own folder: its modules are called like others.
+        [sys.executable, "-P", str(program.__file__)],
+        env=stack.driver_environ()
+        | {"PYTHONPATH": str(path)}
+        | dict(zip(variables, told, strict=True)),
+        cwd=path,
+        capture_output=True,
+        text=True,
+        timeout=SERVICE_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
+
+
+def check_a_job_is_done(service: Service, client: Client, folder: Path, compactor: str) -> None:
+    """Have a table compacted by a compactor, and the compactor drained.
+
+    Args:
+        service: Waits.
+        client: Of the service.
+        folder: For the table.
+        compactor: The only one that there is.
+    """
+    table = LedgerTable(client, folder, keyed=True)
+    table.add(*(keyed_rows(range(1000), version) for version in range(4)))
+    service.wait("commit", table.commits, table=table)
+    service.wait_until_at_rest(table)
+
+    table.check_rows()
+    history = client.history(table.name)
+    assert {each.compactor for each in history} == {compactor}
+    assert {each.end for each in history} == {"committed"}
+    client.drain(compactor)
+    service.wait("goodbye", lambda: not client.compactors())

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from common.model.file import DataFile
 from common.model.job import Kind
-from common.spi.planner import Planner, PlanParameters
+from common.spi.planner import Planner, PlanParameters, RunningJob
 from coordinator.core.planning import checked_jobs
 
 Shrink = Callable[[int], int]
+SHRINKS: Sequence[Shrink] = (
+    lambda size: size,
+    lambda size: size * 2 // 5,
+    lambda size: size * 6 // 5,
+    lambda _: 0,
+    lambda size: size * 3,
+)
+"""How large outputs may come out, whatever a planner had thought."""
 
 
 @dataclass(slots=True)
@@ -105,3 +113,24 @@ def _output(
         job="job",
         request=asked.request.request if asked.request is not None else None,
     )
+
+
+def check_busy_files_are_left(
+    name: str, planner: Planner, asked: PlanParameters, busy: Iterable[str]
+) -> None:
+    """Plan beside a job under way; assert that its files are in no other and all others told.
+
+    Args:
+        name: The planner's, for messages.
+        planner: Any.
+        asked: All of its files are candidates.
+        busy: Inputs of the job, those that are files of `asked`.
+    """
+    inputs = tuple(asked.files[path] for path in busy if path in asked.files)
+    free = tuple(file for file in asked.candidates if file not in inputs)
+    running = (RunningJob(kind=asked.kind, files=inputs),) if inputs else ()
+    given = replace(asked, candidates=free, running=running)
+    found = planner.plan(given)
+    checked_jobs(name, found, given)
+    planned = {path for job in found.jobs for path in job.files}
+    assert found.left.keys() == {file.path for file in free} - planned

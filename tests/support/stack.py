@@ -13,13 +13,20 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import psutil
 
-from common.settings import CompactorSettings, CoordinatorSettings, GatewaySettings, Settings
+from common.settings import (
+    CompactorSettings,
+    CoordinatorSettings,
+    GatewaySettings,
+    Settings,
+    StoreSettings,
+)
 from neve.api.work import Job
 from neve.client import Client
 from neve.client.errors import UnavailableError
@@ -298,6 +305,21 @@ def _answer(ask: Callable[[], object]) -> object:
         return ask()
     except Exception as error:  # told in place of the answer
         return f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def service_on(url: str, folder: Path) -> Iterator[Service]:
+    """Run a service of one compactor on a Redis of the test's own, which has replicas.
+
+    Args:
+        url: Of the Redis.
+        folder: Where data and tables go.
+    """
+    store = StoreSettings(url=url, wait_replicas=1, timeout_s=5.0)
+    settings = replace(SETTINGS, store=store, sources={"store.url": "this test"})
+    options = StackOptions(compactors=1, settings=settings)
+    with LocalStack.start(home=folder, name="e2e", options=options) as stack:
+        yield Service(stack, folder, compactors=1)
 
 
 @contextmanager

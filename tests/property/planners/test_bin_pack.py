@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -15,10 +13,9 @@ from common.model.group import Group
 from common.model.job import Kind
 from common.model.table import TableSettings
 from common.spi.planner import PlanParameters, RequestFacts
-from coordinator.core.planning import checked_jobs
 from coordinator.plugins.planners.bin_pack import BinPackPlanner
 from coordinator.plugins.planners.packing import first_merges
-from tests.support.plan_loop import Shrink, live
+from tests.support.plan_loop import SHRINKS, Shrink, check_busy_files_are_left, live
 from tests.support.planning import files_of, parameters
 
 HOUR_S = 3600.0
@@ -72,15 +69,6 @@ def tablets(draw: st.DrawFn) -> PlanParameters:
         keyed=draw(st.booleans()),
         timed=draw(st.booleans()),
     )
-
-
-SHRINKS: Sequence[Shrink] = (
-    lambda size: size,
-    lambda size: size * 2 // 5,
-    lambda size: size * 6 // 5,
-    lambda _: 0,
-    lambda size: size * 3,
-)
 
 
 @given(asked=tablets(), shrink=st.sampled_from(SHRINKS))
@@ -139,30 +127,5 @@ def test_the_first_merges_lead_to_one_file_in_as_few_jobs_as_can_be(count: int, 
 @given(asked=tablets(), taken=st.sets(st.integers(0, 39), max_size=12))
 @settings(max_examples=200, deadline=None, print_blob=True)
 def test_files_of_jobs_under_way_are_in_no_other(asked: PlanParameters, taken: set[int]) -> None:
-    busy = [f"f{number:03}" for number in sorted(taken) if f"f{number:03}" in asked.files]
-    running = parameters(dict(asked.files), candidates=(), running=[(asked.kind, busy)]).running
-    free = tuple(file for file in asked.candidates if file.path not in busy)
-    asked = replace(asked, candidates=free, running=running if busy else ())
-    found = BinPackPlanner().plan(asked)
-    checked_jobs("bin-pack", found, asked)
-    planned = {path for job in found.jobs for path in job.files}
-    assert found.left.keys() == {file.path for file in free} - planned
-
-
-@pytest.mark.parametrize(("arriving", "most"), [(1, 5.0), (3, 5.0), (7, 5.0)])
-def test_a_trickle_is_not_rewritten_with_every_few_files(arriving: int, most: float) -> None:
-    """Filling bins alone would rewrite what has gathered with every fifth file."""
-    files: dict[str, DataFile] = {}
-    rewritten = added = 0
-    for number in range(500):
-        for each in range(arriving):
-            path = f"r{number:04}-{each}"
-            files[path] = DataFile(path=path, size_bytes=1000, rows=1, added_at_s=float(number))
-            added += 1000
-        asked = parameters(files, target_bytes=10**9)
-        asked = replace(asked, now_s=float(number))
-        life = live("bin-pack", BinPackPlanner(), asked, jobs_max=len(files))
-        files = {f"{number}-{path}": replace(file, path=f"{number}-{path}")
-                 for path, file in life.files.items()}  # fmt: skip
-        rewritten += life.rewritten_bytes
-    assert rewritten / added < most
+    busy = [f"f{number:03}" for number in sorted(taken)]
+    check_busy_files_are_left("bin-pack", BinPackPlanner(), asked, busy)

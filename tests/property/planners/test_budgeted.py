@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from common.model.job import Kind
 from common.spi.planner import PlanParameters, RequestFacts
 from coordinator.plugins.planners.budgeted import MIB, BudgetedPlanner
-from tests.property.planners.test_bin_pack import SHRINKS, tablets
-from tests.support.plan_loop import Shrink, live
+from tests.property.planners.test_bin_pack import tablets
+from tests.support.plan_loop import SHRINKS, Shrink, live
 
 SCALE = MIB // 50
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -12,9 +11,8 @@ from common.model.file import DataFile
 from common.model.group import Group
 from common.model.job import Kind
 from common.spi.planner import PlanParameters, RequestFacts
-from coordinator.core.planning import checked_jobs
 from coordinator.plugins.planners.size_tiered import SizeTieredPlanner
-from tests.support.plan_loop import Shrink, live
+from tests.support.plan_loop import SHRINKS, Shrink, check_busy_files_are_left, live
 from tests.support.planning import parameters
 
 DAY_S = 86_400.0
@@ -55,15 +53,6 @@ def tablets(draw: st.DrawFn) -> PlanParameters:
     )
 
 
-SHRINKS: Sequence[Shrink] = (
-    lambda size: size,
-    lambda size: size * 2 // 5,
-    lambda size: size * 6 // 5,
-    lambda _: 0,
-    lambda size: size * 3,
-)
-
-
 @given(asked=tablets(), shrink=st.sampled_from(SHRINKS))
 @settings(max_examples=300, deadline=None, print_blob=True)
 def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Shrink) -> None:
@@ -78,13 +67,5 @@ def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Sh
 @given(asked=tablets(), taken=st.sets(st.integers(0, 39), max_size=12))
 @settings(max_examples=200, deadline=None, print_blob=True)
 def test_files_of_jobs_under_way_are_in_no_other(asked: PlanParameters, taken: set[int]) -> None:
-    busy = [f"f{number:03}" for number in sorted(taken) if f"f{number:03}" in asked.files]
-    if not busy:
-        return
-    running = parameters(asked.files, running=[(asked.kind, busy)]).running
-    free = tuple(file for path, file in asked.files.items() if path not in busy)
-    given = replace(asked, candidates=free, running=running)
-    plan = SizeTieredPlanner().plan(given)
-    checked_jobs("size-tiered", plan, given)
-    planned = {path for job in plan.jobs for path in job.files}
-    assert plan.left.keys() | planned == {file.path for file in free}
+    busy = [f"f{number:03}" for number in sorted(taken)]
+    check_busy_files_are_left("size-tiered", SizeTieredPlanner(), asked, busy)
