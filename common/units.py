@@ -1,4 +1,4 @@
-"""Parse and print bytes and durations. Sizes are binary: `32M` is 32 x 1024^2 bytes."""
+"""Parse and print bytes, durations and switches. Sizes are binary: `32M` is 32 x 1024^2 bytes."""
 
 import re
 from collections.abc import Mapping
@@ -15,6 +15,9 @@ _DURATION_UNITS = {
     "d": 86400.0,
     "w": 604800.0,
 }
+_SWITCHES = {
+    "true": True, "yes": True, "on": True, "false": False, "no": False, "off": False,
+}  # fmt: skip
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:I?B)?\s*", re.IGNORECASE)
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|[smhdw]?)\s*")
 
@@ -70,6 +73,11 @@ def parse_duration_s(text: str | float, name: str = "duration") -> float:
         )
         raise RequestError(message)
     return float(match[1]) * _DURATION_UNITS[match[2]]
+
+
+def parse_switch(written: object) -> bool | None:
+    """Return what `true`, `yes`, `on` and their opposites mean; None: it is no switch."""
+    return _SWITCHES.get(str(written).lower())
 
 
 def format_bytes(size_bytes: float) -> str:

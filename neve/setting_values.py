@@ -13,7 +13,13 @@ from typing import Any
 from common.errors import RequestError
 from common.model.fields import known_fields
 from common.model.table import TableSettings
-from common.units import exact_bytes, exact_duration, parse_duration_s, parse_size_bytes
+from common.units import (
+    exact_bytes,
+    exact_duration,
+    parse_duration_s,
+    parse_size_bytes,
+    parse_switch,
+)
 
 NAMES = tuple(each.name for each in known_fields(TableSettings))
 _DEFAULTS = TableSettings()
@@ -163,8 +169,7 @@ def _numeric(name: str, written: Any, kind: type[int] | type[float]) -> int | fl
 
 
 def _switch(name: str, written: Any) -> bool:
-    known = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-    value = known.get(str(written).lower())
+    value = parse_switch(written)
     if value is None:
         raise RequestError(f"setting {name} {written!r} is not a switch, expected true or false")
     return value

@@ -19,13 +19,10 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from common.errors import ConfigError, RequestError
 from common.model.table import TableSettings
-from common.units import parse_duration_s, parse_size_bytes
+from common.units import parse_duration_s, parse_size_bytes, parse_switch
 
 _BOUNDS = "neve.bounds"
 _UNITS = ("_bytes", "_s")
-_SWITCHES = {
-    "true": True, "yes": True, "on": True, "false": False, "no": False, "off": False,
-}  # fmt: skip
 _OFF = ("none", "off", "")
 
 
@@ -210,7 +207,7 @@ def _with_unit(name: str, plugin: str, written: object) -> int | float:
 
 
 def _switch(name: str, plugin: str, written: object) -> bool:
-    value = _SWITCHES.get(str(written).lower())
+    value = parse_switch(written)
     if value is None:
         raise _refused(plugin, name, written, "true or false")
     return value

@@ -149,8 +149,7 @@ class ClusterNodes:
         """
         self._map = None
         if silent in self._order:
-            self._order.remove(silent)
-            self._order.append(silent)
+            self._ask_last(silent)
         if knowing is not None:
             self._order = [knowing, *(each for each in self._order if each != knowing)]
 
@@ -168,10 +167,13 @@ class ClusterNodes:
                 return await self._told_by(address, wait_s)
             except LinkLostError as error:
                 silent.append(str(error))
-                # Asked last from now on: it may be gone for hours.
-                self._order.remove(address)
-                self._order.append(address)
+                self._ask_last(address)
         raise StoreBusyError(f"no node of the Redis Cluster answers: {'; '.join(silent)}")
+
+    def _ask_last(self, silent: RedisAddress) -> None:
+        """Ask a node last from now on: it may be gone for hours."""
+        self._order.remove(silent)
+        self._order.append(silent)
 
     async def _told_by(self, address: RedisAddress, wait_s: float) -> SlotMap:
         link = _checked(await open_link(address, wait_s))
