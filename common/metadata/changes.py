@@ -3,7 +3,7 @@
 This file is long because it is the list of all changes: a reader looks one up by name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from common.metadata.store_values import CallKind, CallMark
@@ -11,7 +11,7 @@ from common.model.file import DataFile
 from common.model.group import LimitScope
 from common.model.job import Kind
 from common.model.location_identity import LocationIdentity
-from common.model.outcome import AttemptEnd, DroppedRows, RefusalCode, RowCounts
+from common.model.outcome import AttemptEnd, DroppedRows, Refusal, RefusalCode, RowCounts
 from common.model.request import KeyRange, Request, RequestState
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import (
@@ -716,3 +716,5 @@ class Unknown:
 
 
 Outcome = Applied | Refused | Unknown
+Confirm = Callable[[], Awaitable[Refusal | None]]
+"""Looks at something outside the store; returns why a change must not be written, or None."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from common.backoff import Backoff
 from common.errors import ConflictError, MetadataError, UnavailableError
-from common.metadata.changes import Applied, Outcome, Refused, Unknown
+from common.metadata.changes import Applied, Confirm, Outcome, Refused, Unknown
 from common.metadata.commands import TIME, Reply, delete, get, set_string
 from common.metadata.keys import FULL
 from common.metadata.keyspace import (
@@ -87,6 +87,7 @@ class ChangeTries:
     others_turn: bool = False
     full: bool = False
     """Whether the store has said, at the last look, that it is short of memory."""
+    confirm: Confirm | None = None
 
 
 class Executor:
@@ -113,18 +114,21 @@ class Executor:
         self._sleep = sleep
         self._chance = chance
 
-    async def run(self, transaction: Transaction, *, grows: bool = False) -> Outcome:
+    async def run(
+        self, transaction: Transaction, *, grows: bool = False, confirm: Confirm | None = None
+    ) -> Outcome:
         """Execute a transaction and those that follow it.
 
         Args:
             transaction: The first.
             grows: Whether it waits while the store is short of memory.
+            confirm: Is asked between each `WATCH` and its `EXEC`.
 
         Raises:
             ConflictError: Something required changed on every try.
             UnavailableError: The store does not answer; nothing was sent.
         """
-        tally = ChangeTries(grows=grows)
+        tally = ChangeTries(grows=grows, confirm=confirm)
         self.counts.changes += 1
         following: Transaction | None = transaction
         outcome: Applied | Refused = Applied()
@@ -221,6 +225,8 @@ class Executor:
             if tally.others_turn and tally.waits < TURN_WAITS_MAX:
                 return None
             tally.others_turn = False
+            if tally.confirm is not None and (refusal := await tally.confirm()) is not None:
+                return refusal
             applied = await session.execute(decision.effects, durable=decision.durable)
             return decision if applied else None
 

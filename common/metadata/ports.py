@@ -8,7 +8,7 @@ is one moment (one MULTI).
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from common.metadata.changes import Change, Outcome
+from common.metadata.changes import Change, Confirm, Outcome
 from common.metadata.store_values import (
     AcceptedLoss,
     AttemptOutcome,
@@ -57,11 +57,17 @@ class TabletStore(Protocol):
         """Return the store's time (Redis `TIME`), which holds, leases and stamps use."""
         ...
 
-    async def apply(self, change: Change) -> Outcome:
+    async def apply(self, change: Change, *, confirm: Confirm | None = None) -> Outcome:
         """Execute a change: watch, read, decide, write; retry conflicts within bounds.
 
         Unknown outcomes are resolved by the mark where the protocol has one; only what
         stays unknown after bounded tries is returned as `Unknown`.
+
+        Args:
+            change: What is to be changed.
+            confirm: Is asked in each try, after everything is watched and right before it is
+                written: what it sees outside the store holds for the store that is written. What
+                it raises is raised.
 
         Raises:
             ConflictError: Something required changed on every try.

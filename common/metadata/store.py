@@ -9,6 +9,7 @@ from common.metadata.changes import (
     AddFiles,
     BeginOperation,
     Change,
+    Confirm,
     CreateTable,
     Outcome,
     SelectFiles,
@@ -132,11 +133,11 @@ class KeyspaceStore:
         """Return the store's time."""
         return time_s(await self._read(TIME))
 
-    async def apply(self, change: Change) -> Outcome:
+    async def apply(self, change: Change, *, confirm: Confirm | None = None) -> Outcome:
         """Execute a change; see the port."""
         await self.store_id()
         grows = isinstance(change, GROWING)
-        return await self._executor.run(transaction_for(change), grows=grows)
+        return await self._executor.run(transaction_for(change), grows=grows, confirm=confirm)
 
     async def health(self) -> StoreHealth:
         """Return how much room the store has, and what it would survive."""

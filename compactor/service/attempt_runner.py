@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import assert_never
 
 from common.backoff import Backoff
@@ -24,7 +25,7 @@ from common.metadata.changes import (
     Unknown,
 )
 from common.metadata.ports import TabletStore
-from common.model.outcome import AttemptEnd, RefusalCode
+from common.model.outcome import AttemptEnd, Refusal, RefusalCode
 from common.model.table import Table
 from common.telemetry import Log
 from common.tracing import Spans
@@ -193,9 +194,8 @@ class AttemptRunner:
 
     async def _commit(self, table: Table, commit: CommitAttempt) -> on.Event:
         try:
-            if gone := await self._files.missing(table, tuple(o.path for o in commit.outputs)):
-                return _without_outputs(gone)
-            outcome = await self._store.apply(commit)
+            confirm = partial(self._refused_without_outputs, table, commit)
+            outcome = await self._store.apply(commit, confirm=confirm)
         except ConflictError as error:
             return on.CommitConflicted(str(error))
         except (UnknownOutcomeError, UnavailableError) as error:
@@ -212,6 +212,18 @@ class AttemptRunner:
                 return on.CommitUnknown(outcome.reason)
             case _:
                 assert_never(outcome)
+
+    async def _refused_without_outputs(self, table: Table, commit: CommitAttempt) -> Refusal | None:
+        """Return why an attempt must not commit whose outputs are not there any more, or None.
+
+        It stood still, was given up, and its outputs were deleted. Only a store that has gone back
+        in time has its reservation still, and would replace the inputs by nothing.
+        """
+        gone = await self._files.missing(table, tuple(file.path for file in commit.outputs))
+        if not gone:
+            return None
+        reason = f"output {gone[0]} was deleted meanwhile, as of an attempt that is given up"
+        return Refusal(RefusalCode.LOST, reason)
 
     async def _read_outcome(self, attempt: AttemptStateMachine) -> on.Event:
         try:
@@ -259,13 +271,3 @@ class AttemptRunner:
                 await asyncio.sleep(REPORT_BACKOFF.wait_s(failures))
             else:
                 return on.ReportDelivered()
-
-
-def _without_outputs(gone: tuple[str, ...]) -> on.CommitRefused:
-    """Return why an attempt cannot commit whose outputs are not there any more.
-
-    It stood still, was given up, and its outputs were deleted. Only a store that has gone back in
-    time has its reservation still, and would replace the inputs by nothing.
-    """
-    reason = f"output {gone[0]} was deleted meanwhile, as of an attempt that is given up"
-    return on.CommitRefused(code=RefusalCode.LOST, reason=reason, sent=False)

@@ -15,7 +15,7 @@ from common.metadata.changes import (
 from common.metadata.codec.tablet import OPERATION, SELECTION
 from common.metadata.commands import get, hset, set_string
 from common.metadata.keys import TableKeys, TabletKeys
-from common.model.outcome import AttemptEnd, DroppedRows
+from common.model.outcome import AttemptEnd, DroppedRows, Refusal, RefusalCode
 from common.model.table import TableSettings, TableState
 from common.model.tablet import (
     Operation,
@@ -49,6 +49,31 @@ async def present(harness: Harness, tablet: TabletId) -> Tablet:
     assert record.running == len(found.running)
     assert record.selected == (found.selection is not None)
     return found
+
+
+async def test_a_change_is_confirmed_in_each_try_after_everything_is_watched(
+    harness: Harness,
+) -> None:
+    tablet = await harness.tablet_with("a", "b")
+    applied(await harness.apply(reserve(tablet, "t1", "a")))
+    asked: list[str] = []
+
+    async def meanwhile() -> Refusal | None:
+        asked.append("?")
+        if len(asked) == 1:  # What the commit watches changes under its eyes.
+            applied(await harness.apply(reserve(tablet, "t2", "b")))
+        return None
+
+    done = applied(await harness.store.apply(commit(tablet, "t1"), confirm=meanwhile))
+    assert len(asked) > 1
+    assert done.conflicts
+
+    async def no() -> Refusal | None:
+        return Refusal(RefusalCode.LOST, "it is gone")
+
+    outcome = await harness.store.apply(commit(tablet, "t2"), confirm=no)
+    assert refused(outcome, RefusalCode.LOST).reason == "it is gone"
+    assert "t2" in (await present(harness, tablet)).running
 
 
 async def test_a_job_from_reservation_to_history(harness: Harness) -> None:

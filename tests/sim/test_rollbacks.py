@@ -13,6 +13,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 FEW, MORE, MANY = range(8), range(8, 60), range(60, 500 if LONG else 150)
 REGRESSIONS = {51: "a store that went back was counted up, and its location told the lower number"}
 """Seed → what it found, in the code of its day."""
+STOOD_STILL = {
+    50: "outputs were deleted while a compactor stood still, and it committed them",
+    128: "so it was when it stood still between a look for them and the end of its commit",
+}
+"""Seed → what it found, in stories that wait for names."""
 MET = ("stores that went back", "tables found behind", "tables accepted", "attempts committed")
 
 
@@ -35,3 +40,8 @@ def test_no_last_copy_is_deleted_in_many_more() -> None:
 @pytest.mark.parametrize("seed", REGRESSIONS)
 def test_recorded_seeds_of_rollbacks_hold(seed: int) -> None:
     go_back(seed)
+
+
+@pytest.mark.parametrize("seed", STOOD_STILL)
+def test_outputs_that_were_deleted_are_not_committed(seed: int) -> None:
+    go_back(seed, waits_for_names=True)

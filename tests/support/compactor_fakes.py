@@ -18,7 +18,9 @@ from common.metadata.changes import (
     Applied,
     Change,
     CommitAttempt,
+    Confirm,
     Outcome,
+    Refused,
 )
 from common.metadata.ports import AttemptOutcome
 from common.model.file import DataFile
@@ -201,9 +203,11 @@ class FakeStore:
         self.marks: dict[str, AttemptOutcome | Exception] = {}
         self.commits: list[CommitAttempt] = []
 
-    async def apply(self, change: Change) -> Outcome:
+    async def apply(self, change: Change, *, confirm: Confirm) -> Outcome:
         assert isinstance(change, CommitAttempt)
         await asyncio.sleep(0)
+        if (refusal := await confirm()) is not None:
+            return Refused(code=refusal.code, reason=refusal.reason)
         self.commits.append(change)
         answer: Any = self.answers.popleft() if self.answers else Applied()
         if isinstance(answer, Exception):

@@ -80,6 +80,7 @@ SUITES = {
         "tests/unit/requests/test_selectors.py",
     ],
     "rollback": ["tests/sim/test_rollbacks.py", "-k", "not many_more"],
+    "rollback-names": ["tests/sim/test_rollbacks.py", "-k", "deleted_are_not_committed"],
     "fsck": ["tests/integration/test_recovery_fsck.py"],
     "throttle": ["tests/unit/throttle"],
     "scans": ["tests/unit/neve/test_scan_tablet.py"],

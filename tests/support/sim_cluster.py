@@ -69,6 +69,7 @@ class Cluster:
             self.faults,
             forgets=options.fail_over,
             spread=options.spread,
+            waits_for_names=options.spread or options.waits_for_names,
         )
         self.settings = sim_settings(options)
         self.tables = self._new_tables()

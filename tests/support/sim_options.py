@@ -86,6 +86,8 @@ class Options:
     """A replica takes over that has missed the last one or two changes."""
     spread: bool = False
     """The store is a Redis Cluster: each table, and the names, fail over by themselves."""
+    waits_for_names: bool = False
+    """A creation waits for replicas of its name also where a later wait covers it."""
     creators: int = 0
     """Each creates and drops tables, and dies now and then."""
     goes_back: bool = False

@@ -70,8 +70,12 @@ class Moment:
                 values._expires_s[key] = self.expires_s[key]
 
 
-def go_back(seed: int) -> Cluster:
+def go_back(seed: int, *, waits_for_names: bool = False) -> Cluster:
     """Return a cluster whose store went back, was found behind, and was accepted.
+
+    Args:
+        seed: Of the story.
+        waits_for_names: Tell another story by the same seed; see `Options`.
 
     Raises:
         AssertionError: The last copy of a row was deleted, or a table that is read-only changed.
@@ -83,6 +87,7 @@ def go_back(seed: int) -> Cluster:
         **dict.fromkeys(("fail_over", "drops", "operators", "cancels", "deadlines"), False),
         # The whole store goes back here, to one moment.
         spread=False,
+        waits_for_names=waits_for_names,
         creators=0,
         gateways=0,
         late_deletes=0.0,

@@ -98,6 +98,7 @@ class SimServer:
         *,
         forgets: bool,
         spread: bool = False,
+        waits_for_names: bool = False,
     ) -> None:
         self.world = world
         self.truth = truth
@@ -106,6 +107,7 @@ class SimServer:
         self.network = world.process("network")
         self.spread = spread
         """Whether each slot is on a node of its own."""
+        self.waits_for_names = waits_for_names
         self._epochs: Counter[str] = Counter()
         """Counts fail-overs of slots: connections of an earlier one are gone."""
         self.seen: Counter[str] = Counter()
@@ -363,7 +365,7 @@ class SimSession:
 
         On one server the table goes live after its name, and waits for replicas of both.
         """
-        return not self._server.spread and effects[0][:2] == ("HSET", TABLES)
+        return not self._server.waits_for_names and effects[0][:2] == ("HSET", TABLES)
 
     def _arrive(self, effects: Sequence[Command], arrived: asyncio.Future[int | None]) -> None:
         number = None if self._is_gone() else self._server.write(self._inner, effects)
