@@ -159,6 +159,17 @@ def test_no_set_has_more_than_max_files() -> None:
     assert len(job.files) == 4
 
 
+def test_the_order_of_the_files_has_no_say() -> None:
+    """Summed in another order, the bytes below a key differ in their last digit; so did the plan."""
+    files = files_of(("a", 0, 0, 0), ("b", 0, 1, 8), ("c", 0, 23, 1), ("d", 0, 34, 2))
+    given = parameters(files, groups=[Group(name="small", max_bytes=50)], max_files=2)
+    plans = {
+        repr(BudgetedPlanner().plan(replace(given, candidates=order)).jobs)
+        for order in itertools.permutations(given.candidates)
+    }
+    assert len(plans) == 1
+
+
 def test_no_job_is_larger_than_any_group_takes() -> None:
     files = files_of(*((f"r{number}", 0, 10, 1000) for number in range(6)))
     (job,) = plan(files, groups=[Group(name="small", max_bytes=3999)]).jobs
