@@ -124,6 +124,12 @@ class CoordinatorSettings:
     deferral_max_s: float = setting(
         300.0, "A job that a full queue dropped is planned again after this time at the latest."
     )
+    overload_after_s: float = setting(
+        600.0,
+        "A group whose queue has been full for this time counts as overloaded: `neve status` "
+        "says so.",
+        least=0.1,
+    )
     operation_max_s: float = setting(
         3600.0,
         "A split or merge without progress for this time is abandoned. For the same "

@@ -96,6 +96,12 @@ METRICS: tuple[Metric, ...] = (
         "Jobs that a full queue dropped in favour of better ones.",
         ("group",),
     ),
+    Metric(
+        "neve_queue_full_seconds",
+        "gauge",
+        "Time that the queue has dropped jobs without getting half empty; 0: it has room.",
+        ("group",),
+    ),
     Metric("neve_jobs_running", "gauge", "Running attempts.", ("group",)),
     Metric(
         "neve_jobs_longest_seconds",

@@ -287,6 +287,10 @@ class GroupStatus:
     """What committed attempts have read since the coordinator was started."""
     deferred: int = 0
     """Tablets whose jobs a full queue dropped, to be planned again."""
+    full_s: float = 0.0
+    """How long the queue has dropped jobs without getting half empty; 0: it has room."""
+    overloaded: bool = False
+    """Whether it has been full for longer than `coordinator.overload_after_s`."""
     scaling: GroupScaling | None = None
     """None: nobody scales the group."""
 

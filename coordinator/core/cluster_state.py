@@ -17,6 +17,7 @@ from common.model.group import (
 from common.model.job import Job
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
+from common.units import format_duration
 from common.wire import AttemptReport
 from coordinator.core.attempts import (
     Attempt,
@@ -183,6 +184,26 @@ class ClusterState:
         return (
             f"group {group} has no compactor: {waiting}; start one with"
             f" groups.{group}.compactors in the settings and a restart of the service"
+        )
+
+    def full_s(self, group: str, now_s: float) -> float:
+        """Return how long a queue has shed jobs without getting half empty; 0: it has room."""
+        return max(0.0, now_s - self.deferrals.full_since_s.get(group, now_s))
+
+    def overload(self, group: str, now_s: float) -> str | None:
+        """Return a sentence on a group that gets more work than it does, or None.
+
+        After the first-principles notes on Druid's compaction: work that arrives faster than it is
+        done fills any queue. A peak ends, and then the queue drains; what stays full is overload.
+        """
+        full_s = self.full_s(group, now_s)
+        if full_s < self.limits.overload_after_s:
+            return None
+        jobs, waiting = len(self.queues.queue(group)), self.deferrals.count(group)
+        return (
+            f"group {group} is overloaded: its queue ({jobs} jobs) has been full for"
+            f" {format_duration(full_s)}, and more tablets wait for room ({waiting}); give it more"
+            f" compactors (groups.{group}.compactors), or write fewer and larger files"
         )
 
     def queued_jobs(self) -> list[Job]:

@@ -31,6 +31,8 @@ class Deferrals:
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
+        self.full_since_s: dict[str, float] = {}
+        """Group whose queue has shed jobs and not been half empty since → when it first did."""
         # Oldest first; a plain dict finds its first slowly once many before it have gone.
         self._places: dict[str, OrderedDict[TabletId, float]] = {}
         self._place_of: dict[TabletId, str] = {}

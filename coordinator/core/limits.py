@@ -53,6 +53,8 @@ class Limits:
     """Failures of one table with one error class, over different inputs, that pause the table."""
 
     deferral_max_s: float = 300.0
+    overload_after_s: float = 600.0
+    """A group whose queue has been full for so long gets more work than it does."""
     drained_fraction: float = 0.5
     """Deferred tablets are planned again when a queue is emptier than this."""
     replans_per_turn_max: int = 64
@@ -108,6 +110,7 @@ class Limits:
             cancel_pause_s=settings.backoff_max_s,
             quarantine_failures=settings.quarantine_failures,
             deferral_max_s=settings.deferral_max_s,
+            overload_after_s=settings.overload_after_s,
             group_limit_bytes_s=settings.group_limit_bytes_s,
             volume_limit_bytes_s=settings.volume_limit_bytes_s,
             volume_least_bytes_s=settings.volume_least_bytes_s,

@@ -155,6 +155,7 @@ def _write_analysis(
 
 def _defer(cluster: ClusterState, tablet: TabletId, group: str, now_s: float) -> list[Action]:
     """Let a tablet wait for room; if another is forgotten for it, scans must look again."""
+    cluster.deferrals.full_since_s.setdefault(group, now_s)
     forgotten = cluster.deferrals.defer(tablet, group, now_s)
     last_plan = None if forgotten is None else cluster.last_plans.get(forgotten)
     if forgotten is None or last_plan is None:

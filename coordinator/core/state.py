@@ -41,6 +41,7 @@ from coordinator.core.story import Story
 def tick(cluster: ClusterState, now_s: float) -> list[Action]:
     """Return what follows from time alone."""
     cluster.grants.divide(now_s)
+    _note_room(cluster)
     return [
         *lose_silent_compactors(cluster, now_s),
         *expire_attempts(cluster, now_s),
@@ -69,6 +70,13 @@ def _expire_takes(cluster: ClusterState, now_s: float) -> list[Action]:
             cluster.takes.leave(take.take)
             actions += answer_nothing(cluster, take.take)
     return actions
+
+
+def _note_room(cluster: ClusterState) -> None:
+    """Forget that queues were full that have drained."""
+    full = cluster.deferrals.full_since_s
+    for group in [each for each in full if _free_places(cluster, each)]:
+        del full[group]
 
 
 def _replan_due_tablets(cluster: ClusterState, now_s: float) -> list[Action]:

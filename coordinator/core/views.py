@@ -55,7 +55,8 @@ def coordinator_status(
             *(
                 sentence
                 for group in _group_names(cluster)
-                if (sentence := cluster.unserved(group)) is not None
+                for sentence in (cluster.unserved(group), cluster.overload(group, now_s))
+                if sentence is not None
             ),
             *(
                 f"compactor {each.name} of group {each.group} does not start: {each.start_problem}"
@@ -118,6 +119,8 @@ def _group_status(cluster: ClusterState, group: str, now_s: float) -> GroupStatu
         running_left_bytes=_left_bytes(cluster, group),
         committed_bytes=cluster.counters.committed_bytes[group],
         deferred=cluster.deferrals.count(group),
+        full_s=cluster.full_s(group, now_s),
+        overloaded=cluster.overload(group, now_s) is not None,
     )
 
 

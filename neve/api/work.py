@@ -238,6 +238,8 @@ class Group:
     queued_input_bytes: int = 0
     """Size of the files that the queued jobs read."""
     deferred: int = 0
+    full_s: float = 0.0
+    overloaded: bool = False
     """Tablets that are planned again later because the queue was full."""
     scaling: GroupScaling | None = None
     """None: the service does not start compactors of this group."""

@@ -177,6 +177,8 @@ def _group_state(group: api.Group) -> str:
     if not group.compactors:
         can_grow = scaling is not None and scaling.most > 0
         return "no compactor needed" if can_grow and not group.queued else "no compactor"
+    if group.overloaded:
+        return "overloaded"
     return "working" if group.running else "idle"
 
 

@@ -34,6 +34,7 @@ _OF_GROUP = {
     "neve_queue_accepted_total": "accepted",
     "neve_queue_rejected_total": "rejected",
     "neve_queue_evicted_total": "evicted",
+    "neve_queue_full_seconds": "full_s",
     "neve_jobs_running": "running",
     "neve_jobs_longest_seconds": "longest_s",
     "neve_jobs_quiet_seconds": "quiet_s",

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -37,6 +37,8 @@ volume_limit_bytes_s = "2MB"
 volume_least_bytes_s = "256KB"
 volume_latency_s = 0.0001
 backoff_base_s = 0.5
+queue_count_max = 8
+overload_after_s = 2
 
 [compactor]
 slots = 1
@@ -65,6 +67,8 @@ FLAGS = ["--set", "gateway.token=of-the-flag", "--set", "coordinator.tick_s=0.2"
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 LIMIT_BYTES_S = 2 * 1024**2
 SPLITS = ["100", "200", "300"]
+MANY_SPLITS = [str(number) for number in range(40, 400, 40)]
+"""More tablets than a queue has places."""
 TABLES, FILES = 2, 3
 
 
@@ -121,10 +125,17 @@ def rows(count: int, seed: int, *, first: int = 0) -> pa.Table:
     return pa.table({"n": np.arange(first, first + count), "text": texts}, schema=SCHEMA)
 
 
-def fill(service: Service, name: str, volume: str, *parts: pa.Table, key: bool = True) -> None:
+def fill(
+    service: Service,
+    name: str,
+    volume: str,
+    *parts: pa.Table,
+    key: bool = True,
+    splits: Sequence[str] = SPLITS,
+) -> None:
     """Create a paused table on a volume, and append each part by itself."""
     client = service.client
-    more = {"key": ["n"], "splits": SPLITS} if key else {}
+    more: dict[str, Any] = {"key": ["n"], "splits": splits} if key else {}
     client.create_table(
         name,
         (service.folder / name).as_uri(),
@@ -160,7 +171,7 @@ def test_every_value_names_its_source(shell: Shell) -> None:
     assert source("coordinator.tick_s") == "flag --set coordinator.tick_s"
     assert source("gateway.port") == "flag --port"
     assert source("store.url") == "this stack"
-    assert source("coordinator.queue_count_max") == "default"
+    assert source("coordinator.full_scan_tasks") == "default"
     assert shown["compactor.beat_interval_s"]["value"] == 0.5
     assert shown["services.default.options.small_bytes"]["value"] == str(16 * 1024**2)
     assert shown["gateway.token"]["text"] == "(set, not shown)"
@@ -241,10 +252,11 @@ def test_a_setting_that_no_planner_of_a_service_reads_has_no_effect(
 def test_a_group_that_nobody_serves_is_said_wherever_somebody_asks(
     shell: Shell, service: Service
 ) -> None:
-    fill(service, "nightly", "other", *(rows(400, seed) for seed in range(FILES)))
+    parts = [rows(400, seed) for seed in range(FILES)]
+    fill(service, "nightly", "other", *parts, splits=MANY_SPLITS)
     shell.run("table", "set", "nightly", "service=night", "ratio=1.5")
     shell.run("resume", "nightly")
-    waits = "group night has no compactor: its 4 jobs wait; start one with groups.night.compactors"
+    waits = "group night has no compactor: its 8 jobs wait; start one with groups.night.compactors"
 
     def explained() -> bool:
         told = service.client.explain("nightly")
@@ -253,6 +265,14 @@ def test_a_group_that_nobody_serves_is_said_wherever_somebody_asks(
     service.wait("the explanation", explained)
     assert waits in " ".join(shell.run("status").stdout.split())
     assert waits in shell.run("doctor", code=1).stdout
+
+    def overloaded() -> bool:
+        return any(each.overloaded for each in service.client.groups())
+
+    service.wait("an overloaded group", overloaded)
+    told = " ".join(shell.run("status").stdout.split())
+    assert "group night is overloaded: its queue (8 jobs) has been full for" in told
+    assert "more tablets wait for room (2)" in told
     shell.run("table", "drop", "nightly", "--yes")
 
 

@@ -30,6 +30,7 @@ NEW_FIELDS = {
     "AttemptReport": {"trace"},
     "GroupStatus": {
         *("queued_input_bytes", "running_left_bytes", "committed_bytes", "deferred", "scaling"),
+        *("full_s", "overloaded"),
     },
 }
 """What the older release does not know of the messages that it has."""

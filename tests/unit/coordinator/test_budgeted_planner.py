@@ -160,7 +160,7 @@ def test_no_set_has_more_than_max_files() -> None:
 
 
 def test_the_order_of_the_files_has_no_say() -> None:
-    """Summed in another order, the bytes below a key differ in their last digit; so did the plan."""
+    """Summed in another order, bytes differ in their last digit, and so did plans."""
     files = files_of(("a", 0, 0, 0), ("b", 0, 1, 8), ("c", 0, 23, 1), ("d", 0, 34, 2))
     given = parameters(files, groups=[Group(name="small", max_bytes=50)], max_files=2)
     plans = {

@@ -143,6 +143,40 @@ def test_a_queue_under_a_steady_load(case: dict[str, int]) -> None:
     assert told == (case["peak_queue"], case["final_queue"], case["shed"])
 
 
+def test_a_queue_that_stays_full_is_overload_and_a_peak_is_not() -> None:
+    def told(manager: TaskManager) -> tuple[float, bool, tuple[str, ...]]:
+        status = manager.state.status(manager.now_s)
+        (group,) = status.groups
+        about = tuple(each for each in status.warnings if "overloaded" in each)
+        return group.full_s, group.overloaded, about
+
+    manager = TaskManager(queue_jobs_max=4, overload_after_s=10.0, deferral_max_s=float("inf"))
+    for number in range(4):
+        manager.offer(f"j{number}", 1)
+    assert told(manager) == (0.0, False, ())
+    manager.offer("j4", 1)
+    for _ in range(9):
+        manager.tick()
+        for name in manager.ask(1):
+            manager.finish(name)
+        manager.offer(f"k{manager.now_s:g}", 1)
+    assert told(manager) == (9.0, False, ())
+
+    manager.tick()
+    full_s, overloaded, (sentence,) = told(manager)
+    assert (full_s, overloaded) == (10.0, True)
+    assert sentence.startswith(
+        "group g is overloaded: its queue (4 jobs) has been full for 10.0 s, and more tablets"
+        " wait for room (1)"
+    )
+
+    while manager.queue or manager.shed:
+        for name in manager.ask(1):
+            manager.finish(name)
+        manager.tick()
+    assert told(manager) == (0.0, False, ())
+
+
 @pytest.mark.parametrize("queue_max", [1000, 40])
 def test_the_queue_is_empty_in_the_morning(queue_max: int) -> None:
     """Five jobs come and three go, by day; the queue is empty in the morning, nothing is lost."""

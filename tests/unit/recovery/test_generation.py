@@ -145,6 +145,26 @@ async def test_a_store_that_goes_back_before_its_location_was_told_is_noticed(
     assert place.generations.known(place.table.id) == 3
 
 
+async def test_a_store_that_goes_back_between_look_and_count_is_not_counted_up(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        await place.generations.count_up(place.table)
+    read = place.store.generation
+
+    async def read_and_go_back(table: str) -> int:
+        found = await read(table)
+        await place.roll_back(1)
+        return found
+
+    with monkeypatch.context() as between:
+        between.setattr(place.store, "generation", read_and_go_back)
+        await place.generations.count_up(place.table)
+
+    assert (place.written, await place.store.generation(place.table.id)) == (3, 1)
+    assert "--accept" in (await place.generations.look(place.table) or "")
+
+
 def context_of(place: Place, generations: Generations) -> ShellContext:
     return ShellContext(
         store=place.store,
