@@ -1,4 +1,4 @@
-"""The five kinds of plug-in: each is found by the name of an entry point.
+"""The six kinds of plug-in: each is found by the name of an entry point.
 
 Packages bring plug-ins as entry points, and so does Névé. Run from a source tree that was
 never installed, Névé has no entry points, so its own plug-ins are listed here, too; a test
@@ -16,6 +16,7 @@ from common.spi.dispatcher import Dispatcher
 from common.spi.output import OutputConfigurer
 from common.spi.planner import Planner
 from common.spi.selector import Selector
+from common.spi.tracker import TrackerPlugin
 from common.spi.transform import RowTransform
 
 
@@ -123,12 +124,30 @@ CONFIGURERS = ExtensionPoint(
     ("check", "configure"),
     {"by-size": "compactor.rewrite.by_size:BySize"},
 )
-EXTENSION_POINTS = (PLANNERS, DISPATCHERS, SELECTORS, TRANSFORMS, CONFIGURERS)
+TRACKERS = ExtensionPoint(
+    "neve.trackers",
+    ("tracker",),
+    {
+        "date-tiered": "coordinator.plugins.trackers.windows:DateTieredTrackers",
+        "fixed": "coordinator.plugins.trackers.fixed:FixedTrackers",
+        "leveled": "coordinator.plugins.trackers.leveled:LeveledTrackers",
+        "none": "coordinator.plugins.trackers.fixed:NullTrackers",
+        "ratio": "coordinator.plugins.trackers.ratio:RatioTrackers",
+        "size-tiered": "coordinator.plugins.trackers.size_tiered:SizeTieredTrackers",
+        "time-window": "coordinator.plugins.trackers.windows:TimeWindowTrackers",
+    },
+)
+EXTENSION_POINTS = (PLANNERS, DISPATCHERS, SELECTORS, TRANSFORMS, CONFIGURERS, TRACKERS)
 
 
 def load_planner(name: str) -> Planner:
     """Return a new planner; errors as for `ExtensionPoint.load`."""
     return cast("Planner", PLANNERS.load(name))
+
+
+def load_tracker(name: str) -> TrackerPlugin:
+    """Return a new maker of backlog trackers; errors as for `ExtensionPoint.load`."""
+    return cast("TrackerPlugin", TRACKERS.load(name))
 
 
 def load_dispatcher(name: str) -> Dispatcher:

@@ -17,6 +17,7 @@ Importing this needs httpx and pyarrow, and nothing else of the project. In read
     import_survey     what a directory holds before it becomes a table
     recovery          check, sweep, rebuild, backup, restore
     offline           planners without a server
+    offline_backlog   backlog trackers without a server
     serve             `neve serve`: the service on a cluster that runs already
     local             the stack on one machine
     demo              `neve demo`

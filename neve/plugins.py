@@ -24,10 +24,12 @@ from common.spi.planner import (
     RunningJob,
 )
 from common.spi.selector import Chosen, Selector, SelectorParameters
+from common.spi.tracker import BacklogTracker, PartialOutput, TrackerPlugin, WorkUnderWay
 from common.spi.transform import DELETED, RowTransform, TransformContext
 
 __all__ = [
     "DELETED",
+    "BacklogTracker",
     "Chosen",
     "Column",
     "ConfigError",
@@ -41,6 +43,7 @@ __all__ = [
     "OutputConfigurer",
     "OutputParameters",
     "OutputSpec",
+    "PartialOutput",
     "Plan",
     "PlanParameters",
     "PlannedJob",
@@ -55,7 +58,9 @@ __all__ = [
     "Table",
     "TableSettings",
     "TabletId",
+    "TrackerPlugin",
     "TransformContext",
+    "WorkUnderWay",
     "of_table",
     "option",
     "option_names",

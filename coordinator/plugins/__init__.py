@@ -8,4 +8,5 @@
     planners      one module each
     dispatchers   the simple dispatcher
     selectors     which files a request takes
+    trackers      how many bytes a tablet's planner has still to rewrite
 """

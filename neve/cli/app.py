@@ -58,6 +58,7 @@ EXAMPLES = {
     "status": "neve status",
     "jobs": "neve jobs",
     "queue": "neve queue --group default",
+    "backlog": "neve backlog --files files.json --strategy leveled",
     "explain": "neve explain users",
     "plan": "neve plan users",
     "history": "neve history users --count 5",
@@ -89,7 +90,9 @@ PANELS = {
     "Run a service": ("up", "down", "serve", "demo", "logs", "config", "doctor"),
     "Tables and rows": ("table", "add", "append", "call", "scan"),
     "Compactions": ("compact", "request", "job", "pause", "resume"),
-    "See what happens and why": ("status", "jobs", "queue", "plan", "explain", "history"),
+    "See what happens and why": (
+        *("status", "jobs", "queue", "plan", "backlog", "explain", "history"),
+    ),
     "Control": (
         *("compactor", "group", "limits", "volume"),
         *("lift-quarantine", "lower-watermark"),

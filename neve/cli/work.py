@@ -371,6 +371,7 @@ def register(app: typer.Typer) -> None:
     verb(app, "queue")(queue)
     verb(app, "explain")(explain)
     verb(app, "plan")(plan)
+    verb(app, "backlog")(backlog)
     verb(app, "history")(history)
     verb(app, "lift-quarantine")(lift_quarantine)
     verb(app, "lower-watermark")(lower_watermark)
@@ -473,6 +474,36 @@ def plan(
         )
     found = session.client.plan(str(name))
     session.show(found, lambda: render_plan(found, _keys(session)))
+
+
+def backlog(
+    session: Session,
+    *,
+    files: Annotated[Path, typer.Option(help="JSON file that describes a tablet.")],
+    strategy: Annotated[
+        str | None,
+        typer.Option(help="Whose backlog: `size-tiered` (default), `leveled`, `time-window`, …"),
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(help="`interesting` (default): tiers that are merged; `seed`: all files."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="`name=value`; may be repeated.")
+    ] = None,
+    tablet: Annotated[str | None, typer.Option(help="Only the files of this tablet.")] = None,
+) -> None:
+    """Show how many bytes of a tablet are still to be rewritten, without a service.
+
+    --files takes what `neve table files TABLE --json` prints, or the document of `neve plan`.
+    """
+    # Here, so that the client's verbs start without the trackers.
+    from neve.offline_backlog import backlog_offline
+
+    found = backlog_offline(
+        _document(files), strategy, mode, name_values(settings or [], "setting"), tablet
+    )
+    session.show(found, format_bytes(round(found["backlog"])))
 
 
 def history(session: Session, name: Name, count: Count = 20) -> None:

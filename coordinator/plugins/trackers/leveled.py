@@ -1,0 +1,131 @@
+"""The backlog of leveled compaction, after ScyllaDB.
+
+Level 0 owes what size-tiered compaction owes for its files. Each higher level has a target, a
+tenth of the next one's; the highest one holds what is left. A byte above a level's target moves up
+and rewrites what it meets there, up to ten files of the next level; then it counts there, and
+may move on.
+
+    backlog += excess x min(10, ceil(bytes of the next level / bytes of a file))
+
+Bytes that a job has read have left their level, and those that it has written are on theirs. A
+level never has less than nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from common.model.file import DataFile
+from common.model.table import TableSettings
+from common.spi.options import option, option_names, read_options, settings_of
+from common.spi.tracker import BacklogTracker, PartialOutput, WorkUnderWay
+from coordinator.plugins.planners.tiers import check_tier_options
+from coordinator.plugins.trackers.size_tiered import SizeTieredBacklogOptions, tier_tracker
+
+LEVEL_TAG = "level"
+SHARE_OF_HIGHEST = 1.111
+"""All levels of a full tree, of which each is a tenth of the next, by its highest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeveledBacklogOptions(SizeTieredBacklogOptions):
+    """Numbers that the tracker goes by; those of tiers are for level 0."""
+
+    max_file_bytes: int = option(160 * 1024**2, at_least=1)
+    fan_out: int = option(10, at_least=2)
+
+
+def level_of(file: DataFile) -> int:
+    """Return the level of a file by its tag; without one that is a number it is 0."""
+    written = dict(file.tags).get(LEVEL_TAG, "0")
+    return int(written) if written.isdecimal() else 0
+
+
+def leveled_backlog_bytes(
+    levels: Mapping[int, int], max_file_bytes: int, fan_out: int = 10
+) -> float:
+    """Return what the levels owe beside level 0's own merges.
+
+    Args:
+        levels: Level → bytes on it, those under way counted where they are.
+        max_file_bytes: Of one file.
+        fan_out: How many times larger the next level may be.
+    """
+    held = {level: size for level, size in levels.items() if size > 0}
+    if not held:
+        return 0.0
+    highest = max(held)
+    most_bytes = ceil(sum(held.values()) / SHARE_OF_HIGHEST)
+    backlog = 0.0
+    for level in range(highest):
+        target = max(ceil(most_bytes / fan_out ** (highest - level)), max_file_bytes)
+        excess = held.get(level, 0) - target
+        if excess > 0:
+            above = held.get(level + 1, 0)
+            backlog += excess * min(fan_out, ceil(above / max_file_bytes))
+            held[level + 1] = above + excess
+    return backlog
+
+
+class LeveledTracker:
+    """Backlog of one tablet in levels."""
+
+    def __init__(self, options: LeveledBacklogOptions) -> None:
+        self._options = options
+        self._arrived = tier_tracker(options)
+        """Level 0."""
+        self._files: dict[str, tuple[int, int]] = {}
+        """Path → level and bytes."""
+        self._levels: dict[int, int] = {}
+
+    def add(self, file: DataFile) -> None:
+        """Note a file on the level of its tag."""
+        self.remove(file.path)
+        level = level_of(file)
+        self._files[file.path] = (level, file.size_bytes)
+        self._levels[level] = self._levels.get(level, 0) + file.size_bytes
+        if level == 0:
+            self._arrived.add(file)
+
+    def remove(self, path: str) -> None:
+        """Forget a file."""
+        level, size_bytes = self._files.pop(path, (0, 0))
+        if size_bytes:
+            self._levels[level] -= size_bytes
+        self._arrived.remove(path)
+
+    def backlog_bytes(self, work: WorkUnderWay) -> float:
+        """Return the bytes still to be rewritten."""
+        levels = dict(self._levels)
+        for path, read_bytes in work.read_bytes.items():
+            level, size_bytes = self._files.get(path, (0, 0))
+            if size_bytes:
+                levels[level] -= min(max(read_bytes, 0), size_bytes)
+        arrived = list[PartialOutput]()
+        for output in work.outputs:
+            levels[output.level] = levels.get(output.level, 0) + output.size_bytes
+            if output.level == 0:
+                arrived.append(output)
+        own = WorkUnderWay(read_bytes=work.read_bytes, outputs=tuple(arrived), now_s=work.now_s)
+        options = self._options
+        return self._arrived.backlog_bytes(own) + leveled_backlog_bytes(
+            levels, options.max_file_bytes, options.fan_out
+        )
+
+
+class LeveledTrackers:
+    """Makes trackers for leveled compaction; see the module."""
+
+    option_names = option_names(LeveledBacklogOptions)
+    setting_names = settings_of(LeveledBacklogOptions)
+
+    def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
+        """Return the tracker of a tablet without files.
+
+        Raises:
+            ConfigError: An option is unknown or refused.
+        """
+        name = "tracker leveled"
+        found = read_options(LeveledBacklogOptions, name, options, settings)
+        check_tier_options(name, found)
+        return LeveledTracker(found)

@@ -1,0 +1,123 @@
+"""How much is still to be rewritten in a tablet that a JSON file describes (`neve backlog`).
+
+The document is that of `neve plan --files`, with two more fields: `compacted`, bytes of inputs that
+are rewritten already, and `partial`, outputs that are being written.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from common.errors import ConfigError, RequestError
+from common.plugins import TRACKERS, load_tracker, request_errors
+from common.spi.tracker import PartialOutput, WorkUnderWay
+from common.units import parse_size_bytes
+from neve.offline import (
+    TabletDocument,
+    a_count,
+    a_list,
+    a_number,
+    an_object,
+    read_document,
+)
+from neve.setting_values import read_settings
+
+DEFAULT_STRATEGY = "size-tiered"
+_PARTIAL_FIELDS = frozenset({"bytes", "time_max", "level"})
+_NOW = ("now", "now_s")
+
+
+def backlog_offline(
+    document: object,
+    strategy: str | None = None,
+    mode: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+    tablet: str | None = None,
+) -> dict[str, Any]:
+    """Return how many bytes are still to be rewritten.
+
+    Args:
+        document: The tablet, as for `neve.offline.plan_offline`, with `compacted` (path → bytes)
+            and `partial` (a list of `bytes`, `time_max`, `level`). Progress of running jobs counts.
+        strategy: Name of the tracker; None: `size-tiered`.
+        mode: `seed` or `interesting`, for trackers that have tiers; None: `interesting`.
+        overrides: Options and settings that win over those in `table`; values may be texts.
+        tablet: Whose files are meant, if they are of several tablets.
+
+    Returns:
+        `{"backlog": bytes}`, a number of at least 0 that need not be whole.
+
+    Raises:
+        RequestError: The document, an option or the strategy's name is refused.
+        PluginError: The tracker cannot be loaded.
+    """
+    name = strategy or DEFAULT_STRATEGY
+    described = read_document(document, tablet)
+    body = document if isinstance(document, Mapping) else {}
+    with request_errors(f"strategy {name!r} is unknown: "):
+        plugin = load_tracker(name)
+    known = plugin.option_names
+    given = dict(overrides or {})
+    if mode is not None:
+        if "mode" not in known:
+            raise RequestError(f"strategy {name!r} has no modes; leave --mode out")
+        given["mode"] = mode
+    now_s = _now_s(described, given)
+    if now_s is not None and "now_s" in known:
+        given["now_s"] = now_s
+    written = _of_strategy(described.settings, known)
+    settings, options = read_settings(written, known, given)
+    try:
+        tracker = plugin.tracker(settings, options)
+    except ConfigError as error:
+        # Here the caller is the operator.
+        raise RequestError(str(error)) from error
+    for file in described.files.values():
+        tracker.add(file)
+    return {"backlog": tracker.backlog_bytes(_work(described, body, now_s or 0.0))}
+
+
+def _of_strategy(written: Mapping[str, object], known: frozenset[str]) -> dict[str, object]:
+    """Return settings without the options of other strategies: one document serves all."""
+    others = frozenset[str]().union(*(load_tracker(each).option_names for each in TRACKERS.names()))
+    return {
+        name: value
+        for name, value in written.items()
+        if name not in _NOW and (name in known or name not in others)
+    }
+
+
+def _now_s(described: TabletDocument, given: dict[str, object]) -> float | None:
+    """Take the time out of the options, or else out of the settings or the document."""
+    written = [given.pop(name) for name in _NOW if name in given]
+    written += [described.settings[name] for name in _NOW if name in described.settings]
+    return a_number(written[0], "now") if written else described.now_s
+
+
+def _work(described: TabletDocument, body: Mapping[Any, Any], now_s: float) -> WorkUnderWay:
+    """Return what is under way: by the document's own fields, and by its running jobs."""
+    read: dict[str, int] = {}
+    outputs: list[PartialOutput] = []
+    for job in described.running:
+        for path, size_bytes in job.read_bytes.items():
+            read[path] = read.get(path, 0) + size_bytes
+        if job.written_bytes:
+            latest_s = max((file.time_max_s or 0.0 for file in job.files), default=0.0)
+            outputs.append(PartialOutput(size_bytes=job.written_bytes, time_max_s=latest_s))
+    for path, size in an_object(body.get("compacted") or {}, "compacted").items():
+        if path not in described.files:
+            raise RequestError(f"compacted names {path!r}, expected the path of a file in files")
+        read[path] = read.get(path, 0) + parse_size_bytes(size, f"compacted.{path}")
+    for number, entry in enumerate(a_list(body.get("partial") or [], "partial")):
+        outputs.append(_partial(entry, f"partial[{number}]"))
+    return WorkUnderWay(read_bytes=read, outputs=tuple(outputs), now_s=now_s)
+
+
+def _partial(entry: object, where: str) -> PartialOutput:
+    written = an_object(entry, where, _PARTIAL_FIELDS)
+    if written.get("bytes") is None:
+        raise RequestError(f"{where}.bytes is missing, expected bytes or a size such as 32MB")
+    return PartialOutput(
+        size_bytes=parse_size_bytes(written["bytes"], f"{where}.bytes"),
+        time_max_s=a_number(written.get("time_max") or 0, f"{where}.time_max"),
+        level=a_count(written.get("level") or 0, f"{where}.level"),
+    )

@@ -1,0 +1,329 @@
+"""Backlog trackers: the cases of their sources, and what a user asks of a file."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from decimal import Decimal, localcontext
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import ConfigError, RequestError
+from common.model.file import DataFile
+from common.model.table import TableSettings
+from common.plugins import TRACKERS, load_tracker
+from common.spi.tracker import BacklogTracker, PartialOutput, WorkUnderWay
+from coordinator.plugins.planners.ratio import RatioPlanner
+from coordinator.plugins.trackers.leveled import leveled_backlog_bytes
+from coordinator.plugins.trackers.size_tiered import TierSums
+from coordinator.plugins.trackers.windows import (
+    date_windows,
+    in_date_windows,
+    window_start_s,
+)
+from neve.offline_backlog import backlog_offline
+from tests.support.plan_loop import live
+from tests.support.planning import parameters
+
+CASES: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "data/backlog.json").read_text("utf-8")
+)
+GIB = 1024**3
+DAY_S = 86_400.0
+
+
+def named(case: dict[str, Any]) -> str:
+    return str(case["name"])
+
+
+def tracker(name: str, files: list[DataFile], **options: object) -> BacklogTracker:
+    made = load_tracker(name).tracker(TableSettings(), options)
+    for file in files:
+        made.add(file)
+    return made
+
+
+def file(path: str, size_bytes: int, **given: Any) -> DataFile:
+    return DataFile(path=path, size_bytes=size_bytes, rows=1, **given)
+
+
+def sizes_of(case: dict[str, Any]) -> dict[str, int]:
+    sizes = case["sizes"]
+    if "repeat" in sizes:
+        return {f"f{number}": sizes["size"] for number in range(sizes["repeat"])}
+    return dict(sizes)
+
+
+# ------------------------------------------------------------------------------------- Size-tiered
+
+
+@pytest.mark.parametrize("case", CASES["stcs_seed"], ids=named)
+def test_the_seed_s_backlog_is_the_seed_s(case: dict[str, Any]) -> None:
+    document = {
+        "files": [{"path": path, "size": size} for path, size in sizes_of(case).items()],
+        "compacted": case["compacted"],
+        "partial": [{"bytes": size} for size in case["partial"]],
+    }
+    found = backlog_offline(document, "size-tiered", "seed")
+    assert found == {"backlog": pytest.approx(case["backlog"], rel=1e-9)}
+
+
+def test_a_large_file_does_not_take_the_digits_of_small_ones() -> None:
+    sizes = [10**12, *[10**6] * 4]
+    total = sum(sizes)
+    with localcontext(prec=50):
+        exact = sum(size * (Decimal(total) / size).ln() for size in sizes) / Decimal(4).ln()
+    files = [file(f"f{number}", size) for number, size in enumerate(sizes)]
+    found = tracker("size-tiered", files, mode="seed").backlog_bytes(WorkUnderWay())
+    assert found == pytest.approx(float(exact), rel=1e-12)
+
+
+def test_the_backlog_of_several_tables_is_the_sum() -> None:
+    case, by_name = (
+        CASES["stcs_seed_table_sum"],
+        {each["name"]: each for each in CASES["stcs_seed"]},
+    )
+    total = 0.0
+    for (name,) in case["tables"]:
+        files = [file(path, size) for path, size in sizes_of(by_name[name]).items()]
+        total += tracker("size-tiered", files, mode="seed").backlog_bytes(WorkUnderWay())
+    assert total == pytest.approx(case["backlog"], rel=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES["stcs_interesting"], ids=named)
+def test_the_interesting_backlog_is_scylla_s(case: dict[str, Any]) -> None:
+    files = case["files"]
+    if isinstance(files, dict):
+        files = [[f"f{number}", files["size"]] for number in range(files["count"])]
+    added = {"added_at": 1000.0} if case["options"].get("recent_tiny") else {}
+    document = {
+        "table": {"min_threshold": case["min_threshold"]},
+        "files": [{"path": path, "size": size, **added} for path, size in files],
+        "compacted": case["compacted"],
+        "now": 1001.0,
+    }
+    found = backlog_offline(document)
+    assert found == {"backlog": pytest.approx(case["backlog"], rel=1e-12)}
+
+
+def test_tiny_files_are_a_tier_as_soon_as_the_youngest_is_old_enough() -> None:
+    files = [file(f"f{size}", size, added_at_s=1000.0) for size in (1, 10, 100, 1000)]
+    made = tracker("size-tiered", files)
+    assert made.backlog_bytes(WorkUnderWay(now_s=4599.0)) == 0.0
+    assert made.backlog_bytes(WorkUnderWay(now_s=4600.0)) > 0.0
+
+
+def test_the_log_s_base_only_scales_and_a_tax_makes_tiny_files_count() -> None:
+    files = [file(f"f{number}", 1000) for number in range(8)]
+    work = WorkUnderWay()
+    four, two = (
+        tracker("size-tiered", files, mode="seed", log_base=base).backlog_bytes(work)
+        for base in (4, 2)
+    )
+    assert two == 2 * four == pytest.approx(8 * 1000 * 3)
+    taxed = tracker("size-tiered", files, file_tax=500).backlog_bytes(work)
+    assert taxed == pytest.approx(1.5 * tracker("size-tiered", files).backlog_bytes(work))
+
+
+def test_progress_is_read_each_time_and_counts_no_more_than_the_file() -> None:
+    files = [file(f"f{number}", 1000) for number in range(4)]
+    for mode in ("seed", "interesting"):
+        made = tracker("size-tiered", files, mode=mode)
+
+        def backlog(*read: int, made: BacklogTracker = made) -> float:
+            done = {f"f{number}": size for number, size in enumerate(read)}
+            return made.backlog_bytes(WorkUnderWay(read_bytes={**done, "gone": 10**9}))
+
+        assert backlog() == backlog(0, 0, 0, 0) == 4000.0
+        assert backlog(500, 500) == pytest.approx(3000.0)
+        assert backlog(10**6) == pytest.approx(3000.0)
+        assert backlog(1000, 1000, 1000, 10**6) == 0.0
+
+
+# ----------------------------------------------------------------------------------------- Leveled
+
+
+@pytest.mark.parametrize("case", CASES["lcs"], ids=named)
+def test_the_backlog_of_levels_is_scylla_s(case: dict[str, Any]) -> None:
+    sizes = {int(level): size for level, size in case["level_bytes"].items()}
+    found = leveled_backlog_bytes(sizes, case["max_sstable"])
+    assert found + case["l0_stcs_backlog"] == case["backlog"]
+
+
+def test_files_count_on_the_level_of_their_tag_and_move_with_the_work() -> None:
+    options = {"max_file_bytes": 100, "mode": "seed"}
+    files = [
+        file("a", 3000, tags=(("level", "1"),)),
+        file("b", 15_000, tags=(("level", "2"),)),
+        file("c", 100_000, tags=(("level", "3"),)),
+        *(file(f"new{number}", 50) for number in range(4)),
+        file("odd", 1, tags=(("level", "top"),)),
+    ]
+    made = tracker("leveled", files, **options)
+    made.remove("odd")
+    made.remove("odd")
+    at_rest = made.backlog_bytes(WorkUnderWay())
+    # Level 0 owes 200 for its own merge and 93 x 10 upwards, then 2029 x 10 and 6389 x 10 move on.
+    assert at_rest == 200 + 930 + 20_290 + 63_890
+    written = (PartialOutput(size_bytes=3000, level=2),)
+    moved = WorkUnderWay(read_bytes={"a": 3000}, outputs=written)
+    assert made.backlog_bytes(moved) < at_rest - 10_000
+    assert tracker("leveled", [], **options).backlog_bytes(moved) == 0.0
+
+
+# ----------------------------------------------------------------------------------------- Windows
+
+
+@pytest.mark.parametrize("case", CASES["twcs"]["lower_bounds"], ids=str)
+def test_a_window_begins_where_scylla_has_it(case: dict[str, Any]) -> None:
+    assert window_start_s(case["ts_us"] / 1e6, case["window_s"]) == case["bound_us"] / 1e6
+
+
+def test_each_window_is_a_tablet_of_its_own() -> None:
+    case = CASES["twcs"]["sum_example"]
+    files = [
+        {"path": path, "size": size, "time_max": latest} for path, size, latest in case["files"]
+    ]
+    document = {"table": {"window_s": case["window_s"]}, "files": files}
+    found = {
+        strategy: backlog_offline(document, strategy, "seed")["backlog"]
+        for strategy in ("time-window", "size-tiered")
+    }
+    assert found == {
+        "time-window": case["total"],
+        "size-tiered": pytest.approx(case["as_one_stcs_table"]),
+    }
+    # What is written counts in its window alone.
+    partial = [{"bytes": 500, "time_max": 3900}, {"bytes": 500, "time_max": 20_000}]
+    told = backlog_offline({**document, "partial": partial}, "time-window", "seed")["backlog"]
+    assert told == pytest.approx(case["total"] + 500 * log(2000 / 500, 4))
+
+
+@pytest.mark.parametrize("case", CASES["dtcs"], ids=lambda case: f"base {case['base']}")
+def test_windows_grow_with_age_as_cassandra_s_do(case: dict[str, Any]) -> None:
+    windows = date_windows(case["now"], case["unit"], case["base"])
+    expected = case["windows"]
+    shown = [[each.start, each.end - 1] for each in itertools.islice(windows, len(expected))]
+    assert shown == expected
+    windows = itertools.islice(date_windows(case["now"], case["unit"], case["base"]), 100)
+    assert [names for _, names in in_date_windows(case["files"], windows)] == case["buckets"]
+
+
+def test_the_date_tiered_backlog_is_the_sum_over_its_windows() -> None:
+    times = {"a1": 199, "b1": 299, "a2": 1, "b2": 201}
+    files = [
+        {"path": path, "size": 1000, "time_min": at, "time_max": at} for path, at in times.items()
+    ]
+    document = {
+        "table": {"base_s": 100, "min_threshold": 2, "now": 200},
+        "files": files,
+        "partial": [{"bytes": 1000, "time_max": 250}],
+    }
+    assert backlog_offline(document, "date-tiered", "seed")["backlog"] == pytest.approx(2500.0)
+    # A window of the newest file alone, and one of the others.
+    aged = {**document, "table": {"base_s": 100, "min_threshold": 2, "max_age_s": 150}}
+    assert backlog_offline(aged, "date-tiered", "seed")["backlog"] == pytest.approx(1500.0)
+
+
+# ------------------------------------------------------------------------------- Ratio, and no rule
+
+
+@pytest.mark.parametrize("max_files", [2, 3, 10])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_ratio_s_backlog_is_what_its_planner_rewrites(seed: int, max_files: int) -> None:
+    sizes = [1 + (seed * 7919 + number * number * 104_729) % 1000 for number in range(30)]
+    files = {f"f{number:02}": file(f"f{number:02}", size) for number, size in enumerate(sizes)}
+    asked = parameters(files, ratio=1.5, max_files=max_files, file_limit=0)
+    life = live("ratio", RatioPlanner(), asked, jobs_max=len(files))
+    made = tracker("ratio", [*files.values()], ratio=1.5, max_files=max_files)
+    assert made.backlog_bytes(WorkUnderWay()) == life.rewritten_bytes
+    for path in set(files) - set(life.files):
+        made.remove(path)
+    for path in set(life.files) - set(files):
+        made.add(life.files[path])
+    assert made.backlog_bytes(WorkUnderWay()) == 0.0
+
+
+def test_a_planner_without_a_tracker_has_a_fixed_backlog() -> None:
+    files = [file(f"f{number}", GIB) for number in range(9)]
+    assert tracker("fixed", files, backlog="3MB").backlog_bytes(WorkUnderWay()) == 3 * 1024**2
+    assert tracker("fixed", files).backlog_bytes(WorkUnderWay()) == 0
+    assert tracker("none", files).backlog_bytes(WorkUnderWay()) == 0
+    with pytest.raises(ConfigError, match="unknown option 'backlog'"):
+        tracker("none", files, backlog="3MB")
+
+
+# ------------------------------------------------------------------------- Of every strategy, asked
+
+
+@pytest.mark.parametrize("name", ["size-tiered", "leveled", "time-window", "date-tiered", "ratio"])
+def test_a_file_alone_owes_nothing_and_more_files_owe_more(name: str) -> None:
+    def owed(count: int) -> float:
+        files = [file(f"f{number:02}", GIB, time_max_s=5.0) for number in range(count)]
+        return tracker(name, files).backlog_bytes(WorkUnderWay(now_s=DAY_S))
+
+    assert owed(0) == owed(1) == 0.0
+    assert 0.0 < owed(8) < owed(16) < owed(32)
+
+
+def test_one_document_serves_all_strategies() -> None:
+    table = {"window_s": "1h", "base_s": 60, "min_threshold": 2, "max_file_bytes": "1MB"}
+    document = {"table": table, "files": [{"path": f"f{n}", "size": "5MB"} for n in range(4)]}
+    assert {
+        name for name in TRACKERS.names() if backlog_offline(document, name)["backlog"] > 0
+    } == {
+        *("size-tiered", "leveled", "time-window", "date-tiered", "ratio"),
+    }
+
+
+def test_the_progress_of_running_jobs_counts() -> None:
+    files = [{"path": f"f{number}", "size": 1000} for number in range(4)]
+    running = [{"kind": "SYSTEM", "files": ["f0", "f1"], "progress": {"f0": 500}, "written": 400}]
+    document = {"files": files, "running": running}
+    assert backlog_offline(document)["backlog"] == pytest.approx(3500.0)
+    seed = backlog_offline(document, mode="seed")["backlog"]
+    assert seed == pytest.approx(3500.0 + 400 * log(10, 4))
+
+
+@pytest.mark.parametrize(
+    ("change", "strategy", "mode", "expected"),
+    [
+        ({}, "tiered", None, "strategy 'tiered' is unknown: .*size-tiered"),
+        ({}, "ratio", "seed", "strategy 'ratio' has no modes; leave --mode out"),
+        ({}, None, "sed", "option mode is 'sed', expected one of seed, interesting"),
+        ({"compacted": {"b": 1}}, None, None, "compacted names 'b', expected the path of a file"),
+        ({"compacted": {"a": -1}}, None, None, "compacted.a"),
+        ({"partial": [{"time_max": 1}]}, None, None, r"partial\[0\].bytes is missing"),
+        ({"partial": [{"bytes": 1, "levle": 2}]}, None, None, "did you mean 'level'"),
+        ({"table": {"now": "noon"}}, None, None, "now is 'noon', expected a number"),
+        ({"table": {"window": 0}}, "time-window", None, "option window_s is 0, expected above 0"),
+        ({"table": {"windwo_s": 1}}, "time-window", None, "did you mean 'window_s'"),
+    ],
+)  # fmt: skip
+def test_a_bad_document_is_refused(
+    change: dict[str, Any], strategy: str | None, mode: str | None, expected: str
+) -> None:
+    document = {"files": [{"path": "a", "size": 5}], **change}
+    with pytest.raises(RequestError, match=expected):
+        backlog_offline(document, strategy, mode)
+
+
+def test_every_tracker_loads_and_reads_in_time_that_does_not_grow_with_the_files() -> None:
+    assert set(TRACKERS.names()) >= set(TRACKERS.built_in)
+    sums = TierSums(4.0)
+    for number in range(5000):
+        sums.add(f"f{number}", 1 + number)
+    looked: list[str] = []
+
+    class Watched(dict[str, int]):
+        def get(self, path: str, default: Any = None) -> Any:
+            looked.append(path)
+            return super().get(path, default)
+
+    before = sums.backlog_bytes({}, ())
+    sums._sizes = Watched(sums._sizes)  # to count what a read looks at
+    assert sums.backlog_bytes({"f7": 3, "f9": 4}, ()) < before
+    assert looked == ["f7", "f9"]
