@@ -238,9 +238,10 @@ class Group:
     queued_input_bytes: int = 0
     """Size of the files that the queued jobs read."""
     deferred: int = 0
-    full_s: float = 0.0
-    overloaded: bool = False
     """Tablets that are planned again later because the queue was full."""
+    full_s: float = 0.0
+    """How long the queue has dropped jobs without getting half empty; 0: it has room."""
+    overloaded: bool = False
     scaling: GroupScaling | None = None
     """None: the service does not start compactors of this group."""
 
