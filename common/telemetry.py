@@ -102,6 +102,12 @@ METRICS: tuple[Metric, ...] = (
         "Time that the queue has dropped jobs without getting half empty; 0: it has room.",
         ("group",),
     ),
+    Metric(
+        "neve_backlog_bytes",
+        "gauge",
+        "Bytes still to be rewritten until planners want nothing; of the 99 tables with most.",
+        ("table",),
+    ),
     Metric("neve_jobs_running", "gauge", "Running attempts.", ("group",)),
     Metric(
         "neve_jobs_longest_seconds",

@@ -296,6 +296,23 @@ class GroupStatus:
 
 
 @readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableBacklog:
+    """What is still to be rewritten in a table."""
+
+    table: str
+    """Its name; empty: all tables that have no line of their own."""
+    strategy: str
+    """The tracker that measured it, or `planned jobs`."""
+    size_bytes: int
+    tablets: int
+    """Tablets that are not at rest."""
+    tables: int = 1
+    problem: str = ""
+    """Why the planner's own tracker did not measure it."""
+
+
+@readable_across_releases
 @dataclass(frozen=True, slots=True)
 class MetricValue:
     """One value of a metric of `common.telemetry`."""
@@ -330,6 +347,8 @@ class CoordinatorStatus:
     store_warnings: tuple[str, ...] = ()
     """What is wrong with the store itself, a sentence each."""
     scopes: tuple[LimitStatus, ...] = ()
+    backlogs: tuple[TableBacklog, ...] = ()
+    """The largest first."""
     figures: tuple[MetricValue, ...] = ()
     """What the parts round the core count: requests, selectors, scans."""
 

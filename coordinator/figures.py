@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from common.metadata.store_values import StoreHealth
 from common.model.group import LimitStatus
 from common.model.request import RequestState
-from common.wire import GroupStatus, MetricValue
+from common.wire import GroupStatus, MetricValue, TableBacklog
 from coordinator.requests.driver import RequestDriver
 from coordinator.requests.selector_calls import SelectorCalls
 from coordinator.scan.full_scan import FullScan
@@ -107,3 +107,9 @@ def scope_figures(scopes: Collection[LimitStatus]) -> Iterator[MetricValue]:
         yield MetricValue("neve_throttle_jobs", scope.throttled, labels)
         yield MetricValue("neve_throttle_moved_bytes_total", scope.moved_bytes, labels)
         yield MetricValue("neve_throttle_waited_seconds_total", scope.waited_s, labels)
+
+
+def backlog_figures(backlogs: Collection[TableBacklog]) -> Iterator[MetricValue]:
+    """Yield the backlog of each table, and of all that have no line of their own as `(others)`."""
+    for each in backlogs:
+        yield MetricValue("neve_backlog_bytes", each.size_bytes, (each.table or "(others)",))

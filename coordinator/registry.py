@@ -7,11 +7,19 @@ from common.model.group import Service
 from common.model.job import Kind, TabletPlan
 from common.model.table import PLANNER_SETTINGS, Table, TableSettings
 from common.model.tablet import Tablet
-from common.plugins import DEFAULT_PLANNER, PLANNERS, load_dispatcher, load_planner
+from common.plugins import (
+    DEFAULT_PLANNER,
+    PLANNERS,
+    TRACKERS,
+    load_dispatcher,
+    load_planner,
+    load_tracker,
+)
 from common.setting_rules import SettingError
 from common.settings import Settings
 from common.spi.planner import Planner, RequestFacts, check_options, settings_read_by
-from coordinator.core.planning import plan_tablet
+from common.spi.tracker import BacklogTracker, TrackerPlugin
+from coordinator.core.planning import plan_tablet, with_backlog
 from coordinator.ports import PlanTablet
 
 
@@ -118,6 +126,31 @@ def unread_of_table(settings: Settings) -> Callable[[TableSettings], Mapping[str
     return unread
 
 
+class _BrokenTrackers:
+    """Stands for a plug-in that does not load: whoever asks it is told why."""
+
+    option_names: frozenset[str] = frozenset()
+    setting_names: frozenset[str] = frozenset()
+
+    def __init__(self, problem: PluginError) -> None:
+        self._problem = problem
+
+    def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
+        """Raise what went wrong."""
+        raise self._problem
+
+
+def load_trackers() -> dict[str, TrackerPlugin]:
+    """Return all backlog trackers by name; one that does not load spoils only its own backlogs."""
+    found: dict[str, TrackerPlugin] = {}
+    for name in TRACKERS.names():
+        try:
+            found[name] = load_tracker(name)
+        except PluginError as problem:
+            found[name] = _BrokenTrackers(problem)
+    return found
+
+
 def planner_for(settings: Settings) -> PlanTablet:
     """Return the function that plans a tablet by what is configured.
 
@@ -133,6 +166,7 @@ def planner_for(settings: Settings) -> PlanTablet:
     except (ConfigError, PluginError) as error:
         raise SettingError(str(error), "dispatcher") from error
     fallback = load_planner(DEFAULT_PLANNER)
+    trackers = load_trackers()
 
     def plan(
         tablet: Tablet,
@@ -142,7 +176,7 @@ def planner_for(settings: Settings) -> PlanTablet:
         *,
         only: Kind | None = None,
     ) -> TabletPlan:
-        return plan_tablet(
+        found = plan_tablet(
             tablet,
             table,
             settings.services,
@@ -152,6 +186,15 @@ def planner_for(settings: Settings) -> PlanTablet:
             fallback=fallback,
             requests=requests,
             only=only,
+        )
+        return with_backlog(
+            found,
+            tablet,
+            table,
+            trackers,
+            now_s,
+            services=settings.services,
+            dispatcher=dispatcher,
         )
 
     return plan

@@ -23,6 +23,7 @@ from coordinator.core.file_retention import GarbageRules
 from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
 from coordinator.figures import (
+    backlog_figures,
     fault_figures,
     request_figures,
     scaling_figures,
@@ -113,6 +114,7 @@ class CoordinatorParts:
             *fault_figures(faults),
             *store_figures(self.store_care.health),
             *scope_figures(status.scopes),
+            *backlog_figures(status.backlogs),
         )
         return replace(
             status,

@@ -201,6 +201,20 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TabletBacklog:
+    """What the planner of a tablet has still to rewrite, at one reading of the tablet."""
+
+    strategy: str
+    """The tracker that measured it."""
+    size_bytes: int
+    """As if nothing that is under way were done."""
+    falls: Mapping[str, int] = field(default_factory=dict)
+    """Attempt under way → bytes by which it is less when that is done."""
+    problem: str = ""
+    """Why the planner's own tracker did not measure it; empty: it did, or there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TabletPlan:
     """All jobs wanted for a tablet, of every kind, with ids; replaces what is queued."""
 
@@ -210,3 +224,5 @@ class TabletPlan:
     """Which requests hold files, or wait to; a sentence each."""
     due_at_s: float | None = None
     """When planners have to be asked again though nothing has changed; None: never."""
+    backlog: TabletBacklog | None = None
+    """None: the tablet is at rest, or nobody has measured it."""

@@ -23,6 +23,7 @@
     retry              pauses, quarantine, crash history
     deferral           tablets to be planned again, when there is room or at a time
     planning           from a tablet to its plan
+    backlog            how much is still to be rewritten, and what runs taken off
     scan_rules         what a full scan reads, and when a quiet tablet is read again
     version_watermark  since when a tablet has held everything up to a version
     file_retention     how long replaced files stay, and when a manifest is published anew

@@ -24,6 +24,7 @@ from coordinator.core.attempts import (
     Attempts,
     AttemptState,
 )
+from coordinator.core.backlog import Backlogs
 from coordinator.core.compactors import LivingCompactors, Takes
 from coordinator.core.deferral import Deferrals, ReplanTimers
 from coordinator.core.limits import Limits
@@ -121,6 +122,7 @@ class ClusterState:
         self.capacity = Capacity(limits)
         self.backfill = Backfill(self.queues, self.capacity)
         self.grants = Grants(limits)
+        self.backlogs = Backlogs()
         self.retry = Retry(limits)
         self.crashes = CrashHistory(limits.failures_max)
         self.deferrals = Deferrals(limits.deferrals_max)
@@ -136,6 +138,7 @@ class ClusterState:
     def forget_table(self, table: str) -> None:
         """Drop what is known of a table itself."""
         self.tables.pop(table, None)
+        self.backlogs.forget_table(table)
         for share in self._shares.values():
             share.forget(table)
 
@@ -217,6 +220,7 @@ class ClusterState:
         self.attempts.check()
         self.capacity.check()
         self.grants.check()
+        self.backlogs.check()
 
     def _make_queue(self, group: str) -> JobQueue:
         weights = {table.id: table.settings.weight for table in self.tables.values()}

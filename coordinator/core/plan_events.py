@@ -46,6 +46,7 @@ def _tablet_planned(cluster: ClusterState, event: on.TabletPlanned, now_s: float
         return []
     cluster.deferrals.discard(event.tablet)
     cluster.replan_timers.discard(event.tablet)
+    cluster.backlogs.put(event.tablet, event.plan.backlog)
     wanted, held = _queueable_jobs(cluster, event, now_s)
     _note_plan(cluster, event, held, now_s)
     replacement = cluster.queues.replace(event.tablet, wanted, now_s)
@@ -236,6 +237,7 @@ def _forget_tablet(cluster: ClusterState, tablet: TabletId) -> list[Action]:
     cluster.queues.remove_tablet(tablet)
     cluster.deferrals.discard(tablet)
     cluster.replan_timers.discard(tablet)
+    cluster.backlogs.discard(tablet)
     cluster.last_plans.pop(tablet)
     cluster.retry.lift(tablet)
     for attempt in cluster.attempts.of_tablet(tablet):

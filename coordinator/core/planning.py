@@ -18,6 +18,8 @@ from common.model.table import Table, TableState
 from common.model.tablet import Selection, Tablet
 from common.spi.dispatcher import Dispatcher, DispatchParameters
 from common.spi.planner import Planner, PlanParameters, RequestFacts, RunningJob
+from common.spi.tracker import TrackerPlugin
+from coordinator.core.backlog import measured
 from coordinator.core.requests.automatic import AUTOMATIC_PREFIX
 from coordinator.core.scan_rules import earliest_s
 from coordinator.core.split_merge.split_jobs import cut_plan, is_cutting
@@ -280,6 +282,40 @@ def plan_tablet(
     planned = {path for job in jobs for path in job.inputs}
     left = {path: why for path, why in left.items() if path not in planned}
     return TabletPlan(jobs=tuple(jobs), left=left, holds=holds_of(tablet), due_at_s=due_s)
+
+
+def with_backlog(
+    plan: TabletPlan,
+    tablet: Tablet,
+    table: Table,
+    trackers: Mapping[str, TrackerPlugin],
+    now_s: float,
+    *,
+    services: Mapping[str, Service],
+    dispatcher: Dispatcher | None = None,
+) -> TabletPlan:
+    """Return a plan with what is still to be rewritten; unchanged where nothing is.
+
+    Args:
+        plan: Of the tablet.
+        tablet: As it was read for the plan.
+        table: Its table.
+        trackers: By the name of the planner whose backlog they measure.
+        now_s: The time now, by the store.
+        services: By name.
+        dispatcher: Chooses the service; None: the one in the table's settings.
+    """
+    wanted = [job for job in plan.jobs if job.kind is Kind.SYSTEM]
+    if not wanted and not tablet.running:
+        return plan
+    try:
+        configured = _Policies(services, {}, dispatcher, None)
+        name, options = _planner_of(table, _service(table, Kind.SYSTEM, None, configured))
+    except PluginError:
+        return plan  # Whoever plans says so.
+    tracker = (name, trackers[name]) if name in trackers else None
+    backlog = measured(tablet, table.settings, tracker, options, jobs=wanted, now_s=now_s)
+    return replace(plan, backlog=backlog)
 
 
 def _why_idle(tablet: Tablet, table: Table) -> str | None:

@@ -25,6 +25,9 @@ from coordinator.core.deferral import table_of_place
 from coordinator.core.queue.job_queue import JobQueue
 from coordinator.core.throttle.allocation import UNLIMITED
 
+BACKLOGS_MAX = 100
+"""Tables whose backlog is told; the last line stands for all others."""
+
 # --------------------------------------------------------------- Status, queue and running attempts
 
 
@@ -51,6 +54,15 @@ def coordinator_status(
         quarantined=len(cluster.retry.quarantined()),
         turns=turns or counters.turns,
         scopes=cluster.grants.statuses(),
+        backlogs=cluster.backlogs.told(
+            cluster.table_name,
+            [
+                (attempt.tablet, attempt.id, attempt.progress.fraction)
+                for attempt in cluster.attempts
+                if attempt.progress is not None
+            ],
+            BACKLOGS_MAX,
+        ),
         warnings=(
             *(
                 sentence

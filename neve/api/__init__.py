@@ -63,6 +63,7 @@ from neve.api.tables import (
     failed_stream,
 )
 from neve.api.work import (
+    Backlog,
     Compactor,
     Explanation,
     Finished,
@@ -88,6 +89,7 @@ __all__ = [
     "STREAM_PROBLEM",
     "STRICT",
     "Added",
+    "Backlog",
     "BackupOptions",
     "Call",
     "Cancel",

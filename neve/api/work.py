@@ -247,6 +247,22 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What is still to be rewritten in a table until its planner wants nothing."""
+
+    table: str
+    """Name of the table; empty: all tables without a line of their own."""
+    strategy: str
+    """How it is measured: a tracker, or `planned jobs`, which are the inputs of wanted jobs."""
+    size_bytes: int
+    tablets: int
+    """Tablets that are not at rest."""
+    tables: int = 1
+    problem: str = ""
+    """Why the planner's own tracker did not measure it; empty: it did, or there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """A setting of the running service; secrets are hidden."""
 

@@ -245,6 +245,24 @@ def _job_state(job: api.Job) -> str:
     return ", ".join(parts)
 
 
+def render_backlog(found: Sequence[api.Backlog]) -> RenderableType:
+    """Return the backlogs of tables, and their sum."""
+    if not found:
+        return "every table is at rest"
+    columns = [("TABLE", ""), ("BACKLOG", RIGHT), ("TABLETS", RIGHT), ("MEASURED BY", "")]
+    lined = [
+        (
+            each.table or f"({each.tables} more tables)",
+            format_bytes(each.size_bytes),
+            each.tablets,
+            each.problem or each.strategy,
+        )
+        for each in found
+    ]
+    total = format_bytes(sum(each.size_bytes for each in found))
+    return lines(grid(columns, lined), "", f"{total} in all")
+
+
 def render_offline_plan(planned: Mapping[str, Any]) -> RenderableType:
     """Return a plan that was made without a service."""
     columns = [("GROUP", ""), ("KIND", ""), ("PRIORITY", RIGHT), ("FILES", ""), ("REASON", "")]
@@ -478,32 +496,56 @@ def plan(
 
 def backlog(
     session: Session,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the table; default: all.", metavar="[TABLE]")
+    ] = None,
     *,
-    files: Annotated[Path, typer.Option(help="JSON file that describes a tablet.")],
+    files: Annotated[
+        Path | None, typer.Option(help="JSON file of a tablet to measure without a service.")
+    ] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(help="Whose backlog: `size-tiered` (default), `leveled`, `time-window`, …"),
+        typer.Option(
+            help="With --files: `size-tiered` (default), `leveled`, `time-window`, `date-tiered`, "
+            "`ratio`, or a plug-in's."
+        ),
     ] = None,
     mode: Annotated[
         str | None,
-        typer.Option(help="`interesting` (default): tiers that are merged; `seed`: all files."),
+        typer.Option(
+            help="With --files: `interesting` (default), tiers that are merged, or `seed`, all "
+            "files."
+        ),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="`name=value`; may be repeated.")
+        list[str] | None, typer.Option("--set", help="With --files: `name=value`; may be repeated.")
     ] = None,
-    tablet: Annotated[str | None, typer.Option(help="Only the files of this tablet.")] = None,
+    tablet: Annotated[
+        str | None, typer.Option(help="With --files: only the files of this tablet.")
+    ] = None,
 ) -> None:
-    """Show how many bytes of a tablet are still to be rewritten, without a service.
+    """Show how many bytes are still to be rewritten until planners want nothing.
 
     --files takes what `neve table files TABLE --json` prints, or the document of `neve plan`.
     """
+    if files is None:
+        if strategy is not None or mode is not None or settings or tablet is not None:
+            raise RequestError(
+                "--strategy, --mode, --set and --tablet go with --files; a table's planner says "
+                "how its backlog is measured"
+            )
+        found = session.client.backlog(name)
+        session.show(found, lambda: render_backlog(found))
+        return
+    if name is not None:
+        raise RequestError("give either the name of a table or --files")
     # Here, so that the client's verbs start without the trackers.
     from neve.offline_backlog import backlog_offline
 
-    found = backlog_offline(
+    measured = backlog_offline(
         _document(files), strategy, mode, name_values(settings or [], "setting"), tablet
     )
-    session.show(found, format_bytes(round(found["backlog"])))
+    session.show(measured, format_bytes(round(measured["backlog"])))
 
 
 def history(session: Session, name: Name, count: Count = 20) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from neve.api.work import (
+    Backlog,
     Compactor,
     Explanation,
     Finished,
@@ -50,6 +51,19 @@ class WorkCalls(TableCalls):
             attempt: As `jobs` tells it.
         """
         self._connection.call("POST", f"/v1/jobs/{quote(attempt, safe='')}/cancel")
+
+    def backlog(self, table: str | None = None) -> list[Backlog]:
+        """Return how many bytes are still to be rewritten, by table, the largest first.
+
+        A table at rest has no line. Of more than 99 tables the last line, without a name, stands
+        for those that have none.
+
+        Args:
+            table: Only of this one; None: of all.
+        """
+        parameters = None if table is None else {"table": table}
+        found = self._connection.call("GET", "/v1/backlog", parameters=parameters)
+        return decode_list(Backlog, found, "backlog")
 
     def queue(self, group: str | None = None, count: int = 100) -> list[PlannedJob]:
         """Return the jobs that wait, best first.

@@ -224,6 +224,7 @@ class WorkRoutes:
         router.get("/jobs")(self.jobs)
         router.post("/jobs/{attempt}/cancel", status_code=202)(self.cancel)
         router.get("/queue")(self.queue)
+        router.get("/backlog")(self.backlog)
         router.get("/compactors")(self.compactors)
         router.post("/compactors/{compactor}/drain", status_code=202)(self.drain)
         router.post("/compactors/{compactor}/stop", status_code=202)(self.stop_compactor)
@@ -256,6 +257,23 @@ class WorkRoutes:
     async def jobs(self) -> dict[str, list[api.Job]]:
         """Return the running jobs."""
         return {"jobs": [job_view(each) for each in await self._services.coordinator.running()]}
+
+    async def backlog(
+        self,
+        table: Annotated[
+            str | None, Query(description="Name of a table; every table by default.")
+        ] = None,
+    ) -> dict[str, list[api.Backlog]]:
+        """Return how many bytes are still to be rewritten, by table, the largest first.
+
+        A table at rest is not listed. Of more than 99 tables the last line, without a name, stands
+        for all others.
+        """
+        if table is not None:
+            await self._services.table(table)
+        found = (await self._services.coordinator.status()).backlogs
+        chosen = [each for each in found if table in {None, each.table}]
+        return {"backlog": [decode(api.Backlog, asdict(each)) for each in chosen]}
 
     async def cancel(self, attempt: str) -> None:
         """Cancel a running job. Its files are not planned again for a while.

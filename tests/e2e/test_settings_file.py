@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -273,7 +274,14 @@ def test_a_group_that_nobody_serves_is_said_wherever_somebody_asks(
     told = " ".join(shell.run("status").stdout.split())
     assert "group night is overloaded: its queue (8 jobs) has been full for" in told
     assert "more tablets wait for room (2)" in told
+    (owed,) = service.client.backlog("nightly")
+    assert (owed.strategy, owed.tablets) == ("ratio", len(MANY_SPLITS) + 1)
+    assert owed.size_bytes == sum(each.size_bytes for each in service.client.files("nightly"))
+    assert "nightly" in shell.run("backlog").stdout
+    series = f'neve_backlog_bytes{{table="nightly"}} {float(owed.size_bytes)}'
+    assert series in httpx.get(f"{service.stack.url}/metrics").text
     shell.run("table", "drop", "nightly", "--yes")
+    service.wait("no backlog", lambda: not service.client.backlog())
 
 
 def test_another_start_says_what_it_does_not_apply(shell: Shell) -> None:

@@ -90,6 +90,7 @@ SUITES = {
     "budgeted": ["tests/unit/coordinator/test_budgeted_planner.py"],
     "size-tiered": ["tests/unit/coordinator/test_size_tiered_planner.py"],
     "bin-pack": ["tests/unit/coordinator/test_bin_pack_planner.py"],
+    "backlogs": ["tests/unit/coordinator_core/test_backlog.py"],
     "trackers": ["tests/unit/coordinator/test_trackers.py", "tests/property/trackers"],
     "new-tables": ["tests/unit/neve/test_table_settings.py"],
     "settings": [

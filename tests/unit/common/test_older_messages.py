@@ -21,6 +21,7 @@ from tests.support.older_release import older_release
 from tests.support.wire_examples import example, hints_of, messages, plain, read, written
 
 NEW_FIELDS = {
+    "CoordinatorStatus": {"backlogs"},
     "Heartbeat": {"ready", "start_problem", "edition"},
     "CompactorStatus": {"ready", "start_problem", "edition"},
     "Assignment": {
@@ -80,7 +81,7 @@ def missing(found: Any, sent: Any, path: str = "") -> set[str]:
 
 def test_what_an_older_release_sends_gets_defaults_for_what_it_lacks(older: Path) -> None:
     sent = run_older(older, "write")
-    assert sent.keys() == messages().keys() - {"ScalingDecision", "GroupScaling"}
+    assert sent.keys() == messages().keys() - {"ScalingDecision", "GroupScaling", "TableBacklog"}
 
     for name, message in sent.items():
         value = read(message["pickle"])

@@ -1,0 +1,202 @@
+"""Backlogs of a running service: measured with each plan, told with what runs taken off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.model.job import Kind, TabletBacklog, TabletPlan
+from common.model.table import Table, TableSettings
+from common.model.tablet import Record, Tablet, TabletId
+from common.plugins import load_tracker
+from common.settings import CoordinatorSettings
+from common.spi.tracker import BacklogTracker, TrackerPlugin
+from common.wire import TableBacklog
+from coordinator.core import events as on
+from coordinator.core.backlog import Backlogs
+from coordinator.core.planning import with_backlog
+from coordinator.core.state import CoordinatorState
+from tests.unit.coordinator.test_planning import (
+    EQUAL,
+    NOW_S,
+    SERVICES,
+    TABLE,
+    planned,
+    running,
+    tablet,
+)
+
+TRACKERS: Mapping[str, TrackerPlugin] = {"ratio": load_tracker("ratio")}
+
+
+class Broken:
+    """A tracker that fails when it is made."""
+
+    option_names: frozenset[str] = frozenset()
+    setting_names: frozenset[str] = frozenset()
+
+    def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
+        raise ZeroDivisionError("by the number of files")
+
+
+def measured(
+    given: Tablet, table: Table = TABLE, trackers: Mapping[str, TrackerPlugin] = TRACKERS
+) -> TabletBacklog | None:
+    plan = planned(given, table)
+    return with_backlog(plan, given, table, trackers, NOW_S, services=SERVICES).backlog
+
+
+def test_the_planner_s_own_tracker_measures() -> None:
+    found = measured(tablet())
+    assert found == TabletBacklog(strategy="ratio", size_bytes=80)
+
+
+def test_an_attempt_takes_off_what_it_will_have_done() -> None:
+    busy = tablet(running={"at1": running("at1", *"abcdefgh")})
+    assert measured(busy) == TabletBacklog(strategy="ratio", size_bytes=80, falls={"at1": 80})
+
+
+def test_a_tablet_at_rest_is_not_measured() -> None:
+    alone = tablet(files={"a": EQUAL["a"]})
+    assert measured(alone) is None
+
+
+def test_files_that_are_still_written_owe_nothing() -> None:
+    files = EQUAL | {name: replace(EQUAL[name], open=True) for name in "gh"}
+    assert measured(tablet(files=files)) == TabletBacklog(strategy="ratio", size_bytes=60)
+
+
+def test_without_a_tracker_the_wanted_jobs_count() -> None:
+    assert measured(tablet(), trackers={}) == TabletBacklog(strategy="planned jobs", size_bytes=80)
+    # The planner waits for what comes out of these two.
+    found = measured(tablet(running={"at1": running("at1", "a", "b")}), trackers={})
+    assert found == TabletBacklog(strategy="planned jobs", size_bytes=20, falls={"at1": 20})
+
+
+def test_a_tracker_that_fails_spoils_no_sum_and_says_why() -> None:
+    found = measured(tablet(), trackers={"ratio": Broken()})
+    assert found == TabletBacklog(
+        strategy="planned jobs",
+        size_bytes=80,
+        problem="tracker ratio: ZeroDivisionError: by the number of files",
+    )
+
+
+def test_the_options_of_a_table_reach_its_tracker() -> None:
+    own = replace(
+        TABLE, settings=TableSettings(planner="ratio", planner_options={"max_files": "2"})
+    )
+    # Pairs of equal files qualify by no ratio above 2, and by 1.5.
+    assert measured(tablet(), own) is None
+    pairs = replace(own.settings, planner_options={"max_files": "2", "ratio": "1.5"})
+    found = measured(tablet(), replace(own, settings=pairs))
+    assert found == TabletBacklog(strategy="ratio", size_bytes=80 * 3)
+
+
+# --------------------------------------------------------------------------------- Kept in the core
+
+
+def at(table: str, number: int) -> TabletId:
+    return TabletId(table, bytes([number]))
+
+
+def owed(size_bytes: int, **falls: int) -> TabletBacklog:
+    return TabletBacklog(strategy="ratio", size_bytes=size_bytes, falls=falls)
+
+
+def test_tables_are_told_largest_first_with_progress_taken_off() -> None:
+    backlogs = Backlogs()
+    backlogs.put(at("a", 1), owed(100, at1=80))
+    backlogs.put(at("a", 2), owed(50))
+    backlogs.put(at("b", 1), owed(130))
+    half = [(at("a", 1), "at1", 0.5), (at("a", 1), "unknown", 1.0), (at("c", 1), "at9", 1.0)]
+    assert [(each.table, each.size_bytes, each.tablets) for each in told(backlogs, half)] == [
+        ("B", 130, 1),
+        ("A", 110, 2),
+    ]
+    backlogs.put(at("b", 1), None)
+    backlogs.discard(at("a", 7))
+    assert [each.table for each in told(backlogs)] == ["A"]
+    backlogs.forget_table("a")
+    assert told(backlogs) == ()
+
+
+def told(
+    backlogs: Backlogs, progress: list[tuple[TabletId, str, float]] | None = None, count: int = 9
+) -> tuple[TableBacklog, ...]:
+    return backlogs.told(str.upper, progress or [], count)
+
+
+def test_of_many_tables_the_last_line_stands_for_all_others() -> None:
+    backlogs = Backlogs()
+    for number in range(5):
+        backlogs.put(at(f"t{number}", 1), owed(10 + number))
+    *first, others = told(backlogs, count=3)
+    assert [each.table for each in first] == ["T4", "T3"]
+    assert (others.table, others.size_bytes, others.tablets, others.tables) == ("", 33, 3, 3)
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from("abc"), st.integers(0, 5), st.one_of(st.none(), st.integers(0, 10**15))
+        ),
+        max_size=60,
+    )
+)
+def test_a_table_s_sum_is_that_of_its_tablets(steps: list[tuple[str, int, int | None]]) -> None:
+    backlogs, model = Backlogs(), dict[TabletId, int]()
+    for table, number, size_bytes in steps:
+        tablet_id = at(table, number)
+        model.pop(tablet_id, None)
+        if size_bytes:
+            model[tablet_id] = size_bytes
+        backlogs.put(tablet_id, None if size_bytes is None else owed(size_bytes))
+        backlogs.check()
+    assert sum(each.size_bytes for each in told(backlogs)) == sum(model.values())
+
+
+def test_a_plan_replaces_the_backlog_of_its_tablet() -> None:
+    state = CoordinatorState(CoordinatorSettings())
+    state.handle(on.TableSeen(table=Table(id="t", name="trips", location="x", schema=())), 0.0)
+
+    def planned_with(version: int, backlog: TabletBacklog | None) -> tuple[TableBacklog, ...]:
+        event = on.TabletPlanned(
+            tablet=at("t", 1),
+            plan=TabletPlan(backlog=backlog),
+            record=Record(version=version),
+            settings_version=0,
+        )
+        state.handle(event, 1.0)
+        return state.status(1.0).backlogs
+
+    (line,) = planned_with(1, owed(70))
+    assert (line.table, line.strategy, line.size_bytes) == ("trips", "ratio", 70)
+    assert planned_with(2, None) == ()
+    planned_with(3, owed(70))
+    state.handle(on.TabletGone(tablet=at("t", 1)), 2.0)
+    assert state.status(2.0).backlogs == ()
+    planned_with(4, owed(70))
+    state.handle(on.TableGone(table="t"), 3.0)
+    assert state.status(3.0).backlogs == ()
+
+
+@pytest.mark.parametrize("kind", [Kind.SYSTEM, Kind.USER])
+def test_what_a_user_waits_for_counts_while_it_runs(kind: Kind) -> None:
+    request = "r1" if kind is Kind.USER else None
+    held = tablet(running={"at1": running("at1", "a", kind=kind, request=request)})
+    found = measured(held, trackers={})
+    assert found is not None
+    assert found.falls == {"at1": 10}
+
+
+def test_a_service_that_is_not_configured_is_no_reason_to_fail_here() -> None:
+    """The planning says so."""
+    busy = tablet(running={"at1": running("at1", "a")})
+    elsewhere = replace(TABLE, settings=TableSettings(service="night"))
+    plan = TabletPlan(left={"a": "as it was"})
+    assert with_backlog(plan, busy, elsewhere, TRACKERS, NOW_S, services=SERVICES) is plan
