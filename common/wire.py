@@ -287,12 +287,12 @@ class GroupStatus:
     """What committed attempts have read since the coordinator was started."""
     deferred: int = 0
     """Tablets whose jobs a full queue dropped, to be planned again."""
+    scaling: GroupScaling | None = None
+    """None: nobody scales the group."""
     full_s: float = 0.0
     """How long the queue has dropped jobs without getting half empty; 0: it has room."""
     overloaded: bool = False
     """Whether it has been full for longer than `coordinator.overload_after_s`."""
-    scaling: GroupScaling | None = None
-    """None: nobody scales the group."""
 
 
 @readable_across_releases
@@ -347,10 +347,10 @@ class CoordinatorStatus:
     store_warnings: tuple[str, ...] = ()
     """What is wrong with the store itself, a sentence each."""
     scopes: tuple[LimitStatus, ...] = ()
-    backlogs: tuple[TableBacklog, ...] = ()
-    """The largest first."""
     figures: tuple[MetricValue, ...] = ()
     """What the parts round the core count: requests, selectors, scans."""
+    backlogs: tuple[TableBacklog, ...] = ()
+    """The largest first."""
 
 
 @readable_across_releases
