@@ -3,7 +3,7 @@
     python -m benchmarks.bench_segments [--days N] [--svg FOLDER]
 
 A store of 160 GB holds 120 GB. Records are deleted, the younger the more likely, as those of
-people who change their mind. Once a day the policy `stats-based` is asked, and its range is
+people who change their mind. Once a week the policy `stats-based` is asked, and its range is
 compacted at once. Everything is counted, nothing measured, so figures are the same everywhere.
 """
 
@@ -22,6 +22,7 @@ HALF_LIFE = 40 * GB
 """Distance from the end of the log over which deletions become half as likely."""
 DELETED_PER_DAY = 0.02
 """Of what is live at the end of the log."""
+CHECK_DAYS = 7
 EXAMPLE = (0.9, 0.8, 0.5, 0.3, 0.2, 0.1, 0.1, 0.2, 0.4, 0.7)
 """Live shares of the page's example."""
 
@@ -34,6 +35,8 @@ def simulate(segment_bytes: int, days: int) -> tuple[int, int | None, int, float
     first, copied = None, 0.0
     for day in range(1, days + 1):
         log = [(live * (1 - _deleted(place)), place) for live, place in log]
+        if day % CHECK_DAYS:
+            continue
         found = best_range([int(live) for live, _ in log[:-1]], segment_bytes)
         if found is None:
             continue
@@ -55,8 +58,9 @@ def _deleted(place: int) -> float:
 def picture(shares: Sequence[float], chosen: tuple[int, int], middle: tuple[int, int]) -> str:
     """Return a log of segments, how much of each is live, and what two policies choose."""
     wide, high, left, top = 46, 120, 20, 50
+    box = f"0 0 {left * 2 + wide * len(shares)} 250"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left * 2 + wide * len(shares)} 250" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" '
         'font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{left}" y="22" font-size="14">Live bytes of ten segments, oldest first</text>',
@@ -87,7 +91,7 @@ def picture(shares: Sequence[float], chosen: tuple[int, int], middle: tuple[int,
 def main() -> None:
     """Print the table; write the picture if a folder is named."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--days", type=int, default=90)
+    parser.add_argument("--days", type=int, default=182)
     parser.add_argument("--svg", type=Path, help="folder for the picture")
     given = parser.parse_args()
     print("| segment | files | first reclaim | files later | GB copied |\n|---|---|---|---|---|")
