@@ -98,7 +98,7 @@ class LogSegmentOptions:
 
     @property
     def retention_s(self) -> float | None:
-        """Time for which a delete does not count; None: the table's `tombstone_retention`."""
+        """Time for which deletes are in no job; None: no time."""
         return retention_s(self.deleted_retention_hours, self.deleted_retention_days)
 
 
@@ -231,7 +231,11 @@ def _segments(parameters: PlanParameters, options: LogSegmentOptions) -> list[Se
     for number, (position, name) in enumerate(ordered, 1):
         files = tuple(made[name])
         size_bytes = sum(file.size_bytes for file in files)
-        blocked = _busy(files, free) or _in_journal(files, options, parameters.now_s)
+        blocked = (
+            _busy(files, free)
+            or _in_journal(files, options, parameters.now_s)
+            or _young_deletes(files, options, parameters.now_s)
+        )
         if number == len(ordered):
             blocked = blocked or _active(files, options, parameters.now_s)
         used = max(1, segments_needed(size_bytes, options.segment_bytes))
@@ -264,6 +268,22 @@ def _in_journal(files: Sequence[DataFile], options: LogSegmentOptions, now_s: fl
         since = format_duration(options.journal_s)
         return f"is in the journal until {moment(youngest_s + options.journal_s)}, {since} long"
     return ""
+
+
+def _young_deletes(files: Sequence[DataFile], options: LogSegmentOptions, now_s: float) -> str:
+    """Return why deletes keep a segment out of jobs: in one job with it, a row would go."""
+    ripe_s = _ripe_at_s(files, options)
+    if ripe_s is None or ripe_s <= now_s:
+        return ""
+    return f"holds deletes that are inside their retention until {moment(ripe_s)}"
+
+
+def _ripe_at_s(files: Sequence[DataFile], options: LogSegmentOptions) -> float | None:
+    """Return when the deletes of a segment count; None: it has none, or they count at once."""
+    if options.retention_s is None:
+        return None
+    since = [file.tombstones_since_s or file.added_at_s for file in files if file.tombstones]
+    return max(since) + options.retention_s if since else None
 
 
 def _active(files: Sequence[DataFile], options: LogSegmentOptions, now_s: float) -> str:
@@ -391,6 +411,9 @@ class _Log:
             if options.journal_s:
                 youngest_s = max(file.added_at_s for file in segment.files)
                 self._draft.ask_again(youngest_s + options.journal_s)
+            ripe_s = _ripe_at_s(segment.files, options)
+            if ripe_s is not None:
+                self._draft.ask_again(ripe_s)
         closes_s = _closes_at_s(self._segments[-1].files, options)
         if closes_s is not None:
             self._draft.ask_again(closes_s)

@@ -353,6 +353,23 @@ def test_what_stayed_dead_in_a_rewrite_waits_for_the_files_that_hide_it() -> Non
     assert jobs(plan(again, keyed=True, close_after_s=0)) == [["old", "active"]]
 
 
+def test_a_row_stays_while_its_delete_is_inside_the_retention() -> None:
+    files = [
+        keyed("old", 0.2, (1, 1)),
+        keyed("deletes", 0.0, (2, 2), tombstones=10, tombstones_since_s=NOW_S - 3 * DAY_S),
+        keyed("last", 1.0, (3, 3), key_min=b"x", key_max=b"z"),
+    ]
+    for young in ({"deleted_retention_days": 7}, {"deleted_retention_hours": 168}):
+        found = plan(files, keyed=True, **young)
+        assert not any("deletes" in job.files for job in found.jobs)
+        assert found.left["deletes"] == (
+            "segment 2 holds deletes that are inside their retention until 1970-04-15 00:00 UTC"
+        )
+        assert found.due_at_s == NOW_S + 4 * DAY_S
+    assert jobs(plan(files, keyed=True, deleted_retention_days=2)) == [["deletes", "old"]]
+    assert jobs(plan(files, keyed=True)) == [["deletes", "old"]]
+
+
 # -------------------------------------------------------------------------- Policies with periods
 
 
