@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Self
 
 from common.model.fields import readable_across_releases
+from common.units import format_bytes, format_count
 
 
 class RefusalCode(StrEnum):
@@ -189,3 +190,40 @@ class DroppedRows:
         """Return whether keys from `low` to `high` may be among them; None: not known."""
         at = 0 if low is None else bisect_left(self.spans, low, key=itemgetter(1))
         return at < len(self.spans) and (high is None or self.spans[at][0] <= high)
+
+
+# --------------------------------------------------------------------------------------- Statistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStatistics:
+    """What an analysis has counted of a file."""
+
+    path: str
+    size_bytes: int
+    """As it was when it was read: another size is another file."""
+    live_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """What an analysis has counted in a tablet, and what that has cost."""
+
+    files: tuple[FileStatistics, ...]
+    tablet_version: int
+    """Of the tablet as it was read."""
+    rows: int
+    read_bytes: int
+    """Stored bytes of the columns that were read."""
+    elapsed_s: float
+
+    @property
+    def text(self) -> str:
+        """A sentence for the history."""
+        size = sum(file.size_bytes for file in self.files)
+        live = sum(file.live_bytes for file in self.files)
+        return (
+            f"{format_count(len(self.files), 'file')}, {format_bytes(live)} of "
+            f"{format_bytes(size)} live; {format_bytes(self.read_bytes)} read in "
+            f"{self.elapsed_s:.1f} s"
+        )
