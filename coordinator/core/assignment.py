@@ -5,6 +5,7 @@ store has said yes. A take has one reservation in flight at most, and is answere
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -54,7 +55,7 @@ def saturated_tables(cluster: ClusterState) -> frozenset[str]:
 TAKER_LEFT = "the taker left"
 """Cause of an attempt that was never handed out, because its take was given up."""
 UNKNOWN_ACTION_PAUSE_S = 10.0
-"""Until a job is queued again that the compactor which would have got it does not know."""
+"""Until a job is queued again that no compactor knows which waits."""
 HELD_JOBS_MAX = 64
 """How many paused jobs of a group one turn passes over."""
 
@@ -97,26 +98,35 @@ def answer_nothing(cluster: ClusterState, take: str) -> list[Action]:
 
 def _hand_out_group(cluster: ClusterState, group: str, now_s: float) -> list[Action]:
     actions: list[Action] = []
-    for take in cluster.takes.waiting(group):
-        if cluster.retry.compactor(take.compactor, now_s) is not None:
-            continue
-        job = None if cluster.capacity.full(group) else _next_job(cluster, take, now_s)
+    free = [
+        take
+        for take in cluster.takes.waiting(group)
+        if cluster.retry.compactor(take.compactor, now_s) is None
+    ]
+    while free and not cluster.capacity.full(group):
+        job = _next_job(cluster, group, free, now_s)
         if job is None:
             break
+        take = next(each for each in free if _knows(each, job))
+        free.remove(take)
         cluster.takes.reserve(take, job)
         cluster.capacity.enter(take.take, group, job.input_bytes)
         actions.append(do.Reserve(take=take.take, job=job, compactor=take.compactor))
     return actions
 
 
-def _next_job(cluster: ClusterState, take: Take, now_s: float) -> Job | None:
+def _knows(take: Take, job: Job) -> bool:
+    """Return whether a compactor knows what a job does: one of an older release may not."""
+    return job.action in PLANNED_ACTIONS or job.action in take.actions
+
+
+def _next_job(cluster: ClusterState, group: str, free: Sequence[Take], now_s: float) -> Job | None:
     """Take the next job that nothing holds back; the others are planned again later."""
     for _ in range(HELD_JOBS_MAX):
-        job = cluster.backfill.take(take.group, saturated_tables(cluster))
+        job = cluster.backfill.take(group, saturated_tables(cluster))
         if job is None:
             return None
-        if job.action not in PLANNED_ACTIONS and job.action not in take.actions:
-            # A compactor of an older release: another one may come.
+        if not any(_knows(take, job) for take in free):
             cluster.replan_timers.set(job.tablet, now_s + UNKNOWN_ACTION_PAUSE_S)
             continue
         pause = cluster.retry.pause_of(job, now_s)
