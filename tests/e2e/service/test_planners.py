@@ -114,3 +114,32 @@ def test_files_of_about_one_size_are_merged(service: Service) -> None:
     left = service.client.explain(table.name)[0].left
     assert set(left) == table.listed()
     assert all("no other file is of about its size" in why for why in left.values()), left
+
+
+def test_live_bytes_are_counted_and_the_deadest_range_is_compacted(service: Service) -> None:
+    """Ten segments; what of them is live is counted, and the planner takes those that die."""
+    client = service.client
+    options = "policy=stats-based,segment=20KB"
+    settings = {"planner": "log-segment", "planner_options": options}
+    table = LedgerTable(client, service.folder, keyed=True, stem="segments", settings=settings)
+    for first in range(0, 8000, 1000):
+        table.append(keyed_rows(range(first, first + 1000), 1))
+    # Of the third to the fifth segment most rows are written again, of the first a few.
+    table.append(keyed_rows([*range(2000, 2950), *range(3000, 3950), *range(4000, 4950)], 2))
+    table.append(keyed_rows(range(100), 2))
+    table.append(keyed_rows(range(20_000, 21_000), 2))
+    service.wait_until_at_rest(table)
+    assert not table.commits(), "nobody has counted, and every segment is taken to be all live"
+    (tablet,) = client.explain(table.name)
+    assert any("measure them with `neve analyze`" in why for why in tablet.left.values())
+
+    (found,) = client.analyze(table.name, timeout_s=90)
+    assert not found.waiting
+    assert found.read_bytes is not None
+    assert 0 < found.read_bytes < found.size_bytes
+    service.wait("compaction", table.commits, table=table)
+    service.wait_until_at_rest(table)
+    table.check_rows()
+    (inputs,) = [each for each in table.commits() if each]
+    first_keys = {path: number for number, path in enumerate(sorted(inputs))}
+    assert len(first_keys) == 4, "three segments, and the one that has replaced their rows"
