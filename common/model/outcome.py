@@ -7,7 +7,6 @@ from operator import itemgetter
 from typing import Self
 
 from common.model.fields import readable_across_releases
-from common.units import format_bytes, format_count
 
 
 class RefusalCode(StrEnum):
@@ -216,14 +215,3 @@ class Statistics:
     read_bytes: int
     """Stored bytes of the columns that were read."""
     elapsed_s: float
-
-    @property
-    def text(self) -> str:
-        """A sentence for the history."""
-        size = sum(file.size_bytes for file in self.files)
-        live = sum(file.live_bytes for file in self.files)
-        return (
-            f"{format_count(len(self.files), 'file')}, {format_bytes(live)} of "
-            f"{format_bytes(size)} live; {format_bytes(self.read_bytes)} read in "
-            f"{self.elapsed_s:.1f} s"
-        )

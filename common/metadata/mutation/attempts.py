@@ -66,6 +66,7 @@ from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, DroppedRows, Refusal, RefusalCode, Statistics
 from common.model.tablet import Bounds, Reservation, Tablet
+from common.units import format_bytes, format_count
 
 # --------------------------------------------------------------------------- Reservations and holds
 
@@ -236,7 +237,7 @@ def _commit_statistics(change: CommitAttempt, statistics: Statistics) -> Transac
             history_of(change.tablet, entry, AttemptEnd.COMMITTED, seen.now_s),
             bytes_in=statistics.read_bytes,
             rows_in=statistics.rows,
-            reason=f"{change.reason}: {statistics.text}",
+            reason=f"{change.reason}: {_result_text(statistics)}",
         )
         mark = AttemptOutcome(attempt=entry.attempt, end=AttemptEnd.COMMITTED)
         return Write(
@@ -250,6 +251,17 @@ def _commit_statistics(change: CommitAttempt, statistics: Statistics) -> Transac
         )
 
     return Transaction(needs, decide, table.turn)
+
+
+def _result_text(statistics: Statistics) -> str:
+    """Return what an analysis has found, for the history."""
+    size = sum(file.size_bytes for file in statistics.files)
+    live = sum(file.live_bytes for file in statistics.files)
+    return (
+        f"{format_count(len(statistics.files), 'file')}, {format_bytes(live)} of "
+        f"{format_bytes(size)} live; {format_bytes(statistics.read_bytes)} read in "
+        f"{statistics.elapsed_s:.1f} s"
+    )
 
 
 def release(change: ReleaseAttempt) -> Transaction:
