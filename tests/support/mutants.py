@@ -90,6 +90,8 @@ SUITES = {
     "budgeted": ["tests/unit/coordinator/test_budgeted_planner.py"],
     "size-tiered": ["tests/unit/coordinator/test_size_tiered_planner.py"],
     "bin-pack": ["tests/unit/coordinator/test_bin_pack_planner.py"],
+    "log-segment": ["tests/unit/coordinator/test_log_segment_planner.py"],
+    "live-bytes": ["tests/unit/compactor/test_live_rows.py"],
     "new-tables": ["tests/unit/neve/test_table_settings.py"],
     "settings": [
         *(f"tests/unit/common/test_{name}.py" for name in ("config", "log_files")),
