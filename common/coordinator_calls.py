@@ -141,6 +141,24 @@ class OperatorCalls(Protocol):
         """
         ...
 
+    async def analyze(self, table: str, tablets: Sequence[str]) -> None:
+        """Have the live bytes of tablets counted; one that waits for that already is no news.
+
+        Args:
+            table: Id of the table.
+            tablets: Ends of the tablets as text.
+        """
+        ...
+
+    async def unanalyzed(self, table: str, tablets: Sequence[str]) -> Sequence[str]:
+        """Return which tablets still wait for their live bytes to be counted.
+
+        Args:
+            table: Id of the table.
+            tablets: Ends of the tablets as text.
+        """
+        ...
+
     async def replan(self, table: str) -> None:
         """Look at every tablet of a table now.
 

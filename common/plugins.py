@@ -93,6 +93,7 @@ PLANNERS = ExtensionPoint(
     {
         "bin-pack": "coordinator.plugins.planners.bin_pack:BinPackPlanner",
         "budgeted": "coordinator.plugins.planners.budgeted:BudgetedPlanner",
+        "log-segment": "coordinator.plugins.planners.log_segment:LogSegmentPlanner",
         "ratio": "coordinator.plugins.planners.ratio:RatioPlanner",
         "size-tiered": "coordinator.plugins.planners.size_tiered:SizeTieredPlanner",
     },

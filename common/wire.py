@@ -44,6 +44,9 @@ class TakeRequest:
     group: str
     node: str = ""
     wait_max_s: float = 30.0
+    actions: tuple[str, ...] = ()
+    """Of `JobAction`, what the compactor can do besides rewrites and drops; a release before says
+    nothing."""
 
 
 @readable_across_releases
@@ -79,6 +82,10 @@ class Assignment:
     """How often attempts at this job ran out of memory: each halves what a task may hold."""
     trace: str = ""
     """Where the compactor's spans belong, as a `traceparent`; empty: the attempt is not traced."""
+    analyzed: tuple[DataFile, ...] = ()
+    """For an analysis: all files of the tablet. None of them is reserved."""
+    tablet_version: int = 0
+    """For an analysis: of the tablet whose files these are."""
 
 
 @readable_across_releases

@@ -6,7 +6,7 @@ but no longer turns is worse than none. State comes from the store alone.
 
 import asyncio
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import ray
@@ -259,6 +259,21 @@ class CoordinatorActor:
         """Try a quarantined tablet again; None: every one of the table."""
         only = None if tablet is None else TabletId.parse(table, tablet)
         self._service.submit(on.QuarantineLifted(table=table, tablet=only))
+
+    async def analyze(self, table: str, tablets: Sequence[str]) -> None:
+        """Have the live bytes of tablets counted, by the last group of the table's service."""
+        known = self._scanner.tables.get(table)
+        services = self._settings.services
+        name = None if known is None else known.settings.service
+        service = services.get(name or "") or next(iter(services.values()))
+        for tablet in tablets:
+            asked = TabletId.parse(table, tablet)
+            self._service.submit(on.AnalysisAsked(tablet=asked, group=service.groups[-1].name))
+
+    async def unanalyzed(self, table: str, tablets: Sequence[str]) -> list[str]:
+        """Return which tablets still wait for their live bytes to be counted."""
+        wants = self._state.wants_analysis
+        return [tablet for tablet in tablets if wants(TabletId.parse(table, tablet))]
 
     async def replan(self, table: str) -> None:
         """Look at every tablet of a table now."""

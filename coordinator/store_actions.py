@@ -24,7 +24,7 @@ from common.metadata.changes import (
     WriteAnalysis,
 )
 from common.metadata.ports import TabletStore
-from common.model.job import Kind
+from common.model.job import JobAction, Kind
 from common.model.outcome import AttemptEnd, RefusalCode
 from common.model.tablet import TabletId
 from common.telemetry import Log
@@ -97,7 +97,9 @@ class StoreActions:
             kind=job.kind,
             inputs=job.inputs,
             output_prefix=output_prefix(job, attempt),
-            outputs_max=max(job.outputs_expected, len(job.cuts) + 1),
+            outputs_max=0
+            if job.action == JobAction.ANALYZE
+            else max(job.outputs_expected, len(job.cuts) + 1),
             group=job.group,
             compactor=action.compactor,
             request=job.request,

@@ -114,7 +114,7 @@ _LISTED_NAMES = {
     "max_key": "key_max",
 }
 """Fields as `neve table files --json`, and other systems, name them."""
-_LISTED_ONLY = frozenset({"tablet", "schema_id", "job", "request"})
+_LISTED_ONLY = frozenset({"tablet", "schema_id", "job", "request", "measured_at_s"})
 """Fields of that list that no planner looks at."""
 _FILE_TAGS = ("level", "run", "window", "segment")
 """Tags that have fields of their own."""

@@ -11,7 +11,14 @@ from common.model.file import DataFile
 from common.model.group import LimitScope
 from common.model.job import Kind
 from common.model.location_identity import LocationIdentity
-from common.model.outcome import AttemptEnd, DroppedRows, Refusal, RefusalCode, RowCounts
+from common.model.outcome import (
+    AttemptEnd,
+    DroppedRows,
+    Refusal,
+    RefusalCode,
+    RowCounts,
+    Statistics,
+)
 from common.model.request import KeyRange, Request, RequestState
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import (
@@ -627,6 +634,9 @@ class CommitAttempt:
     """The job's reason, for the history."""
     inputs: tuple[str, ...] = ()
     """Its inputs, if known: spares a round trip. What counts is the reservation."""
+    statistics: Statistics | None = None
+    """Of an analysis, which replaces nothing: they are written on those files that are still
+    there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

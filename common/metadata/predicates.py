@@ -49,13 +49,12 @@ def may_reserve(
         tablet: As it is now; inside the conditional write: as read after `WATCH`.
         state: The table's state.
         kind: USER jobs take files of their request's selection, SYSTEM jobs all others.
-        inputs: Paths, at least one.
+        inputs: Paths; none of an analysis, which only reads.
         request: The request of a USER job; None for a SYSTEM job.
         cuts_at: The key where the job cuts, for a tablet that is about to be split there.
     """
     assert isinstance(tablet, Tablet), tablet
     assert (kind is Kind.USER) == (request is not None), (kind, request)
-    assert inputs, tablet.id
     if state is TableState.PAUSED:
         return Refusal(RefusalCode.PAUSED, f"table {tablet.id.table} is paused")
     refusal = may_change(tablet.id.table, state) or _refused_by_operation(tablet, cuts_at)

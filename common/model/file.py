@@ -32,7 +32,8 @@ class DataFile(StoredValue):
     tombstones_since_s: float | None = None
     """When the oldest tombstone in it was first added; it triggers planners, no more."""
     live_bytes: int | None = None
-    """Bytes of rows that nothing has replaced or deleted; not used yet: nobody measures them."""
+    """Bytes of rows that a reader sees or a rewrite has to keep, as an analysis has counted them:
+    the file's size times the share of such rows. None: nobody has counted."""
     schema_id: int = 0
     clean: bool = False
     """Keys are unique within the file and none is a tombstone."""
@@ -46,6 +47,10 @@ class DataFile(StoredValue):
     """The job that made it; None for files that users added."""
     request: str | None = None
     """The user request of the job that made it (its transform is already applied)."""
+    measured_at_s: float | None = None
+    """As of when `live_bytes` was counted: the `now` of the row rules."""
+    measured_version: int | None = None
+    """Version of the tablet that was read for it."""
 
     @property
     def has_faulty_layout(self) -> bool:

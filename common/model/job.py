@@ -30,6 +30,13 @@ class JobAction(StrEnum):
     DROP = "drop"
     """All rows have expired, as metadata tells: no row is read, and nothing is written. Where
     footers leave a doubt it is rewritten after all."""
+    ANALYZE = "analyze"
+    """Nothing is reserved, written or replaced: the cheap columns of all files of the tablet are
+    read, and what is live of each file becomes metadata. No planner may want it."""
+
+
+PLANNED_ACTIONS = (JobAction.REWRITE, JobAction.DROP)
+"""What a planner may want."""
 
 
 @readable_across_releases
@@ -68,8 +75,11 @@ class Job:
 
     @property
     def cost_bytes(self) -> int:
-        """Bytes in plus bytes out, the latter taken to be as many; a drop reads footers only."""
-        return 0 if self.action == JobAction.DROP else 2 * self.input_bytes
+        """Bytes in plus bytes out, the latter taken to be as many; only a rewrite counts."""
+        return 0 if self.action in _CHEAP else 2 * self.input_bytes
+
+
+_CHEAP = frozenset({JobAction.DROP.value, JobAction.ANALYZE.value})
 
 
 def job_id(
@@ -88,6 +98,36 @@ def job_id(
         *sorted(inputs),
     ]
     return "job-" + digest([*parts, "cuts", *cuts])
+
+
+def analysis_id(tablet: "TabletId") -> str:
+    """Return the id of the analysis of a tablet."""
+    return "job-" + digest([tablet.table, tablet.end, JobAction.ANALYZE.value])
+
+
+def analysis_job(tablet: "TabletId", table_name: str, group: str) -> Job:
+    """Return the job that counts what is live in a tablet; there is one of each tablet.
+
+    It comes after all others of its group: nobody waits for it but a user who asked.
+
+    Args:
+        tablet: Whose files are read.
+        table_name: For people.
+        group: Whose compactors run it.
+    """
+    return Job(
+        id=analysis_id(tablet),
+        tablet=tablet,
+        table_name=table_name,
+        kind=Kind.SYSTEM,
+        inputs=(),
+        input_bytes=0,
+        group=group,
+        priority=0,
+        reason="live bytes are counted, as somebody asked",
+        outputs_expected=0,
+        action=JobAction.ANALYZE.value,
+    )
 
 
 # ---- Priorities

@@ -189,3 +189,29 @@ class DroppedRows:
         """Return whether keys from `low` to `high` may be among them; None: not known."""
         at = 0 if low is None else bisect_left(self.spans, low, key=itemgetter(1))
         return at < len(self.spans) and (high is None or self.spans[at][0] <= high)
+
+
+# --------------------------------------------------------------------------------------- Statistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStatistics:
+    """What an analysis has counted of a file."""
+
+    path: str
+    size_bytes: int
+    """As it was when it was read: another size is another file."""
+    live_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """What an analysis has counted in a tablet, and what that has cost."""
+
+    files: tuple[FileStatistics, ...]
+    tablet_version: int
+    """Of the tablet as it was read."""
+    rows: int
+    read_bytes: int
+    """Stored bytes of the columns that were read."""
+    elapsed_s: float

@@ -48,7 +48,7 @@ class AttemptStateMachine:
         self.assignment = assignment
         self.progress = Progress(
             attempt=reservation.attempt,
-            bytes_total=sum(file.size_bytes for file in assignment.inputs),
+            bytes_total=sum(file.size_bytes for file in (*assignment.inputs, *assignment.analyzed)),
             since_s=now_s,
             volume=assignment.table.settings.volume,
             granted_bytes_s=assignment.grant_bytes_s,
@@ -80,6 +80,8 @@ class AttemptStateMachine:
     def committed_bytes(self) -> tuple[int, int]:
         """Bytes of the inputs that were replaced, and of the outputs that replaced them."""
         if self.end is not AttemptEnd.COMMITTED or self._commit is None:
+            return 0, 0
+        if self._commit.statistics is not None:
             return 0, 0
         return self.progress.bytes_total, sum(each.size_bytes for each in self._commit.outputs)
 
@@ -141,6 +143,7 @@ class AttemptStateMachine:
             outside=tuple(file.path for file in self.assignment.outside),
             elapsed_s=now_s - self.progress.since_s,
             reason=job.reason,
+            statistics=result.statistics,
         )
         self._asked_s = now_s
         self.progress = self.progress.at(AttemptPhase.COMMITTING)

@@ -11,7 +11,7 @@ from typing import Self
 
 from common.model.file import DataFile
 from common.model.group import DEFAULT_VOLUME
-from common.model.outcome import DroppedRows, RowCounts
+from common.model.outcome import DroppedRows, RowCounts, Statistics
 from common.wire import AttemptProgress
 
 
@@ -75,6 +75,8 @@ class RewriteResult:
     dropped: DroppedRows | None = None
     kernel: str = ""
     timings_s: dict[str, float] = field(default_factory=dict)
+    statistics: Statistics | None = None
+    """Of an analysis, which writes nothing."""
 
 
 # -------------------------------------------------------------------------- Progress of one attempt

@@ -4,6 +4,7 @@
     plan/                    what one rewrite has to do, from assignment and footers
     choose                   the ways of a job, and which one is taken
     drop_job                 the way `drop`: a whole job whose rows have all expired
+    live_rows                an analysis: what is live of each file, by the columns that tell it
     stitch_job               the way `stitch`: a whole job is copied as row groups
     merge/                   the way `merge`: ranges, tasks, joining
     kernel/                  the merge of one range: keys, steps, winners

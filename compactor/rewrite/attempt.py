@@ -7,11 +7,14 @@ committed here. If anything fails, the outputs are deleted before the error is r
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 from common.clock import SystemClock
-from common.errors import AttemptCancelledError
+from common.errors import AttemptCancelledError, RewriteError
 from common.model.file import DataFile
+from common.model.job import JobAction
+from common.model.outcome import RowCounts, Statistics
 from common.rows.row_facts import RowFacts, data_file_of
 from common.rows.rules import RowRules
 from common.wire import Assignment
@@ -20,6 +23,7 @@ from compactor.rewrite.attempt_folder import attempt_folder, read_change_counts,
 from compactor.rewrite.choose import Way, count_passes, rewrite_with_spark
 from compactor.rewrite.drop_job import drop_whole
 from compactor.rewrite.file_io import delete_file, table_location
+from compactor.rewrite.live_rows import count_live
 from compactor.rewrite.plan.memory_budget import (
     LIMIT_SETTING,
     SCRATCH_SETTING,
@@ -27,6 +31,7 @@ from compactor.rewrite.plan.memory_budget import (
     TASK_SETTING,
 )
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
+from compactor.rewrite.spark_tasks import run_tasks
 from compactor.rewrite.stitch_job import stitch_plan
 from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import Allowance
@@ -57,6 +62,8 @@ def rewrite(
         RewriteError: It failed or was cancelled; no output is left.
         UnavailableError: The storage does not answer.
     """
+    if assignment.job.action == JobAction.ANALYZE:
+        return _analyze(spark, assignment, progress, cancelled, attach)
     clock = SystemClock()
     begun_s = clock.now_s()
     with attempt_folder(_scratch(spark)) as folder:
@@ -91,6 +98,45 @@ def rewrite(
             "verify": clock.now_s() - written_s,
         },
     )
+
+
+def _analyze(
+    spark: Any,
+    assignment: Assignment,
+    progress: OnProgress,
+    cancelled: Callable[[], bool],
+    attach: Callable[[Allowance], None],
+) -> RewriteResult:
+    """Count what is live of the files of a tablet; arguments and errors as of `rewrite`."""
+    clock = SystemClock()
+    begun_s = clock.now_s()
+    if not assignment.analyzed:
+        raise RewriteError("an analysis came without files, expected those of its tablet")
+    read = replace(
+        assignment,
+        inputs=assignment.analyzed,
+        # The plan has a place for outputs, of which there are none.
+        reservation=replace(assignment.reservation, outputs_max=1),
+    )
+    with attempt_folder(_scratch(spark)) as folder:
+        allowance = Allowance.create(folder, assignment.grant_bytes_s)
+        attach(allowance)
+        with _ProgressReporter(progress, read, allowance, folder) as reporter:
+            plan = make_plan(read, folder, _task_memory(spark), reporter.step)
+            _raise_if_cancelled(cancelled)
+            reporter.rewriting(plan)
+            found = count_live(plan, read.inputs, partial(run_tasks, spark, plan))
+            _raise_if_cancelled(cancelled)
+            allowance.settle()
+            reporter.done(plan.inputs.rows)
+    statistics = Statistics(
+        files=found.files,
+        tablet_version=assignment.tablet_version,
+        rows=plan.inputs.rows,
+        read_bytes=found.read_bytes,
+        elapsed_s=clock.now_s() - begun_s,
+    )
+    return RewriteResult(outputs=(), counts=RowCounts(), kernel="analyze", statistics=statistics)
 
 
 def _rewritten(spark: Any, plan: RewritePlan, assignment: Assignment) -> tuple[TaskResult, Way]:

@@ -9,6 +9,7 @@ from common.coordinator_calls import CompactorCalls
 from common.errors import ConfigError, EngineDiedError, UnavailableError
 from common.ids import IdSource
 from common.metadata.ports import TabletStore
+from common.model.job import JobAction
 from common.model.outcome import AttemptEnd
 from common.settings import DEFAULT_GROUP, CompactorSettings
 from common.telemetry import Log
@@ -273,6 +274,7 @@ class CompactorService:
             group=self._group,
             node=self._node,
             wait_max_s=self._settings.take_wait_max_s,
+            actions=(JobAction.ANALYZE.value,),
         )
 
     async def _start_engine(self) -> None:

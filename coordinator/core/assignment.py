@@ -5,10 +5,11 @@ store has said yes. A take has one reservation in flight at most, and is answere
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from common.model.job import Job
+from common.model.job import PLANNED_ACTIONS, Job, JobAction
 from common.model.outcome import AttemptEnd
 from common.model.request import Request, TransformKind
 from common.model.service_paths import SERVICE_FOLDER
@@ -53,6 +54,8 @@ def saturated_tables(cluster: ClusterState) -> frozenset[str]:
 
 TAKER_LEFT = "the taker left"
 """Cause of an attempt that was never handed out, because its take was given up."""
+UNKNOWN_ACTION_PAUSE_S = 10.0
+"""Until a job is queued again that no compactor knows which waits."""
 HELD_JOBS_MAX = 64
 """How many paused jobs of a group one turn passes over."""
 
@@ -95,24 +98,37 @@ def answer_nothing(cluster: ClusterState, take: str) -> list[Action]:
 
 def _hand_out_group(cluster: ClusterState, group: str, now_s: float) -> list[Action]:
     actions: list[Action] = []
-    for take in cluster.takes.waiting(group):
-        if cluster.retry.compactor(take.compactor, now_s) is not None:
-            continue
-        job = None if cluster.capacity.full(group) else _next_job(cluster, group, now_s)
+    free = [
+        take
+        for take in cluster.takes.waiting(group)
+        if cluster.retry.compactor(take.compactor, now_s) is None
+    ]
+    while free and not cluster.capacity.full(group):
+        job = _next_job(cluster, group, free, now_s)
         if job is None:
             break
+        take = next(each for each in free if _knows(each, job))
+        free.remove(take)
         cluster.takes.reserve(take, job)
         cluster.capacity.enter(take.take, group, job.input_bytes)
         actions.append(do.Reserve(take=take.take, job=job, compactor=take.compactor))
     return actions
 
 
-def _next_job(cluster: ClusterState, group: str, now_s: float) -> Job | None:
+def _knows(take: Take, job: Job) -> bool:
+    """Return whether a compactor knows what a job does: one of an older release may not."""
+    return job.action in PLANNED_ACTIONS or job.action in take.actions
+
+
+def _next_job(cluster: ClusterState, group: str, free: Sequence[Take], now_s: float) -> Job | None:
     """Take the next job that nothing holds back; the others are planned again later."""
     for _ in range(HELD_JOBS_MAX):
         job = cluster.backfill.take(group, saturated_tables(cluster))
         if job is None:
             return None
+        if not any(_knows(take, job) for take in free):
+            cluster.replan_timers.set(job.tablet, now_s + UNKNOWN_ACTION_PAUSE_S)
+            continue
         pause = cluster.retry.pause_of(job, now_s)
         if pause is None:
             return job
@@ -139,6 +155,7 @@ def _take_asked(cluster: ClusterState, request: TakeRequest, now_s: float) -> li
         incarnation=request.incarnation,
         group=request.group,
         since_s=now_s,
+        actions=request.actions,
     )
     waits = cluster.takes.wait(take)
     return actions if waits else actions + answer_nothing(cluster, request.take)
@@ -287,6 +304,7 @@ def compose_assignment(
         request: For kind USER: the request that the job is of. Without it, the job fails.
     """
     held, record = frozenset(reservation.inputs), tablet.record
+    analyzes = job.action == JobAction.ANALYZE
     outside = tuple(
         OutsideFile(
             path=file.path,
@@ -295,7 +313,7 @@ def compose_assignment(
             version_min=file.version_min,
         )
         for path, file in sorted(tablet.files.items())
-        if path not in held
+        if path not in held and not analyzes
     )
     return Assignment(
         job=job,
@@ -308,4 +326,8 @@ def compose_assignment(
         purge=tablet.purge,
         request=request,
         halvings=record.halvings if record.halved_job == job.id else 0,
+        analyzed=tuple(file for _, file in sorted(tablet.files.items()) if not file.open)
+        if analyzes
+        else (),
+        tablet_version=record.version if analyzes else 0,
     )

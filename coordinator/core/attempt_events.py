@@ -7,6 +7,7 @@ reserved, and the tablet is planned again. `compactor_events` ends attempts thro
 from dataclasses import replace
 from typing import assert_never
 
+from common.model.job import analysis_id
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Reservation, TabletId
 from common.wire import AttemptProgress, AttemptReport
@@ -277,6 +278,8 @@ def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list
         cluster.counters.committed_bytes[known.group] += known.input_bytes
         cluster.retry.note_success(known.compactor, known.tablet, known.inputs)
         cluster.crashes.forget(known.tablet, known.inputs)
+        if known.job_id == analysis_id(known.tablet):
+            cluster.wanted_analyses.pop(known.tablet)
     return [do.Replan(tablet=known.tablet)]
 
 

@@ -95,7 +95,7 @@ class Counters:
 class ClusterState:
     """The coordinator's whole memory."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - every part of the memory, one after the other
         self, limits: Limits, groups: Collection[str] = (), scaled: Collection[str] = ()
     ) -> None:
         self.limits = limits
@@ -123,6 +123,9 @@ class ClusterState:
         self.backfill = Backfill(self.queues, self.capacity)
         self.grants = Grants(limits)
         self.backlogs = Backlogs()
+        self.wanted_analyses: BoundedMap[TabletId, str] = BoundedMap(limits.deferrals_max)
+        """Tablets whose live bytes are to be counted, and by which group. Whoever restarts the
+        coordinator asks again."""
         self.retry = Retry(limits)
         self.crashes = CrashHistory(limits.failures_max)
         self.deferrals = Deferrals(limits.deferrals_max)

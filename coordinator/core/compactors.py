@@ -157,6 +157,8 @@ class Take:
     incarnation: str
     group: str
     since_s: float
+    actions: tuple[str, ...] = ()
+    """What it can do besides rewrites and drops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

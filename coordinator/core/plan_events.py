@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from common.metadata.changes import WriteAnalysis
-from common.model.job import Job
+from common.model.job import Job, analysis_job
 from common.model.outcome import AttemptEnd
 from common.model.table import TableState
 from common.model.tablet import Analysis, TabletId
@@ -77,13 +77,27 @@ def _queueable_jobs(
         cluster.retry.keep(event.tablet, spoken_of)
     wanted: list[Job] = []
     held: list[str] = []
-    for job in event.plan.jobs:
+    for job in (*event.plan.jobs, *_wanted_analysis(cluster, event)):
         why = _why_held(cluster, job, busy, now_s)
         if why is None:
             wanted.append(job)
         else:
             held.append(why)
     return wanted, held
+
+
+def _wanted_analysis(cluster: ClusterState, event: on.TabletPlanned) -> tuple[Job, ...]:
+    """Return the analysis that somebody has asked for, unless it is under way."""
+    group = cluster.wanted_analyses.get(event.tablet)
+    if group is None:
+        return ()
+    if not event.record.files:
+        cluster.wanted_analyses.pop(event.tablet)
+        return ()
+    job = analysis_job(event.tablet, cluster.table_name(event.tablet.table), group)
+    under_way = {each.job_id for each in cluster.attempts.of_tablet(event.tablet)}
+    under_way.update(each.job.id for each in cluster.takes.reserving_on(event.tablet))
+    return () if job.id in under_way else (job,)
 
 
 def _why_held(cluster: ClusterState, job: Job, busy: frozenset[str], now_s: float) -> str | None:
@@ -239,6 +253,7 @@ def _forget_tablet(cluster: ClusterState, tablet: TabletId) -> list[Action]:
     cluster.replan_timers.discard(tablet)
     cluster.backlogs.discard(tablet)
     cluster.last_plans.pop(tablet)
+    cluster.wanted_analyses.pop(tablet)
     cluster.retry.lift(tablet)
     for attempt in cluster.attempts.of_tablet(tablet):
         cluster.attempts.end(attempt.id, AttemptEnd.LOST)

@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 from common.errors import PluginError
 from common.model.file import DataFile
 from common.model.group import Service
-from common.model.job import Job, JobAction, Kind, Plan, PlannedJob, TabletPlan, job_id
+from common.model.job import (
+    PLANNED_ACTIONS,
+    Job,
+    JobAction,
+    Kind,
+    Plan,
+    PlannedJob,
+    TabletPlan,
+    job_id,
+)
 from common.model.keys import SPLIT_BYTES_MAX
 from common.model.table import Table, TableState
 from common.model.tablet import Selection, Tablet
@@ -152,7 +161,7 @@ def _wrong_form(job: PlannedJob, kind: Kind, groups: Sequence[str]) -> str | Non
     if job.action is JobAction.DROP and (job.cuts or job.outputs_expected > 1):
         return "drops its files, but expects outputs"
     if not _is_action(job.action):
-        return f"has action {job.action!r}, expected a JobAction: {', '.join(JobAction)}"
+        return f"has action {job.action!r}, expected a JobAction: {', '.join(PLANNED_ACTIONS)}"
     return None
 
 
@@ -167,7 +176,7 @@ def _wrong_cuts(job: PlannedJob, *, keyed: bool) -> str | None:
 
 
 def _is_action(value: object) -> bool:
-    return isinstance(value, JobAction)
+    return isinstance(value, JobAction) and value in PLANNED_ACTIONS
 
 
 def _is_whole(value: object) -> bool:

@@ -191,6 +191,10 @@ class CoordinatorState:
         """Return the ends of a table's tablets that have queued jobs."""
         return self._cluster.queues.ends_of(table)
 
+    def wants_analysis(self, tablet: TabletId) -> bool:
+        """Return whether the live bytes of a tablet are still to be counted."""
+        return tablet in self._cluster.wanted_analyses
+
     def queued_ids(self, tablet: TabletId) -> tuple[str, ...]:
         """Return the ids of a tablet's queued jobs."""
         return tuple(job.id for job in self._cluster.queues.jobs_of(tablet))
@@ -230,6 +234,9 @@ def _decide_for_operator(cluster: ClusterState, event: events.OperatorEvent) -> 
             cluster.paused_groups.pop(group, None)
         case events.LimitsSeen(limits=limits):
             cluster.grants.scopes.set_explicit(limits)
+        case events.AnalysisAsked(tablet=asked, group=group):
+            cluster.wanted_analyses.put(asked, group)
+            return [do.Replan(tablet=asked)]
         case events.QuarantineLifted(table=table, tablet=tablet):
             lifted = cluster.retry.tablets_of(table) if tablet is None else [tablet]
             for each in lifted:

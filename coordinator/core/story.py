@@ -585,6 +585,7 @@ SILENT = frozenset(
         on.CompactorGone,
         on.AttemptCancelAsked,
         on.DrainAsked,
+        on.AnalysisAsked,
         on.LimitsSeen,
         on.Ticked,
     }

@@ -5,7 +5,7 @@ Only reads `ClusterState`, and returns wire values.
 
 from itertools import islice
 
-from common.model.job import Job
+from common.model.job import Job, analysis_id
 from common.model.table import TableState
 from common.model.tablet import TabletId
 from common.units import format_bytes
@@ -248,6 +248,7 @@ def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> Exp
         *(f"{pause.reason} ({_until(pause.until_s, now_s)})" for pause in pauses),
         *_of_attempts(cluster, tablet, now_s),
         *_of_throttle(cluster, tablet),
+        *_of_analysis(cluster, tablet),
         *(() if last_plan is None else last_plan.holds),
         *_of_queue(cluster, queued),
         *_of_deferral(cluster, tablet, now_s),
@@ -273,9 +274,22 @@ def _of_table(cluster: ClusterState, tablet: TabletId) -> list[str]:
     return []
 
 
+def _of_analysis(cluster: ClusterState, tablet: TabletId) -> list[str]:
+    group = cluster.wanted_analyses.get(tablet)
+    if group is None:
+        return []
+    return [f"its live bytes are to be counted by group {group}, after all other jobs of the group"]
+
+
+def _what_runs(attempt: Attempt) -> str:
+    if attempt.job_id == analysis_id(attempt.tablet):
+        return "a count of live bytes"
+    return f"a job over {len(attempt.inputs)} files"
+
+
 def _of_attempts(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
     return [
-        f"a job over {len(attempt.inputs)} files {_STATES_TEXT[attempt.state]} {attempt.compactor}"
+        f"{_what_runs(attempt)} {_STATES_TEXT[attempt.state]} {attempt.compactor}"
         f", for {_ago(now_s - attempt.since_s)}"
         for attempt in cluster.attempts.of_tablet(tablet)
     ]

@@ -133,6 +133,10 @@ class File:
     tags: dict[str, str] = field(default_factory=dict)
     job: str | None = None
     request: str | None = None
+    live_bytes: int | None = None
+    """Bytes of rows that a reader sees or a rewrite has to keep; None: nobody has counted."""
+    measured_at_s: float | None = None
+    """As of when they were counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

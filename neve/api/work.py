@@ -91,6 +91,31 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LiveBytes:
+    """What is live in a tablet, as far as it has been counted."""
+
+    tablet: str
+    files: int
+    size_bytes: int
+    measured_files: int
+    """Files of which somebody has counted."""
+    measured_bytes: int
+    """Bytes of those files."""
+    live_bytes: int
+    """Live bytes of those files."""
+    since_s: float | None = None
+    """When the oldest of these counts was made."""
+    waiting: bool = False
+    """Whether an analysis was asked for that is not done."""
+    read_bytes: int | None = None
+    """What the last analysis has read; None: the history knows of none."""
+    elapsed_s: float | None = None
+    """How long it took."""
+    rows: int | None = None
+    """Rows that it has looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Why a tablet is as it is. `left`: path → why no job takes the file."""
 

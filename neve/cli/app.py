@@ -62,6 +62,7 @@ EXAMPLES = {
     "explain": "neve explain users",
     "plan": "neve plan users",
     "history": "neve history users --count 5",
+    "analyze": "neve analyze users --wait",
     "lift-quarantine": "neve lift-quarantine users",
     "lower-watermark": "neve lower-watermark users last",
     "compactor list": "neve compactor list",
@@ -95,7 +96,7 @@ PANELS = {
     ),
     "Control": (
         *("compactor", "group", "limits", "volume"),
-        *("lift-quarantine", "lower-watermark"),
+        *("analyze", "lift-quarantine", "lower-watermark"),
     ),
     "Repair and keep": ("fsck", "gc", "rebuild", "backup", "restore"),
 }

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from common.clock import SystemClock
 from common.errors import InputError, RequestError
-from common.units import format_bytes, format_duration
+from common.units import format_bytes, format_duration, parse_duration_s
 from neve.api import work as api
 from neve.cli.compactors import (
     register_groups,
@@ -382,6 +382,43 @@ def _rate_text(bytes_s: float | None) -> str:
 Count = Annotated[int, typer.Option(help="Number of entries at most.")]
 
 
+def render_live_bytes(
+    found: Sequence[api.LiveBytes], table: str, keys: TabletKeys
+) -> RenderableType:
+    """Return what is live in tablets.
+
+    Args:
+        found: By tablet.
+        table: Whose they are.
+        keys: Keys of its tablets.
+    """
+    return grid(
+        [
+            ("TABLET", ""),
+            ("FILES", RIGHT),
+            ("COUNTED", RIGHT),
+            ("SIZE", RIGHT),
+            ("LIVE", RIGHT),
+            ("READ", RIGHT),
+            ("TOOK", RIGHT),
+            ("SINCE", ""),
+        ],
+        [
+            (
+                shortened(keys(table, each.tablet)),
+                each.files,
+                "waits" if each.waiting else each.measured_files,
+                format_bytes(each.size_bytes),
+                f"{format_bytes(each.live_bytes)} of {format_bytes(each.measured_bytes)}",
+                None if each.read_bytes is None else format_bytes(each.read_bytes),
+                None if each.elapsed_s is None else f"{each.elapsed_s:.1f} s",
+                None if each.since_s is None else time_text(each.since_s),
+            )
+            for each in found
+        ],
+    )
+
+
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
     verb(app, "status")(status)
@@ -391,6 +428,7 @@ def register(app: typer.Typer) -> None:
     verb(app, "plan")(plan)
     verb(app, "backlog")(backlog)
     verb(app, "history")(history)
+    verb(app, "analyze")(analyze)
     verb(app, "lift-quarantine")(lift_quarantine)
     verb(app, "lower-watermark")(lower_watermark)
 
@@ -552,6 +590,29 @@ def history(session: Session, name: Name, count: Count = 20) -> None:
     """List the newest finished attempts of a table."""
     found = session.client.history(name, count)
     session.show(found, lambda: render_history(found, name, _keys(session)))
+
+
+def analyze(
+    session: Session,
+    name: Name,
+    tablet: Annotated[
+        str | None,
+        typer.Argument(
+            help="Id of the tablet, as `neve table tablets` shows it.", metavar="[TABLET]"
+        ),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until everything is counted.")] = False,
+    timeout: Annotated[
+        str, typer.Option("--timeout", help="Longest wait, such as 30s or 10m.")
+    ] = "1h",
+) -> None:
+    """Count the live bytes of files: rows that a reader sees or a rewrite has to keep.
+
+    Compactors read the columns that tell it, after all other jobs. Nothing is rewritten.
+    """
+    timeout_s = parse_duration_s(timeout, "--timeout") if wait else None
+    found = session.client.analyze(name, tablet, timeout_s=timeout_s)
+    session.show(found, lambda: render_live_bytes(found, name, _keys(session)))
 
 
 def lift_quarantine(

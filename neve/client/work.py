@@ -12,6 +12,7 @@ from neve.api.work import (
     Group,
     Job,
     Limit,
+    LiveBytes,
     LoweredWatermark,
     Plan,
     PlannedJob,
@@ -167,6 +168,46 @@ class WorkCalls(TableCalls):
     def replan(self, table: str) -> None:
         """Look at every tablet of a table anew, at once."""
         self._connection.call("POST", table_path(table, "replan"))
+
+    def analyze(
+        self, table: str, tablet: str | None = None, *, timeout_s: float | None = None
+    ) -> list[LiveBytes]:
+        """Have the live bytes of files counted, and return what is known of them.
+
+        Args:
+            table: Its name.
+            tablet: One, by its end; None: every one of the table.
+            timeout_s: Longest wait for the result; None: do not wait.
+
+        Raises:
+            UnavailableError: It was not done in time. It goes on.
+        """
+        parameters = {} if tablet is None else {"tablet": tablet}
+        self._connection.call("POST", table_path(table, "analyze"), parameters=parameters)
+        end_s = time.monotonic() + (timeout_s or 0.0)
+        while True:
+            found = self.live_bytes(table, tablet)
+            waiting = sum(each.waiting for each in found)
+            if timeout_s is None or not waiting:
+                return found
+            if time.monotonic() >= end_s:
+                raise UnavailableError(
+                    f"live bytes of table {table!r} were not counted within {timeout_s:g} s: "
+                    f"{waiting} of {len(found)} tablets wait; `neve explain {table}` says why"
+                )
+            time.sleep(REST_POLL_S)
+
+    def live_bytes(self, table: str, tablet: str | None = None) -> list[LiveBytes]:
+        """Return what is live in tablets, as far as an analysis has counted it.
+
+        Args:
+            table: Its name.
+            tablet: One, by its end; None: every one of the table.
+        """
+        parameters = {} if tablet is None else {"tablet": tablet}
+        path = table_path(table, "live-bytes")
+        answer = self._connection.call("GET", path, parameters=parameters)
+        return decode_list(LiveBytes, answer, "tablets")
 
     def lift_quarantine(self, table: str, tablet: str | None = None) -> None:
         """Plan tablets again that were set aside after repeated failures.

@@ -76,6 +76,8 @@ def file_view(file: DataFile, tablet: str, types: Sequence[KeyType]) -> api.File
         tags=dict(file.tags),
         job=file.job,
         request=file.request,
+        live_bytes=file.live_bytes,
+        measured_at_s=file.measured_at_s,
     )
 
 

@@ -16,8 +16,9 @@ from common.model.group import (
     LimitScopeKind,
     checked_limit,
 )
-from common.model.job import Job, TabletPlan
+from common.model.job import Job, TabletPlan, analysis_id
 from common.model.keys import format_key, parse_key
+from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.rows.rules import RowRules
@@ -176,6 +177,31 @@ def job_view(running: RunningAttempt) -> api.Job:
     )
 
 
+def live_bytes_view(tablet: Tablet, last: HistoryEntry | None, *, waiting: bool) -> api.LiveBytes:
+    """Return what is live in a tablet for users.
+
+    Args:
+        tablet: As stored.
+        last: Its last analysis; None: the history knows of none.
+        waiting: Whether another one was asked for.
+    """
+    files = tablet.files.values()
+    measured = [each for each in files if each.live_bytes is not None]
+    return api.LiveBytes(
+        tablet=tablet.id.text,
+        files=len(files),
+        size_bytes=sum(each.size_bytes for each in files),
+        measured_files=len(measured),
+        measured_bytes=sum(each.size_bytes for each in measured),
+        live_bytes=sum(each.live_bytes or 0 for each in measured),
+        since_s=min((each.measured_at_s or 0.0 for each in measured), default=None),
+        waiting=waiting,
+        read_bytes=None if last is None else last.bytes_in,
+        elapsed_s=None if last is None else last.ended_s - last.started_s,
+        rows=None if last is None else last.rows_in,
+    )
+
+
 def finished_view(entry: HistoryEntry) -> api.Finished:
     """Return a finished attempt for users."""
     return decode(api.Finished, as_plain(entry) | {"tablet": entry.tablet.text})
@@ -205,6 +231,8 @@ def status_view(status: CoordinatorStatus) -> api.Status:
 
 
 LIST_MAX = 10_000
+ANALYZED_TABLETS_MAX = 10_000
+"""Tablets of one call that asks for live bytes, or reads them."""
 EXPLAINED_MAX = 100
 PLANNED_TABLETS_MAX = 100_000
 STOP_WAIT_MAX_S = 86_400.0
@@ -238,6 +266,8 @@ class WorkRoutes:
         router.get("/tables/{table}/plan")(self.plan)
         router.get("/tables/{table}/history")(self.history)
         router.post("/tables/{table}/replan", status_code=202)(self.replan)
+        router.post("/tables/{table}/analyze", status_code=202)(self.analyze)
+        router.get("/tables/{table}/live-bytes")(self.live_bytes)
         router.post("/tables/{table}/lift-quarantine", status_code=202)(self.lift_quarantine)
         router.post("/tables/{table}/lower-watermark")(self.lower_watermark)
         return router
@@ -433,6 +463,65 @@ class WorkRoutes:
     async def replan(self, table: str) -> None:
         """Plan every tablet of a table again, now."""
         await self._services.coordinator.replan((await self._services.table(table)).id)
+
+    async def analyze(
+        self,
+        table: str,
+        tablet: Annotated[
+            str | None, Query(description="End of a tablet; every tablet of the table by default.")
+        ] = None,
+    ) -> dict[str, list[str]]:
+        """Have the live bytes of files counted; returns the tablets at once.
+
+        A compactor reads the columns that tell it, when no other job of its group waits. Nothing is
+        reserved or rewritten. `live-bytes` says what was found, and which tablets still wait.
+        """
+        services = self._services
+        found = await services.table(table)
+        await check_writable(services, found)
+        tablets = [each.id.text for each in await self._tablets(found, tablet)]
+        await services.coordinator.analyze(found.id, tablets)
+        return {"tablets": tablets}
+
+    async def live_bytes(
+        self,
+        table: str,
+        tablet: Annotated[
+            str | None, Query(description="End of a tablet; every tablet of the table by default.")
+        ] = None,
+    ) -> dict[str, list[api.LiveBytes]]:
+        """Return what is live in tablets, as far as it has been counted, and what that has cost."""
+        services = self._services
+        found = await services.table(table)
+        tablets = await self._tablets(found, tablet)
+        texts = [each.id.text for each in tablets]
+        waiting = set(await services.coordinator.unanalyzed(found.id, texts))
+        history = await services.store.history(found.id, LIST_MAX)
+        # Newest first, and of each tablet the newest counts.
+        last = {each.job: each for each in reversed(history) if each.end == AttemptEnd.COMMITTED}
+        return {
+            "tablets": [
+                live_bytes_view(
+                    each, last.get(analysis_id(each.id)), waiting=each.id.text in waiting
+                )
+                for each in tablets
+            ]
+        }
+
+    async def _tablets(self, table: Table, text: str | None) -> list[Tablet]:
+        """Return one tablet, or all of a table, as many as one call may be about."""
+        services, found = self._services, list[Tablet]()
+        if text is not None:
+            known = await services.store.tablet(await services.tablet(table, text))
+            return [] if known is None else [known]
+        async for page in services.pages(table):
+            found += page
+            if len(found) > ANALYZED_TABLETS_MAX:
+                raise RequestError(
+                    f"table {table.name!r} has more than {ANALYZED_TABLETS_MAX} tablets, which is "
+                    "the most for one call: name one tablet at a time"
+                )
+        return found
 
     async def lower_watermark(
         self,

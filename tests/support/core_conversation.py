@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from common.metadata.changes import WriteAnalysis
-from common.model.job import Job, Kind, TabletPlan
+from common.model.job import Job, Kind, TabletPlan, analysis_job
 from common.model.outcome import AttemptEnd, RefusalCode
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import Analysis, Record, TabletId
@@ -73,6 +73,7 @@ class Conversation:
             "step": self._step,
             "pause": lambda step: on.GroupPaused(group=step.args["group"]),
             "resume": lambda step: on.GroupResumed(group=step.args["group"]),
+            "analyze": self._analyze,
             "lift": lambda step: on.QuarantineLifted(
                 table="t", tablet=tablet(step.args["of"]) if "of" in step.args else None
             ),
@@ -178,6 +179,11 @@ class Conversation:
         self.jobs[name] = job
         return job
 
+    def _analyze(self, step: Step) -> on.Event:
+        where, group = tablet(step.args["of"]), step.args.get("group", "small")
+        self.jobs["analysis"] = analysis_job(where, "trips", group)
+        return on.AnalysisAsked(tablet=where, group=group)
+
     def _take(self, step: Step) -> on.Event:
         compactor = step.args.get("by", "c1")
         return on.TakeAsked(
@@ -186,6 +192,7 @@ class Conversation:
                 compactor=compactor,
                 incarnation=step.args.get("process", f"{compactor}.1"),
                 group=step.args.get("group", "small"),
+                actions=tuple(filter(None, step.args.get("knows", "").split(","))),
             )
         )
 

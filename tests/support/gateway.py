@@ -60,6 +60,8 @@ class FakeCoordinator:
 
     up: bool = True
     told: list[tuple[str, ...]] = field(default_factory=list)
+    analyses: list[str] = field(default_factory=list)
+    """Tablets whose live bytes are to be counted."""
     more_groups: tuple[GroupStatus, ...] = ()
     warnings: tuple[str, ...] = ()
     store_warnings: tuple[str, ...] = ()
@@ -130,6 +132,15 @@ class FakeCoordinator:
 
     async def lift_quarantine(self, table: str, tablet: str | None) -> None:
         self._hear("lift_quarantine", table, tablet)
+
+    async def analyze(self, table: str, tablets: Sequence[str]) -> None:
+        for tablet in tablets:
+            self._hear("analyze", table, tablet)
+            self.analyses.append(tablet)
+
+    async def unanalyzed(self, table: str, tablets: Sequence[str]) -> list[str]:
+        self._answers()
+        return [tablet for tablet in tablets if tablet in self.analyses]
 
     async def replan(self, table: str) -> None:
         self._hear("replan", table)

@@ -92,6 +92,8 @@ SUITES = {
     "bin-pack": ["tests/unit/coordinator/test_bin_pack_planner.py"],
     "backlogs": ["tests/unit/coordinator_core/test_backlog.py"],
     "trackers": ["tests/unit/coordinator/test_trackers.py", "tests/property/trackers"],
+    "log-segment": ["tests/unit/coordinator/test_log_segment_planner.py"],
+    "live-bytes": ["tests/unit/compactor/test_live_rows.py"],
     "new-tables": ["tests/unit/neve/test_table_settings.py"],
     "settings": [
         *(f"tests/unit/common/test_{name}.py" for name in ("config", "log_files")),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from common.model.file import DataFile
-from common.model.job import Kind
+from common.model.job import Job, Kind
 from common.spi.planner import Planner, PlanParameters, RunningJob
 from coordinator.core.planning import checked_jobs
 
@@ -74,10 +74,29 @@ def live(
         for job in jobs:
             inputs = [life.files.pop(path) for path in job.inputs]
             output = _output(f"out-{life.jobs:04}", inputs, shrink, asked, job.output_tags)
-            life.files[output.path] = output
+            for part in _parts(output, job, asked):
+                life.files[part.path] = part
             life.jobs += 1
             life.rewritten_bytes += sum(file.size_bytes for file in inputs)
         assert life.jobs <= jobs_max, f"{life.jobs} jobs and no rest: {found}"
+
+
+def _parts(output: DataFile, job: Job, asked: PlanParameters) -> list[DataFile]:
+    """Return what a job leaves: rows of a table without a key are divided among its outputs."""
+    count = len(job.cuts) + 1 if asked.keyed else max(1, job.outputs_expected)
+    count = min(count, max(1, output.rows))
+    if count == 1:
+        return [output]
+    return [
+        replace(
+            output,
+            path=f"{output.path}-{number}",
+            size_bytes=output.size_bytes // count,
+            rows=max(1, output.rows // count),
+            tombstones=0,
+        )
+        for number in range(count)
+    ]
 
 
 def _request_is_done(asked: PlanParameters) -> bool:

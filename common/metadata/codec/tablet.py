@@ -67,6 +67,8 @@ FILE = PackedLayout(
     integer_slot("live_bytes", optional=True),
     text_slot("request", optional=True),
     flag_slot("open"),
+    number_slot("measured_at_s", optional=True),
+    integer_slot("measured_version", optional=True),
     given=("path",),
     bytes_max=FILE_BYTES_MAX,
 )
@@ -101,6 +103,8 @@ _set_since = _setter("tombstones_since_s")
 _set_live = _setter("live_bytes")
 _set_request = _setter("request")
 _set_open = _setter("open")
+_set_measured_at = _setter("measured_at_s")
+_set_measured_version = _setter("measured_version")
 _set_unknown = _setter("unknown_fields")
 
 
@@ -157,7 +161,8 @@ def _quick(path: bytes, data: bytes) -> DataFile | None:
 
 def _made(name: str, row: tuple[Any, ...], unknown: tuple[Any, ...]) -> DataFile | None:
     size, rows, added, key_min, key_max, version_min, version_max, clean, job = row[:9]
-    schema, tags, time_min, time_max, tombstones, since, live, request, is_open = row[9:]
+    schema, tags, time_min, time_max, tombstones, since, live, request, is_open = row[9:18]
+    measured_at, measured_version = row[18:]
     if size < 0 or rows < 0 or tombstones < 0 or tags != _TAGS:
         return None
     file = _new(DataFile)
@@ -180,6 +185,8 @@ def _made(name: str, row: tuple[Any, ...], unknown: tuple[Any, ...]) -> DataFile
     _set_live(file, live)
     _set_request(file, request)
     _set_open(file, is_open)
+    _set_measured_at(file, measured_at)
+    _set_measured_version(file, measured_version)
     _set_unknown(file, unknown)
     return file
 

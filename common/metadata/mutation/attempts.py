@@ -64,8 +64,9 @@ from common.metadata.recent_adds import bound
 from common.metadata.store_values import AttemptOutcome
 from common.model.file import DataFile
 from common.model.job import Kind
-from common.model.outcome import AttemptEnd, DroppedRows, Refusal, RefusalCode
+from common.model.outcome import AttemptEnd, DroppedRows, Refusal, RefusalCode, Statistics
 from common.model.tablet import Bounds, Reservation, Tablet
+from common.units import format_bytes, format_count
 
 # --------------------------------------------------------------------------- Reservations and holds
 
@@ -169,6 +170,8 @@ def drop_hold(change: DropHold) -> Transaction:
 
 def commit(change: CommitAttempt) -> Transaction:
     """Return the transaction that replaces inputs by outputs. Mark: `running[t]` gone."""
+    if change.statistics is not None:
+        return _commit_statistics(change, change.statistics)
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     needs = need.attempt_entry(table, keys, change.attempt)
     needs |= Needs((), {"selection": get(keys.selection), "purge": get(keys.purge)})
@@ -192,6 +195,73 @@ def commit(change: CommitAttempt) -> Transaction:
 
     # It writes files, which a large add watches.
     return Transaction(needs, decide, table.turn)
+
+
+def _commit_statistics(change: CommitAttempt, statistics: Statistics) -> Transaction:
+    """Return the transaction that writes what is live of files. Mark: `running[t]` gone.
+
+    Files are watched: a file that changes or leaves meanwhile is read again, and one that has left
+    is passed over. Nothing else of a file is touched.
+    """
+    keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
+    paths = tuple(file.path for file in statistics.files)
+    needs = need.attempt_entry(table, keys, change.attempt)
+    if paths:
+        needs |= Needs((keys.files,), {}) | need.some_files(keys, paths)
+
+    def decide(seen: Seen) -> Decision:
+        entry = _entry(keys, change.attempt, seen)
+        if entry is None:
+            return _ended(table, change.attempt, AttemptEnd.COMMITTED, seen)
+        if entry.inputs or change.outputs:
+            return Refusal(
+                RefusalCode.OUTPUTS,
+                f"attempt {change.attempt} is an analysis, but has inputs or outputs",
+            )
+        measured = []
+        for each, data in zip(statistics.files, seen["some"] if paths else (), strict=True):
+            file = None
+            if data is not None:
+                file = unpack_file(f"{keys.files} {each.path}", each.path.encode(), data)
+            if file is not None and file.size_bytes == each.size_bytes:
+                live_bytes = min(each.live_bytes, file.size_bytes)
+                measured.append(
+                    replace(
+                        file,
+                        live_bytes=live_bytes,
+                        measured_at_s=entry.now_s,
+                        measured_version=statistics.tablet_version,
+                    )
+                )
+        history = replace(
+            history_of(change.tablet, entry, AttemptEnd.COMMITTED, seen.now_s),
+            bytes_in=statistics.read_bytes,
+            rows_in=statistics.rows,
+            reason=f"{change.reason}: {_result_text(statistics)}",
+        )
+        mark = AttemptOutcome(attempt=entry.attempt, end=AttemptEnd.COMMITTED)
+        return Write(
+            (
+                *files_written(keys, measured),
+                *attempt_ended(table, keys, entry, mark, history),
+                *tablet_changed(
+                    change.tablet, "commit", attempt=entry.attempt, counts={RUNNING: -1}
+                ),
+            )
+        )
+
+    return Transaction(needs, decide, table.turn)
+
+
+def _result_text(statistics: Statistics) -> str:
+    """Return what an analysis has found, for the history."""
+    size = sum(file.size_bytes for file in statistics.files)
+    live = sum(file.live_bytes for file in statistics.files)
+    return (
+        f"{format_count(len(statistics.files), 'file')}, {format_bytes(live)} of "
+        f"{format_bytes(size)} live; {format_bytes(statistics.read_bytes)} read in "
+        f"{statistics.elapsed_s:.1f} s"
+    )
 
 
 def release(change: ReleaseAttempt) -> Transaction:

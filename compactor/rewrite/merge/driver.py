@@ -103,7 +103,7 @@ def cut_ranges(
     total_bytes = sum(group.size_bytes for group in groups)
     count = max(merges_at_a_time, -(-total_bytes // RANGE_BYTES)) if merges_at_a_time > 1 else 1
     points = key_points(
-        groups, _sample_keys(plan, sources, largest_row_groups(groups, SAMPLED_GROUPS))
+        groups, sample_keys(plan, sources, largest_row_groups(groups, SAMPLED_GROUPS))
     )
     while True:
         found = tile_ranges(
@@ -116,7 +116,7 @@ def cut_ranges(
         count //= 2
 
 
-def _sample_keys(
+def sample_keys(
     plan: RewritePlan, sources: MergeInputs, groups: Sequence[RowGroup]
 ) -> dict[tuple[int, int], list[bytes]]:
     """Return keys at even distances of some row groups."""

@@ -5,8 +5,10 @@ A planner is asked for one tablet at a time:
     ratio         merges sets of files that are large compared with their largest
     bin_pack      fills files up to a target size and leaves files of about that size alone
     budgeted      spends a fixed number of bytes where it lowers the most overlap
+    log_segment   copies what is live in a range of segments, and frees whole segments
     size_tiered   merges files of about the same size
 
     packing       bins, gain and cost: what planners share that go by a target size
+    segments      ranges of segments, what they cost and free; pauses and periods
     tiers         buckets and picks: what planners share that go by tiers
 """

@@ -16,17 +16,20 @@ overlap them: only then may tombstones be dropped. Their outputs have the tag `p
 not rewritten for the same reason again.
 
 Fixed point: a merge has at least two inputs and one output, and a rewrite for dead rows leaves a
-tag, so a tablet of n files rests after at most 3n jobs, whatever the outputs weigh. Files whose
+tag, so a tablet of n files that are not too large rests after at most 3n jobs, whatever the outputs
+weigh. One that is too large counts as many times as it is cut. Files whose
 rows expire are rewritten besides whenever half of the time that is left of a file has expired. A
 request rests after as many, in files of at most the target: one if everything fits into one.
 
-Files above `upper_share` are left: they need jobs that cut outputs by size. Files all of whose
-rows have expired are rewritten to nothing; they will be dropped without being read.
+A file above `upper_share` is cut into files of about the target, where the table has no key: rows
+are divided by their number. Its outputs have the tag `cut=done` and are not cut again, whatever
+they weigh. Of a table with a key no metadata tells the keys that would divide a file. Files all of
+whose rows have expired are rewritten to nothing; they will be dropped without being read.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from common.model.file import DataFile, total_bytes
 from common.model.job import Kind, Plan, PlannedJob, job_priority
@@ -43,6 +46,7 @@ from coordinator.plugins.planners.packing import (
     cost_gb_hours,
     files_gained,
     first_merges,
+    parts_of,
     running_outputs,
     size_skew,
 )
@@ -88,8 +92,12 @@ def _options(settings: TableSettings | None, options: Mapping[str, object]) -> B
 # -------------------------------------------------------------------------------------- The planner
 
 
+CUT = ("cut", "done")
+"""Tag of an output that is part of a file that was too large."""
 PURGED = ("purge", "done")
 """Tag of an output that was written to drop dead rows."""
+OUTPUTS_MAX = 1000
+"""Of one job."""
 PATIENCE = 10.0
 """Where a merge reads this many times the bytes that are new to it, its files wait longer."""
 
@@ -146,6 +154,7 @@ class BinPackPlanner:
         else:
             _pack_small(work)
             _purge(work)
+            _cut_large(work)
         planned = work.planned() | work.running.paths
         left = {path: why for path, why in work.left.items() if path not in planned}
         jobs = sorted(work.jobs, key=lambda job: -job.priority)
@@ -164,6 +173,8 @@ def _pack_request(work: _Work) -> None:
         (first, *others) = files
         if others:
             _merge(work, files, "a request rewrites all")
+        elif first.request != request and not _uncut(first, work):
+            work.jobs.append(_cut_job(work, first, "a request rewrites all; "))
         elif first.path not in work.running.paths and first.request != request:
             work.jobs.append(_job(work, files, "a request rewrites all"))
         else:
@@ -193,7 +204,7 @@ def _not_small(file: DataFile, options: BinPackOptions, capacity_bytes: float) -
     size, target = format_bytes(file.size_bytes), format_bytes(options.target_bytes)
     low, high = format_bytes(int(options.lower_bytes)), format_bytes(int(options.upper_bytes))
     if file.size_bytes > options.upper_bytes:
-        return f"is {size}, above {high}, and would have to be cut: no job cuts by size yet"
+        return f"is {size}, above {high}"
     if file.size_bytes >= options.lower_bytes:
         return f"is {size}, between {low} and {high}: near the target of {target}"
     if file.size_bytes > capacity_bytes:
@@ -279,6 +290,49 @@ def _merge(work: _Work, files: Bin, why: str) -> None:
         for file in files
         if file.path not in work.left
     )
+
+
+# ---------------------------------------------------------------------------------- Too large files
+
+
+def _cut_large(work: _Work) -> None:
+    """Cut files that are too large, each by a job of its own; say why others are left."""
+    taken, capacity = work.planned(), capacity_bytes(work.parameters)
+    for file in work.parameters.candidates:
+        if file.path in taken or file.size_bytes <= work.options.upper_bytes:
+            continue
+        why = _uncut(file, work)
+        if not why and file.size_bytes > capacity:
+            why = f"more than any group takes ({format_bytes(int(capacity))})"
+        if why:
+            work.left[file.path] = f"{work.left[file.path]}, and is not cut: {why}"
+        else:
+            work.jobs.append(_cut_job(work, file, ""))
+
+
+def _uncut(file: DataFile, work: _Work) -> str:
+    """Return why a file cannot be cut into smaller ones; empty: it can."""
+    if file.size_bytes <= work.options.upper_bytes:
+        return "it is not too large"
+    if file.path in work.running.paths:
+        return "it is not there yet"
+    if work.parameters.keyed:
+        return "no metadata tells which keys would divide it"
+    if CUT in file.tags:
+        return "it was cut before"
+    return "it has one row" if file.rows == 1 else ""
+
+
+def _cut_job(work: _Work, file: DataFile, why: str) -> PlannedJob:
+    options = work.options
+    parts = parts_of(
+        file.size_bytes, options.target_bytes, options.lower_share, options.upper_share
+    )
+    # A file whose rows nobody has counted may have any number.
+    parts = max(2, min(parts, file.rows or parts, OUTPUTS_MAX))
+    high = format_bytes(int(options.upper_bytes))
+    planned = _job(work, [file], f"{why}above {high}: cut into {parts} files", tags=(CUT,))
+    return replace(planned, outputs_expected=parts)
 
 
 # ------------------------------------------------------------------------------- Files of dead rows

@@ -180,6 +180,29 @@ def first_merges(files: Sequence[DataFile], max_files: int) -> list[Bin]:
     return [ordered[ends[at] : ends[at + 1]] for at in range(merges)]
 
 
+def parts_of(
+    size_bytes: int, target_bytes: int, lower_share: float = SMALL_SHARE, upper_share: float = 1.8
+) -> int:
+    """Return into how many files about as large as the target a file is cut: Iceberg's rule.
+
+    A rest that would be a small file goes into the others, as long as they stay below half the way
+    from the target to the largest file, or a tenth above the target if that is less.
+
+    Args:
+        size_bytes: Of all rows.
+        target_bytes: Wanted of each part.
+        lower_share: Share of the target below which a part is small.
+        upper_share: Share of the target above which a file is too large.
+    """
+    whole, rest = divmod(size_bytes, target_bytes)
+    if whole == 0 or rest == 0:
+        return max(1, whole)
+    most = min(1.1, 1 + (upper_share - 1) / 2) * target_bytes
+    if rest > lower_share * target_bytes or size_bytes / whole >= most:
+        return whole + 1
+    return whole
+
+
 # ---------------------------------------------------------------------------------- Outputs to come
 
 

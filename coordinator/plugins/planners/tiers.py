@@ -87,8 +87,16 @@ class PlanDraft:
         """Whether anything is planned so far."""
         return bool(self._jobs)
 
-    def add_job(self, files: Sequence[DataFile], reason: str) -> None:
-        """Plan a rewrite of files."""
+    def add_job(
+        self,
+        files: Sequence[DataFile],
+        reason: str,
+        *,
+        outputs_expected: int = 1,
+        cuts: tuple[bytes, ...] = (),
+        output_tags: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        """Plan a rewrite of files; the rest is as in `PlannedJob`."""
         parameters = self._parameters
         total = sum(file.size_bytes for file in files)
         self._jobs.append(
@@ -103,6 +111,9 @@ class PlanDraft:
                     file_limit=self._file_limit,
                 ),
                 reason=reason,
+                outputs_expected=outputs_expected,
+                cuts=cuts,
+                output_tags=output_tags,
             )
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -114,3 +115,42 @@ def test_files_of_about_one_size_are_merged(service: Service) -> None:
     left = service.client.explain(table.name)[0].left
     assert set(left) == table.listed()
     assert all("no other file is of about its size" in why for why in left.values()), left
+
+
+def test_live_bytes_are_counted_and_the_deadest_range_is_compacted(service: Service) -> None:
+    """Eleven segments; what of them is live is counted, and the planner takes those that died."""
+    client = service.client
+    held = "segment=60KB,min_reclaim_segments=100"
+    settings = {"planner": "log-segment", "planner_options": held}
+    table = LedgerTable(client, service.folder, keyed=True, stem="segments", settings=settings)
+    parts: list[tuple[Iterable[int], int]] = [
+        (range(first, first + 1000), 1) for first in range(0, 8000, 1000)
+    ]
+    # Of the third to the fifth segment most rows are written again, of the first a few.
+    parts.append(([*range(2000, 2950), *range(3000, 3950), *range(4000, 4950)], 2))
+    parts += [(range(100), 2), (range(20_000, 21_000), 2)]
+    for keys, version in parts:
+        table.append(keyed_rows(keys, version))
+
+    def left() -> list[str]:
+        return [*client.explain(table.name)[0].left.values()]
+
+    service.wait("reasons", lambda: sum("`neve analyze`" in why for why in left()) == 10)
+    (found,) = client.analyze(table.name, timeout_s=90)
+    assert (found.measured_files, found.waiting, found.rows) == (11, False, 12_950)
+    assert found.read_bytes is not None
+    assert 0 < found.read_bytes < found.size_bytes
+    files = sorted(client.files(table.name), key=lambda file: file.added_at_s)
+    live_rows = [900, 1000, 50, 50, 50, 1000, 1000, 1000, 2850, 100, 1000]
+    assert [file.live_bytes for file in files] == [
+        file.size_bytes * live // file.rows for file, live in zip(files, live_rows, strict=True)
+    ]
+
+    client.set(table.name, settings={"planner_options": "segment=60KB"})
+    rewrites = service.wait("compaction", lambda: [each for each in table.commits() if each])
+    service.wait_until_at_rest(table)
+    table.check_rows()
+    replaced = {files[at].path for at in (2, 3, 4, 8)}
+    assert [set(inputs) for inputs in rewrites] == [replaced], "and what has replaced their rows"
+    assert len(client.files(table.name)) < len(files)
+    client.drop(table.name, delete_files=True)

@@ -14,12 +14,13 @@ from common.model.file import DataFile
 from common.model.group import Group
 from common.model.job import Kind, Plan, PriorityClass, class_of
 from common.spi.planner import RequestFacts
-from coordinator.plugins.planners.bin_pack import PURGED, BinPackPlanner
+from coordinator.plugins.planners.bin_pack import CUT, PURGED, BinPackPlanner
 from coordinator.plugins.planners.packing import (
     autocomp_choice,
     autocomp_scores,
     cost_gb_hours,
     files_gained,
+    parts_of,
     size_skew,
     small_bytes_below,
 )
@@ -32,10 +33,13 @@ HOUR_S = 3600.0
 
 def plan(sizes: dict[str, int], **given: Any) -> Plan:
     """Plan files of so many MiB with a target of 100 MiB."""
-    options = given.pop("options", {})
-    files = files_of({name: size * MIB for name, size in sizes.items()})
+    options, keyed = given.pop("options", {}), given.pop("keyed", True)
+    files = {
+        name: replace(file, rows=1000)
+        for name, file in files_of({name: size * MIB for name, size in sizes.items()}).items()
+    }
     asked = parameters(files, target_bytes=100 * MIB, **given)
-    return BinPackPlanner().plan(replace(asked, options=options))
+    return BinPackPlanner().plan(replace(asked, options=options, keyed=keyed))
 
 
 def jobs(found: Plan) -> set[frozenset[str]]:
@@ -79,7 +83,64 @@ def test_files_near_the_target_are_left() -> None:
     assert not found.jobs
     assert found.left["low"].startswith("is 75.0 MiB, between 75.0 MiB and 180.0 MiB")
     assert found.left["high"].startswith("is 180.0 MiB, between")
-    assert "above 180.0 MiB, and would have to be cut" in found.left["over"]
+    assert found.left["over"] == (
+        "is 181.0 MiB, above 180.0 MiB, and is not cut: no metadata tells which keys would divide "
+        "it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "parts"),
+    [(50, 1), (100, 1), (109, 1), (111, 2), (200, 2), (218, 2), (221, 3), (276, 3), (1001, 10)],
+)
+def test_a_file_is_cut_into_as_many_as_iceberg_cuts_it(size: int, parts: int) -> None:
+    assert parts_of(size, 100) == parts
+
+
+def test_the_largest_part_lies_half_the_way_to_what_is_too_large() -> None:
+    assert parts_of(109, 100, upper_share=1.1) == 2
+    assert parts_of(104, 100, upper_share=1.1) == 1
+
+
+def test_a_file_above_the_upper_share_is_cut_where_there_is_no_key() -> None:
+    found = plan({"over": 401, "near": 100}, keyed=False)
+    (job,) = found.jobs
+    assert (job.files, job.outputs_expected, job.cuts) == (("over",), 4, ())
+    assert job.output_tags == (CUT,)
+    assert job.reason.startswith("above 180.0 MiB: cut into 4 files; 1 file of 401.0 MiB")
+    assert "over" not in found.left
+
+
+def test_a_part_that_came_out_large_is_not_cut_again() -> None:
+    files = {
+        "part": DataFile(path="part", size_bytes=400 * MIB, rows=9, tags=(CUT,)),
+        "row": DataFile(path="row", size_bytes=400 * MIB, rows=1),
+    }
+    asked = replace(parameters(files, target_bytes=100 * MIB), keyed=False)
+    found = BinPackPlanner().plan(asked)
+    assert not found.jobs
+    assert found.left["part"].endswith("and is not cut: it was cut before")
+    assert found.left["row"].endswith("and is not cut: it has one row")
+
+
+def test_a_file_that_no_group_takes_is_not_cut() -> None:
+    found = plan({"over": 400}, keyed=False, groups=[Group(name="small", max_bytes=MIB)])
+    assert not found.jobs
+    assert found.left["over"].endswith("not cut: more than any group takes (1.0 MiB)")
+
+
+def test_a_request_cuts_what_is_too_large() -> None:
+    asked = parameters(
+        {
+            "over": DataFile(path="over", size_bytes=400 * MIB, rows=40),
+            "result": DataFile(path="result", size_bytes=400 * MIB, rows=40, request="r1"),
+        },
+        kind=Kind.USER,
+        target_bytes=100 * MIB,
+    )
+    asked = replace(asked, keyed=False, request=RequestFacts(request="r1"))
+    found = BinPackPlanner().plan(asked)
+    assert [(job.files, job.outputs_expected) for job in found.jobs] == [(("over",), 4)]
 
 
 def test_few_files_wait_and_many_do_not() -> None:

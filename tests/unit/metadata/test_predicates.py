@@ -157,9 +157,14 @@ def test_a_message_names_a_few_files_and_counts_the_others() -> None:
     )
 
 
-def test_a_job_without_inputs_is_a_programming_error() -> None:
-    with pytest.raises(AssertionError):
-        may_reserve(PLAIN, state=TableState.LIVE, kind=Kind.SYSTEM, inputs=[], request=None)
+def test_an_analysis_holds_no_file_and_needs_a_tablet_that_may_change() -> None:
+    def asked(state: TableState) -> Refusal | None:
+        return may_reserve(PLAIN, state=state, kind=Kind.SYSTEM, inputs=[], request=None)
+
+    assert asked(TableState.LIVE) is None
+    refused = asked(TableState.PAUSED)
+    assert refused is not None
+    assert refused.code == RefusalCode.PAUSED
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from coordinator.plugins.planners.bin_pack import BinPackOptions
 from coordinator.plugins.planners.budgeted import BudgetedOptions
+from coordinator.plugins.planners.log_segment import LogSegmentOptions
 from coordinator.plugins.planners.tiers import TierOptions
 from tests.support.shell import Shell
 
@@ -20,6 +21,7 @@ BLOCK = re.compile(r"```json\n(.*?)```", re.DOTALL)
 OPTIONS: dict[str, Any] = {
     "bin-pack": BinPackOptions,
     "budgeted": BudgetedOptions,
+    "log-segment": LogSegmentOptions,
     "size-tiered": TierOptions,
 }
 SETTINGS = {"budgeted": ["--set", "budget=50MB"]}
