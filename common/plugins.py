@@ -94,6 +94,7 @@ PLANNERS = ExtensionPoint(
         "budgeted": "coordinator.plugins.planners.budgeted:BudgetedPlanner",
         "ratio": "coordinator.plugins.planners.ratio:RatioPlanner",
         "size-tiered": "coordinator.plugins.planners.size_tiered:SizeTieredPlanner",
+        "time-window": "coordinator.plugins.planners.time_window:TimeWindowPlanner",
     },
 )
 DEFAULT_PLANNER = "ratio"

@@ -8,11 +8,13 @@ worth the risk.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from common.errors import PluginError
 from common.model.file import DataFile
 from common.model.group import Service
 from common.model.job import Job, JobAction, Kind, Plan, PlannedJob, TabletPlan, job_id
+from common.model.key_values import KeyType, key_type_of
 from common.model.keys import SPLIT_BYTES_MAX
 from common.model.table import Table, TableState
 from common.model.tablet import Selection, Tablet
@@ -375,6 +377,7 @@ def _plan_kind(
         now_s=now_s,
         keyed=bool(table.key),
         timed=table.time_column is not None,
+        key_types=_key_types(table),
         bounds=tablet.bounds,
     )
     plan = _ask(planner, configured.planners, parameters)
@@ -389,6 +392,16 @@ def _plan_kind(
     )
     left.update(plan.left)
     return jobs, left, plan.due_at_s
+
+
+def _key_types(table: Table) -> tuple[KeyType, ...]:
+    named = {column.name: column.type for column in table.schema} if table.key else {}
+    return _families(tuple(named[name] for name in table.key if name in named))
+
+
+@lru_cache(maxsize=1000)
+def _families(types: tuple[str, ...]) -> tuple[KeyType, ...]:
+    return tuple(key_type_of(each) for each in types)
 
 
 def _is_stuck(tablet: Tablet, parameters: PlanParameters) -> bool:
