@@ -92,6 +92,7 @@ PLANNERS = ExtensionPoint(
     {
         "bin-pack": "coordinator.plugins.planners.bin_pack:BinPackPlanner",
         "budgeted": "coordinator.plugins.planners.budgeted:BudgetedPlanner",
+        "leveled": "coordinator.plugins.planners.leveled:LeveledPlanner",
         "ratio": "coordinator.plugins.planners.ratio:RatioPlanner",
         "size-tiered": "coordinator.plugins.planners.size_tiered:SizeTieredPlanner",
         "time-window": "coordinator.plugins.planners.time_window:TimeWindowPlanner",

@@ -135,8 +135,10 @@ def _output(
     asked: PlanParameters,
     tags: tuple[tuple[str, str], ...],
 ) -> DataFile:
-    """Return all that a job leaves as one file."""
+    """Return all that a job leaves as one file. What is rewritten has known keys."""
     keys = [key for file in inputs for key in (file.key_min, file.key_max) if key is not None]
+    if asked.keyed and len(keys) < 2 * len(inputs):
+        keys += [b"\0", b"\xfe"]
     times = [at for file in inputs for at in (file.time_min_s, file.time_max_s) if at is not None]
     since = [file.tombstones_since_s for file in inputs if file.tombstones_since_s is not None]
     versions = [file.version_min for file in inputs if file.version_min is not None]
