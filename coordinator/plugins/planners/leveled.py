@@ -274,22 +274,20 @@ def _plan_levels(work: _Work) -> None:
 def _leave_all(work: _Work) -> None:
     """Say of all candidates which level they are; jobs and particular reasons come later."""
     for number, level in enumerate(work.levels):
-        size, target = format_bytes(level.size_bytes), work.options.target_bytes(number)
-        holds = f"which holds {size} of {format_bytes(int(target))}"
-        if number in {0, LEVEL_MAX}:
-            holds = f"which holds {size}"
-        for file in level.files:
-            if file.path not in work.free:
-                continue
-            was = level_of(file)
-            why = f", since it overlaps another file of level {was}" if was != number else ""
-            work.draft.leave([file], f"is in level {number}{why}, {holds}")
+        holds = f"is in level {number}, which holds {format_bytes(level.size_bytes)}"
+        if 0 < number < LEVEL_MAX:
+            holds += f" of {format_bytes(int(work.options.target_bytes(number)))}"
+        work.draft.leave(work.candidates_of(number), holds)
 
 
 def _tier_level0(work: _Work, where: str, *, alone: bool) -> None:
     """Merge files of level 0 of about one size."""
     files = work.candidates_of(0)
     pick_tiers(work.draft, files, work.options, work.parameters, alone=alone, where=where)
+    for file in files:
+        if level := level_of(file):
+            note = f"it counts as level 0, since it overlaps another file of level {level}"
+            work.draft.add_note(file, note)
 
 
 # ------------------------------------------------------------------------ From a level to the next
