@@ -49,6 +49,8 @@ from coordinator.plugins.planners.tiers import (
 
 _NAME = "planner leveled"
 LEVEL_TAG = "level"
+CUT_TAG = (LEVEL_TAG, "0")
+"""Tag of a file of level 0 that was cut, or merged, so that it fits into one job with level 1."""
 LEVEL_MAX = 8
 """There are nine levels; the last one may hold any amount."""
 OUTPUTS_MAX = 1000
@@ -237,7 +239,7 @@ class _Work:
         self, files: Sequence[DataFile], level: int, reason: str, cuts: tuple[bytes, ...] = ()
     ) -> None:
         """Plan a job whose outputs are of a level."""
-        tags = ((LEVEL_TAG, str(level)),) if level else ()
+        tags = ((LEVEL_TAG, str(level)),)
         self.draft.add_job(files, reason, tags=tags, cuts=cuts)
         self.coming.append((span_of(files), level))
         for file in files:
@@ -257,7 +259,8 @@ def _plan_levels(work: _Work) -> None:
     crowd = len(work.levels[0].files)
     if crowd > options.level0_files_max:
         where = f", in level 0, which has {crowd} files, and they are merged before others go on"
-        _tier_level0(work, where, alone=alone)
+        files = [file for file in work.candidates_of(0) if CUT_TAG not in file.tags]
+        _tier_level0(work, files, where, alone=alone)
         if work.draft.has_jobs:
             return
     for level in range(LEVEL_MAX - 1, 0, -1):
@@ -265,7 +268,7 @@ def _plan_levels(work: _Work) -> None:
     if total_bytes(work.candidates_of(0)) >= options.max_file_bytes:
         _push_level0(work)
     else:
-        _tier_level0(work, ", in level 0", alone=alone)
+        _tier_level0(work, work.candidates_of(0), ", in level 0", alone=alone)
     if not work.draft.has_jobs and alone:
         files = [*work.free.values()]
         pick_tombstones(work.draft, files, options, parameters, kept_tag=LEVEL_TAG)
@@ -280,9 +283,8 @@ def _leave_all(work: _Work) -> None:
         work.draft.leave(work.candidates_of(number), holds)
 
 
-def _tier_level0(work: _Work, where: str, *, alone: bool) -> None:
+def _tier_level0(work: _Work, files: Sequence[DataFile], where: str, *, alone: bool) -> None:
     """Merge files of level 0 of about one size."""
-    files = work.candidates_of(0)
     pick_tiers(work.draft, files, work.options, work.parameters, alone=alone, where=where)
     for file in files:
         if level := level_of(file):

@@ -259,8 +259,8 @@ def _merge_whole(work: _Work, window: float, files: Sequence[DataFile]) -> None:
         size = format_bytes(sum(file.size_bytes for file in chosen))
         draft.add_job(
             chosen,
-            f"{work.named(window)} is over: "
-            f"{'all' if whole else 'the smallest'} {format_count(len(chosen), 'file')} of {size}",
+            f"{work.named(window)} is over: {format_count(len(chosen), 'file')} of {size}, "
+            f"{'which are all of it' if whole else 'the smallest first'}",
             tags=_tags(window) if whole else (),
         )
 

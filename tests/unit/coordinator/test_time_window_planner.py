@@ -102,7 +102,7 @@ def test_a_window_before_the_newest_becomes_one_file_whatever_the_sizes() -> Non
     plan = planned(asked(*old, timed("new", TODAY_S)))
     assert sets(plan) == [["a", "b"]]
     assert plan.jobs[0].reason == (
-        "the 1d window from 1970-01-01 00:00 UTC is over: all 2 files of 4.9 GiB"
+        "the 1d window from 1970-01-01 00:00 UTC is over: 2 files of 4.9 GiB, which are all of it"
     )
     alone = planned(asked(old[0], timed("new", TODAY_S)))
     assert alone.jobs == ()
@@ -145,7 +145,7 @@ def test_a_large_window_is_merged_in_steps() -> None:
     plan = planned(asked(*old, timed("new", TODAY_S), max_files=10))
     assert sets(plan) == [["00", "01", "02"]]
     assert plan.jobs[0].output_tags == ()
-    assert "the smallest 3 files" in plan.jobs[0].reason
+    assert "3 files of 6.0 MiB, the smallest first" in plan.jobs[0].reason
     groups = [Group(name="small", max_bytes=2 * MIB)]
     capped = planned(asked(*old, timed("new", TODAY_S), groups=groups))
     assert capped.jobs == ()

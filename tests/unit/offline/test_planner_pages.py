@@ -12,7 +12,9 @@ import pytest
 
 from coordinator.plugins.planners.bin_pack import BinPackOptions
 from coordinator.plugins.planners.budgeted import BudgetedOptions
+from coordinator.plugins.planners.leveled import LeveledOptions
 from coordinator.plugins.planners.tiers import TierOptions
+from coordinator.plugins.planners.time_window import TimeWindowOptions
 from tests.support.shell import Shell
 
 PAGES = Path(__file__).parents[3] / "docs" / "planners"
@@ -20,9 +22,11 @@ BLOCK = re.compile(r"```json\n(.*?)```", re.DOTALL)
 OPTIONS: dict[str, Any] = {
     "bin-pack": BinPackOptions,
     "budgeted": BudgetedOptions,
+    "leveled": LeveledOptions,
     "size-tiered": TierOptions,
+    "time-window": TimeWindowOptions,
 }
-SETTINGS = {"budgeted": ["--set", "budget=50MB"]}
+SETTINGS = {"budgeted": ["--set", "budget=50MB"], "time-window": ["--set", "window=1h"]}
 
 
 @pytest.mark.parametrize("planner", OPTIONS)
