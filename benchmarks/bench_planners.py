@@ -187,6 +187,10 @@ class SimulatedTablet:
 
     def commit(self, job: Job) -> int:
         """Do a job; return the bytes that it wrote."""
+        if job.action == JobAction.MOVE:
+            for path in job.inputs:
+                self.files[path] = replace(self.files[path], tags=job.output_tags)
+            return 0
         inputs = [self.rows.pop(path) for path in job.inputs]
         outside = [self.files[path] for path in self.files.keys() - set(job.inputs)]
         for path in job.inputs:

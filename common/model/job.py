@@ -30,6 +30,9 @@ class JobAction(StrEnum):
     DROP = "drop"
     """All rows have expired, as metadata tells: no row is read, and nothing is written. Where
     footers leave a doubt it is rewritten after all."""
+    MOVE = "move"
+    """Files stay where they are, and their tags change: they get those of the job's outputs. A
+    release before, which does not know it, rewrites them to outputs with these tags."""
 
 
 @readable_across_releases
@@ -68,8 +71,8 @@ class Job:
 
     @property
     def cost_bytes(self) -> int:
-        """Bytes in plus bytes out, the latter taken to be as many; a drop reads footers only."""
-        return 0 if self.action == JobAction.DROP else 2 * self.input_bytes
+        """Bytes in plus bytes out, the latter taken to be as many; none where no row is read."""
+        return 0 if self.action in {JobAction.DROP, JobAction.MOVE} else 2 * self.input_bytes
 
 
 def job_id(
@@ -78,8 +81,19 @@ def job_id(
     request: str | None,
     inputs: tuple[str, ...],
     cuts: tuple[bytes, ...] = (),
+    *,
+    moves: tuple[tuple[str, str], ...] = (),
 ) -> str:
-    """Return the id of the job that would do exactly this."""
+    """Return the id of the job that would do exactly this.
+
+    Args:
+        tablet: Where.
+        kind: Who wants it.
+        request: Of whom, if a user wants it.
+        inputs: Paths, in any order.
+        cuts: Keys after which another output begins.
+        moves: The tags that files get, if nothing is rewritten.
+    """
     parts: list[str | bytes] = [
         tablet.table,
         tablet.end,
@@ -87,7 +101,10 @@ def job_id(
         request or "",
         *sorted(inputs),
     ]
-    return "job-" + digest([*parts, "cuts", *cuts])
+    parts += ["cuts", *cuts]
+    if moves:
+        parts += ["move", *(word for tag in moves for word in tag)]
+    return "job-" + digest(parts)
 
 
 # ---- Priorities

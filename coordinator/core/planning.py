@@ -17,7 +17,7 @@ from common.model.job import Job, JobAction, Kind, Plan, PlannedJob, TabletPlan,
 from common.model.key_values import KeyType, key_type_of
 from common.model.keys import SPLIT_BYTES_MAX
 from common.model.table import Table, TableState
-from common.model.tablet import Selection, Tablet
+from common.model.tablet import Selection, Tablet, TabletId
 from common.spi.dispatcher import Dispatcher, DispatchParameters
 from common.spi.planner import Planner, PlanParameters, RequestFacts, RunningJob
 from coordinator.core.requests.automatic import AUTOMATIC_PREFIX
@@ -79,11 +79,16 @@ def checked_jobs(planner: str, plan: Plan, parameters: PlanParameters) -> tuple[
     if problem is not None:
         raise PluginError(f"planner {planner}, tablet {parameters.tablet}: {problem}")
     request = None if parameters.request is None else parameters.request.request
-    ids = [job_id(parameters.tablet, job.kind, request, job.files, job.cuts) for job in plan.jobs]
+    ids = [_id_of(job, parameters.tablet, request) for job in plan.jobs]
     return tuple(
         _job(job, own, tuple(ids[at] for at in job.depends_on), parameters, request)
         for own, job in zip(ids, plan.jobs, strict=True)
     )
+
+
+def _id_of(job: PlannedJob, tablet: TabletId, request: str | None) -> str:
+    moves = job.output_tags if job.action is JobAction.MOVE else ()
+    return job_id(tablet, job.kind, request, job.files, job.cuts, moves=moves)
 
 
 def _job(
@@ -149,10 +154,27 @@ def _wrong_form(job: PlannedJob, kind: Kind, groups: Sequence[str]) -> str | Non
         return "has no reason, expected a sentence"
     if not 0 <= job.outputs_expected <= OUTPUTS_MAX:
         return f"expects {job.outputs_expected} outputs, expected 0 to {OUTPUTS_MAX}"
+    return _wrong_action(job)
+
+
+def _wrong_action(job: PlannedJob) -> str | None:
     if job.action is JobAction.DROP and (job.cuts or job.outputs_expected > 1):
         return "drops its files, but expects outputs"
+    if job.action is JobAction.MOVE:
+        return _wrong_move(job)
     if not _is_action(job.action):
         return f"has action {job.action!r}, expected a JobAction: {', '.join(JobAction)}"
+    return None
+
+
+def _wrong_move(job: PlannedJob) -> str | None:
+    """Return why files cannot be moved like this; each has to come out as it would by a rewrite."""
+    if job.kind is Kind.USER:
+        return "moves files of a request, expected a rewrite: its results are files that it wrote"
+    if job.cuts or job.outputs_expected != 1:
+        return "moves its files, but expects outputs"
+    if not job.output_tags:
+        return "moves its files, but names no tag (output_tags) that they get"
     return None
 
 

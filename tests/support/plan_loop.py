@@ -41,6 +41,7 @@ def live(
     jobs_max: int,
     until_s: float | None = None,
     drops_prove_right: bool = False,
+    moves_are_rewrites: bool = False,
 ) -> Life:
     """Plan and commit until nothing is wanted; assert that every plan is sound.
 
@@ -52,6 +53,7 @@ def live(
         jobs_max: More are a planner that runs in circles.
         until_s: Let time pass until then, whenever the planner asks for it.
         drops_prove_right: Let drops leave nothing; otherwise each ends as a rewrite of all rows.
+        moves_are_rewrites: Let compactors be of a release that does not know moves.
     """
     life = Life(files=dict(given.files), now_s=given.now_s)
     while True:
@@ -75,7 +77,9 @@ def live(
             continue
         for job in jobs:
             inputs = [life.files.pop(path) for path in job.inputs]
-            if not (drops_prove_right and job.action == JobAction.DROP):
+            if job.action == JobAction.MOVE and not moves_are_rewrites:
+                life.files.update((file.path, _moved(file, job)) for file in inputs)
+            elif not (drops_prove_right and job.action == JobAction.DROP):
                 outputs = _outputs(f"out-{life.jobs:04}", inputs, shrink, asked, job)
                 life.files.update((file.path, file) for file in outputs)
             life.jobs += 1
@@ -88,6 +92,11 @@ def _request_is_done(asked: PlanParameters) -> bool:
     own = None if asked.request is None else asked.request.request
     files = [*asked.files.values()]
     return asked.kind is Kind.USER and len(files) == 1 and files[0].request == own
+
+
+def _moved(file: DataFile, job: Job) -> DataFile:
+    named = dict(job.output_tags)
+    return replace(file, tags=(*(t for t in file.tags if t[0] not in named), *job.output_tags))
 
 
 def _outputs(

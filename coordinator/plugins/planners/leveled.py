@@ -14,12 +14,14 @@ time:
 * All levels that are too large get jobs at once, as many as it takes, where keys are apart.
 * A row wins by its version, whatever its level. So part of level 0 may go on while older files
   stay, and a file that overlaps another of its level, for whatever reason, counts as level 0.
+* A file that overlaps nothing in the next level moves: nothing is read, only its tag changes.
 * No job has more than `max_files` inputs. A file that overlaps too many of the next level is first
   cut, where those are cut, into files that do not.
 
 Fixed point: each job either moves rows to a higher level, or cuts a file that overlaps too many
-others into files that do not, or makes fewer files of level 0. There are nine levels, and outputs
-of a job never overlap other files of their level. A request ends in files that do not overlap.
+others into files that do not, or makes fewer files of level 0, or moves what overlaps others of its
+level to level 0. There are nine levels, and outputs of a job never overlap other files of their
+level. A request ends in files that do not overlap.
 """
 
 import math
@@ -29,7 +31,7 @@ from dataclasses import dataclass, field
 
 from common.errors import ConfigError
 from common.model.file import DataFile, total_bytes
-from common.model.job import Kind, Plan
+from common.model.job import JobAction, Kind, Plan
 from common.model.table import TableSettings
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
@@ -235,12 +237,21 @@ class _Work:
         """Return the files of a level that are free."""
         return [file for file in self.levels[level].files if file.path in self.free]
 
+    def move(self, files: Sequence[DataFile], level: int, reason: str) -> None:
+        """Plan a job by which files become those of another level, and stay as they are."""
+        self.rewrite(files, level, reason, action=JobAction.MOVE)
+
     def rewrite(
-        self, files: Sequence[DataFile], level: int, reason: str, cuts: tuple[bytes, ...] = ()
+        self,
+        files: Sequence[DataFile],
+        level: int,
+        reason: str,
+        cuts: tuple[bytes, ...] = (),
+        action: JobAction = JobAction.REWRITE,
     ) -> None:
         """Plan a job whose outputs are of a level."""
         tags = ((LEVEL_TAG, str(level)),)
-        self.draft.add_job(files, reason, tags=tags, cuts=cuts)
+        self.draft.add_job(files, reason, tags=tags, cuts=cuts, action=action)
         self.coming.append((span_of(files), level))
         for file in files:
             self.free.pop(file.path, None)
@@ -263,6 +274,7 @@ def _plan_levels(work: _Work) -> None:
         _tier_level0(work, files, where, alone=alone)
         if work.draft.has_jobs:
             return
+    _settle(work)
     for level in range(LEVEL_MAX - 1, 0, -1):
         _push_level(work, level)
     if total_bytes(work.candidates_of(0)) >= options.max_file_bytes:
@@ -286,10 +298,16 @@ def _leave_all(work: _Work) -> None:
 def _tier_level0(work: _Work, files: Sequence[DataFile], where: str, *, alone: bool) -> None:
     """Merge files of level 0 of about one size."""
     pick_tiers(work.draft, files, work.options, work.parameters, alone=alone, where=where)
-    for file in files:
-        if level := level_of(file):
-            note = f"it counts as level 0, since it overlaps another file of level {level}"
-            work.draft.add_note(file, note)
+
+
+def _settle(work: _Work) -> None:
+    """Have files that overlap others of their level become what they count as: level 0."""
+    files = [file for file in work.candidates_of(0) if level_of(file)]
+    for start in range(0, len(files), work.options.max_files):
+        some = files[start : start + work.options.max_files]
+        levels = " and ".join(sorted({str(level_of(file)) for file in some}))
+        count = format_count(len(some), "file")
+        work.move(some, 0, f"{count} of level {levels} to level 0, since others there overlap them")
 
 
 # ------------------------------------------------------------------------ From a level to the next
@@ -380,10 +398,31 @@ def _with_neighbours(work: _Work, push: _Push, level: int) -> _Push:
 
 def _push(work: _Work, push: _Push, level: int, why: str) -> None:
     count, size = format_count(len(push.files), "file"), format_bytes(total_bytes(push.files))
+    if _can_move(work, push, level):
+        what = f"{why}: {count} of {size} to level {level + 1}, which has nothing at its keys"
+        work.move(push.files, level + 1, what)
+        return
     onto = format_bytes(total_bytes(push.overlapped))
     beside = format_count(len(push.overlapped), "file")
     reason = f"{why}: {count} of {size} to level {level + 1}, onto {beside} of {onto} there"
     work.rewrite(push.inputs, level + 1, reason, work.cuts(push.inputs))
+
+
+MOVED_MAX = 1.5
+"""Of the size of a file: a larger one is rewritten, since it is to be cut."""
+MOVED_MIN = 0.5
+"""Of the size of a file: a smaller one of level 0 is not moved, since nothing would merge it."""
+
+
+def _can_move(work: _Work, push: _Push, level: int) -> bool:
+    """Return whether files may become those of the next level as they are."""
+    size = work.options.max_file_bytes
+    if push.overlapped or any(file.size_bytes > MOVED_MAX * size for file in push.files):
+        return False
+    if level > 0:
+        return True
+    (first, *others) = push.files
+    return not others and first.size_bytes >= MOVED_MIN * size and first.key_min is not None
 
 
 def _cut_apart(work: _Work, files: Sequence[DataFile], level: int) -> bool:

@@ -78,13 +78,24 @@ def overlaps(files: list[DataFile]) -> int:
     return len([f for f in levels_of(files)[0].files if level_of(f) and f.key_min is not None])
 
 
-@given(asked=tablets(), shrink=st.sampled_from(LITTLE_GROWTH))
+@given(asked=tablets(), shrink=st.sampled_from(LITTLE_GROWTH), older=st.booleans())
 @settings(max_examples=300, deadline=None, print_blob=True)
-def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Shrink) -> None:
+def test_planning_and_committing_comes_to_rest(
+    asked: PlanParameters, shrink: Shrink, older: bool
+) -> None:
     before = overlaps([*asked.files.values()])
-    life = live("leveled", LeveledPlanner(), asked, shrink=shrink, jobs_max=40 * len(asked.files))
+    life = live(
+        "leveled",
+        LeveledPlanner(),
+        asked,
+        shrink=shrink,
+        jobs_max=40 * len(asked.files),
+        moves_are_rewrites=older,
+    )
     files = [*life.files.values()]
     assert overlaps(files) <= before, "jobs have made files of one level overlap"
+    if asked.kind is Kind.SYSTEM:
+        assert overlaps(files) == 0, "what overlaps others of its level becomes level 0"
     if asked.kind is Kind.USER:
         assert all(file.request == "r1" for file in files)
         spans = sorted(span_of([file]) for file in files)
@@ -96,7 +107,8 @@ def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Sh
 def test_at_rest_no_level_holds_more_than_it_may(asked: PlanParameters) -> None:
     asked = replace(asked, kind=Kind.SYSTEM, request=None, groups=(Group(name="any"),))
     life = live("leveled", LeveledPlanner(), asked, jobs_max=40 * len(asked.files))
-    fan_out, target = int(asked.options.get("fan_out", 10)), asked.settings.target_bytes
+    fan_out, target = asked.options.get("fan_out", 10), asked.settings.target_bytes
+    assert isinstance(fan_out, int)
     levels = levels_of(life.files.values())
     for number, level in enumerate(levels[1:-1], 1):
         assert level.size_bytes / (target * fan_out**number) <= 1.001

@@ -12,7 +12,7 @@ import pytest
 from common.errors import ConfigError
 from common.model.file import DataFile
 from common.model.group import Group
-from common.model.job import Kind, Plan
+from common.model.job import JobAction, Kind, Plan
 from common.model.key_values import KeyType
 from common.model.keys import decode_key, encode_key
 from common.spi.planner import PlanParameters, RequestFacts, RunningJob, check_table
@@ -83,11 +83,10 @@ def test_files_without_a_tag_are_level_0_and_those_that_overlap_their_level_too(
     assert {each.path for each in levels[0].files} == {"new", "odd", "unknown", "wide"}
     assert level_of(files[4]) == 8
     assert [each.path for each in levels[8].files] == ["deep"]
-    files[2] = replace(files[2], size_bytes=MIB)
-    assert planned(asked(*files, target_bytes=1000 * MIB)).left["wide"] == (
-        "no other file is of about its size (1.0 MiB), in level 0; it counts as level 0, since it "
-        "overlaps another file of level 1"
-    )
+    (job, *_) = planned(asked(*files, target_bytes=1000 * MIB)).jobs
+    assert (sorted(job.files), job.action) == (["unknown", "wide"], JobAction.MOVE)
+    assert job.output_tags == (("level", "0"),)
+    assert job.reason == ("2 files of level 1 and 2 to level 0, since others there overlap them")
 
 
 @pytest.mark.parametrize(
@@ -190,9 +189,20 @@ def test_of_a_level_that_is_too_large_those_go_that_overlap_least() -> None:
     plan = planned(asked(*ones, *twos))
     assert jobs(plan) == [(["one10"], 2)]
     assert plan.jobs[0].reason == (
-        "level 1 holds 1.1 GiB, 1.10 times its target: 1 file of 100.0 MiB to level 2, onto "
-        "0 files of 0 B there"
+        "level 1 holds 1.1 GiB, 1.10 times its target: 1 file of 100.0 MiB to level 2, which has "
+        "nothing at its keys"
     )
+    assert plan.jobs[0].action is JobAction.MOVE
+
+
+def test_files_move_only_where_they_need_no_rewrite() -> None:
+    (large,) = planned(asked(file("one", 0, 1000, 1, size=1200 * MIB))).jobs
+    assert (large.action, large.outputs_expected) == (JobAction.REWRITE, 12)
+    (alone,) = planned(asked(file("a", 0, 99, size=110 * MIB))).jobs
+    assert (alone.action, jobs(Plan(jobs=(alone,)))) == (JobAction.MOVE, [(["a"], 1)])
+    small = [file(f"n{at}", at, at, size=40 * MIB) for at in range(3)]
+    (merged,) = planned(asked(*small)).jobs
+    assert (merged.action, len(merged.files)) == (JobAction.REWRITE, 3)
 
 
 def test_neighbours_go_along_for_nothing() -> None:
