@@ -21,8 +21,8 @@ from common.errors import (
 from common.metadata.changes import (
     Applied,
     CommitAttempt,
-    RetagFiles,
     Refused,
+    RetagFiles,
     Unknown,
 )
 from common.metadata.ports import TabletStore

@@ -10,9 +10,9 @@ from common.metadata.changes import (
     Applied,
     CommitAttempt,
     DropHold,
-    RetagFiles,
     ReleaseAttempt,
     ReserveFiles,
+    RetagFiles,
 )
 from common.metadata.codec.layout import pack
 from common.metadata.codec.table import SETTINGS, unpack_settings
