@@ -90,6 +90,14 @@ SUITES = {
     "budgeted": ["tests/unit/coordinator/test_budgeted_planner.py"],
     "size-tiered": ["tests/unit/coordinator/test_size_tiered_planner.py"],
     "bin-pack": ["tests/unit/coordinator/test_bin_pack_planner.py"],
+    "time-window": ["tests/unit/coordinator/test_time_window_planner.py"],
+    "leveled": [
+        f"tests/unit/coordinator/test_{name}.py" for name in ("leveled_planner", "key_cuts")
+    ],
+    "moves": [
+        *("tests/contract/test_moves.py", "tests/unit/compactor/test_attempt.py"),
+        *("tests/unit/coordinator/test_planning.py", "-k", "not redis and not cluster"),
+    ],
     "new-tables": ["tests/unit/neve/test_table_settings.py"],
     "settings": [
         *(f"tests/unit/common/test_{name}.py" for name in ("config", "log_files")),

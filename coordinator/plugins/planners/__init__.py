@@ -6,7 +6,10 @@ A planner is asked for one tablet at a time:
     bin_pack      fills files up to a target size and leaves files of about that size alone
     budgeted      spends a fixed number of bytes where it lowers the most overlap
     size_tiered   merges files of about the same size
+    time_window   merges the files of each window of time to one, and drops what has expired
+    leveled       keeps files in levels, within which they do not overlap
 
     packing       bins, gain and cost: what planners share that go by a target size
     tiers         buckets and picks: what planners share that go by tiers
+    key_cuts      keys at which outputs are cut to about the same size
 """
