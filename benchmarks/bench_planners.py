@@ -26,6 +26,8 @@ import numpy.typing as npt
 from common.errors import ConfigError, PluginError
 from common.model.file import DataFile
 from common.model.job import Job, JobAction, Kind
+from common.model.key_values import KeyType
+from common.model.keys import decode_value, encode_value
 from common.model.table import TableSettings
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.plugins import PLANNERS, load_planner
@@ -185,6 +187,10 @@ class SimulatedTablet:
 
     def commit(self, job: Job) -> int:
         """Do a job; return the bytes that it wrote."""
+        if job.action == JobAction.MOVE:
+            for path in job.inputs:
+                self.files[path] = replace(self.files[path], tags=job.output_tags)
+            return 0
         inputs = [self.rows.pop(path) for path in job.inputs]
         outside = [self.files[path] for path in self.files.keys() - set(job.inputs)]
         for path in job.inputs:
@@ -214,7 +220,7 @@ class SimulatedTablet:
 
     def _parts(self, rows: Rows, job: Job) -> Iterator[Rows]:
         if self.workload.keyed:
-            cuts = [int.from_bytes(cut[:8], "big") - (1 << 63) for cut in job.cuts]
+            cuts = np.array([decode_value(cut, KeyType.INT) for cut in job.cuts], np.int64)
             ends = [*np.searchsorted(rows.keys, cuts, side="right"), len(rows)]
         else:
             each = -(-len(rows) // max(1, job.outputs_expected)) or 1
@@ -250,7 +256,7 @@ def _columns(rows: Rows) -> tuple[Numbers, Numbers, Flags, Numbers]:
 
 
 def _bytes(value: int) -> bytes:
-    return (int(value) + (1 << 63)).to_bytes(8, "big")
+    return encode_value(int(value), KeyType.INT)
 
 
 def _holds(file: DataFile, key: bytes) -> bool:
@@ -295,7 +301,8 @@ def _rest(planner: Planner, name: str, tablet: SimulatedTablet, figures: Figures
             candidates=tuple(tablet.files.values()),
             now_s=tablet.now_s,
             keyed=tablet.workload.keyed,
-            timed=tablet.workload.ttl_s is not None,
+            timed=True,
+            key_types=(KeyType.INT,) if tablet.workload.keyed else (),
         )
         jobs = checked_jobs(name, planner.plan(asked), asked)
         if not jobs:

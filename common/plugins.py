@@ -94,8 +94,10 @@ PLANNERS = ExtensionPoint(
         "bin-pack": "coordinator.plugins.planners.bin_pack:BinPackPlanner",
         "budgeted": "coordinator.plugins.planners.budgeted:BudgetedPlanner",
         "log-segment": "coordinator.plugins.planners.log_segment:LogSegmentPlanner",
+        "leveled": "coordinator.plugins.planners.leveled:LeveledPlanner",
         "ratio": "coordinator.plugins.planners.ratio:RatioPlanner",
         "size-tiered": "coordinator.plugins.planners.size_tiered:SizeTieredPlanner",
+        "time-window": "coordinator.plugins.planners.time_window:TimeWindowPlanner",
     },
 )
 DEFAULT_PLANNER = "ratio"

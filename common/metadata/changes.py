@@ -640,6 +640,21 @@ class CommitAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetagFiles:
+    """Give the inputs of an attempt other tags, and end it: what they hold stays as it is."""
+
+    tablet: TabletId
+    attempt: str
+    tags: tuple[tuple[str, str], ...]
+    """Take the place of tags of the same names; all others stay."""
+    elapsed_s: float = 0.0
+    reason: str = ""
+    """The job's reason, for the history."""
+    inputs: tuple[str, ...] = ()
+    """Its inputs. What counts is the reservation, which must have the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseAttempt(Guarded):
     """Give a reservation up, nothing replaced."""
 
@@ -669,6 +684,7 @@ Change = (
     | AddFiles
     | ReserveFiles
     | CommitAttempt
+    | RetagFiles
     | ReleaseAttempt
     | DropHold
     | UpkeepChange

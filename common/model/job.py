@@ -33,9 +33,12 @@ class JobAction(StrEnum):
     ANALYZE = "analyze"
     """Nothing is reserved, written or replaced: the cheap columns of all files of the tablet are
     read, and what is live of each file becomes metadata. No planner may want it."""
+    MOVE = "move"
+    """Files stay where they are, and their tags change: they get those of the job's outputs. A
+    release before, which does not know it, rewrites them to outputs with these tags."""
 
 
-PLANNED_ACTIONS = (JobAction.REWRITE, JobAction.DROP)
+PLANNED_ACTIONS = (JobAction.REWRITE, JobAction.DROP, JobAction.MOVE)
 """What a planner may want."""
 
 
@@ -79,7 +82,7 @@ class Job:
         return 0 if self.action in _CHEAP else 2 * self.input_bytes
 
 
-_CHEAP = frozenset({JobAction.DROP.value, JobAction.ANALYZE.value})
+_CHEAP = frozenset({JobAction.DROP.value, JobAction.MOVE.value, JobAction.ANALYZE.value})
 
 
 def job_id(
@@ -88,8 +91,19 @@ def job_id(
     request: str | None,
     inputs: tuple[str, ...],
     cuts: tuple[bytes, ...] = (),
+    *,
+    moves: tuple[tuple[str, str], ...] = (),
 ) -> str:
-    """Return the id of the job that would do exactly this."""
+    """Return the id of the job that would do exactly this.
+
+    Args:
+        tablet: Where.
+        kind: Who wants it.
+        request: Of whom, if a user wants it.
+        inputs: Paths, in any order.
+        cuts: Keys after which another output begins.
+        moves: The tags that files get, if nothing is rewritten.
+    """
     parts: list[str | bytes] = [
         tablet.table,
         tablet.end,
@@ -97,7 +111,10 @@ def job_id(
         request or "",
         *sorted(inputs),
     ]
-    return "job-" + digest([*parts, "cuts", *cuts])
+    parts += ["cuts", *cuts]
+    if moves:
+        parts += ["move", *(word for tag in moves for word in tag)]
+    return "job-" + digest(parts)
 
 
 def analysis_id(tablet: "TabletId") -> str:

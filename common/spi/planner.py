@@ -14,6 +14,7 @@ from common.errors import CompactionError, ConfigError
 from common.model.file import DataFile
 from common.model.group import Group
 from common.model.job import Kind, Plan
+from common.model.key_values import KeyType
 from common.model.table import TableSettings
 from common.model.tablet import Bounds, TabletId
 
@@ -72,6 +73,8 @@ class PlanParameters:
     """Whether the table has a key. The outputs of jobs can be cut only where there is one."""
     timed: bool = False
     """Whether the table has a time column: `ttl_s` and the times of files mean something."""
+    key_types: tuple[KeyType, ...] = ()
+    """Families of the key columns, by which keys can be read; empty: nobody has said."""
     bounds: Bounds | None = None
     """Keys of the tablet; None: nobody has said."""
 
@@ -114,6 +117,41 @@ class DeclaredPlanner(Planner, Protocol):
             ConfigError: Names the option, its value and what is expected.
         """
         ...
+
+    def check_table(self, *, keyed: bool, timed: bool) -> None:
+        """Refuse tables that it cannot plan, when such a table chooses it.
+
+        Args:
+            keyed: Whether the table has a key.
+            timed: Whether it has a time column.
+
+        Raises:
+            ConfigError: Says what the table lacks, and what to choose instead.
+        """
+        ...
+
+
+def check_table(name: str, planner: Planner, *, keyed: bool, timed: bool) -> None:
+    """Have a planner say whether it can plan a table, if it says such things.
+
+    Args:
+        name: The planner's.
+        planner: Any; one that declares nothing takes every table.
+        keyed: Whether the table has a key.
+        timed: Whether it has a time column.
+
+    Raises:
+        ConfigError: It cannot; the message names the planner and says what to choose instead.
+    """
+    check = getattr(planner, "check_table", None)
+    if check is None:
+        return
+    try:
+        check(keyed=keyed, timed=timed)
+    except Exception as error:
+        # Whatever a plug-in raises here is its way to refuse.
+        cause = str(error) if isinstance(error, CompactionError) else repr(error)
+        raise ConfigError(f"planner {name!r}: {cause}") from error
 
 
 def check_options(name: str, planner: Planner, options: Mapping[str, object]) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from common.metadata.changes import CommitAttempt
+from common.metadata.changes import CommitAttempt, RetagFiles
 from common.wire import AttemptReport
 
 
@@ -27,7 +27,7 @@ class ApplyGrant:
 class SendCommit:
     """Ask the store to commit. Answer: one of the four Commit… events."""
 
-    commit: CommitAttempt
+    commit: CommitAttempt | RetagFiles
     delay_s: float = 0.0
 
 

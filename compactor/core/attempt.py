@@ -1,6 +1,6 @@
 """The life of one attempt on its compactor, as a state machine without I/O.
 
-    preparing → rewriting → verifying → committing → reported
+    preparing → rewriting → verifying → committing → reported        (a move commits at once)
                     │            │           │
                     └── failed, cancelled ───┴── refused, unknown
 
@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import assert_never
 
 from common.backoff import Backoff
-from common.metadata.changes import CommitAttempt
+from common.metadata.changes import CommitAttempt, RetagFiles
+from common.model.job import JobAction, Kind
 from common.model.outcome import AttemptEnd, RefusalCode, RowCounts
 from common.wire import Assignment, AttemptReport
 from compactor.core import actions as do
@@ -58,7 +59,7 @@ class AttemptStateMachine:
         self.over = False
         """Whether the coordinator has been told; nothing happens after that."""
         self._cancel: on.CancelRequested | None = None
-        self._commit: CommitAttempt | None = None
+        self._commit: CommitAttempt | RetagFiles | None = None
         self._maybe_sent = False
         self._failures = 0
         """Answers of the store that made the attempt wait."""
@@ -79,7 +80,7 @@ class AttemptStateMachine:
     @property
     def committed_bytes(self) -> tuple[int, int]:
         """Bytes of the inputs that were replaced, and of the outputs that replaced them."""
-        if self.end is not AttemptEnd.COMMITTED or self._commit is None:
+        if self.end is not AttemptEnd.COMMITTED or not isinstance(self._commit, CommitAttempt):
             return 0, 0
         if self._commit.statistics is not None:
             return 0, 0
@@ -112,7 +113,7 @@ class AttemptStateMachine:
     def _rewriting(self, event: on.RewriteEvent, now_s: float) -> list[do.Action]:
         match event:
             case on.AttemptStarted():
-                return [do.Rewrite()]
+                return self._begun(now_s)
             case on.RewriteProgressed(progress):
                 self.progress = self.progress.advanced(progress)
                 return []
@@ -128,13 +129,35 @@ class AttemptStateMachine:
             case _:
                 assert_never(event)
 
+    def _begun(self, now_s: float) -> list[do.Action]:
+        job = self.assignment.job
+        if job.action != JobAction.MOVE or job.kind is not Kind.SYSTEM:
+            return [do.Rewrite()]
+        if self._cancel is not None:
+            return self._give_up(self._cancel.end, "AttemptCancelledError", self._cancel.cause)
+        move = RetagFiles(
+            tablet=job.tablet,
+            attempt=self.id,
+            tags=job.output_tags,
+            elapsed_s=now_s - self.progress.since_s,
+            reason=job.reason,
+            inputs=self.assignment.reservation.inputs,
+        )
+        return self._committed_by(move, now_s)
+
+    def _committed_by(self, commit: CommitAttempt | RetagFiles, now_s: float) -> list[do.Action]:
+        self._commit = commit
+        self._asked_s = now_s
+        self.progress = self.progress.at(AttemptPhase.COMMITTING)
+        return [do.SendCommit(commit)]
+
     def _rewritten(self, result: RewriteResult, now_s: float) -> list[do.Action]:
         if self._cancel is not None:
             # The engine was done before it heard of the cancellation.
             return self._give_up(self._cancel.end, "AttemptCancelledError", self._cancel.cause)
         assert result.counts.balanced, (self.id, result.counts)
         job = self.assignment.job
-        self._commit = CommitAttempt(
+        commit = CommitAttempt(
             tablet=job.tablet,
             attempt=self.id,
             outputs=result.outputs,
@@ -145,9 +168,7 @@ class AttemptStateMachine:
             reason=job.reason,
             statistics=result.statistics,
         )
-        self._asked_s = now_s
-        self.progress = self.progress.at(AttemptPhase.COMMITTING)
-        return [do.SendCommit(self._commit)]
+        return self._committed_by(commit, now_s)
 
     def _rewrite_failed(self, event: on.RewriteFailed) -> list[do.Action]:
         if self._cancel is not None:
@@ -226,7 +247,9 @@ class AttemptStateMachine:
 
     def _report(self, now_s: float) -> do.SendReport:
         assert self.end is not None, self.id
-        done = self._commit if self.end is AttemptEnd.COMMITTED else None
+        done = None
+        if self.end is AttemptEnd.COMMITTED and isinstance(self._commit, CommitAttempt):
+            done = self._commit
         error_class, cause = self._error
         report = AttemptReport(
             compactor=self.assignment.reservation.compactor,

@@ -22,9 +22,11 @@ from common.metadata.changes import (
     Applied,
     CommitAttempt,
     Refused,
+    RetagFiles,
     Unknown,
 )
 from common.metadata.ports import TabletStore
+from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode
 from common.model.table import Table
 from common.telemetry import Log
@@ -192,9 +194,10 @@ class AttemptRunner:
         self._log("rewrite failed", attempt=attempt.id, error_class=name, cause=str(error))
         return on.RewriteFailed(error_class=name, cause=str(error), end=end)
 
-    async def _commit(self, table: Table, commit: CommitAttempt) -> on.Event:
+    async def _commit(self, table: Table, commit: CommitAttempt | RetagFiles) -> on.Event:
+        outputs = commit.outputs if isinstance(commit, CommitAttempt) else ()
         try:
-            confirm = partial(self._refused_without_outputs, table, commit)
+            confirm = partial(self._refused_without_outputs, table, outputs)
             outcome = await self._store.apply(commit, confirm=confirm)
         except ConflictError as error:
             return on.CommitConflicted(str(error))
@@ -213,13 +216,15 @@ class AttemptRunner:
             case _:
                 assert_never(outcome)
 
-    async def _refused_without_outputs(self, table: Table, commit: CommitAttempt) -> Refusal | None:
+    async def _refused_without_outputs(
+        self, table: Table, outputs: tuple[DataFile, ...]
+    ) -> Refusal | None:
         """Return why an attempt must not commit whose outputs are not there any more, or None.
 
         It stood still, was given up, and its outputs were deleted. Only a store that has gone back
         in time has its reservation still, and would replace the inputs by nothing.
         """
-        gone = await self._files.missing(table, tuple(file.path for file in commit.outputs))
+        gone = await self._files.missing(table, tuple(file.path for file in outputs))
         if not gone:
             return None
         reason = f"output {gone[0]} was deleted meanwhile, as of an attempt that is given up"

@@ -8,6 +8,7 @@ worth the risk.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from common.errors import PluginError
 from common.model.file import DataFile
@@ -22,9 +23,10 @@ from common.model.job import (
     TabletPlan,
     job_id,
 )
+from common.model.key_values import KeyType, key_type_of
 from common.model.keys import SPLIT_BYTES_MAX
 from common.model.table import Table, TableState
-from common.model.tablet import Selection, Tablet
+from common.model.tablet import Selection, Tablet, TabletId
 from common.spi.dispatcher import Dispatcher, DispatchParameters
 from common.spi.planner import Planner, PlanParameters, RequestFacts, RunningJob
 from common.spi.tracker import TrackerPlugin
@@ -88,11 +90,16 @@ def checked_jobs(planner: str, plan: Plan, parameters: PlanParameters) -> tuple[
     if problem is not None:
         raise PluginError(f"planner {planner}, tablet {parameters.tablet}: {problem}")
     request = None if parameters.request is None else parameters.request.request
-    ids = [job_id(parameters.tablet, job.kind, request, job.files, job.cuts) for job in plan.jobs]
+    ids = [_id_of(job, parameters.tablet, request) for job in plan.jobs]
     return tuple(
         _job(job, own, tuple(ids[at] for at in job.depends_on), parameters, request)
         for own, job in zip(ids, plan.jobs, strict=True)
     )
+
+
+def _id_of(job: PlannedJob, tablet: TabletId, request: str | None) -> str:
+    moves = job.output_tags if job.action is JobAction.MOVE else ()
+    return job_id(tablet, job.kind, request, job.files, job.cuts, moves=moves)
 
 
 def _job(
@@ -158,10 +165,27 @@ def _wrong_form(job: PlannedJob, kind: Kind, groups: Sequence[str]) -> str | Non
         return "has no reason, expected a sentence"
     if not 0 <= job.outputs_expected <= OUTPUTS_MAX:
         return f"expects {job.outputs_expected} outputs, expected 0 to {OUTPUTS_MAX}"
+    return _wrong_action(job)
+
+
+def _wrong_action(job: PlannedJob) -> str | None:
     if job.action is JobAction.DROP and (job.cuts or job.outputs_expected > 1):
         return "drops its files, but expects outputs"
+    if job.action is JobAction.MOVE:
+        return _wrong_move(job)
     if not _is_action(job.action):
         return f"has action {job.action!r}, expected a JobAction: {', '.join(PLANNED_ACTIONS)}"
+    return None
+
+
+def _wrong_move(job: PlannedJob) -> str | None:
+    """Return why files cannot be moved like this; each has to come out as it would by a rewrite."""
+    if job.kind is Kind.USER:
+        return "moves files of a request, expected a rewrite: its results are files that it wrote"
+    if job.cuts or job.outputs_expected != 1:
+        return "moves its files, but expects outputs"
+    if not job.output_tags:
+        return "moves its files, but names no tag (output_tags) that they get"
     return None
 
 
@@ -420,6 +444,7 @@ def _plan_kind(
         now_s=now_s,
         keyed=bool(table.key),
         timed=table.time_column is not None,
+        key_types=_key_types(table),
         bounds=tablet.bounds,
     )
     plan = _ask(planner, configured.planners, parameters)
@@ -434,6 +459,16 @@ def _plan_kind(
     )
     left.update(plan.left)
     return jobs, left, plan.due_at_s
+
+
+def _key_types(table: Table) -> tuple[KeyType, ...]:
+    named = {column.name: column.type for column in table.schema} if table.key else {}
+    return _families(tuple(named[name] for name in table.key if name in named))
+
+
+@lru_cache(maxsize=1000)
+def _families(types: tuple[str, ...]) -> tuple[KeyType, ...]:
+    return tuple(key_type_of(each) for each in types)
 
 
 def _is_stuck(tablet: Tablet, parameters: PlanParameters) -> bool:

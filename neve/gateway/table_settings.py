@@ -10,7 +10,7 @@ from typing import Any
 
 from common.errors import RequestError
 from common.model.group import Service
-from common.model.table import DNS_LABEL, TableSettings
+from common.model.table import DNS_LABEL, Table, TableSettings
 from common.parquet.footer_checks import (
     CODECS,
     LEVELS,
@@ -25,7 +25,7 @@ from common.plugins import (
     request_errors,
 )
 from common.spi.output import OutputConfigurer
-from common.spi.planner import check_options
+from common.spi.planner import check_options, check_table
 from common.spi.selector import Selector
 from neve.setting_values import setting_value, settings_by_name
 
@@ -166,6 +166,20 @@ def _check_planner(settings: TableSettings) -> None:
         planner = load_planner(name)
     with request_errors("setting planner_options: "):
         check_options(name, planner, options)
+
+
+def check_table_planner(table: Table) -> None:
+    """Have the planner that a table chooses say whether it can plan it.
+
+    Raises:
+        RequestError: It cannot; the message says what to choose instead.
+        PluginError: It does not load.
+    """
+    if not (name := table.settings.planner):
+        return
+    with request_errors("setting planner: "):
+        planner = load_planner(name)
+        check_table(name, planner, keyed=bool(table.key), timed=table.time_column is not None)
 
 
 def _check_plugin(

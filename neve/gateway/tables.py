@@ -40,7 +40,11 @@ from neve.gateway.services import (
     checked_label,
     parsed_tablet,
 )
-from neve.gateway.table_settings import changed_settings, settings_of_new_table
+from neve.gateway.table_settings import (
+    changed_settings,
+    check_table_planner,
+    settings_of_new_table,
+)
 from neve.recovery.location_ownership import (
     FreeSite,
     claim_site,
@@ -288,7 +292,8 @@ def check_settings(table: Table) -> None:
     """Refuse settings that ask for what a table does not have.
 
     Raises:
-        RequestError: Rows shall expire without a time, tablets that are no ranges be split.
+        RequestError: Rows shall expire without a time, tablets that are no ranges be split, or
+            a planner plan what it cannot.
     """
     if table.settings.ttl_s is not None and table.time_column is None:
         raise RequestError(
@@ -296,6 +301,7 @@ def check_settings(table: Table) -> None:
             f"table {table.name!r} has none"
         )
     _check_blooms(table)
+    check_table_planner(table)
     sizes = [name for name in ("split_bytes", "merge_bytes") if getattr(table.settings, name)]
     if sizes and not has_ranges(table):
         why = "is partitioned by " + ", ".join(table.partition_by) if table.key else "has no key"

@@ -187,8 +187,12 @@ class LedgerTable:
         check_table(self.client, self.name, open_location(self.location.as_uri()))
 
     def commits(self) -> list[tuple[str, ...]]:
-        """Return the inputs of every committed attempt, and assert that no file was one twice."""
-        done = [each for each in self.client.history(self.name) if each.end == "committed"]
+        """Return the inputs of every commit, and assert that no file was replaced twice.
+
+        An attempt that has moved its files has replaced none.
+        """
+        ended = [each for each in self.client.history(self.name) if each.end == "committed"]
+        done = [each for each in ended if each.outputs != each.inputs]
         inputs = Counter(path for each in done for path in each.inputs)
         assert not [path for path, times in inputs.items() if times > 1], done
         return [each.inputs for each in done]

@@ -94,6 +94,14 @@ SUITES = {
     "trackers": ["tests/unit/coordinator/test_trackers.py", "tests/property/trackers"],
     "log-segment": ["tests/unit/coordinator/test_log_segment_planner.py"],
     "live-bytes": ["tests/unit/compactor/test_live_rows.py"],
+    "time-window": ["tests/unit/coordinator/test_time_window_planner.py"],
+    "leveled": [
+        f"tests/unit/coordinator/test_{name}.py" for name in ("leveled_planner", "key_cuts")
+    ],
+    "moves": [
+        *("tests/contract/test_moves.py", "tests/unit/compactor/test_attempt.py"),
+        *("tests/unit/coordinator/test_planning.py", "-k", "not redis and not cluster"),
+    ],
     "new-tables": ["tests/unit/neve/test_table_settings.py"],
     "settings": [
         *(f"tests/unit/common/test_{name}.py" for name in ("config", "log_files")),

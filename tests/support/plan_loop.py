@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from common.model.file import DataFile
-from common.model.job import Job, Kind
+from common.model.job import Job, JobAction, Kind
 from common.spi.planner import Planner, PlanParameters, RunningJob
 from coordinator.core.planning import checked_jobs
 
@@ -40,6 +40,8 @@ def live(
     shrink: Shrink = lambda size: size,
     jobs_max: int,
     until_s: float | None = None,
+    drops_prove_right: bool = False,
+    moves_are_rewrites: bool = False,
 ) -> Life:
     """Plan and commit until nothing is wanted; assert that every plan is sound.
 
@@ -50,6 +52,8 @@ def live(
         shrink: Bytes of inputs → bytes of the output.
         jobs_max: More are a planner that runs in circles.
         until_s: Let time pass until then, whenever the planner asks for it.
+        drops_prove_right: Let drops leave nothing; otherwise each ends as a rewrite of all rows.
+        moves_are_rewrites: Let compactors be of a release that does not know moves.
     """
     life = Life(files=dict(given.files), now_s=given.now_s)
     while True:
@@ -73,30 +77,14 @@ def live(
             continue
         for job in jobs:
             inputs = [life.files.pop(path) for path in job.inputs]
-            output = _output(f"out-{life.jobs:04}", inputs, shrink, asked, job.output_tags)
-            for part in _parts(output, job, asked):
-                life.files[part.path] = part
+            if job.action == JobAction.MOVE and not moves_are_rewrites:
+                life.files.update((file.path, _moved(file, job)) for file in inputs)
+            elif not (drops_prove_right and job.action == JobAction.DROP):
+                outputs = _outputs(f"out-{life.jobs:04}", inputs, shrink, asked, job)
+                life.files.update((file.path, file) for file in outputs)
             life.jobs += 1
             life.rewritten_bytes += sum(file.size_bytes for file in inputs)
         assert life.jobs <= jobs_max, f"{life.jobs} jobs and no rest: {found}"
-
-
-def _parts(output: DataFile, job: Job, asked: PlanParameters) -> list[DataFile]:
-    """Return what a job leaves: rows of a table without a key are divided among its outputs."""
-    count = len(job.cuts) + 1 if asked.keyed else max(1, job.outputs_expected)
-    count = min(count, max(1, output.rows))
-    if count == 1:
-        return [output]
-    return [
-        replace(
-            output,
-            path=f"{output.path}-{number}",
-            size_bytes=output.size_bytes // count,
-            rows=max(1, output.rows // count),
-            tombstones=0,
-        )
-        for number in range(count)
-    ]
 
 
 def _request_is_done(asked: PlanParameters) -> bool:
@@ -106,23 +94,90 @@ def _request_is_done(asked: PlanParameters) -> bool:
     return asked.kind is Kind.USER and len(files) == 1 and files[0].request == own
 
 
+def _moved(file: DataFile, job: Job) -> DataFile:
+    named = dict(job.output_tags)
+    return replace(file, tags=(*(t for t in file.tags if t[0] not in named), *job.output_tags))
+
+
+def _outputs(
+    path: str, inputs: Sequence[DataFile], shrink: Shrink, asked: PlanParameters, job: Job
+) -> list[DataFile]:
+    """Return what a job leaves that drops no row: the worst case for every rule.
+
+    Rows and bytes are divided evenly among the outputs, which have keys or are of a table without.
+    """
+    whole = _output(path, inputs, shrink, asked, job.output_tags)
+    if not asked.keyed:
+        return _parts(whole, job)
+    spans = _spans(whole, job.cuts)
+    if len(spans) < 2:
+        return [whole]
+    share = 1 / len(spans)
+    return [
+        replace(
+            whole,
+            path=f"{path}-{number:03}",
+            size_bytes=int(whole.size_bytes * share),
+            rows=max(1, int(whole.rows * share)),
+            key_min=low,
+            key_max=high,
+        )
+        for number, (low, high) in enumerate(spans)
+    ]
+
+
+def _parts(whole: DataFile, job: Job) -> list[DataFile]:
+    """Return outputs of a table without a key: the same number of rows each."""
+    count = min(max(1, job.outputs_expected), max(1, whole.rows))
+    if count == 1:
+        return [whole]
+    return [
+        replace(
+            whole,
+            path=f"{whole.path}-{number}",
+            size_bytes=whole.size_bytes // count,
+            rows=max(1, whole.rows // count),
+            tombstones=0,
+        )
+        for number in range(count)
+    ]
+
+
+def _spans(whole: DataFile, cuts: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    """Return the ranges of keys of the outputs."""
+    low, high = whole.key_min, whole.key_max
+    if low is None or high is None:
+        return []
+    found = []
+    for cut in cuts:
+        if low <= cut < high:
+            found.append((low, cut))
+            low = cut + b"\0"
+    return [*found, (low, high)]
+
+
 def _output(
     path: str,
-    inputs: list[DataFile],
+    inputs: Sequence[DataFile],
     shrink: Shrink,
     asked: PlanParameters,
     tags: tuple[tuple[str, str], ...],
 ) -> DataFile:
-    """Return what a job leaves that drops no row: the worst case for every rule."""
+    """Return all that a job leaves as one file. What is rewritten has known keys."""
     keys = [key for file in inputs for key in (file.key_min, file.key_max) if key is not None]
+    if asked.keyed and len(keys) < 2 * len(inputs):
+        keys += [b"\0", b"\xfe"]
     times = [at for file in inputs for at in (file.time_min_s, file.time_max_s) if at is not None]
     since = [file.tombstones_since_s for file in inputs if file.tombstones_since_s is not None]
+    versions = [file.version_min for file in inputs if file.version_min is not None]
     return DataFile(
         path=path,
         size_bytes=shrink(sum(file.size_bytes for file in inputs)),
         rows=sum(file.rows for file in inputs),
         key_min=min(keys, default=None),
         key_max=max(keys, default=None),
+        version_min=min(versions) if len(versions) == len(inputs) else None,
+        version_max=max((file.version_max or b"" for file in inputs), default=b"") or None,
         time_min_s=min(times, default=None),
         time_max_s=max(times, default=None),
         tombstones=sum(file.tombstones for file in inputs),

@@ -1,8 +1,9 @@
-"""Reserve, commit, release, drop a hold: who may replace files, and the two ends of an attempt.
+"""Reserve, commit, retag, release, drop a hold: who may replace files, and the ends of an attempt.
 
-Commit and release both watch `running`; the attempt's entry in it is the fence.
+Commit, retag and release all watch `running`; the attempt's entry in it is the fence.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from common.metadata.changes import (
@@ -11,6 +12,7 @@ from common.metadata.changes import (
     DropHold,
     ReleaseAttempt,
     ReserveFiles,
+    RetagFiles,
 )
 from common.metadata.codec.layout import pack
 from common.metadata.codec.table import SETTINGS, unpack_settings
@@ -264,6 +266,57 @@ def _result_text(statistics: Statistics) -> str:
     )
 
 
+def retag(change: RetagFiles) -> Transaction:
+    """Return the transaction that changes tags of files. Mark: `running[t]` gone.
+
+    No file comes or goes, and none is garbage. Entries are written back with all that they say;
+    nobody else writes that of a reserved file: a repair refuses it, and disturbs `running`.
+    """
+    keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
+    needs = need.attempt_entry(table, keys, change.attempt)
+    if change.inputs:
+        needs |= need.some_files(keys, change.inputs)
+
+    def decide(seen: Seen) -> Decision:
+        entry = _entry(keys, change.attempt, seen)
+        if entry is None:
+            return _ended(table, change.attempt, AttemptEnd.COMMITTED, seen)
+        if entry.inputs != change.inputs or entry.kind is not Kind.SYSTEM:
+            own = "only the inputs of a system job, which it has reserved"
+            return Refusal(RefusalCode.OUTPUTS, f"attempt {change.attempt} may tag {own}")
+        files = _files_found(change.inputs, keys, seen)
+        if gone := sorted(set(entry.inputs) - files.keys()):
+            return Refusal(RefusalCode.FILES, f"files are gone: {', '.join(gone)}")
+        return Write(_retagged(change, entry, [files[path] for path in entry.inputs], seen.now_s))
+
+    return Transaction(needs, decide, table.turn)
+
+
+def _retagged(
+    change: RetagFiles, entry: Reservation, files: Iterable[DataFile], now_s: float
+) -> tuple[Command, ...]:
+    keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
+    given = dict(change.tags)
+    moved = [
+        replace(file, tags=(*(tag for tag in file.tags if tag[0] not in given), *change.tags))
+        for file in files
+    ]
+    history = replace(
+        history_of(change.tablet, entry, AttemptEnd.COMMITTED, now_s),
+        outputs=entry.inputs,
+        reason=change.reason,
+    )
+    mark = AttemptOutcome(attempt=entry.attempt, end=AttemptEnd.COMMITTED)
+    return (
+        *files_written(keys, moved),
+        *attempt_ended(table, keys, entry, mark, history),
+        hdel(keys.record, FAILURES, FAILURE),
+        *tablet_changed(
+            change.tablet, "commit", attempt=entry.attempt, counts=file_counts((), running=-1)
+        ),
+    )
+
+
 def release(change: ReleaseAttempt) -> Transaction:
     """Return the transaction that gives a reservation up. Mark: `running[t]` gone."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
@@ -353,7 +406,11 @@ def _refused_by_adds(
 def _files(change: CommitAttempt, keys: TabletKeys, seen: Seen) -> dict[str, DataFile]:
     if change.dropped is not None:
         return unpack_files(keys.files, seen["files"])
-    found = zip(change.inputs, seen["some"], strict=True)
+    return _files_found(change.inputs, keys, seen)
+
+
+def _files_found(paths: Iterable[str], keys: TabletKeys, seen: Seen) -> dict[str, DataFile]:
+    found = zip(paths, seen["some"], strict=True)
     return {
         path: unpack_file(f"{keys.files} {path}", path.encode(), data)
         for path, data in found

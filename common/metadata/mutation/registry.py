@@ -24,6 +24,7 @@ from common.metadata.mutation.transaction import Transaction
 BUILDERS: Mapping[type[Any], Callable[[Any], Transaction]] = {
     changes.ReserveFiles: attempts.reserve,
     changes.CommitAttempt: attempts.commit,
+    changes.RetagFiles: attempts.retag,
     changes.ReleaseAttempt: attempts.release,
     changes.DropHold: attempts.drop_hold,
     changes.CreateTable: tables.create_table,

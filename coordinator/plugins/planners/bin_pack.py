@@ -47,6 +47,7 @@ from coordinator.plugins.planners.packing import (
     files_gained,
     first_merges,
     parts_of,
+    patient_wait_s,
     running_outputs,
     size_skew,
 )
@@ -98,8 +99,6 @@ PURGED = ("purge", "done")
 """Tag of an output that was written to drop dead rows."""
 OUTPUTS_MAX = 1000
 """Of one job."""
-PATIENCE = 10.0
-"""Where a merge reads this many times the bytes that are new to it, its files wait longer."""
 
 
 @dataclass(slots=True)
@@ -274,8 +273,7 @@ def _wait(work: _Work, files: Bin, said: str) -> None:
 def _wait_s(files: Bin, max_wait_s: float) -> float:
     """Return how long a bin waits: longer where its largest file is most of it."""
     largest = max(file.size_bytes for file in files)
-    fresh = max(1, total_bytes(files) - largest)
-    return max_wait_s * max(1.0, largest / (PATIENCE * fresh))
+    return patient_wait_s(max_wait_s, largest, total_bytes(files) - largest)
 
 
 def _merge(work: _Work, files: Bin, why: str) -> None:

@@ -33,6 +33,7 @@ from common.model.table import TableSettings
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
 from common.units import format_bytes
+from coordinator.plugins.planners.key_cuts import number_after, shared_length
 from coordinator.plugins.planners.packing import (
     capacity_bytes,
     first_merges,
@@ -123,24 +124,15 @@ def _mass_between(
     mass = np.zeros(max(0, len(points) - 1))
     numbers: dict[int, npt.NDArray[np.uint64]] = {}
     for _, low, high, size_bytes in files:
-        skipped = _shared_length(low, high)
+        skipped = shared_length(low, high)
         if skipped not in numbers:
             # Within a range all keys share its prefix, so one reading serves all ranges of it.
-            numbers[skipped] = np.array([_number(key, skipped) for key in points], np.uint64)
+            numbers[skipped] = np.array([number_after(key, skipped) for key in points], np.uint64)
         first, last = place[low], place[high]
         values = numbers[skipped][first : last + 1]
         if first < last and values[-1] > values[0]:
             mass[first:last] += size_bytes * (np.diff(values) / float(values[-1] - values[0]))
     return mass
-
-
-def _shared_length(low: bytes, high: bytes) -> int:
-    pairs = enumerate(zip(low, high, strict=False))
-    return next((at for at, (one, other) in pairs if one != other), min(len(low), len(high)))
-
-
-def _number(key: bytes, skipped: int) -> int:
-    return int.from_bytes(key[skipped : skipped + 8].ljust(8, b"\0"), "big")
 
 
 def average_height(sets: Sequence[RowSet]) -> float:

@@ -608,7 +608,7 @@ class _Log:
             reason,
             outputs_expected=len(cuts) + 1 if keyed else outputs,
             cuts=cuts,
-            output_tags=(
+            tags=(
                 (POSITION, f"{min(each.position for each in segments):.3f}"),
                 RECLAIMED,
                 (SIZE, str(options.segment_bytes)),

@@ -203,6 +203,21 @@ def parts_of(
     return whole
 
 
+PATIENCE = 10.0
+"""Where a merge reads this many times the bytes that are new to it, its files wait longer."""
+
+
+def patient_wait_s(wait_s: float, old_bytes: int, fresh_bytes: int) -> float:
+    """Return how long files wait to be merged with a larger one: longer the larger that is.
+
+    Args:
+        wait_s: The wait where little is rewritten.
+        old_bytes: What is rewritten though nothing is new to it.
+        fresh_bytes: What is new.
+    """
+    return wait_s * max(1.0, old_bytes / (PATIENCE * max(1, fresh_bytes)))
+
+
 # ---------------------------------------------------------------------------------- Outputs to come
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from common.errors import ConfigError
 from common.model.file import DataFile
-from common.model.job import Kind, Plan, PlannedJob, job_priority
+from common.model.job import JobAction, Kind, Plan, PlannedJob, job_priority
 from common.rows.rules import may_hold_older_between
 from common.spi.options import of_table, option
 from common.spi.planner import PlanParameters
@@ -72,10 +72,17 @@ def check_tier_options(plugin: str, options: TierOptions) -> None:
 # --------------------------------------------------------------------------------- The plan's draft
 
 
+Tags = tuple[tuple[str, str], ...]
+
+
 class PlanDraft:
     """A plan in the making. A file has one job or one reason; what is left last counts."""
 
+    files_counted: int
+    """Files that count towards the limit, and for the priority of jobs that are added."""
+
     def __init__(self, parameters: PlanParameters, file_limit: int) -> None:
+        self.files_counted = len(parameters.files)
         self._parameters = parameters
         self._file_limit = file_limit
         self._jobs: list[PlannedJob] = []
@@ -92,11 +99,21 @@ class PlanDraft:
         files: Sequence[DataFile],
         reason: str,
         *,
-        outputs_expected: int = 1,
+        tags: Tags = (),
         cuts: tuple[bytes, ...] = (),
-        output_tags: tuple[tuple[str, str], ...] = (),
+        outputs_expected: int | None = None,
+        action: JobAction = JobAction.REWRITE,
     ) -> None:
-        """Plan a rewrite of files; the rest is as in `PlannedJob`."""
+        """Plan a job: a rewrite to one file, if nothing else is said.
+
+        Args:
+            files: Its inputs.
+            reason: A sentence that a person understands.
+            tags: Of its outputs.
+            cuts: Keys after which another output begins.
+            outputs_expected: As in `PlannedJob`; None: what action and cuts ask for.
+            action: What it does; a drop expects no output.
+        """
         parameters = self._parameters
         total = sum(file.size_bytes for file in files)
         self._jobs.append(
@@ -106,14 +123,15 @@ class PlanDraft:
                 group=parameters.group_for(total),
                 priority=job_priority(
                     parameters.kind,
-                    files_in_tablet=len(parameters.files),
+                    files_in_tablet=self.files_counted,
                     files_in_job=len(files),
                     file_limit=self._file_limit,
                 ),
                 reason=reason,
-                outputs_expected=outputs_expected,
+                outputs_expected=_outputs_expected(action, cuts, outputs_expected),
                 cuts=cuts,
-                output_tags=output_tags,
+                output_tags=tags,
+                action=action,
             )
         )
 
@@ -136,6 +154,12 @@ class PlanDraft:
         planned = {path for job in self._jobs for path in job.files}
         left = {path: why for path, why in self._left.items() if path not in planned}
         return Plan(jobs=tuple(self._jobs), left=left, due_at_s=self._due_at_s)
+
+
+def _outputs_expected(action: JobAction, cuts: Sequence[bytes], given: int | None) -> int:
+    if given is not None:
+        return given
+    return 0 if action is JobAction.DROP else len(cuts) + 1
 
 
 def smallest_within(files: Sequence[DataFile], width: int, cap: int | None) -> tuple[DataFile, ...]:
@@ -235,6 +259,7 @@ def pick_tiers(
     parameters: PlanParameters,
     *,
     alone: bool = True,
+    where: str = "",
 ) -> None:
     """Plan a size-tiered pass over files: each is in a job, or is left with a reason.
 
@@ -248,41 +273,42 @@ def pick_tiers(
         options: Of the planner.
         parameters: What was asked.
         alone: Whether nothing is under way among these files: only then fewer files will do.
+        where: Ends each reason: `, in window 7`.
     """
     tiers = buckets(files, options, parameters.now_s)
     tiers.sort(key=lambda tier: (-min(len(tier), options.width), tier[0].size_bytes))
     cap = parameters.job_bytes_max
     planned = False
     for tier in tiers:
-        draft.leave(tier, _why_left(tier, options))
+        draft.leave(tier, _why_left(tier, options) + where)
         rest = tier
         while len(rest) >= options.reached_from:
             chosen = smallest_within(rest, options.width, cap)
             if len(chosen) < options.reached_from:
-                draft.leave(rest, _too_large(cap))
+                draft.leave(rest, too_large(cap) + where)
                 break
-            draft.add_job(chosen, _tier_reason(chosen, options))
+            draft.add_job(chosen, _tier_reason(chosen, options) + where)
             planned = True
             rest = rest[len(chosen) :]
     if not planned and alone and not options.enforce_min_threshold:
-        _pick_fewer(draft, tiers, options, cap)
+        _pick_fewer(draft, tiers, options, cap, where)
     _note_tiny(draft, files, options, parameters.now_s)
 
 
 def _pick_fewer(
-    draft: PlanDraft, tiers: Sequence[Tier], options: TierOptions, cap: int | None
+    draft: PlanDraft, tiers: Sequence[Tier], options: TierOptions, cap: int | None, where: str
 ) -> None:
     for tier in tiers:
         if len(tier) < 2:
             continue
         chosen = smallest_within(tier, options.width, cap)
         if len(chosen) < 2:
-            draft.leave(tier, _too_large(cap))
+            draft.leave(tier, too_large(cap) + where)
             continue
         reason = (
             f"{_tier_reason(chosen, options)}; no tier has more, and min_threshold is not enforced"
         )
-        draft.add_job(chosen, reason)
+        draft.add_job(chosen, reason + where)
         return
 
 
@@ -305,7 +331,8 @@ def _why_left(tier: Tier, options: TierOptions) -> str:
     )
 
 
-def _too_large(cap: int | None) -> str:
+def too_large(cap: int | None) -> str:
+    """Return why files are left that no group takes together."""
     shown = "any" if cap is None else format_bytes(cap)
     return f"with the smaller files of its tier it is more than any group takes ({shown})"
 
@@ -336,7 +363,12 @@ RETENTION_SLACK = 0.25
 
 
 def pick_tombstones(
-    draft: PlanDraft, files: Sequence[DataFile], options: TierOptions, parameters: PlanParameters
+    draft: PlanDraft,
+    files: Sequence[DataFile],
+    options: TierOptions,
+    parameters: PlanParameters,
+    *,
+    kept_tag: str = "",
 ) -> None:
     """Plan the rewrite of one file whose tombstones can be dropped, if there is one.
 
@@ -348,6 +380,7 @@ def pick_tombstones(
         files: In no job and in nobody's hands.
         options: Of the planner.
         parameters: What was asked.
+        kept_tag: Name of a tag that the output has from the file; empty: none.
     """
     cap = parameters.job_bytes_max
     found: DataFile | None = None
@@ -366,6 +399,7 @@ def pick_tombstones(
         (found,),
         f"{_tombstone_share(found):.0%} of its rows are tombstones, at least "
         f"{options.tombstone_threshold:.0%}, and they may be dropped",
+        tags=tuple(tag for tag in found.tags if tag[0] == kept_tag),
     )
 
 
@@ -415,7 +449,13 @@ def file_with_older_rows(file: DataFile, parameters: PlanParameters) -> DataFile
 
 
 def bring_to_one(
-    draft: PlanDraft, files: Sequence[DataFile], width: int, parameters: PlanParameters
+    draft: PlanDraft,
+    files: Sequence[DataFile],
+    width: int,
+    parameters: PlanParameters,
+    *,
+    tags: Tags = (),
+    where: str = "",
 ) -> None:
     """Plan the next step of a request that ends in one file, the largest rewritten last.
 
@@ -427,6 +467,8 @@ def bring_to_one(
         files: All that are to become one.
         width: Most files of one job.
         parameters: What was asked.
+        tags: Of the last output.
+        where: Of these files, for reasons: ` of window 7`.
     """
     ordered = by_size(files)
     if len(ordered) == 1 and is_result(ordered[0], parameters):
@@ -436,7 +478,11 @@ def bring_to_one(
     for step in forced_merges(ordered, width):
         total = format_bytes(sum(file.size_bytes for file in step))
         merged = f"{format_count(len(step), 'file')} of {total}"
-        draft.add_job(step, f"a request brings all files to one: {merged}")
+        draft.add_job(
+            step,
+            f"a request brings all files{where} to one: {merged}",
+            tags=tags if len(step) == len(ordered) else (),
+        )
 
 
 def is_result(file: DataFile, parameters: PlanParameters) -> bool:

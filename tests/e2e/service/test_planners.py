@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -154,3 +156,83 @@ def test_live_bytes_are_counted_and_the_deadest_range_is_compacted(service: Serv
     assert [set(inputs) for inputs in rewrites] == [replaced], "and what has replaced their rows"
     assert len(client.files(table.name)) < len(files)
     client.drop(table.name, delete_files=True)
+
+
+def test_files_of_a_level_move_or_are_merged_and_never_overlap(service: Service) -> None:
+    rows = keyed_rows(range(1000), 1)
+    buffer = pa.BufferOutputStream()
+    pq.write_table(rows, buffer)
+    settings = {
+        "planner": "leveled",
+        "planner_options": f"min_file=0,max_file={buffer.getvalue().size}",
+    }
+    table = LedgerTable(
+        service.client, service.folder, keyed=True, stem="levels", settings=settings
+    )
+    table.add(rows)
+
+    def levels() -> list[str]:
+        return sorted(each.tags.get("level", "") for each in service.client.files(table.name))
+
+    service.wait("move", lambda: levels() == ["1"], table=table)
+    assert table.listed() == {"in-000.parquet"}, "nothing was rewritten"
+    assert table.commits() == []
+    (moved,) = service.client.history(table.name)
+    assert (moved.inputs, moved.outputs) == (("in-000.parquet",),) * 2
+    assert "which has nothing at its keys" in moved.reason
+    table.check_rows()
+
+    table.add(keyed_rows(range(500, 1500), 2))
+    service.wait("merge", table.commits, table=table)
+    service.wait_until_at_rest(table)
+    table.check_rows()
+    (inputs,) = table.commits()
+    assert inputs == ("in-000.parquet", "in-001.parquet"), (
+        "the file that was moved goes like others"
+    )
+    files = sorted(service.client.files(table.name), key=lambda each: int(each.key_min or ""))
+    assert len(files) >= 2
+    assert levels() == ["1"] * len(files)
+    for one, other in pairwise(files):
+        assert int(one.key_max or "") < int(other.key_min or "")
+
+
+def times(start: int, seed: int) -> pa.Table:
+    """Return rows of a hundred seconds."""
+    return pa.table(
+        [pa.array(range(start, start + 100)), bag_rows(100, seed)["text"]], names=["n", "text"]
+    )
+
+
+def test_windows_become_one_file_and_go_when_they_have_expired(service: Service) -> None:
+    settings = {"planner": "time-window", "planner_options": "window=100s"}
+    table = LedgerTable(
+        service.client,
+        service.folder,
+        keyed=False,
+        stem="windows",
+        settings=settings,
+        time_column="n",
+        paused=True,
+    )
+    table.add(times(100, 1), times(100, 2), times(100, 3), times(1000, 4), times(1000, 5))
+    service.client.resume(table.name)
+    service.wait("merge of a window", table.commits, table=table)
+    service.wait_until_at_rest(table)
+    table.check_rows()
+    assert [len(inputs) for inputs in table.commits()] == [3]
+    tags = {file.tags.get("window"): file.path for file in service.client.files(table.name)}
+    assert set(tags) == {None, "100"}
+    left = service.client.explain(table.name)[0].left
+    assert left[tags["100"]] == (
+        "is the only file that may be used in the 100s window from 1970-01-01 00:01 UTC"
+    )
+
+    # The rows of the older window expire; those of the newer one do not.
+    service.client.set(table.name, {"ttl": f"{int(time.time()) - 600}s"})
+    service.wait("drop", lambda: len(service.client.files(table.name)) == 2, table=table)
+    assert tags["100"] not in table.listed()
+    dropped = next(each for each in service.client.history(table.name) if not each.outputs)
+    assert "all rows of 1 file" in dropped.reason
+    assert (dropped.rows_in, dropped.rows_out) == (300, 0)
+    assert sorted(set(service.client.scan(table.name)["n"].to_pylist())) == [*range(1000, 1100)]

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from common.metadata.changes import RetagFiles
 from common.model.file import DataFile
+from common.model.job import Kind
 from common.model.outcome import AttemptEnd, DroppedRows, RefusalCode, RowCounts
 from common.wire import AttemptReport, OutsideFile
 from compactor.core import actions as do
@@ -284,3 +286,57 @@ def test_an_unbalanced_result_is_a_broken_invariant() -> None:
     wrong = RewriteResult(outputs=(), counts=RowCounts(rows_in=1))
     with pytest.raises(AssertionError):
         started().handle(on.RewriteDone(wrong), 11.0)
+
+
+# --------------------------------------------------------- Jobs that only change the tags of files
+
+
+TAGS = (("level", "2"),)
+
+
+def moving(kind: Kind = Kind.SYSTEM) -> AttemptStateMachine:
+    """Return an attempt at a move, before anybody has begun it."""
+    assignment = an_assignment()
+    job = replace(assignment.job, action="move", output_tags=TAGS, kind=kind)
+    return AttemptStateMachine(replace(assignment, job=job), now_s=10.0)
+
+
+def test_a_move_commits_at_once_and_reads_nothing() -> None:
+    attempt = moving()
+    (action,) = attempt.handle(on.AttemptStarted(), 11.0)
+    assert isinstance(action, do.SendCommit)
+    job, reservation = attempt.assignment.job, attempt.assignment.reservation
+    assert action.commit == RetagFiles(
+        tablet=job.tablet, attempt=attempt.id, tags=TAGS, elapsed_s=1.0, reason=job.reason,
+        inputs=reservation.inputs,
+    )  # fmt: skip
+    assert not attempt.rewriting
+    report = reported(attempt, on.CommitApplied())
+    assert (report.end, report.outputs, report.counts) == (AttemptEnd.COMMITTED, (), RowCounts())
+    assert attempt.committed_bytes == (0, 0)
+
+
+def test_a_move_of_unknown_outcome_is_looked_for_and_sent_again() -> None:
+    attempt = moving()
+    (first,) = attempt.handle(on.AttemptStarted(), 11.0)
+    (ask,) = attempt.handle(on.CommitUnknown("connection lost"), 12.0)
+    assert isinstance(ask, do.ReadOutcome)
+    assert attempt.handle(on.OutcomeRead(end=None), 13.0) == [first]
+    (ask,) = attempt.handle(on.CommitUnknown("connection lost"), 14.0)
+    assert reported(attempt, on.OutcomeRead(end=AttemptEnd.COMMITTED)).end is AttemptEnd.COMMITTED
+
+
+def test_a_move_that_is_cancelled_before_it_begins_ends_so() -> None:
+    attempt = moving()
+    attempt.handle(on.CancelRequested(end=AttemptEnd.CANCELLED, cause="drained"), 10.0)
+    _, report = after_deleting(attempt, on.AttemptStarted())
+    assert (report.end, report.cause) == (AttemptEnd.CANCELLED, "drained")
+
+
+@pytest.mark.parametrize("action", ["rewrite", "drop", "teleport"])
+def test_an_action_that_is_no_move_is_a_rewrite(action: str) -> None:
+    assignment = an_assignment()
+    job = replace(assignment.job, action=action, output_tags=TAGS)
+    attempt = AttemptStateMachine(replace(assignment, job=job), now_s=10.0)
+    assert attempt.handle(on.AttemptStarted(), 10.0) == [do.Rewrite()]
+    assert moving(Kind.USER).handle(on.AttemptStarted(), 10.0) == [do.Rewrite()]

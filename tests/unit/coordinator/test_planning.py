@@ -179,6 +179,9 @@ class Says:
         return self.answer(parameters)  # type: ignore[return-value]  # what a wrong one may return
 
 
+LEVEL = (("level", "2"),)
+
+
 def said(*jobs: PlannedJob) -> Says:
     return Says(lambda _: Plan(jobs=jobs))
 
@@ -205,6 +208,14 @@ def wants(*files: str, **given: object) -> PlannedJob:
             "drops its files, but expects outputs",
         ),
         (said(wants("a", action="burn")), "has action 'burn', expected a JobAction: rewrite, drop"),
+        (
+            said(wants("a", action=JobAction.MOVE)),
+            r"moves its files, but names no tag \(output_tags\) that they get",
+        ),
+        (
+            said(wants("a", action=JobAction.MOVE, outputs_expected=2, output_tags=LEVEL)),
+            "moves its files, but expects outputs",
+        ),
         (said(wants("a", outputs_expected=-1)), "expects -1 outputs, expected 0 to 10000"),
         (said(wants("a", cuts=(b"b", b"a"))), "job 0 has cuts that do not ascend"),
         (said(wants("a", depends_on=(0,))), "depends on job 0, expected an earlier one"),
@@ -357,3 +368,26 @@ def test_a_drop_costs_nothing_and_is_told_to_the_compactor() -> None:
     drop, rewrite = plan_tablet(tablet(), table, SERVICES, {"own": planner}, NOW_S).jobs
     assert (drop.action, drop.cost_bytes) == ("drop", 0)
     assert (rewrite.action, rewrite.cost_bytes) == ("rewrite", 2 * rewrite.input_bytes)
+
+
+def test_a_move_costs_nothing_and_is_another_job_than_a_rewrite_of_the_same_files() -> None:
+    jobs = (
+        wants("a", action=JobAction.MOVE, output_tags=LEVEL),
+        wants("a", output_tags=LEVEL),
+        wants("a", action=JobAction.MOVE, output_tags=(("level", "3"),)),
+    )
+    table = replace(TABLE, settings=TableSettings(planner="own"))
+    found = [
+        plan_tablet(tablet(), table, SERVICES, {"own": said(job)}, NOW_S).jobs[0] for job in jobs
+    ]
+    assert [(job.action, job.cost_bytes > 0) for job in found] == [
+        *(("move", False), ("rewrite", True), ("move", False))
+    ]
+    assert len({job.id for job in found}) == 3
+
+
+def test_files_of_a_request_are_not_moved() -> None:
+    mover = said(wants("a", kind=Kind.USER, action=JobAction.MOVE, output_tags=LEVEL))
+    held = tablet(selection=Selection(request="r1", files=("a",), since_s=NOW_S))
+    with pytest.raises(PluginError, match="moves files of a request, expected a rewrite"):
+        plan_tablet(held, TABLE, SERVICES, {"ratio": mover}, NOW_S, only=Kind.USER)

@@ -47,6 +47,7 @@ WATCHES: list[tuple[changes.Change, str]] = [
     (COMMIT, "running"),
     (replace(COMMIT, inputs=("f",)), "running"),
     (replace(COMMIT, dropped=DROPPED), "running files purge"),
+    (changes.RetagFiles(tablet=T, attempt="a1", tags=(), inputs=("f",)), "running"),
     (
         changes.ReleaseAttempt(
             tablet=T, attempt="a1", end=AttemptEnd.LOST, cause="", coordinator="c"

@@ -9,8 +9,8 @@ import pytest
 from common.errors import RequestError
 from common.metadata.codec.table import pack_settings, unpack_settings
 from common.model.group import Service
-from common.model.table import TableSettings
-from neve.gateway.table_settings import changed_settings, settings_of_new_table
+from common.model.table import Table, TableSettings
+from neve.gateway.table_settings import changed_settings, check_table_planner, settings_of_new_table
 
 WANTED = {"threshold": "1GB", "codec": "zstd", "codec_level": "19"}
 
@@ -82,6 +82,33 @@ def test_a_table_may_have_a_planner_of_its_own() -> None:
     assert settings.planner == "ratio"
     assert settings.planner_options == {"ratio": "2", "max_files": "20"}
     assert unpack_settings("here", pack_settings(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    ("planner", "more", "says"),
+    [
+        ("leveled", {}, "setting planner: planner 'leveled': .* has no key; choose bin-pack"),
+        (
+            "time-window",
+            {},
+            "setting planner: planner 'time-window': .*time_column, and it has none",
+        ),
+        ("leveled", {"key": ("k",)}, None),
+        ("time-window", {"time_column": "at"}, None),
+        ("size-tiered", {}, None),
+        ("", {}, None),
+    ],
+)
+def test_a_planner_refuses_tables_that_it_cannot_plan(
+    planner: str, more: dict[str, Any], says: str | None
+) -> None:
+    settings = changed(planner=planner) if planner else TableSettings()
+    table = Table(id="t", name="t", location="file:///t", schema=(), settings=settings, **more)
+    if says is None:
+        check_table_planner(table)
+        return
+    with pytest.raises(RequestError, match=says):
+        check_table_planner(table)
 
 
 # --------------------------------------------------------------------------- Who plans a new table?

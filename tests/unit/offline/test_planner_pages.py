@@ -12,8 +12,10 @@ import pytest
 
 from coordinator.plugins.planners.bin_pack import BinPackOptions
 from coordinator.plugins.planners.budgeted import BudgetedOptions
+from coordinator.plugins.planners.leveled import LeveledOptions
 from coordinator.plugins.planners.log_segment import LogSegmentOptions
 from coordinator.plugins.planners.tiers import TierOptions
+from coordinator.plugins.planners.time_window import TimeWindowOptions
 from tests.support.shell import Shell
 
 PAGES = Path(__file__).parents[3] / "docs" / "planners"
@@ -22,9 +24,11 @@ OPTIONS: dict[str, Any] = {
     "bin-pack": BinPackOptions,
     "budgeted": BudgetedOptions,
     "log-segment": LogSegmentOptions,
+    "leveled": LeveledOptions,
     "size-tiered": TierOptions,
+    "time-window": TimeWindowOptions,
 }
-SETTINGS = {"budgeted": ["--set", "budget=50MB"]}
+SETTINGS = {"budgeted": ["--set", "budget=50MB"], "time-window": ["--set", "window=1h"]}
 
 
 @pytest.mark.parametrize("planner", OPTIONS)

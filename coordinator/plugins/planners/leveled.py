@@ -1,0 +1,596 @@
+"""The leveled planner: files of a level do not overlap, and each level is larger than the last.
+
+The rule of LevelDB's, RocksDB's and Cassandra's strategy of this name, for tables with a key. A
+reader of one key opens the files of level 0 and one file per level. New files are level 0 and
+overlap. What comes out of a job has the tag `level` and about `max_file_bytes`; level n holds up to
+`fan_out` to the power of n of these. A level that holds more sends files to the next one, merged
+there with all files that they overlap.
+
+What differs from the families, where the next file of a level goes by turns and one job runs at a
+time:
+
+* Of a level that is too large, those files go first that overlap least of the next one, per byte.
+  A file that has waited for `starvation_s` goes before them.
+* All levels that are too large get jobs at once, as many as it takes, where keys are apart.
+* A row wins by its version, whatever its level. So part of level 0 may go on while older files
+  stay, and a file that overlaps another of its level, for whatever reason, counts as level 0.
+* A file that overlaps nothing in the next level moves: nothing is read, only its tag changes.
+* No job has more than `max_files` inputs. A file that overlaps too many of the next level is first
+  cut, where those are cut, into files that do not.
+
+Fixed point: each job either moves rows to a higher level, or cuts a file that overlaps too many
+others into files that do not, or makes fewer files of level 0, or moves what overlaps others of its
+level to level 0. There are nine levels, and outputs of a job never overlap other files of their
+level. A request ends in files that do not overlap.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from common.errors import ConfigError
+from common.model.file import DataFile, total_bytes
+from common.model.job import JobAction, Kind, Plan
+from common.model.table import TableSettings
+from common.spi.options import of_table, option, option_names, read_options, settings_of
+from common.spi.planner import PlanParameters
+from common.units import format_bytes, format_count
+from coordinator.plugins.planners.key_cuts import cut_keys
+from coordinator.plugins.planners.packing import capacity_bytes, forced_merges
+from coordinator.plugins.planners.tiers import (
+    PlanDraft,
+    TierOptions,
+    by_size,
+    check_tier_options,
+    is_result,
+    is_under_way,
+    pick_tiers,
+    pick_tombstones,
+)
+
+_NAME = "planner leveled"
+LEVEL_TAG = "level"
+CUT_TAG = (LEVEL_TAG, "0")
+"""Tag of a file of level 0 that was cut, or merged, so that it fits into one job with level 1."""
+LEVEL_MAX = 8
+"""There are nine levels; the last one may hold any amount."""
+OUTPUTS_MAX = 1000
+"""Of one job."""
+
+
+# ------------------------------------------------------------------------------------------ Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeveledOptions(TierOptions):
+    """Sizes of files and levels, and tiers in level 0."""
+
+    enforce_min_threshold: bool = option(True)
+    max_file_bytes: int = of_table("target_bytes", at_least=1)
+    fan_out: int = option(10, at_least=2, at_most=100)
+    score_min: float = option(1.001, at_least=1)
+    level0_files_max: int = option(32, at_least=2)
+    starvation_s: float = option(86_400.0, above=0)
+
+    def target_bytes(self, level: int) -> float:
+        """Return how much a level from 1 on holds."""
+        return float(self.fan_out) ** level * self.max_file_bytes
+
+
+def _options(given: Mapping[str, object], settings: TableSettings | None = None) -> LeveledOptions:
+    options = read_options(LeveledOptions, _NAME, given, settings)
+    check_tier_options(_NAME, options)
+    return options
+
+
+# -------------------------------------------------------------------------------------- The planner
+
+
+class LeveledPlanner:
+    """Plans by levels; see the module. Holds nothing between plans."""
+
+    option_names = option_names(LeveledOptions)
+    setting_names = settings_of(LeveledOptions)
+
+    def check(self, options: Mapping[str, object]) -> None:
+        """Refuse options by which no plan can be made.
+
+        Raises:
+            ConfigError: Names the option, its value and what is expected.
+        """
+        _options(options)
+
+    def check_table(self, *, keyed: bool, timed: bool) -> None:
+        """Refuse tables without a key.
+
+        Raises:
+            ConfigError: Says what to choose instead.
+        """
+        if not keyed:
+            instead = "bin-pack, size-tiered" + (" or time-window" if timed else "")
+            raise ConfigError(f"goes by ranges of keys, and the table has no key; choose {instead}")
+
+    def plan(self, parameters: PlanParameters) -> Plan:
+        """Return the jobs wanted now and why each other candidate was left.
+
+        Raises:
+            ConfigError: An option or setting is refused.
+        """
+        options = _options(parameters.options, parameters.settings)
+        draft = PlanDraft(parameters, options.file_limit)
+        if not parameters.keyed:
+            draft.leave(parameters.candidates, "has no key, and planner leveled goes by keys")
+            return draft.plan()
+        work = _Work(parameters, options, draft, levels_of(parameters.files.values()))
+        # A reader of one key opens no more than these.
+        depth = sum(1 for level in work.levels[1:] if level.files)
+        draft.files_counted = len(work.levels[0].files) + depth
+        if parameters.kind is Kind.USER:
+            _plan_request(work)
+        else:
+            _plan_levels(work)
+        return draft.plan()
+
+
+# ------------------------------------------------------------------------------------------- Levels
+
+
+Span = tuple[bytes, bytes]
+_ABOVE = b"\xff" * 64
+"""Above every encoded key."""
+
+
+def span_of(files: Iterable[DataFile]) -> Span:
+    """Return the keys from the smallest to the greatest of some files; unknown ones are all."""
+    spans = [
+        (file.key_min or b"", _ABOVE if file.key_max is None else file.key_max) for file in files
+    ]
+    return min(low for low, _ in spans), max(high for _, high in spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The files of one level; from level 1 on they ascend and do not overlap."""
+
+    files: tuple[DataFile, ...] = ()
+    starts: tuple[bytes, ...] = ()
+    ends: tuple[bytes, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return total_bytes(self.files)
+
+    def within_reach(self, span: Span) -> tuple[DataFile, ...]:
+        """Return the files that overlap some keys."""
+        low, high = span
+        return self.files[bisect_left(self.ends, low) : bisect_right(self.starts, high)]
+
+
+def level_of(file: DataFile) -> int:
+    """Return the level that a file's tag says; a file without such a tag is level 0."""
+    said = dict(file.tags).get(LEVEL_TAG, "")
+    return min(int(said), LEVEL_MAX) if said.isdecimal() else 0
+
+
+def levels_of(files: Iterable[DataFile]) -> list[Level]:
+    """Return the nine levels of a tablet.
+
+    A file that overlaps another one of its level counts as level 0, until as many as possible
+    stay. That happens where tablets, planners or options were others before.
+
+    Args:
+        files: All of the tablet, in anybody's hands.
+    """
+    tagged: list[list[DataFile]] = [[] for _ in range(LEVEL_MAX + 1)]
+    for file in files:
+        known = file.key_min is not None and file.key_max is not None
+        tagged[level_of(file) if known else 0].append(file)
+    found = [Level()]
+    for level in tagged[1:]:
+        kept: list[DataFile] = []
+        for file in sorted(level, key=lambda each: (each.key_max or b"", each.path)):
+            if kept and (file.key_min or b"") <= (kept[-1].key_max or b""):
+                tagged[0].append(file)
+            else:
+                kept.append(file)
+        starts, ends = (
+            tuple(getattr(file, name) for file in kept) for name in ("key_min", "key_max")
+        )
+        found.append(Level(tuple(kept), starts, ends))
+    oldest = sorted(tagged[0], key=lambda file: (file.added_at_s, file.path))
+    found[0] = Level(tuple(oldest))
+    return found
+
+
+def overlap(one: Span, other: Span) -> bool:
+    """Return whether two ranges of keys have a key in common."""
+    return one[0] <= other[1] and other[0] <= one[1]
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is planned for, and what is taken so far."""
+
+    parameters: PlanParameters
+    options: LeveledOptions
+    draft: PlanDraft
+    levels: list[Level]
+    free: dict[str, DataFile] = field(default_factory=dict)
+    """Candidates that are in no job of this plan."""
+    coming: list[tuple[Span, int]] = field(default_factory=list)
+    """Keys and level of what jobs will write, of this plan and those under way."""
+
+    def __post_init__(self) -> None:
+        self.free = {file.path: file for file in self.parameters.candidates}
+        for job in self.parameters.running:
+            if job.files:
+                levels = range(LEVEL_MAX + 1)
+                if job.kind is Kind.SYSTEM:
+                    # Metadata does not tell which of the two a job writes to.
+                    deepest = max(map(level_of, job.files))
+                    levels = range(deepest, min(deepest + 2, LEVEL_MAX + 1))
+                self.coming += [(span_of(job.files), level) for level in levels]
+
+    def candidates_of(self, level: int) -> list[DataFile]:
+        """Return the files of a level that are free."""
+        return [file for file in self.levels[level].files if file.path in self.free]
+
+    def move(self, files: Sequence[DataFile], level: int, reason: str) -> None:
+        """Plan a job by which files become those of another level, and stay as they are."""
+        self.rewrite(files, level, reason, action=JobAction.MOVE)
+
+    def rewrite(
+        self,
+        files: Sequence[DataFile],
+        level: int,
+        reason: str,
+        cuts: tuple[bytes, ...] = (),
+        action: JobAction = JobAction.REWRITE,
+    ) -> None:
+        """Plan a job whose outputs are of a level."""
+        tags = ((LEVEL_TAG, str(level)),)
+        self.draft.add_job(files, reason, tags=tags, cuts=cuts, action=action)
+        self.coming.append((span_of(files), level))
+        for file in files:
+            self.free.pop(file.path, None)
+
+    def cuts(self, files: Sequence[DataFile]) -> tuple[bytes, ...]:
+        """Return the keys that cut outputs to the size of a file."""
+        parts = math.ceil(total_bytes(tuple(files)) / self.options.max_file_bytes)
+        return cut_keys(files, min(parts, OUTPUTS_MAX), self.parameters.key_types)
+
+
+def _plan_levels(work: _Work) -> None:
+    """Plan jobs for all levels that hold too much, the highest first."""
+    options, parameters = work.options, work.parameters
+    _leave_all(work)
+    alone = not is_under_way(Kind.SYSTEM, parameters)
+    crowd = len(work.levels[0].files)
+    if crowd > options.level0_files_max:
+        where = f", in level 0, which has {crowd} files, and they are merged before others go on"
+        files = [file for file in work.candidates_of(0) if CUT_TAG not in file.tags]
+        _tier_level0(work, files, where, alone=alone)
+        if work.draft.has_jobs:
+            return
+    _settle(work)
+    for level in range(LEVEL_MAX - 1, 0, -1):
+        _push_level(work, level)
+    if total_bytes(work.candidates_of(0)) >= options.max_file_bytes:
+        _push_level0(work)
+    else:
+        _tier_level0(work, work.candidates_of(0), ", in level 0", alone=alone)
+    if not work.draft.has_jobs and alone:
+        files = [*work.free.values()]
+        pick_tombstones(work.draft, files, options, parameters, kept_tag=LEVEL_TAG)
+
+
+def _leave_all(work: _Work) -> None:
+    """Say of all candidates which level they are; jobs and particular reasons come later."""
+    for number, level in enumerate(work.levels):
+        holds = f"is in level {number}, which holds {format_bytes(level.size_bytes)}"
+        if 0 < number < LEVEL_MAX:
+            holds += f" of {format_bytes(int(work.options.target_bytes(number)))}"
+        work.draft.leave(work.candidates_of(number), holds)
+
+
+def _tier_level0(work: _Work, files: Sequence[DataFile], where: str, *, alone: bool) -> None:
+    """Merge files of level 0 of about one size."""
+    pick_tiers(work.draft, files, work.options, work.parameters, alone=alone, where=where)
+
+
+def _settle(work: _Work) -> None:
+    """Have files that overlap others of their level become what they count as: level 0."""
+    files = [file for file in work.candidates_of(0) if level_of(file)]
+    for start in range(0, len(files), work.options.max_files):
+        some = files[start : start + work.options.max_files]
+        levels = " and ".join(sorted({str(level_of(file)) for file in some}))
+        count = format_count(len(some), "file")
+        work.move(some, 0, f"{count} of level {levels} to level 0, since others there overlap them")
+
+
+# ------------------------------------------------------------------------ From a level to the next
+
+
+@dataclass(frozen=True, slots=True)
+class _Push:
+    """A job that takes files of a level to the next one."""
+
+    files: tuple[DataFile, ...]
+    overlapped: tuple[DataFile, ...]
+    """Files of the next level."""
+
+    @property
+    def inputs(self) -> tuple[DataFile, ...]:
+        """All inputs."""
+        return (*self.files, *self.overlapped)
+
+    @property
+    def cost(self) -> float:
+        """Bytes of the next level that are rewritten per byte that enters it."""
+        return total_bytes(self.overlapped) / max(1, total_bytes(self.files))
+
+
+def _push_of(work: _Work, files: Sequence[DataFile], level: int) -> _Push:
+    """Return the job that takes files to the level after `level`."""
+    return _Push(tuple(files), work.levels[level + 1].within_reach(span_of(files)))
+
+
+def _fits(work: _Work, push: _Push) -> bool:
+    """Return whether one job takes so much."""
+    return len(push.inputs) <= work.options.width and total_bytes(push.inputs) <= capacity_bytes(
+        work.parameters
+    )
+
+
+def _is_free(work: _Work, push: _Push, level: int) -> bool:
+    """Return whether nobody uses what a job needs, or writes where it writes."""
+    span = span_of(push.inputs)
+    return all(file.path in work.free for file in push.inputs) and not any(
+        to == level + 1 and overlap(span, other) for other, to in work.coming
+    )
+
+
+def _push_level(work: _Work, level: int) -> None:
+    """Plan what brings a level down to its target: the files that cost least, or wait longest."""
+    options = work.options
+    size, target = work.levels[level].size_bytes, options.target_bytes(level)
+    if size / target <= options.score_min:
+        return
+    score = f"level {level} holds {format_bytes(size)}, {size / target:.2f} times its target"
+    pushes = [_push_of(work, [file], level) for file in work.candidates_of(level)]
+    pushes.sort(key=lambda push: _turn(work, push))
+    for push in pushes:
+        if size / target <= options.score_min:
+            return
+        if _fits(work, push) and _is_free(work, push, level):
+            wider = _with_neighbours(work, push, level)
+            _push(work, wider, level, score)
+            size -= total_bytes(wider.files)
+        else:
+            why = "are in use" if _fits(work, push) else "are more than one job takes"
+            work.draft.leave(push.files, f"stays though {score}: it and what it overlaps {why}")
+    wide = [push for push in pushes if not _fits(work, push) and _is_free(work, push, level)]
+    if wide and size / target > options.score_min:
+        _cut_apart(work, [wide[0].files[0]], level)
+
+
+def _turn(work: _Work, push: _Push) -> tuple[float, float, float, str]:
+    """Return by what the files of a level are ordered: who is starving, then who costs least."""
+    (file,) = push.files
+    starving = work.parameters.now_s - file.added_at_s >= work.options.starvation_s
+    since_s = file.added_at_s if starving and file.added_at_s > 0 else math.inf
+    return (since_s, push.cost, file.added_at_s, file.path)
+
+
+def _with_neighbours(work: _Work, push: _Push, level: int) -> _Push:
+    """Return a job with the files of the same level that go along for nothing."""
+    low, high = span_of(push.inputs)
+    found = push
+    for file in work.levels[level].within_reach((low, high)):
+        wider = _Push((*found.files, file), found.overlapped)
+        inside = low <= (file.key_min or b"") and (file.key_max or b"") <= high
+        if inside and file.path in work.free and file not in push.files and _fits(work, wider):
+            found = wider
+    return found
+
+
+def _push(work: _Work, push: _Push, level: int, why: str) -> None:
+    count, size = format_count(len(push.files), "file"), format_bytes(total_bytes(push.files))
+    if _can_move(work, push, level):
+        what = f"{why}: {count} of {size} to level {level + 1}, which has nothing at its keys"
+        work.move(push.files, level + 1, what)
+        return
+    onto = format_bytes(total_bytes(push.overlapped))
+    beside = format_count(len(push.overlapped), "file")
+    reason = f"{why}: {count} of {size} to level {level + 1}, onto {beside} of {onto} there"
+    work.rewrite(push.inputs, level + 1, reason, work.cuts(push.inputs))
+
+
+MOVED_MAX = 1.5
+"""Of the size of a file: a larger one is rewritten, since it is to be cut."""
+MOVED_MIN = 0.5
+"""Of the size of a file: a smaller one of level 0 is not moved, since nothing would merge it."""
+
+
+def _can_move(work: _Work, push: _Push, level: int) -> bool:
+    """Return whether files may become those of the next level as they are."""
+    size = work.options.max_file_bytes
+    if push.overlapped or any(file.size_bytes > MOVED_MAX * size for file in push.files):
+        return False
+    if level > 0:
+        return True
+    (first, *others) = push.files
+    return not others and first.size_bytes >= MOVED_MIN * size and first.key_min is not None
+
+
+def _cut_apart(work: _Work, files: Sequence[DataFile], level: int) -> bool:
+    """Plan the cut of files that overlap too much of the next level; return whether it helps.
+
+    Each part overlaps no more of the next level than one job takes.
+    """
+    span = span_of(files)
+    rest_bytes, cuts, group = capacity_bytes(work.parameters), list[bytes](), list[DataFile]()
+    for other in work.levels[level + 1].within_reach(span):
+        full = len(group) + 1 >= work.options.width
+        if group and (full or total_bytes([*group, other, *files]) > rest_bytes):
+            cuts.append(group[-1].key_max or b"")
+            group = []
+        group.append(other)
+    cuts = [cut for cut in cuts if span[0] <= cut < span[1]]
+    if not cuts:
+        return False
+    more = format_count(len(work.levels[level + 1].within_reach(span)), "file")
+    what = "1 file" if len(files) == 1 else f"{len(files)} files"
+    work.rewrite(
+        files,
+        level,
+        f"{what} of level {level} overlap {more} of level {level + 1}, more than one job takes: "
+        f"cut into {len(cuts) + 1}",
+        tuple(cuts),
+    )
+    return True
+
+
+# ------------------------------------------------------------------------------------------ Level 0
+
+
+SEEDS_MAX = 64
+"""Files of level 0 that a job may begin with: the oldest."""
+
+
+def _push_level0(work: _Work) -> None:
+    """Take level 0 to level 1: what is cheap, else what can be made so, else what goes at all."""
+    size = format_bytes(work.levels[0].size_bytes)
+    score = f"level 0 holds {size}, at least {format_bytes(work.options.max_file_bytes)}"
+    pushed = False
+    while (push := _best_push(work)) is not None and push.cost <= work.options.fan_out:
+        _push(work, push, 0, score)
+        pushed = True
+    if pushed:
+        return
+    singles = [_push_of(work, [file], 0) for file in work.candidates_of(0)]
+    wide = [single.files[0] for single in singles if not _fits(work, single)]
+    if wide and _cut_apart(work, _within(work, wide), 0):
+        return
+    if (files := _mergeable(work)) and not _waits_for_level1(work):
+        total = format_bytes(total_bytes(files))
+        reason = f"{score}: {len(files)} files of {total} are merged before they go to level 1"
+        work.rewrite(files, 0, reason)
+    elif push is not None:
+        _push(work, push, 0, score)
+    else:
+        why = f"stays though {score}: it and what it overlaps are in use, or more than a job takes"
+        work.draft.leave(work.candidates_of(0), why)
+
+
+def _best_push(work: _Work) -> _Push | None:
+    """Return the job for level 0 that rewrites least of level 1 per byte; None: there is none."""
+    files = work.candidates_of(0)
+    found = [_grown(work, seed, files) for seed in files[:SEEDS_MAX]]
+    return min(
+        (push for push in found if push is not None),
+        key=lambda push: (push.cost, push.files[0].added_at_s, push.files[0].path),
+        default=None,
+    )
+
+
+def _grown(work: _Work, seed: DataFile, files: Sequence[DataFile]) -> _Push | None:
+    """Return a job that begins with one file of level 0 and takes along what fits beside it."""
+    push = _push_of(work, [seed], 0)
+    if not _fits(work, push) or not _is_free(work, push, 0):
+        return None
+    for file in files:
+        if file.path == seed.path:
+            continue
+        wider = _push_of(work, [*push.files, file], 0)
+        if wider.cost <= push.cost and _fits(work, wider) and _is_free(work, wider, 0):
+            push = wider
+    return push
+
+
+def _within(work: _Work, files: Sequence[DataFile]) -> list[DataFile]:
+    """Return the first of some files, as many as one job takes."""
+    found: list[DataFile] = []
+    for file in files[: work.options.width]:
+        if found and total_bytes([*found, file]) > capacity_bytes(work.parameters):
+            break
+        found.append(file)
+    return found
+
+
+def _mergeable(work: _Work) -> list[DataFile]:
+    """Return files of level 0 that, as one file, still fit into one job with level 1."""
+    files = work.candidates_of(0)
+    for seed in files[:SEEDS_MAX]:
+        found = [seed]
+        for file in files:
+            if file.path == seed.path or len(found) == work.options.width:
+                continue
+            wider = [*found, file]
+            push = _push_of(work, wider, 0)
+            small = len(push.overlapped) < work.options.width
+            if small and total_bytes(push.inputs) <= capacity_bytes(work.parameters):
+                found = wider
+        if len(found) > 1:
+            return found
+    return []
+
+
+def _waits_for_level1(work: _Work) -> bool:
+    """Return whether level 0 could go on if files of level 1 were not in use."""
+    singles = (_push_of(work, [file], 0) for file in work.candidates_of(0))
+    return any(_fits(work, each) and not _is_free(work, each, 0) for each in singles)
+
+
+# ---------------------------------------------------------------------------------------- Requests
+
+
+def _plan_request(work: _Work) -> None:
+    """Rewrite what a request has chosen to files that do not overlap, in the lowest level for all.
+
+    Files that overlap each other are one set. A set of more files than one job takes is merged in
+    steps, and the last one cuts.
+    """
+    candidates = work.parameters.candidates
+    if is_under_way(Kind.USER, work.parameters):
+        work.draft.leave(candidates, "waits for the jobs of the request under way")
+        return
+    level = _level_for(total_bytes(candidates), work.options)
+    for files in _overlapping_sets(candidates):
+        if len(files) == 1 and is_result(files[0], work.parameters):
+            work.draft.leave(files, "is a result of the request, and overlaps no other")
+            continue
+        ordered = by_size(files)
+        work.draft.leave(files, "is merged in a later step, when the jobs before it are done")
+        for step in forced_merges(ordered, work.options.width):
+            whole, size = len(step) == len(files), format_bytes(total_bytes([*step]))
+            what = "that overlap each other" if len(files) > 1 else "that overlaps no other"
+            work.rewrite(
+                step,
+                level if whole else 0,
+                f"a request rewrites all: {format_count(len(step), 'file')} of {size} {what}",
+                work.cuts(step) if whole else (),
+            )
+
+
+def _level_for(size_bytes: int, options: LeveledOptions) -> int:
+    """Return the first level that holds so much."""
+    levels = range(1, LEVEL_MAX)
+    return next((each for each in levels if options.target_bytes(each) >= size_bytes), LEVEL_MAX)
+
+
+def _overlapping_sets(files: Sequence[DataFile]) -> list[list[DataFile]]:
+    """Return files in sets: whatever overlaps is in the same one."""
+    found: list[list[DataFile]] = []
+    end = b""
+    for file in sorted(files, key=lambda each: (*span_of([each]), each.path)):
+        low, high = span_of([file])
+        if found and low <= end:
+            found[-1].append(file)
+            end = max(end, high)
+        else:
+            found.append([file])
+            end = high
+    return found
