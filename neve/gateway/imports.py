@@ -24,6 +24,7 @@ from common.model.table import Table, TableState
 from common.parquet.location import open_location
 from neve.api import tables as api
 from neve.api.recovery import LINES
+from neve.gateway.authentication import BEARER
 from neve.gateway.ingest.add import add_files, inspect_incoming
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.progress_stream import progress_lines
@@ -441,7 +442,12 @@ class ImportRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1", tags=["import"], default_response_class=StreamingResponse)
+        router = APIRouter(
+            prefix="/v1",
+            tags=["import"],
+            default_response_class=StreamingResponse,
+            dependencies=[BEARER],
+        )
         router.post("/import")(self.import_)
         router.get("/tables/{table}/manifest")(self.manifest)
         router.get("/tables/{table}/manifest/files")(self.names)

@@ -18,6 +18,7 @@ from common.errors import RequestError, UnknownTableError
 from common.model.table import Table
 from common.units import parse_duration_s
 from neve.api import recovery as api
+from neve.gateway.authentication import BEARER
 from neve.gateway.problems import BodyError
 from neve.gateway.progress_stream import (
     LongWork,
@@ -173,7 +174,10 @@ class RecoveryRoutes:
     def router(self) -> APIRouter:
         """Return the routes."""
         router = APIRouter(
-            prefix="/v1", tags=["recovery"], default_response_class=StreamingResponse
+            prefix="/v1",
+            tags=["recovery"],
+            default_response_class=StreamingResponse,
+            dependencies=[BEARER],
         )
         router.post("/tables/{table}/fsck")(self.fsck)
         router.post("/tables/{table}/gc")(self.gc)

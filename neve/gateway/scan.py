@@ -34,6 +34,7 @@ from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from neve.api import tables as api
 from neve.api.tables import failed_stream
+from neve.gateway.authentication import BEARER
 from neve.gateway.key_views import key_range
 from neve.gateway.problems import problem_body, short_of_memory
 from neve.gateway.scan_slots import ScanSlot
@@ -347,7 +348,7 @@ class ScanRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1/tables/{table}", tags=["data"])
+        router = APIRouter(prefix="/v1/tables/{table}", tags=["data"], dependencies=[BEARER])
         router.get("/scan", response_class=StreamingResponse)(self.scan)
         router.get("/count")(self.count)
         return router

@@ -15,6 +15,7 @@ from common.model.tablet import OperationKind, Tablet, TabletId
 from coordinator.core.split_merge.operation_steps import WaitForTablets, has_ranges, next_change
 from coordinator.split_merge.key_sampling import choose_split_keys
 from neve.api import split_merge as api
+from neve.gateway.authentication import BEARER
 from neve.gateway.key_views import key_text, key_types
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.services import (
@@ -299,7 +300,7 @@ class OperationRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1/tables/{table}", tags=["tablets"])
+        router = APIRouter(prefix="/v1/tables/{table}", tags=["tablets"], dependencies=[BEARER])
         router.post("/split", status_code=202)(self.split)
         router.post("/merge", status_code=202)(self.merge)
         router.get("/operations")(self.operations)

@@ -28,6 +28,7 @@ from common.storage_threads import StorageThreads
 from coordinator.core.split_merge.operation_steps import has_ranges
 from neve.api import tables as api
 from neve.gateway import table_locations
+from neve.gateway.authentication import BEARER
 from neve.gateway.key_views import (
     key_types,
     tablet_view,
@@ -460,7 +461,7 @@ class TableRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1/tables", tags=["tables"])
+        router = APIRouter(prefix="/v1/tables", tags=["tables"], dependencies=[BEARER])
         router.get("")(self.list_tables)
         router.post("", status_code=201)(self.create)
         router.get("/{table}")(self.describe)

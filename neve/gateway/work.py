@@ -25,6 +25,7 @@ from common.units import parse_size_bytes
 from common.wire import CompactorStatus, CoordinatorStatus, Explanation, QueuedJob, RunningAttempt
 from neve.api import work as api
 from neve.client.http import decode
+from neve.gateway.authentication import BEARER
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
 from neve.gateway.services import (
     Services,
@@ -218,7 +219,7 @@ class WorkRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1", tags=["work"])
+        router = APIRouter(prefix="/v1", tags=["work"], dependencies=[BEARER])
         router.get("/status")(self.status)
         router.get("/config")(self.config)
         router.get("/jobs")(self.jobs)
@@ -459,7 +460,7 @@ class LimitRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1", tags=["limits"])
+        router = APIRouter(prefix="/v1", tags=["limits"], dependencies=[BEARER])
         router.get("/limits")(self.limits)
         router.put("/groups/{group}/limit", status_code=202)(self.limit_group)
         router.delete("/groups/{group}/limit", status_code=202)(self.unlimit_group)

@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from neve.api import tables as api
+from neve.gateway.authentication import BEARER
 from neve.gateway.call_ids import Call, call_view
 from neve.gateway.ingest.add import add_files
 from neve.gateway.ingest.append import append_rows
@@ -35,7 +36,7 @@ class IngestRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1/tables/{table}", tags=["data"])
+        router = APIRouter(prefix="/v1/tables/{table}", tags=["data"], dependencies=[BEARER])
         router.get("/files")(self.files)
         router.post("/files")(self.add)
         router.post("/append", openapi_extra=_ARROW_BODY)(self.append)

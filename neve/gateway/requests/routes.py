@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from neve.api import requests as api
+from neve.gateway.authentication import BEARER
 from neve.gateway.call_ids import (
     Call,
 )
@@ -33,7 +34,9 @@ class RequestRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1/tables/{table}/compactions", tags=["requests"])
+        router = APIRouter(
+            prefix="/v1/tables/{table}/compactions", tags=["requests"], dependencies=[BEARER]
+        )
         router.post("", status_code=202)(self.submit)
         router.get("")(self.requests)
         router.get("/{request}")(self.follow)
