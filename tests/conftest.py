@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -43,6 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the answers of golden conversations instead of comparing them",
     )
+
+
+# How fast examples are drawn depends on the machine, and says nothing of the code.
+settings.register_profile("shared-machine", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared-machine")
 
 
 @pytest.hookimpl(wrapper=True)
