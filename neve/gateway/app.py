@@ -13,14 +13,14 @@ from fastapi.responses import HTMLResponse
 from common.errors import UnavailableError
 from common.units import format_duration
 from neve.gateway import problems
-from neve.gateway.authentication import BEARER, Authentication, CountedRequests
+from neve.gateway.authentication import Authentication, CountedRequests
 from neve.gateway.imports import ImportRoutes
 from neve.gateway.ingest.routes import IngestRoutes
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.recovery import RecoveryRoutes
 from neve.gateway.requests.routes import RequestRoutes
 from neve.gateway.scan import ScanRoutes
-from neve.gateway.services import Services
+from neve.gateway.services import BEARER, Services
 from neve.gateway.split_merge import OperationRoutes
 from neve.gateway.tables import TableRoutes
 from neve.gateway.work import LimitRoutes, WorkRoutes

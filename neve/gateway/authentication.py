@@ -6,8 +6,6 @@ of it, and so that streamed answers are not buffered.
 
 import hmac
 
-from fastapi import Depends
-from fastapi.security import HTTPBearer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common.clock import Clock
@@ -21,8 +19,6 @@ from neve.gateway.problems import (
 )
 from neve.gateway.request_bodies import timed_receive
 
-BEARER = Depends(HTTPBearer(auto_error=False, description="The token of the gateway."))
-"""Shows in the schema that a route takes the token; `Authentication` is what asks for it."""
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 """They tell nothing of tables, and probes and newcomers have no token."""
 TEXT_BYTES_MAX = 16 * 1024**2

@@ -24,12 +24,11 @@ from common.model.table import Table, TableState
 from common.parquet.location import open_location
 from neve.api import tables as api
 from neve.api.recovery import LINES
-from neve.gateway.authentication import BEARER
 from neve.gateway.ingest.add import add_files, inspect_incoming
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.progress_stream import progress_lines
 from neve.gateway.scan import manifest_json, manifest_names
-from neve.gateway.services import LONG_STEP_MAX_S, Services, checked_label
+from neve.gateway.services import BEARER, LONG_STEP_MAX_S, Services, checked_label
 from neve.gateway.tables import create_table, new_table
 from neve.import_survey.files import (
     FooterFacts,

@@ -18,14 +18,13 @@ from common.errors import RequestError, UnknownTableError
 from common.model.table import Table
 from common.units import parse_duration_s
 from neve.api import recovery as api
-from neve.gateway.authentication import BEARER
 from neve.gateway.problems import BodyError
 from neve.gateway.progress_stream import (
     LongWork,
     error_line,
     progress_lines,
 )
-from neve.gateway.services import Services, checked_label
+from neve.gateway.services import BEARER, Services, checked_label
 from neve.gateway.tables import GatewayAdmission
 from neve.recovery.backup import (
     BackupOptions,

@@ -34,11 +34,10 @@ from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from neve.api import tables as api
 from neve.api.tables import failed_stream
-from neve.gateway.authentication import BEARER
 from neve.gateway.key_views import key_range
 from neve.gateway.problems import problem_body, short_of_memory
 from neve.gateway.scan_slots import ScanSlot
-from neve.gateway.services import Services, check_location_allowed, check_table_owner
+from neve.gateway.services import BEARER, Services, check_location_allowed, check_table_owner
 from neve.gateway.table_files import RowReader
 
 BATCH_ROWS = 65_536

@@ -28,13 +28,13 @@ from common.storage_threads import StorageThreads
 from coordinator.core.split_merge.operation_steps import has_ranges
 from neve.api import tables as api
 from neve.gateway import table_locations
-from neve.gateway.authentication import BEARER
 from neve.gateway.key_views import (
     key_types,
     tablet_view,
 )
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.services import (
+    BEARER,
     PAGE_TABLETS,
     Services,
     bounded_count,

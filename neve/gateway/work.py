@@ -25,9 +25,9 @@ from common.units import parse_size_bytes
 from common.wire import CompactorStatus, CoordinatorStatus, Explanation, QueuedJob, RunningAttempt
 from neve.api import work as api
 from neve.client.http import decode
-from neve.gateway.authentication import BEARER
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
 from neve.gateway.services import (
+    BEARER,
     Services,
     bounded_count,
     check_writable,

@@ -6,7 +6,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from neve.api import tables as api
-from neve.gateway.authentication import BEARER
 from neve.gateway.call_ids import Call, call_view
 from neve.gateway.ingest.add import add_files
 from neve.gateway.ingest.append import append_rows
@@ -14,6 +13,7 @@ from neve.gateway.key_views import file_view, key_types
 from neve.gateway.problems import BodyError
 from neve.gateway.request_bodies import received_body
 from neve.gateway.services import (
+    BEARER,
     PAGE_TABLETS,
     Services,
     bounded_count,

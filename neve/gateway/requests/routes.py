@@ -5,7 +5,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from neve.api import requests as api
-from neve.gateway.authentication import BEARER
 from neve.gateway.call_ids import (
     Call,
 )
@@ -21,7 +20,7 @@ from neve.gateway.requests.views import (
     TABLETS_MAX,
     request_view,
 )
-from neve.gateway.services import Services, bounded_count
+from neve.gateway.services import BEARER, Services, bounded_count
 
 LIST_MAX = 1000
 
