@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -43,16 +46,52 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# How fast examples are drawn depends on the machine, and says nothing of the code.
+settings.register_profile("shared-machine", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared-machine")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Have no garbage looked for among 10,000 tests, neither while they are found nor later."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Let libraries find at the end of the process that nothing of theirs is left."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test with the folder it lives in, and put long ones first."""
+    """Mark every test with the folder it lives in, and put long ones first.
+
+    Within its package a test that is marked `last` comes after the others.
+    """
+    packages: dict[Path, int] = {}
     for item in items:
         if folder_of(item) in LEVELS:
             item.add_marker(folder_of(item))
-    items.sort(key=rank_of)
+        packages.setdefault(item.path.parent, len(packages))
+
+    def place(item: pytest.Item) -> tuple[int, int, bool]:
+        is_last = item.get_closest_marker("last") is not None
+        return rank_of(item), packages[item.path.parent], is_last
+
+    items.sort(key=place)
 
 
 def folder_of(item: pytest.Item) -> str:
-    return item.path.relative_to(TESTS).parts[0]
+    return _folder_of(item.path)
+
+
+@cache
+def _folder_of(path: Path) -> str:
+    return path.relative_to(TESTS).parts[0]
 
 
 def rank_of(item: pytest.Item) -> int:

@@ -36,9 +36,10 @@ ARROW_OPENINGS = " ".join(
     f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch")
 )
 """Arrow reads the JVM's buffers directly; Java 17 wants to be asked."""
-DRIVER_COMPILER = "-XX:TieredStopAtLevel=1"
+QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """A driver only hands out tasks. The JVM's optimising compiler would work for minutes on what
-runs once per job, on the cores that the tasks want: 150 ms of each small job's 300."""
+runs once per job, on the cores that the tasks want: 150 ms of each small job's 300. The two JVMs
+of an app master only start executors, and need half the processor time for their own start."""
 EXECUTOR_COMPILER = " ".join(
     f"-XX:Tier4{name}Threshold={count}"
     for name, count in (
@@ -116,14 +117,14 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
     crashes = f"-XX:ErrorFile={crash_folder(settings)}/{CRASH_REPORT}%p.log"
     java_options = f"-Djava.io.tmpdir={tempfile.gettempdir()} {crashes} -XX:-CreateCoredumpOnCrash"
     local = settings.engine is EngineKind.LOCAL
-    compiler = EXECUTOR_COMPILER if local else DRIVER_COMPILER
+    compiler = EXECUTOR_COMPILER if local else QUICK_COMPILER
     return {
         "spark.driver.memory": settings.driver_memory,
         DRIVER_OPTIONS: f"{java_options} {compiler}",
         EXECUTOR_OPTIONS: " ".join(
             [java_options, EXECUTOR_COMPILER, ARROW_OPENINGS, *_log_options(settings)]
         ),
-        APP_MASTER_OPTIONS: " ".join([java_options, *_log_options(settings)]),
+        APP_MASTER_OPTIONS: " ".join([java_options, QUICK_COMPILER, *_log_options(settings)]),
         # Executors import the task code of this very project.
         "spark.executorEnv.PYTHONPATH": _project_path(),
         # As many as a merge keeps busy; more would only get in the way of other tasks.

@@ -53,7 +53,7 @@ class OperationDriver:
         self._statuses: dict[TabletId, OperationStatus] = {}
         self._tried_s: BoundedMap[TabletId, float] = BoundedMap(LARGE_MAX)
         self._abandoned: BoundedMap[TabletId, tuple[float, str]] = BoundedMap(ABANDONED_MAX)
-        self._beginning = 0
+        self._splitting: set[TabletId] = set()
         self._awake = asyncio.Event()
         self._to_walk = asyncio.Event()
 
@@ -143,9 +143,11 @@ class OperationDriver:
 
     async def _split(self, tablet: TabletId) -> None:
         now_s, tried_s = self._context.clock.now_s(), self._tried_s.get(tablet)
-        if not self._has_room() or (tried_s is not None and now_s - tried_s < TRY_REST_S):
+        if tablet in self._splitting or not self._has_room():
             return
-        self._beginning += 1
+        if tried_s is not None and now_s - tried_s < TRY_REST_S:
+            return
+        self._splitting.add(tablet)
         try:
             table = await self._context.store.table(tablet.table)
             if table is not None and await self._steps.split(tablet, table):
@@ -155,7 +157,7 @@ class OperationDriver:
         except (MetadataError, UnavailableError) as error:
             self._log("split waits for the store", tablet, cause=str(error))
         finally:
-            self._beginning -= 1
+            self._splitting.discard(tablet)
 
     async def _walk_forever(self) -> None:
         """Walk over the records of tables whose sizes count, one table after the other."""
@@ -222,7 +224,7 @@ class OperationDriver:
     def _has_room(self) -> bool:
         """Return whether fewer operations are under way than may be begun by size."""
         under_way = {each.operation.operation_id for each in self._statuses.values()}
-        return len(under_way) + self._beginning < self._steps.rules.at_once_max
+        return len(under_way) + len(self._splitting) < self._steps.rules.at_once_max
 
     def _log(self, event: str, tablet: TabletId, **fields: str) -> None:
         self._context.log(event, tablet=str(tablet), **fields)

@@ -7,10 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from typing import Generic, TypeVar
 
-from fastapi import Depends, FastAPI, Response
+from fastapi import FastAPI, Response
 from fastapi.responses import HTMLResponse
-from fastapi.routing import iter_route_contexts
-from fastapi.security import HTTPBearer
 
 from common.errors import UnavailableError
 from common.units import format_duration
@@ -22,7 +20,7 @@ from neve.gateway.metrics import RequestMetrics
 from neve.gateway.recovery import RecoveryRoutes
 from neve.gateway.requests.routes import RequestRoutes
 from neve.gateway.scan import ScanRoutes
-from neve.gateway.services import Services
+from neve.gateway.services import BEARER, Services
 from neve.gateway.split_merge import OperationRoutes
 from neve.gateway.tables import TableRoutes
 from neve.gateway.work import LimitRoutes, WorkRoutes
@@ -75,7 +73,6 @@ class SharedAnswer(Generic[T]):
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 READY_LASTS_S = 1.0
 """Anyone may ask whether the service is ready; the coordinator is asked once in so long."""
-_BEARER = Depends(HTTPBearer(auto_error=False, description="The token of the gateway."))
 
 
 def create_app(services: Services) -> FastAPI:
@@ -112,7 +109,8 @@ def create_app(services: Services) -> FastAPI:
         LimitRoutes(services),
         RecoveryRoutes(services),
     ):
-        app.include_router(routes.router(), dependencies=[_BEARER])
+        # `include_router` would build each route a second time, when the first request comes.
+        app.router.routes.extend(routes.router().routes)
     metrics = RequestMetrics()
     _add_open_routes(app, services, metrics)
     gateway = services.settings.gateway
@@ -123,18 +121,7 @@ def create_app(services: Services) -> FastAPI:
         body_wait_s=gateway.body_wait_s,
     )
     app.add_middleware(CountedRequests, metrics=metrics, clock=services.clock)
-    _build_routes(app)
     return app
-
-
-def _build_routes(app: FastAPI) -> None:
-    """Build what FastAPI else builds of the included routes when the first request comes.
-
-    So nobody waits for it, and two applications served by two threads do not build at once,
-    which Pydantic does not allow.
-    """
-    for _ in iter_route_contexts(app.routes):
-        pass
 
 
 def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) -> None:
@@ -157,7 +144,7 @@ def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) 
         await alive.answer()
         return {"status": "ready"}
 
-    @app.get("/metrics", tags=["service"], response_class=Response, dependencies=[_BEARER])
+    @app.get("/metrics", tags=["service"], response_class=Response, dependencies=[BEARER])
     async def scrape() -> Response:
         """Return the metrics as Prometheus text."""
         try:

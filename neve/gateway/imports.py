@@ -28,7 +28,7 @@ from neve.gateway.ingest.add import add_files, inspect_incoming
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.progress_stream import progress_lines
 from neve.gateway.scan import manifest_json, manifest_names
-from neve.gateway.services import LONG_STEP_MAX_S, Services, checked_label
+from neve.gateway.services import BEARER, LONG_STEP_MAX_S, Services, checked_label
 from neve.gateway.tables import create_table, new_table
 from neve.import_survey.files import (
     FooterFacts,
@@ -441,7 +441,12 @@ class ImportRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1", tags=["import"], default_response_class=StreamingResponse)
+        router = APIRouter(
+            prefix="/v1",
+            tags=["import"],
+            default_response_class=StreamingResponse,
+            dependencies=[BEARER],
+        )
         router.post("/import")(self.import_)
         router.get("/tables/{table}/manifest")(self.manifest)
         router.get("/tables/{table}/manifest/files")(self.names)

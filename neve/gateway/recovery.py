@@ -24,7 +24,7 @@ from neve.gateway.progress_stream import (
     error_line,
     progress_lines,
 )
-from neve.gateway.services import Services, checked_label
+from neve.gateway.services import BEARER, Services, checked_label
 from neve.gateway.tables import GatewayAdmission
 from neve.recovery.backup import (
     BackupOptions,
@@ -173,7 +173,10 @@ class RecoveryRoutes:
     def router(self) -> APIRouter:
         """Return the routes."""
         router = APIRouter(
-            prefix="/v1", tags=["recovery"], default_response_class=StreamingResponse
+            prefix="/v1",
+            tags=["recovery"],
+            default_response_class=StreamingResponse,
+            dependencies=[BEARER],
         )
         router.post("/tables/{table}/fsck")(self.fsck)
         router.post("/tables/{table}/gc")(self.gc)

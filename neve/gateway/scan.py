@@ -37,7 +37,7 @@ from neve.api.tables import failed_stream
 from neve.gateway.key_views import key_range
 from neve.gateway.problems import problem_body, short_of_memory
 from neve.gateway.scan_slots import ScanSlot
-from neve.gateway.services import Services, check_location_allowed, check_table_owner
+from neve.gateway.services import BEARER, Services, check_location_allowed, check_table_owner
 from neve.gateway.table_files import RowReader
 
 BATCH_ROWS = 65_536
@@ -347,7 +347,7 @@ class ScanRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1/tables/{table}", tags=["data"])
+        router = APIRouter(prefix="/v1/tables/{table}", tags=["data"], dependencies=[BEARER])
         router.get("/scan", response_class=StreamingResponse)(self.scan)
         router.get("/count")(self.count)
         return router

@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from dataclasses import dataclass, field
 from functools import partial
 
+from fastapi import Depends
+from fastapi.security import HTTPBearer
+
 from common.clock import Clock
 from common.coordinator_calls import OperatorCalls
 from common.errors import (
@@ -32,6 +35,9 @@ from neve.gateway.table_locations import (
     Owners,
     locations_of,
 )
+
+BEARER = Depends(HTTPBearer(auto_error=False, description="The token of the gateway."))
+"""Shows in the schema that a route takes the token; `authentication` is what asks for it."""
 
 # --------------------------------------------------------------- Tablets that were seen being split
 

@@ -18,6 +18,7 @@ from neve.api import split_merge as api
 from neve.gateway.key_views import key_text, key_types
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.services import (
+    BEARER,
     Services,
     bounded_count,
     check_writable,
@@ -299,7 +300,7 @@ class OperationRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1/tables/{table}", tags=["tablets"])
+        router = APIRouter(prefix="/v1/tables/{table}", tags=["tablets"], dependencies=[BEARER])
         router.post("/split", status_code=202)(self.split)
         router.post("/merge", status_code=202)(self.merge)
         router.get("/operations")(self.operations)

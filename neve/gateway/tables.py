@@ -34,6 +34,7 @@ from neve.gateway.key_views import (
 )
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.services import (
+    BEARER,
     PAGE_TABLETS,
     Services,
     bounded_count,
@@ -466,7 +467,7 @@ class TableRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1/tables", tags=["tables"])
+        router = APIRouter(prefix="/v1/tables", tags=["tables"], dependencies=[BEARER])
         router.get("")(self.list_tables)
         router.post("", status_code=201)(self.create)
         router.get("/{table}")(self.describe)

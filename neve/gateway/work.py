@@ -28,6 +28,7 @@ from neve.api import work as api
 from neve.client.http import decode
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
 from neve.gateway.services import (
+    BEARER,
     Services,
     bounded_count,
     check_writable,
@@ -246,7 +247,7 @@ class WorkRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1", tags=["work"])
+        router = APIRouter(prefix="/v1", tags=["work"], dependencies=[BEARER])
         router.get("/status")(self.status)
         router.get("/config")(self.config)
         router.get("/jobs")(self.jobs)
@@ -566,7 +567,7 @@ class LimitRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1", tags=["limits"])
+        router = APIRouter(prefix="/v1", tags=["limits"], dependencies=[BEARER])
         router.get("/limits")(self.limits)
         router.put("/groups/{group}/limit", status_code=202)(self.limit_group)
         router.delete("/groups/{group}/limit", status_code=202)(self.unlimit_group)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,7 +13,7 @@ from common.ids import call_id
 from neve.client.errors import UnavailableError
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.patience import SERVICE_S
-from tests.support.redis_sentinels import RedisGroup, group_running
+from tests.support.redis_sentinels import RedisGroup, group_running, until
 from tests.support.redis_server import RedisServer
 from tests.support.stack import Service, service_on
 
@@ -26,16 +25,16 @@ BEFORE, AFTER = 8, 16
 ROWS = 500
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def group() -> Iterator[RedisGroup]:
     with group_running() as servers:
         yield servers
 
 
-@pytest.fixture
-def service(group: RedisGroup, tmp_path: Path) -> Iterator[Service]:
+@pytest.fixture(scope="module")
+def service(group: RedisGroup, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service of one compactor on the Redis behind the Sentinels."""
-    with service_on(group.url, tmp_path) as running:
+    with service_on(group.url, tmp_path_factory.mktemp("fail-over")) as running:
         yield running
 
 
@@ -58,8 +57,10 @@ def acknowledged(table: LedgerTable, rows: pa.Table, call: str) -> bool:
 
 @contextmanager
 def killed(server: RedisServer) -> Iterator[None]:
+    """Kill it; it comes back after the block."""
     server.kill()
     yield
+    server.start()
 
 
 @pytest.mark.parametrize("lose", [killed, RedisServer.frozen], ids=["killed", "frozen"])
@@ -88,6 +89,10 @@ def test_appends_and_compactions_go_on_without_their_primary(
     table.check_rows()
     service.wait_until_clean(table)
     assert group.primary() is not lost
+    # Whoever was lost is a replica of the new primary, which the next loss leaves all servers.
+    group.until_demoted(lost)
+    replicas = len(group.servers) - 1
+    until("all follow", lambda: group.following(group.primary()) == replicas)
     # Nobody had to be started anew.
     assert {kind: service.actor(kind).pid for kind in actors} == {
         kind: process.pid for kind, process in actors.items()

@@ -92,10 +92,14 @@ async def sleeping(engine: SparkEngine, attempt: str) -> asyncio.Task[Any]:
 
 
 def test_work_progress_cancel_and_stop(stack: LocalStack) -> None:
+    chosen = settings(stack, "works")
+
     async def main() -> None:
-        engine = SparkEngine(settings(stack, "works"))
+        engine = SparkEngine(chosen)
         await engine.start()
         heard: list[RewriteProgress] = []
+        taken = await engine.run_payload("m", {"do": "memory"}, heard.append)
+        check_memory_asked_for(chosen, float(taken["taken_bytes"]))
         seen = (await engine.run_payload("z", {"do": "archives"}, heard.append))["seen"]
         assert len(seen) > len({worker for worker, _ in seen})  # One has been counted twice.
         assert {count for _, count in seen} == {0}
@@ -115,20 +119,13 @@ def test_work_progress_cancel_and_stop(stack: LocalStack) -> None:
     wait_until_gone(stack)
 
 
-def test_ray_is_asked_for_the_memory_of_python_tasks_as_well(stack: LocalStack) -> None:
-    chosen = settings(stack, "asks")
+def check_memory_asked_for(chosen: DriverSettings, taken_bytes: float) -> None:
+    """Ray is asked for the memory of Python tasks as well.
 
-    async def main() -> float:
-        engine = SparkEngine(chosen)
-        await engine.start()
-        taken = await engine.run_payload("a", {"do": "memory"}, lambda _: None)
-        await engine.stop()
-        return float(taken["taken_bytes"])
-
-    # A Spark executor is the only one here that asks Ray for memory.
-    assert asyncio.run(main()) == executor_bytes(chosen)
+    A Spark executor is the only one here that asks Ray for memory.
+    """
+    assert taken_bytes == executor_bytes(chosen)
     assert executor_bytes(chosen) == (1024 + 256 + 2 * 768) * 1024**2
-    wait_until_gone(stack)
 
 
 def test_two_engines_side_by_side_and_one_driver_dies(stack: LocalStack) -> None:

@@ -23,6 +23,8 @@ def local_session() -> Any:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
+        # It lives for minutes: what the optimising compiler makes faster does not pay for it.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.sql.shuffle.partitions": "2",
         "spark.executorEnv.PYTHONPATH": os.getcwd(),
     }

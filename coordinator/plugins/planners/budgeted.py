@@ -102,7 +102,12 @@ def row_sets(files: Sequence[tuple[str, bytes, bytes, int]]) -> list[RowSet]:
 
     Args:
         files: Name, first key, last key and bytes of each.
+
+    Returns:
+        One for each file, by name.
     """
+    # In one order, whatever came first: sums of floating-point numbers depend on it.
+    files = sorted(files)
     points = sorted({key for _, low, high, _ in files for key in (low, high)})
     place = {key: number for number, key in enumerate(points)}
     mass = _mass_between(points, place, files)

@@ -13,6 +13,7 @@ from neve.gateway.key_views import file_view, key_types
 from neve.gateway.problems import BodyError
 from neve.gateway.request_bodies import received_body
 from neve.gateway.services import (
+    BEARER,
     PAGE_TABLETS,
     Services,
     bounded_count,
@@ -35,7 +36,7 @@ class IngestRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1/tables/{table}", tags=["data"])
+        router = APIRouter(prefix="/v1/tables/{table}", tags=["data"], dependencies=[BEARER])
         router.get("/files")(self.files)
         router.post("/files")(self.add)
         router.post("/append", openapi_extra=_ARROW_BODY)(self.append)

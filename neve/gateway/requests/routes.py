@@ -20,7 +20,7 @@ from neve.gateway.requests.views import (
     TABLETS_MAX,
     request_view,
 )
-from neve.gateway.services import Services, bounded_count
+from neve.gateway.services import BEARER, Services, bounded_count
 
 LIST_MAX = 1000
 
@@ -33,7 +33,9 @@ class RequestRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1/tables/{table}/compactions", tags=["requests"])
+        router = APIRouter(
+            prefix="/v1/tables/{table}/compactions", tags=["requests"], dependencies=[BEARER]
+        )
         router.post("", status_code=202)(self.submit)
         router.get("")(self.requests)
         router.get("/{request}")(self.follow)

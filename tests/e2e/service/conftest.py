@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from common.settings import TraceSettings
-from tests.support.stack import SETTINGS, Service
-from tests.support.stack import service as running_service
+from neve.local import LocalStack, StackOptions
+from tests.support.s3_server import VARIABLES, S3Server, s3_server
+from tests.support.stack import COMPACTORS, SETTINGS, Service
 from tests.support.trace_receiver import Receiver, trace_receiver
 
 
@@ -21,8 +23,26 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture(scope="package")
-def service(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[Service]:
+def objects() -> Iterator[S3Server]:
+    """An object store that the service finds by its environment alone."""
+    with s3_server() as server:
+        server.create_bucket("tables")
+        yield server
+
+
+@pytest.fixture(scope="package")
+def service(
+    tmp_path_factory: pytest.TempPathFactory, receiver: Receiver, objects: S3Server
+) -> Iterator[Service]:
     """A service that each test leaves as it was: two compactors, nothing in their hands."""
     settings = replace(SETTINGS, trace=TraceSettings(endpoint=receiver.endpoint))
-    with running_service(tmp_path_factory.mktemp("service"), settings) as service:
-        yield service
+    options = StackOptions(
+        compactors=len(COMPACTORS),
+        settings=settings,
+        allow=("s3://tables", "s3://no-such-bucket"),
+    )
+    environ = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    environ |= objects.environ
+    folder = tmp_path_factory.mktemp("service")
+    with LocalStack.start(home=folder, name="e2e", options=options, environ=environ) as stack:
+        yield Service(stack, folder)

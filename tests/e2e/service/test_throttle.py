@@ -12,7 +12,7 @@ from tests.support.stack import COMPACTORS, Service
 
 pytestmark = [pytest.mark.slow]
 
-VOLUME, RATE = "narrow", 256 * 1024
+VOLUME, RATE = "narrow", 1024 * 1024
 ROWS = 20_000
 
 
@@ -49,7 +49,7 @@ def test_jobs_of_two_compactors_keep_to_the_limit_of_their_volume(service: Servi
         client.resume(table.name)
     service.wait("throttled jobs of both", lambda: len(throttled(service)) == 2)
     told = client.explain(throttled(service)[0].table)[0].sentences
-    assert any(f"volume {VOLUME} may move 256.0 KiB/s" in each for each in told), told
+    assert any(f"volume {VOLUME} may move 1.0 MiB/s" in each for each in told), told
     for table in tables:
         service.wait_until_at_rest(table)
 

@@ -15,11 +15,18 @@ pytestmark = [pytest.mark.slow]
 TABLETS = 6
 KEYS = 2_000
 """Of each tablet."""
+SPLITS = [str(KEYS * number - 1) for number in range(1, TABLETS)]
+
+
+def fill(table: LedgerTable) -> None:
+    """Give each tablet files for a job."""
+    for number in range(TABLETS):
+        keys = range(KEYS * number, KEYS * (number + 1))
+        table.add(*(keyed_rows(keys, version) for version in range(4)))
 
 
 def test_a_compactor_on_a_second_node_works_with_executors_beside_it(service: Service) -> None:
     client = service.client
-    splits = [str(KEYS * number - 1) for number in range(1, TABLETS)]
     with second_node(service) as where:
         assert where.compactor == where.second_node
         assert where.executors == (where.second_node,)
@@ -33,11 +40,9 @@ def test_a_compactor_on_a_second_node_works_with_executors_beside_it(service: Se
         assert {nodes[name] for name in COMPACTORS}.isdisjoint({where.second_node})
 
         table = LedgerTable(
-            client, service.folder, keyed=True, splits=splits, paused=True, settings=SLOW
+            client, service.folder, keyed=True, splits=SPLITS, paused=True, settings=SLOW
         )
-        for number in range(TABLETS):
-            keys = range(KEYS * number, KEYS * (number + 1))
-            table.add(*(keyed_rows(keys, version) for version in range(4)))
+        fill(table)
         client.resume(table.name)
         service.wait_until_at_rest(table)
 
@@ -51,22 +56,27 @@ def test_a_compactor_on_a_second_node_works_with_executors_beside_it(service: Se
 def test_a_job_spans_nodes_when_executors_have_a_resource_of_their_own(
     service: Service, tmp_path: Path
 ) -> None:
-    client = service.client
+    client, others = service.client, service.tasks()
     with second_node(service, spread=tmp_path) as where:
         assert where.compactor != where.second_node
         assert where.executors == (where.second_node,) * EXECUTORS
-        for name in COMPACTORS:
-            client.drain(name)
         service.wait(
             "the compactor with executors elsewhere",
             lambda: COMPACTOR in {each.compactor for each in client.compactors()},
         )
-        table = LedgerTable(client, service.folder, keyed=True, settings=SLOW)
-        table.add(*(keyed_rows(range(KEYS), version) for version in range(4)))
+        table = LedgerTable(client, service.folder, keyed=True, splits=SPLITS, settings=SLOW)
+
+        def has_worked() -> bool:
+            return COMPACTOR in {each.compactor for each in client.history(table.name)}
+
+        # The other compactors hold one job each meanwhile.
+        with service.halted(*others):
+            fill(table)
+            service.wait("a job across nodes", has_worked, table=table)
         service.wait_until_at_rest(table)
 
         table.check_rows()
-        assert COMPACTOR in {each.compactor for each in client.history(table.name)}
+        assert {each.end for each in client.history(table.name)} == {"committed"}
         assert list((tmp_path / "scratch" / COMPACTOR).iterdir()) == []
         client.drain(COMPACTOR)
-    service.wait("two compactors", service.everybody_beats)
+        service.wait("two compactors", service.everybody_beats)

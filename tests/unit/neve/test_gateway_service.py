@@ -63,6 +63,17 @@ def routes(gateway: Gateway) -> list[tuple[str, str]]:
     return [(method, path) for path, methods in paths.items() for method in methods]
 
 
+def test_the_schema_says_which_routes_want_the_token(gateway: Gateway) -> None:
+    paths = httpx.get(f"{gateway.url}/openapi.json").json()["paths"]
+    open_ones = {
+        path
+        for path, methods in paths.items()
+        for told in methods.values()
+        if told.get("security") != [{"HTTPBearer": []}]
+    }
+    assert open_ones == OPEN_PATHS & paths.keys()
+
+
 def test_every_route_but_the_open_ones_wants_the_token(gateway: Gateway) -> None:
     known = routes(gateway)
     assert len(known) > 25

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,6 +40,8 @@ def quick_walks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.split_merge.driver.WALK_REST_S", 0.01)
 
 
+LOOK_S = 0.05
+"""How long a look into a file takes: several walks over the sizes of its table."""
 SIDE_BY_SIDE = [(10 * number, 10 * number + 9) for number in range(8)]
 
 
@@ -297,6 +300,8 @@ def test_a_file_that_ends_its_reader_is_quarantined_and_not_looked_into_again(
 
     def die(_location: object, path: str, _rules: object) -> list[bytes]:
         looked.append(path)
+        # Meanwhile the table is looked at again and again.
+        time.sleep(LOOK_S)
         raise ReaderDeathError(f"file {path} cannot be read: signal 6")
 
     monkeypatch.setattr("coordinator.split_merge.key_sampling.sample_keys", die)

@@ -28,6 +28,7 @@ from tests.support import reader_work as work
 from tests.support.patience import PATIENCE_S
 
 MIB = 1024**2
+FREEZES_MAX = 20
 HARD = ReaderLimits(memory_bytes=128 * MIB, readers=2, kept=2, answer_bytes=MIB)
 
 
@@ -146,13 +147,17 @@ def test_a_death_disturbs_nobody_else(tmp_path: Path) -> None:
 
 def test_a_frozen_reader_is_given_up() -> None:
     # It cannot notice its own time: whoever waits for it does.
-    limits = ReaderLimits(wait_s=0.5, patience_s=0.5)
+    limits, frozen = ReaderLimits(wait_s=0.5, patience_s=0.5), "was ended by signal 9 (SIGKILL)"
     with reading(limits) as deaths:
-        with pytest.raises(ReaderDeathError):
-            work.stop_for_ever("x")
+        for _ in range(FREEZES_MAX):
+            with pytest.raises(ReaderDeathError):
+                work.stop_for_ever("x")
+            # On a busy machine its time may be over before it has stopped itself.
+            if deaths[-1] == frozen:
+                break
 
+        assert deaths[-1] == frozen
         assert work.own_process("after")[0] == "after"
-        assert set(deaths) == {"was ended by signal 9 (SIGKILL)"}
 
 
 def test_no_more_readers_than_allowed_work_at_a_time(tmp_path: Path) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pyarrow as pa
 import pytest
 
 from common.parquet.location import Location, open_location
 from neve.client.errors import NeveError
-from neve.local import LocalStack, StackOptions
 from neve.recovery.stored_files import FileOrigin, list_location
 from tests.support.readers import check_table
-from tests.support.s3_server import VARIABLES, s3_server
-from tests.support.stack import SETTINGS, Service
+from tests.support.s3_server import VARIABLES, S3Server
+from tests.support.stack import Service
 
 pytestmark = [pytest.mark.slow]
 
@@ -29,20 +26,13 @@ SCHEMA = pa.schema(
 )
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    options = StackOptions(
-        compactors=1, settings=SETTINGS, allow=("s3://tables", "s3://no-such-bucket")
-    )
-    folder = tmp_path_factory.mktemp("s3-service")
-    with s3_server() as server, pytest.MonkeyPatch.context() as patch:
-        for name in VARIABLES:
-            patch.delenv(name, raising=False)
-        for name, value in server.environ.items():
-            patch.setenv(name, value)
-        server.create_bucket("tables")
-        with LocalStack.start(home=folder, name="s3", options=options) as stack:
-            yield Service(stack, folder, compactors=1)
+@pytest.fixture(autouse=True)
+def on_s3(objects: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process, too, finds the object store by its environment."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in objects.environ.items():
+        monkeypatch.setenv(name, value)
 
 
 def rows(first: int, count: int, version: int) -> pa.Table:
