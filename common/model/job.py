@@ -60,6 +60,10 @@ class Job:
     """At most so many are written. Those of a table without a key get the same number of rows."""
     cuts: tuple[bytes, ...] = ()
     """Keys after which a new output begins (0..n outputs); empty: one output."""
+    cuts_at_s: tuple[float, ...] = ()
+    """Times at which a new output begins; see `PlannedJob`."""
+    output_rows_max: int = 0
+    """Most rows of an output between two times of `cuts_at_s`; 0: any number."""
     output_tags: tuple[tuple[str, str], ...] = ()
     partition: str | None = None
     """The partition that the tablet is, `month=1/day=2`; None: it is a range of keys."""
@@ -78,6 +82,8 @@ def job_id(
     request: str | None,
     inputs: tuple[str, ...],
     cuts: tuple[bytes, ...] = (),
+    *,
+    cuts_at_s: tuple[float, ...] = (),
 ) -> str:
     """Return the id of the job that would do exactly this."""
     parts: list[str | bytes] = [
@@ -87,7 +93,23 @@ def job_id(
         request or "",
         *sorted(inputs),
     ]
-    return "job-" + digest([*parts, "cuts", *cuts])
+    times = ["times", *map(repr, cuts_at_s)] if cuts_at_s else []
+    return "job-" + digest([*parts, "cuts", *cuts, *times])
+
+
+TIME_CUTS_MAX = 32
+"""Most times at which one job may cut: its outputs are written beside each other."""
+
+
+def time_outputs_max(cuts: int, rows: int, output_rows_max: int) -> int:
+    """Return how many outputs a job may need that cuts at times.
+
+    Args:
+        cuts: Number of times at which it cuts; rows without a time have an output besides.
+        rows: Rows of all inputs.
+        output_rows_max: Most rows of one output; 0: any number.
+    """
+    return cuts + 2 + (rows // output_rows_max if output_rows_max else 0)
 
 
 # ---- Priorities
@@ -181,6 +203,14 @@ class PlannedJob:
     about the size of all inputs divided by it."""
     cuts: tuple[bytes, ...] = ()
     """Keys after which a new output begins, ascending; of tables with a key only."""
+    cuts_at_s: tuple[float, ...] = ()
+    """Times in seconds since the epoch at which a new output begins, ascending; of tables without
+    a key that have a time column. A row of exactly such a time is in the output that begins there.
+    Rows without a time get an output of their own, after all others. `outputs_expected` must be at
+    least `time_outputs_max`."""
+    output_rows_max: int = 0
+    """With `cuts_at_s`: most rows of one output. Where more rows are between two times, they get
+    several outputs of about the same number of rows. 0: any number."""
     output_tags: tuple[tuple[str, str], ...] = ()
     """Tags of every output: level, run, window."""
     action: JobAction = JobAction.REWRITE

@@ -6,13 +6,24 @@ rule is refused whole: half a plan of a planner that is wrong about the other ha
 worth the risk.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from common.errors import PluginError
 from common.model.file import DataFile
 from common.model.group import Service
-from common.model.job import Job, JobAction, Kind, Plan, PlannedJob, TabletPlan, job_id
+from common.model.job import (
+    TIME_CUTS_MAX,
+    Job,
+    JobAction,
+    Kind,
+    Plan,
+    PlannedJob,
+    TabletPlan,
+    job_id,
+    time_outputs_max,
+)
 from common.model.keys import SPLIT_BYTES_MAX
 from common.model.table import Table, TableState
 from common.model.tablet import Selection, Tablet
@@ -77,7 +88,10 @@ def checked_jobs(planner: str, plan: Plan, parameters: PlanParameters) -> tuple[
     if problem is not None:
         raise PluginError(f"planner {planner}, tablet {parameters.tablet}: {problem}")
     request = None if parameters.request is None else parameters.request.request
-    ids = [job_id(parameters.tablet, job.kind, request, job.files, job.cuts) for job in plan.jobs]
+    ids = [
+        job_id(parameters.tablet, job.kind, request, job.files, job.cuts, cuts_at_s=job.cuts_at_s)
+        for job in plan.jobs
+    ]
     return tuple(
         _job(job, own, tuple(ids[at] for at in job.depends_on), parameters, request)
         for own, job in zip(ids, plan.jobs, strict=True)
@@ -107,6 +121,8 @@ def _job(
         depends_on=depends_on,
         outputs_expected=job.outputs_expected,
         cuts=job.cuts,
+        cuts_at_s=job.cuts_at_s,
+        output_rows_max=job.output_rows_max,
         output_tags=job.output_tags,
         action=job.action.value,
     )
@@ -122,6 +138,7 @@ def _problem(jobs: Sequence[PlannedJob], parameters: PlanParameters) -> str | No
             _wrong_form(job, parameters.kind, groups)
             or _wrong_cuts(job, keyed=parameters.keyed)
             or _wrong_files(job, candidates, files_max)
+            or _wrong_times(job, parameters)
             or _wrong_dependencies(job, number)
         )
         if found is not None:
@@ -147,7 +164,7 @@ def _wrong_form(job: PlannedJob, kind: Kind, groups: Sequence[str]) -> str | Non
         return "has no reason, expected a sentence"
     if not 0 <= job.outputs_expected <= OUTPUTS_MAX:
         return f"expects {job.outputs_expected} outputs, expected 0 to {OUTPUTS_MAX}"
-    if job.action is JobAction.DROP and (job.cuts or job.outputs_expected > 1):
+    if job.action is JobAction.DROP and (job.cuts or job.cuts_at_s or job.outputs_expected > 1):
         return "drops its files, but expects outputs"
     if not _is_action(job.action):
         return f"has action {job.action!r}, expected a JobAction: {', '.join(JobAction)}"
@@ -161,6 +178,28 @@ def _wrong_cuts(job: PlannedJob, *, keyed: bool) -> str | None:
         return "has cuts, but the table has no key"
     if any(len(cut) > SPLIT_BYTES_MAX for cut in job.cuts):
         return f"has a cut of more than {SPLIT_BYTES_MAX} bytes"
+    return None
+
+
+def _wrong_times(job: PlannedJob, parameters: PlanParameters) -> str | None:
+    """Return what is wrong with the times at which a job cuts, or None."""
+    times = job.cuts_at_s
+    if not times:
+        return "has output_rows_max, but no cuts_at_s" if job.output_rows_max else None
+    if parameters.keyed:
+        return "has cuts at times, but the table has a key, and is cut at keys"
+    if not parameters.timed:
+        return "has cuts at times, but the table has no time column"
+    if list(times) != sorted(set(times)) or not all(map(math.isfinite, times)):
+        return "has cuts at times that do not ascend"
+    if len(times) > TIME_CUTS_MAX:
+        return f"has {len(times)} cuts at times, expected at most {TIME_CUTS_MAX}"
+    if job.output_rows_max < 0:
+        return f"has output_rows_max {job.output_rows_max}, expected at least 0"
+    rows = sum(parameters.files[path].rows for path in job.files)
+    least = time_outputs_max(len(times), rows, job.output_rows_max)
+    if job.outputs_expected < least:
+        return f"expects {job.outputs_expected} outputs, expected at least {least} for its times"
     return None
 
 
