@@ -94,6 +94,7 @@ PLANNERS = ExtensionPoint(
         "budgeted": "coordinator.plugins.planners.budgeted:BudgetedPlanner",
         "ratio": "coordinator.plugins.planners.ratio:RatioPlanner",
         "size-tiered": "coordinator.plugins.planners.size_tiered:SizeTieredPlanner",
+        "time-chunk": "coordinator.plugins.planners.time_chunk:TimeChunkPlanner",
     },
 )
 DEFAULT_PLANNER = "ratio"

@@ -35,7 +35,9 @@ NOW_S = 1_000_000.0
 MICROS = 1_000_000
 
 
-def write(folder: Path, path: str, times_s: Sequence[float | None], schema: pa.Schema = KEYED) -> None:
+def write(
+    folder: Path, path: str, times_s: Sequence[float | None], schema: pa.Schema = KEYED
+) -> None:
     """Write rows with these times; `k` numbers them within the file."""
     columns: dict[str, Any] = {name: [None] * len(times_s) for name in schema.names}
     columns["k"] = range(len(times_s))
