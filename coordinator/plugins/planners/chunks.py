@@ -10,10 +10,10 @@ Times are numbers of any unit, the same one everywhere.
              ──► tasks                    small ones joined, large ones split
              ──► dependencies             tasks that share a segment wait for each other
 
-What the notes leave open is decided like this: a task without a chunk that is to be compacted is
-none. The size of a segment counts whole in each chunk, and once in the cost of a task. A segment of
-exactly the largest size is no larger than that. A segment that was made as small as it can be
-(`settled`) counts as one of the largest size, so that it is not cut again and again.
+What the notes leave open is decided like this: candidates without a chunk that is to be compacted
+are none. The size of a segment counts whole in each chunk, and once in the cost of a task. A
+segment of exactly the largest size is not too large. A segment that was made as small as it can
+be (`settled`) counts as one of the largest size, so that it is not cut again and again.
 """
 
 import math
@@ -364,11 +364,7 @@ def candidates_of(chunks: Iterable[Chunk]) -> list[Chunks]:
         else:
             found.append([chunk])
             joins = True
-    return [tuple(run) for run in found if _has_work(run)]
-
-
-def _has_work(chunks: Iterable[Chunk]) -> bool:
-    return any(chunk.state is ChunkState.COMPACT for chunk in chunks)
+    return [tuple(run) for run in found if any(chunk.state is ChunkState.COMPACT for chunk in run)]
 
 
 def join_small(candidates: Iterable[Chunks], small_cost: int) -> list[Chunks]:
@@ -392,7 +388,8 @@ def split_large(
 ) -> list[Chunks]:
     """Return candidates cut at ends of chunks, before they pass a limit.
 
-    A single chunk may be over the limit. What has no chunk to be compacted is left out.
+    A single chunk may be over the limit. A part of which no chunk is to be compacted is kept:
+    the parts beside it cut the segments that it shares with them, and that may change its score.
 
     Args:
         candidates: In order.
@@ -409,7 +406,7 @@ def split_large(
                 part = ()
             part += (chunk,)
         found.append(part)
-    return [part for part in found if _has_work(part)]
+    return found
 
 
 class Colour(StrEnum):

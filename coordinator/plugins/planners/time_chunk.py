@@ -409,6 +409,7 @@ def _allowed(work: _Work, chunk: Chunk) -> Chunk:
             f"{format_bytes(_extent(fresh, work).bytes)}: too few or too little ({verdict})"
         )
         return replace(chunk, score=Score(ChunkState.STABLE))
+    work.leave(rest, f"is compacted; {format_count(len(fresh), 'newer file')} of its chunk will be")
     return replace(chunk, segments=fresh, prior=any(each.start < chunk.start for each in fresh))
 
 
@@ -564,7 +565,13 @@ def _plan_of(work: _Work, expired: Sequence[DataFile], files: Sequence[DataFile]
     drops = _drops(work, expired, dirty, len(places))
     at_place = {at: len(drops) + place for place, at in enumerate(places)}
     jobs = [
-        _job(work, at, tuple(at_place[n] for n in depends[at]), dirty, len(places) - ranks[at])
+        _job(
+            work,
+            at,
+            tuple(sorted(at_place[n] for n in depends[at])),
+            dirty,
+            len(places) - ranks[at],
+        )
         for at in places
     ]
     planned = {path for job in (*drops, *jobs) for path in job.files}

@@ -292,12 +292,15 @@ def test_small_tasks_join_the_one_before(
 def test_a_chunk_over_the_limit_is_a_task_of_its_own() -> None:
     segments = [seg(f"a{at}", 0, 24, 300) for at in range(3)] + [seg("b", 10, 48, 50)]
     found = plan_timeline(segments, 24, 500, Limits(max_cost=600)).tasks
-    assert [(each.starts, each.cost, each.oversize) for each in found] == [([0], 950, True)]
+    assert [(each.starts, each.cost, each.oversize) for each in found] == [
+        ([0], 950, True),
+        ([24], 50, False),
+    ]
     wide = plan_timeline(segments, 24, 500, Limits(max_cost=950)).tasks
     assert [(each.starts, each.oversize) for each in wide] == [([0, 24], False)]
 
 
-def test_a_task_has_a_chunk_that_is_to_be_compacted() -> None:
+def test_a_candidate_has_a_chunk_that_is_to_be_compacted() -> None:
     """Neighbours without an opinion are rewritten with it, but not for themselves."""
     quiet = [seg("a", 0, 30, 300), seg("b", 30, 48, 300)]
     assert plan_timeline(quiet, 24, 500).tasks == []
@@ -305,7 +308,7 @@ def test_a_task_has_a_chunk_that_is_to_be_compacted() -> None:
     chunks = chunks_of(tail, 24, 500)
     assert [each.state for each in chunks] == ["compact", "no_opinion", "no_opinion"]
     assert [len(run) for run in candidates_of(chunks)] == [3]
-    assert [len(run) for run in split_large(candidates_of(chunks), 800, chunks_max=1)] == [1]
+    assert [len(run) for run in split_large(candidates_of(chunks), 799)] == [1, 2]
 
 
 def test_most_chunks_of_a_task() -> None:
