@@ -6,7 +6,10 @@ A planner is asked for one tablet at a time:
     bin_pack      fills files up to a target size and leaves files of about that size alone
     budgeted      spends a fixed number of bytes where it lowers the most overlap
     size_tiered   merges files of about the same size
+    time_chunk    brings each hour, day or week to few files, cut where it ends
 
-    packing       bins, gain and cost: what planners share that go by a target size
-    tiers         buckets and picks: what planners share that go by tiers
+    packing          bins, gain and cost: what planners share that go by a target size
+    tiers            buckets and picks: what planners share that go by tiers
+    chunks           time lines, scores and tasks: the notes that time_chunk is made of
+    chunk_policies   which chunks may be compacted, and in which order
 """

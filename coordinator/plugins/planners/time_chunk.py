@@ -33,7 +33,7 @@ from common.model.job import (
 from common.model.table import TableSettings
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
-from common.units import format_bytes, format_count, format_duration
+from common.units import exact_duration, format_bytes, format_count
 from coordinator.plugins.planners.chunk_policies import (
     FULL,
     MINOR,
@@ -199,7 +199,7 @@ class _Work:
 
     def chunk_text(self, start_s: float, end_s: float) -> str:
         count = round((end_s - start_s) / self.options.granularity_s)
-        length = format_duration(self.options.granularity_s)
+        length = exact_duration(self.options.granularity_s)
         return f"{format_count(count, 'chunk')} of {length} from {moment(start_s)}"
 
 

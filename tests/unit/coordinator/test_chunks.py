@@ -380,8 +380,8 @@ def test_eligibility(case: dict[str, Any]) -> None:
 
 
 def test_other_verdicts() -> None:
-    def verdict(count: int, size: int, **options: float) -> str:
-        known = Thresholds(**{"min_count": 2, "min_bytes": 10, "max_avg": 100, **options})
+    def verdict(count: int, size: int, min_count: int = 2) -> str:
+        known = Thresholds(min_count=min_count, min_bytes=10, max_avg=100)
         return eligibility(Extent(count=count, bytes=size, rows=1), Extent(), known)
 
     assert verdict(0, 0, min_count=0) == "NONE:count"

@@ -13,6 +13,8 @@ import pytest
 from coordinator.plugins.planners.bin_pack import BinPackOptions
 from coordinator.plugins.planners.budgeted import BudgetedOptions
 from coordinator.plugins.planners.tiers import TierOptions
+from coordinator.plugins.planners.time_chunk import TimeChunkOptions
+from scripts import chunk_picture
 from tests.support.shell import Shell
 
 PAGES = Path(__file__).parents[3] / "docs" / "planners"
@@ -21,8 +23,12 @@ OPTIONS: dict[str, Any] = {
     "bin-pack": BinPackOptions,
     "budgeted": BudgetedOptions,
     "size-tiered": TierOptions,
+    "time-chunk": TimeChunkOptions,
 }
-SETTINGS = {"budgeted": ["--set", "budget=50MB"]}
+SETTINGS = {
+    "budgeted": ["--set", "budget=50MB"],
+    "time-chunk": ["--set", "skip_offset=1h"],
+}
 
 
 @pytest.mark.parametrize("planner", OPTIONS)
@@ -43,3 +49,9 @@ def test_a_page_lists_every_option(planner: str) -> None:
     page = (PAGES / f"{planner}.md").read_text("utf-8")
     listed = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert listed == [each.name for each in fields(OPTIONS[planner])]
+
+
+def test_the_picture_of_chunks_shows_the_example() -> None:
+    assert chunk_picture.PICTURE.read_text("utf-8") == chunk_picture.picture(), (
+        "write it anew: python -m scripts.chunk_picture"
+    )
