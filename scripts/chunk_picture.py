@@ -1,4 +1,4 @@
-"""Draws the example of the page of the planner `time-chunk`: files on a time line, before and after.
+"""Draws the example of the page of planner `time-chunk`: files on a time line, before and after.
 
     python -m scripts.chunk_picture
 
