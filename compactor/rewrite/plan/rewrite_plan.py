@@ -172,8 +172,7 @@ def make_plan(
     memory = memory_budget(task[0], assignment.halvings, settings.row_group_bytes, task[1])
     schema = _united_schema(assignment, {path: footer.schema for path, footer in footers.items()})
     row_rules = _row_rules(assignment, schema)
-    rows, parts = sum(footer.num_rows for footer in footers.values()), _parts(assignment)
-    cuts_at_s = _cuts_at_s(assignment)
+    rows = sum(footer.num_rows for footer in footers.values())
     return RewritePlan(
         location=table.location,
         folder=folder,
@@ -192,17 +191,23 @@ def make_plan(
             timed=all(footer.timed for footer in footers.values()),
         ),
         rules=_rules(assignment, schema, row_rules),
-        output=Output(
-            paths=_output_paths(assignment, parts),
-            cuts=assignment.job.cuts,
-            settings=replace(settings, row_group_bytes=memory.group_bytes),
-            footer=_footer(assignment),
-            purge=assignment.purge,
-            part_rows=0 if table.key or parts == 1 or cuts_at_s else -(-rows // parts),
-            cuts_at_s=cuts_at_s,
-            file_rows_max=assignment.job.output_rows_max if cuts_at_s else 0,
-        ),
+        output=_output(assignment, rows, replace(settings, row_group_bytes=memory.group_bytes)),
         memory=memory,
+    )
+
+
+def _output(assignment: Assignment, rows: int, settings: OutputSettings) -> Output:
+    job, parts, cuts_at_s = assignment.job, _parts(assignment), _cuts_at_s(assignment)
+    whole = bool(assignment.table.key) or parts == 1 or bool(cuts_at_s)
+    return Output(
+        paths=_output_paths(assignment, parts),
+        cuts=job.cuts,
+        settings=settings,
+        footer=_footer(assignment),
+        purge=assignment.purge,
+        part_rows=0 if whole else -(-rows // parts),
+        cuts_at_s=cuts_at_s,
+        file_rows_max=job.output_rows_max if cuts_at_s else 0,
     )
 
 

@@ -235,7 +235,7 @@ def score_sizes(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class TimeChunk:
     """A range of the timeline of the wanted length."""
 
     index: int
@@ -275,7 +275,7 @@ def occupied_chunks(
     *,
     rules: Sequence[Rule] = RULES,
     origin: float = 0.0,
-) -> list[Chunk]:
+) -> list[TimeChunk]:
     """Return the chunks that have segments, in order.
 
     Args:
@@ -303,7 +303,7 @@ def chunks_of(
     *,
     rules: Sequence[Rule] = RULES,
     origin: float = 0.0,
-) -> list[Chunk]:
+) -> list[TimeChunk]:
     """Return all chunks from the first segment to the last, also empty ones; see `occupied_chunks`.
 
     A chunk for each step: for timelines of a bounded length.
@@ -326,11 +326,11 @@ def _chunk(  # noqa: PLR0917 - what a chunk is made of
     max_size: int,
     rules: Sequence[Rule],
     origin: float,
-) -> Chunk:
+) -> TimeChunk:
     start, end = origin + index * granularity, origin + (index + 1) * granularity
     prior = any(each.start < start for each in segments)
     later = any(each.end > end for each in segments)
-    return Chunk(
+    return TimeChunk(
         index=index,
         start=start,
         end=end,
@@ -344,17 +344,17 @@ def _chunk(  # noqa: PLR0917 - what a chunk is made of
 # -------------------------------------------------------------------------------------------- Tasks
 
 
-Chunks = tuple[Chunk, ...]
+Chunks = tuple[TimeChunk, ...]
 
 
-def cost_of(chunks: Iterable[Chunk]) -> int:
+def cost_of(chunks: Iterable[TimeChunk]) -> int:
     """Return the bytes of all segments of some chunks, each counted once."""
     return sum({each.id: each.size for chunk in chunks for each in chunk.segments}.values())
 
 
-def candidates_of(chunks: Iterable[Chunk]) -> list[Chunks]:
+def candidates_of(chunks: Iterable[TimeChunk]) -> list[Chunks]:
     """Return runs of chunks that share segments and of which one is to be compacted."""
-    found: list[list[Chunk]] = []
+    found: list[list[TimeChunk]] = []
     joins = False
     for chunk in chunks:
         if chunk.state in {ChunkState.EMPTY, ChunkState.STABLE}:
@@ -459,7 +459,7 @@ class Task:
     """Chunks that are rewritten together. What sticks out of them is written apart."""
 
     name: str
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[TimeChunk, ...]
     depends_on: tuple[str, ...] = ()
     """Names of tasks that have to be done before."""
     oversize: bool = False
@@ -492,7 +492,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TaskLimits:
     """How large tasks are, and how they wait for each other."""
 
     small_cost: int = 0
@@ -502,7 +502,7 @@ class Limits:
     """`simple`: each waits for the one before. `multi`: see `depend_on_neighbours`."""
 
 
-def tasks_of(chunks: Iterable[Chunk], limits: Limits) -> list[Task]:
+def tasks_of(chunks: Iterable[TimeChunk], limits: TaskLimits) -> list[Task]:
     """Return the tasks that bring chunks into shape, in order of time.
 
     Args:
@@ -529,7 +529,7 @@ class TimelinePlan:
     """All that the notes derive from a timeline."""
 
     spans: list[tuple[float, float]]
-    chunks: list[Chunk]
+    chunks: list[TimeChunk]
     tasks: list[Task] = field(default_factory=list)
 
 
@@ -537,7 +537,7 @@ def plan_timeline(
     segments: Iterable[Segment],
     granularity: float,
     max_size: int,
-    limits: Limits | None = None,
+    limits: TaskLimits | None = None,
     *,
     rules: Sequence[Rule] = RULES,
 ) -> TimelinePlan:
@@ -552,4 +552,4 @@ def plan_timeline(
     """
     seen = visible(segments)
     chunks = chunks_of(seen, granularity, max_size, rules=rules)
-    return TimelinePlan(spans_of(seen), chunks, tasks_of(chunks, limits or Limits()))
+    return TimelinePlan(spans_of(seen), chunks, tasks_of(chunks, limits or TaskLimits()))

@@ -50,10 +50,10 @@ from coordinator.plugins.planners.chunk_policies import (
 )
 from coordinator.plugins.planners.chunks import (
     RULES,
-    Chunk,
+    TimeChunk,
     ChunkState,
     Contents,
-    Limits,
+    TaskLimits,
     Rule,
     Score,
     Segment,
@@ -372,7 +372,7 @@ def _plan_chunks(work: _Work, segments: Sequence[Segment]) -> None:
     ]
     for chunk in reversed(chunks):
         work.leave(chunk.segments, work.notes.get(chunk.index) or _why_left(work, chunk))
-    limits = Limits(
+    limits = TaskLimits(
         small_cost=options.small_cost_bytes,
         max_cost=min(options.max_cost_bytes, math.inf if most is None else most),
         chunks_max=CHUNKS_MAX,
@@ -390,7 +390,7 @@ def _plan_chunks(work: _Work, segments: Sequence[Segment]) -> None:
         work.depends[first + at] = tuple(first + other for other in others)
 
 
-def _allowed(work: _Work, chunk: Chunk) -> Chunk:
+def _allowed(work: _Work, chunk: TimeChunk) -> TimeChunk:
     """Return a chunk as it may be compacted: stable where it may not be, less where it is minor."""
     if why := _forbidden(work, chunk):
         work.notes[chunk.index] = why
@@ -413,7 +413,7 @@ def _allowed(work: _Work, chunk: Chunk) -> Chunk:
     return replace(chunk, segments=fresh, prior=any(each.start < chunk.start for each in fresh))
 
 
-def _forbidden(work: _Work, chunk: Chunk) -> str:
+def _forbidden(work: _Work, chunk: TimeChunk) -> str:
     """Return why a chunk may not be compacted now; empty: it may."""
     if overlapped(chunk.start, chunk.end, work.in_use):
         return "waits for a file of its chunk that is in use"
@@ -447,7 +447,7 @@ def _skipped(work: _Work) -> list[Interval]:
     return merge_intervals([*found, *([(offset[0], math.inf)] if offset else [])])
 
 
-def _is_compacted(segment: Segment, chunk: Chunk, work: _Work) -> bool:
+def _is_compacted(segment: Segment, chunk: TimeChunk, work: _Work) -> bool:
     """Return whether a job has made a file for this very chunk, by the same options."""
     words = dict(work.parameters.files[segment.id].tags).get(TAG, "").split(":")
     if len(words) < 4 or ":".join(words[:2]) != _tag_head(work):
@@ -460,7 +460,7 @@ def _extent(segments: Iterable[Segment], work: _Work) -> Extent:
     return Extent(count=len(files), bytes=total_bytes(files), rows=sum(f.rows for f in files))
 
 
-def _why_left(work: _Work, chunk: Chunk) -> str:
+def _why_left(work: _Work, chunk: TimeChunk) -> str:
     count = format_count(len(chunk.segments), "file")
     target = format_bytes(work.options.target_bytes)
     said = f"its chunk from {moment(chunk.start)} has {count}"

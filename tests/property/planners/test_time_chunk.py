@@ -183,3 +183,26 @@ def test_files_of_running_jobs_are_in_no_other(seed: int, kind: Kind) -> None:
         given = replace(given, request=RequestFacts(request="r1"))
     busy = chance.sample(sorted(tablet.files), min(3, len(tablet.files)))
     check_busy_files_are_left("time-chunk", PLANNER, tablet.asked(given), busy)
+
+
+def test_fifty_overlapping_chunks_are_done_one_after_the_other() -> None:
+    tablet = TimedTablet(uniform)
+    for hour in range(50):
+        tablet.add(hour * HOUR + minute * 60 for minute in range(0, 90, 3))
+    given = asked(
+        random.Random(1),
+        dependencies="simple",
+        target_bytes=1000,
+        max_cost_bytes=600,
+        max_files=100,
+    )
+    rows, rounds = sorted_rows(tablet), 0
+    given = replace(given, groups=(Group(name="default"),))
+    while (jobs := tablet.plan(PLANNER, given)[0]) and rounds < 200:
+        begun = [job for job in jobs if not job.depends_on]
+        assert len(begun) == 1, "the others wait"
+        tablet.commit(begun[0])
+        rounds += 1
+    assert rounds == 49, "51 chunks; the first task has two, and so has the last"
+    assert sorted_rows(tablet) == rows
+    assert states(tablet, 1000) == {ChunkState.STABLE}

@@ -28,7 +28,7 @@ from coordinator.plugins.planners.chunks import (
     ChunkState,
     Colour,
     Contents,
-    Limits,
+    TaskLimits,
     Score,
     Segment,
     candidates_of,
@@ -56,8 +56,8 @@ def seg(name: str, start: float, end: float, size: int = 100, **given: Any) -> S
     return Segment(id=name, start=start, end=end, size=size, **given)
 
 
-def limits_of(case: Mapping[str, Any], dependencies: str = "multi") -> Limits:
-    return Limits(
+def limits_of(case: Mapping[str, Any], dependencies: str = "multi") -> TaskLimits:
+    return TaskLimits(
         small_cost=case["small_cost"], max_cost=case["max_cost"], dependencies=dependencies
     )
 
@@ -291,12 +291,12 @@ def test_small_tasks_join_the_one_before(
 
 def test_a_chunk_over_the_limit_is_a_task_of_its_own() -> None:
     segments = [seg(f"a{at}", 0, 24, 300) for at in range(3)] + [seg("b", 10, 48, 50)]
-    found = plan_timeline(segments, 24, 500, Limits(max_cost=600)).tasks
+    found = plan_timeline(segments, 24, 500, TaskLimits(max_cost=600)).tasks
     assert [(each.starts, each.cost, each.oversize) for each in found] == [
         ([0], 950, True),
         ([24], 50, False),
     ]
-    wide = plan_timeline(segments, 24, 500, Limits(max_cost=950)).tasks
+    wide = plan_timeline(segments, 24, 500, TaskLimits(max_cost=950)).tasks
     assert [(each.starts, each.oversize) for each in wide] == [([0, 24], False)]
 
 

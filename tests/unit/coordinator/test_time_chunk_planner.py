@@ -77,8 +77,7 @@ def test_files_of_a_chunk_become_as_few_as_the_target_allows() -> None:
     assert first.cuts_at_s == second.cuts_at_s == ()
     assert dict(second.output_tags) == {"chunk": "500:3600:0:3600"}
     assert (
-        second.reason
-        == "1 chunk of 1h from 1970-01-01 00:00 UTC: 2 files of 200 B, priority 0.50"
+        second.reason == "1 chunk of 1h from 1970-01-01 00:00 UTC: 2 files of 200 B, priority 0.50"
     )
     assert found.left == {
         "c": "its chunk from 1970-01-01 01:00 UTC has 1 file of at most 500 B, and no smaller "
