@@ -50,14 +50,14 @@ from coordinator.plugins.planners.chunk_policies import (
 )
 from coordinator.plugins.planners.chunks import (
     RULES,
-    TimeChunk,
     ChunkState,
     Contents,
-    TaskLimits,
     Rule,
     Score,
     Segment,
     Task,
+    TaskLimits,
+    TimeChunk,
     chunk_numbers,
     depend_on_neighbours,
     depend_on_previous,

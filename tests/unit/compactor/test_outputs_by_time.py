@@ -180,6 +180,23 @@ def test_no_more_files_than_are_reserved(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*.parquet")] == ["a.parquet"]
 
 
+def test_open_outputs_hold_a_bounded_number_of_rows(tmp_path: Path) -> None:
+    """What is over the bound is written as a row group, though it is a small one."""
+    write(tmp_path, "a.parquet", [*range(40), *range(100, 140)])
+    plan = make_plan(job(tmp_path, (100.0,)))
+
+    def row_groups(held_bytes: int) -> list[int]:
+        little = replace(plan.memory, group_bytes=0, held_bytes=held_bytes, step_bytes=1000)
+        files = rewrite_bag(replace(plan, memory=little)).files
+        found = [pq.read_metadata(tmp_path / file.path).num_row_groups for file in files]
+        for file in files:
+            (tmp_path / file.path).unlink()
+        return found
+
+    assert row_groups(10**9) == [1, 1]
+    assert min(row_groups(0)) > 1
+
+
 def test_an_output_with_a_row_of_another_time_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "a.parquet", [1, 150, None])
     plan = make_plan(job(tmp_path, (100.0,)))
