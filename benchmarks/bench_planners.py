@@ -47,6 +47,10 @@ JOBS_MAX = 200
 """After one arrival; more are a planner that runs in circles."""
 PROBES = 50
 SETTINGS = TableSettings(target_bytes=128 * 1024**2)
+OPTIONS: Mapping[str, Mapping[str, object]] = {
+    "time-chunk": {"granularity": "1h", "skip_offset": "1h"},
+}
+"""Of planners whose defaults are made for more time than passes here."""
 
 
 # ------------------------------------------------------------------------------------------- Tables
@@ -222,6 +226,9 @@ class SimulatedTablet:
         if self.workload.keyed:
             cuts = np.array([decode_value(cut, KeyType.INT) for cut in job.cuts], np.int64)
             ends = [*np.searchsorted(rows.keys, cuts, side="right"), len(rows)]
+        elif job.cuts_at_s:
+            ends = [*np.searchsorted(rows.times, job.cuts_at_s), len(rows)]
+            ends = sorted({*ends, *_even_ends(ends, job.output_rows_max or len(rows))})
         else:
             each = -(-len(rows) // max(1, job.outputs_expected)) or 1
             ends = [*range(each, len(rows), each), len(rows)]
@@ -249,6 +256,15 @@ class SimulatedTablet:
         """Return stored rows per row that a reader could see."""
         live = len(self._merged([*self.rows.values()], []))
         return sum(map(len, self.rows.values())) / max(1, live)
+
+
+def _even_ends(ends: Sequence[int], most: int) -> Iterator[int]:
+    """Yield where parts with more than so many rows are divided evenly."""
+    start = 0
+    for end in ends:
+        each = -(-(end - start) // max(1, -(-(end - start) // most))) or 1
+        yield from range(start + each, end, each)
+        start = end
 
 
 def _columns(rows: Rows) -> tuple[Numbers, Numbers, Flags, Numbers]:
@@ -285,7 +301,7 @@ def run(name: str, workload: Workload, arrivals: int, seed: int) -> Figures | st
         figures.files_max = max(figures.files_max, len(tablet.files))
         figures.reads.append(tablet.read_files(probes))
         figures.space.append(tablet.stored_per_live())
-    return figures
+    return figures if figures.jobs else "plans no job for such a table"
 
 
 def _rest(planner: Planner, name: str, tablet: SimulatedTablet, figures: Figures) -> None:
@@ -297,6 +313,7 @@ def _rest(planner: Planner, name: str, tablet: SimulatedTablet, figures: Figures
             table_name="events",
             kind=Kind.SYSTEM,
             settings=replace(SETTINGS, ttl_s=tablet.workload.ttl_s),
+            options=OPTIONS.get(name, {}),
             files=dict(tablet.files),
             candidates=tuple(tablet.files.values()),
             now_s=tablet.now_s,

@@ -98,6 +98,7 @@ PLANNERS = ExtensionPoint(
         "ratio": "coordinator.plugins.planners.ratio:RatioPlanner",
         "size-tiered": "coordinator.plugins.planners.size_tiered:SizeTieredPlanner",
         "time-window": "coordinator.plugins.planners.time_window:TimeWindowPlanner",
+        "time-chunk": "coordinator.plugins.planners.time_chunk:TimeChunkPlanner",
     },
 )
 DEFAULT_PLANNER = "ratio"

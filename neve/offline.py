@@ -354,7 +354,8 @@ def plan_offline(
 
     Returns:
         `{"jobs": [{"files", "group", "priority", "kind", "reason"}], "left": {path: why}}`. A job
-        has `action`, `outputs`, `cuts` (hex), `tags` too where it does more than make one file.
+        has `action`, `outputs`, `cuts` (hex), `cuts_at` (seconds), `tags` too where it does more
+        than make one file, and `after` (places of jobs in the list) where it waits for others.
 
     Raises:
         RequestError: The document, a setting or the planner's name is refused.
@@ -367,6 +368,7 @@ def plan_offline(
     parameters = _parameters(described, loaded, overrides or {})
     plan = _plan(loaded, parameters)
     jobs = checked_jobs(name, plan, parameters)
+    places = {job.id: place for place, job in enumerate(jobs)}
     planned = {path for job in jobs for path in job.inputs}
     left = {path: why for path, why in _left_files(described).items() if path not in planned}
     left.update(plan.left)
@@ -378,7 +380,7 @@ def plan_offline(
                 "priority": job.priority,
                 "kind": job.kind.value,
                 "reason": job.reason,
-                **_beyond_a_merge(job),
+                **_beyond_a_merge(job, places),
             }
             for job in jobs
         ],
@@ -386,8 +388,13 @@ def plan_offline(
     }
 
 
-def _beyond_a_merge(job: Job) -> dict[str, Any]:
-    """Return what a job does besides making one file of several."""
+def _beyond_a_merge(job: Job, places: Mapping[str, int]) -> dict[str, Any]:
+    """Return what a job does besides making one file of several.
+
+    Args:
+        job: One of the plan.
+        places: Id of each job → its place in the plan.
+    """
     said: dict[str, Any] = {}
     if job.action != JobAction.REWRITE:
         said["action"] = job.action
@@ -395,8 +402,12 @@ def _beyond_a_merge(job: Job) -> dict[str, Any]:
         said["outputs"] = job.outputs_expected
     if job.cuts:
         said["cuts"] = [cut.hex() for cut in job.cuts]
+    if job.cuts_at_s:
+        said["cuts_at"] = list(job.cuts_at_s)
     if job.output_tags:
         said["tags"] = dict(job.output_tags)
+    if job.depends_on:
+        said["after"] = [places[each] for each in job.depends_on]
     return said
 
 

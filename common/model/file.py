@@ -1,5 +1,6 @@
 """A data file: an immutable Parquet file with the statistics that decisions need."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from common.model.fields import StoredValue, readable_across_releases
@@ -67,6 +68,6 @@ class DataFile(StoredValue):
             raise ValueError(message)
 
 
-def total_bytes(files: "tuple[DataFile, ...] | list[DataFile]") -> int:
+def total_bytes(files: Iterable[DataFile]) -> int:
     """Return the bytes of all files together."""
     return sum(file.size_bytes for file in files)

@@ -75,6 +75,10 @@ class Job:
     """The partition that the tablet is, `month=1/day=2`; None: it is a range of keys."""
     action: str = JobAction.REWRITE.value
     """Of `JobAction`, as its text: a release before may not know all of them."""
+    cuts_at_s: tuple[float, ...] = ()
+    """Times at which a new output begins; see `PlannedJob`."""
+    output_rows_max: int = 0
+    """Most rows of an output between two times of `cuts_at_s`; 0: any number."""
 
     @property
     def cost_bytes(self) -> int:
@@ -93,6 +97,7 @@ def job_id(
     cuts: tuple[bytes, ...] = (),
     *,
     moves: tuple[tuple[str, str], ...] = (),
+    cuts_at_s: tuple[float, ...] = (),
 ) -> str:
     """Return the id of the job that would do exactly this.
 
@@ -103,6 +108,7 @@ def job_id(
         inputs: Paths, in any order.
         cuts: Keys after which another output begins.
         moves: The tags that files get, if nothing is rewritten.
+        cuts_at_s: Times at which another output begins.
     """
     parts: list[str | bytes] = [
         tablet.table,
@@ -112,6 +118,8 @@ def job_id(
         *sorted(inputs),
     ]
     parts += ["cuts", *cuts]
+    if cuts_at_s:
+        parts += ["times", *map(repr, cuts_at_s)]
     if moves:
         parts += ["move", *(word for tag in moves for word in tag)]
     return "job-" + digest(parts)
@@ -145,6 +153,21 @@ def analysis_job(tablet: "TabletId", table_name: str, group: str) -> Job:
         outputs_expected=0,
         action=JobAction.ANALYZE.value,
     )
+
+
+TIME_CUTS_MAX = 32
+"""Most times at which one job may cut: its outputs are written beside each other."""
+
+
+def time_outputs_max(cuts: int, rows: int, output_rows_max: int) -> int:
+    """Return how many outputs a job may need that cuts at times.
+
+    Args:
+        cuts: Number of times at which it cuts; rows without a time have an output besides.
+        rows: Rows of all inputs.
+        output_rows_max: Most rows of one output; 0: any number.
+    """
+    return cuts + 2 + (rows // output_rows_max if output_rows_max else 0)
 
 
 # ---- Priorities
@@ -238,6 +261,14 @@ class PlannedJob:
     about the size of all inputs divided by it."""
     cuts: tuple[bytes, ...] = ()
     """Keys after which a new output begins, ascending; of tables with a key only."""
+    cuts_at_s: tuple[float, ...] = ()
+    """Times in seconds since the epoch at which a new output begins, ascending; of tables without
+    a key that have a time column. A row of exactly such a time is in the output that begins there.
+    Rows without a time get an output of their own, after all others. `outputs_expected` must be at
+    least `time_outputs_max`."""
+    output_rows_max: int = 0
+    """With `cuts_at_s`: most rows of one output. Where more rows are between two times, they get
+    several outputs of about the same number of rows. 0: any number."""
     output_tags: tuple[tuple[str, str], ...] = ()
     """Tags of every output: level, run, window."""
     action: JobAction = JobAction.REWRITE

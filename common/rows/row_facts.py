@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -227,14 +229,28 @@ def _ends(values: pa.Array | pa.ChunkedArray) -> tuple[Any, Any]:
 
 def time_ends_s(times: pa.Array | pa.ChunkedArray) -> tuple[float | None, float | None]:
     """Return the least and greatest time in seconds since the epoch; nulls and NaN do not count."""
+    numbers, unit_s = _time_numbers(times)
+    if pa.types.is_floating(numbers.type):
+        numbers = numbers.filter(pc.is_finite(numbers))
+    low, high = (None if end is None else float(end) * unit_s for end in _ends(numbers))
+    return low, high
+
+
+def times_s(times: pa.ChunkedArray) -> npt.NDArray[np.float64]:
+    """Return each time in seconds since the epoch, as `time_ends_s` counts; NaN: it is none."""
+    numbers, unit_s = _time_numbers(times)
+    # No time that counts is told apart by more digits than a double has.
+    floats = pc.fill_null(numbers.cast(pa.float64(), safe=False), np.nan).to_numpy() * unit_s
+    return np.where(np.isfinite(floats), floats, np.nan)
+
+
+def _time_numbers(
+    times: pa.Array | pa.ChunkedArray,
+) -> tuple[pa.Array | pa.ChunkedArray, float]:
+    """Return times as numbers, and how many seconds one of them is."""
     arrow = times.type
     if pa.types.is_timestamp(arrow):
-        ends, unit_s = _ends(times.cast(pa.int64())), 1 / TICKS_PER_S[arrow.unit]
-    elif pa.types.is_date(arrow):
-        ends, unit_s = _ends(times.cast(pa.date32()).cast(pa.int32())), 86_400
-    elif pa.types.is_floating(arrow):
-        ends, unit_s = _ends(times.filter(pc.is_finite(times))), 1
-    else:
-        ends, unit_s = _ends(times), 1
-    low, high = (None if end is None else float(end) * unit_s for end in ends)
-    return low, high
+        return times.cast(pa.int64()), 1 / TICKS_PER_S[arrow.unit]
+    if pa.types.is_date(arrow):
+        return times.cast(pa.date32()).cast(pa.int32()), 86_400
+    return times, 1

@@ -15,6 +15,7 @@
     transform_expressions    expressions of a transform, worked out by Spark
     spark_tasks              tasks on Spark: each once, small jobs together; Spark's errors
     output_writer            outputs, and the row groups of one file
+    time_cut_writer          outputs cut at times, several at once
     parallel_column_writer   a file whose columns are encoded by several threads
     by_size                  the configurer `by-size`
     verify                   reads outputs again and compares them with the inputs

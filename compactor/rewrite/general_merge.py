@@ -31,11 +31,12 @@ from compactor.rewrite.file_io import (
     read_tables,
     table_location,
 )
-from compactor.rewrite.output_writer import open_output_writer
+from compactor.rewrite.output_writer import abandoned_on_error, open_output_writer
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.tally import DIGEST_MODULUS, Tally, digest_of, keys_ascend, sum_counts
 from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import allowance_of
+from compactor.rewrite.time_cut_writer import TimeCutWriter, rows_of_files
 from compactor.rewrite.transform import RowChange, row_change_of
 from compactor.rewrite.transform_expressions import ExpressionValues
 
@@ -193,16 +194,27 @@ def rewrite_bag(plan: RewritePlan, answers: ExpressionValues | None = None) -> T
     """
     tally = Tally()
     mark, change = ProgressMark(plan.folder, "write"), row_change_of(plan, answers)
-    with open_output_writer(plan) as writer:
-        for at in range(len(plan.inputs.paths)):
-            for piece in _read_input(plan, at, mark, change):
-                tally.deleted(piece.deleted)
-                kept = filter_bag(
-                    piece.read, piece.rows, plan.rules.row_rules, plan.rules.now_s, tally
-                )
+    if plan.output.cuts_at_s:
+        with abandoned_on_error(TimeCutWriter(plan, rows_of_files(plan))) as by_time:
+            for kept in _kept_rows(plan, mark, change, tally):
+                by_time.write(kept)
+            files = by_time.finish(None)
+    else:
+        with open_output_writer(plan) as writer:
+            for kept in _kept_rows(plan, mark, change, tally):
                 writer.write(kept, None)
-        files = writer.finish(None)
+            files = writer.finish(None)
     return TaskResult(counts=tally.counts, dropped=None, files=files, digest=tally.digest)
+
+
+def _kept_rows(
+    plan: RewritePlan, mark: ProgressMark, change: RowChange, tally: Tally
+) -> Iterator[pa.Table]:
+    """Yield the rows of all inputs of an append-only table that stay."""
+    for at in range(len(plan.inputs.paths)):
+        for piece in _read_input(plan, at, mark, change):
+            tally.deleted(piece.deleted)
+            yield filter_bag(piece.read, piece.rows, plan.rules.row_rules, plan.rules.now_s, tally)
 
 
 def read_for_sort(

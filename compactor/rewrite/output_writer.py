@@ -1,15 +1,16 @@
 """Writes the outputs of a rewrite: one file per part, under its final name.
 
-`OutputWriter` starts a file wherever a part begins. `RowGroupWriter` writes one file, in
-row groups of about the wanted size. `RowBuffer` holds rows until a row group is full.
+`OutputWriter` starts a file wherever a part begins; `OpenOutput` is one file. `RowGroupWriter`
+writes row groups of about the wanted size. `RowBuffer` holds rows until a row group is full.
+Where rows come in another order than their outputs, `time_cut_writer` takes its place.
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import polars as pl
@@ -115,6 +116,15 @@ class RowGroupWriter:
         self._waiting.add(table)
         if self._waiting.size_bytes >= self._writing.row_group_bytes:
             self._write_groups()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Decoded bytes of rows that wait until their row group is full."""
+        return self._waiting.size_bytes
+
+    def write_waiting(self) -> None:
+        """Write all rows that wait, though they fill no row group."""
+        self._write_groups(everything=True)
 
     def close(self, footer: Mapping[str, str]) -> None:
         """Write what is held and the footer.
@@ -252,15 +262,32 @@ class WrittenFile:
     rows: int
 
 
+class AnyWriter(Protocol):
+    """A writer of outputs."""
+
+    path: str
+    """The file that was opened last, or will be the first."""
+
+    def abandon(self) -> None:
+        """Delete everything written so far."""
+
+
+WriterType = TypeVar("WriterType", bound=AnyWriter)
+
+
+def open_output_writer(plan: RewritePlan) -> AbstractContextManager["OutputWriter"]:
+    """Return a writer of the plan's outputs, as `abandoned_on_error` has it."""
+    return abandoned_on_error(OutputWriter(plan))
+
+
 @contextmanager
-def open_output_writer(plan: RewritePlan) -> Iterator["OutputWriter"]:
-    """Yield a writer of the plan's outputs; after an error none of them is left.
+def abandoned_on_error(writer: WriterType) -> Iterator[WriterType]:
+    """Yield a writer; after an error none of its outputs is left.
 
     Raises:
         RewriteError: The outputs cannot be written: no space, no rights, a name taken.
         UnavailableError: The storage does not answer.
     """
-    writer = OutputWriter(plan)
     try:
         yield writer
     except OSError as error:
@@ -282,7 +309,7 @@ class OutputWriter:
     def __init__(self, plan: RewritePlan) -> None:
         self._plan = plan
         self._location = table_location(plan.location)
-        self._open: _OpenFile | None = None
+        self._open: OpenOutput | None = None
         self._written: list[WrittenFile] = []
         self._rows = 0
         self.path = plan.output.paths[0]
@@ -326,7 +353,7 @@ class OutputWriter:
 
     def _begin(self, part: int) -> None:
         self.path = self._plan.output.paths[part]
-        self._open = _OpenFile(self._plan, self._location, part)
+        self._open = OpenOutput(self._plan, self._location, part, self.path)
 
     def _close(self, dropped: DroppedRows | None, *, last: bool = False) -> None:
         assert self._open is not None
@@ -363,13 +390,22 @@ class OutputWriter:
             yield part, rows
 
 
-class _OpenFile:
+class OpenOutput:
     """One output being written."""
 
-    def __init__(self, plan: RewritePlan, location: Location, part: int) -> None:
+    def __init__(self, plan: RewritePlan, location: Location, part: int, path: str) -> None:
+        """Create its file.
+
+        Args:
+            plan: Of the job.
+            location: Of the table.
+            part: The part that its rows are.
+            path: Of the file, relative to the location.
+        """
         self.part = part
+        self.path = path
         self._plan = plan
-        self._file = NewFile(location, plan.output.paths[part])
+        self._file = NewFile(location, path)
         self._groups = RowGroupWriter(
             self._file.sink, plan.rules.schema, plan.output.settings, plan.rules.row_rules.key
         )
@@ -380,9 +416,19 @@ class _OpenFile:
         """How many it has so far."""
         return self._groups.rows
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Decoded bytes of rows that wait until their row group is full."""
+        return self._groups.waiting_bytes
+
     def write(self, table: pa.Table) -> None:
         """Take rows; they are written when a row group is full."""
         self._groups.write(table)
+        self._pay()
+
+    def write_waiting(self) -> None:
+        """Write all rows that wait, though they fill no row group."""
+        self._groups.write_waiting()
         self._pay()
 
     def close(self, purge: bytes | None, outputs: list[str] | None) -> None:

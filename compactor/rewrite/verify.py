@@ -7,6 +7,7 @@ multiset of rows is compared, too, by the sum of their hashes. What was read bec
 outputs' statistics, so metadata is never better than the bytes.
 """
 
+import math
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -148,7 +149,9 @@ def _verified_footers(
 
 
 def _require_inside(rules: Rules, output: Output, file: WrittenFile, facts: RowFacts) -> None:
-    """Refuse an output with keys outside of its range."""
+    """Refuse an output with keys, or times, outside of its range."""
+    if output.cuts_at_s:
+        _require_inside_times(output, file, facts)
     first, last = facts.key_min, facts.key_max
     if first is None or last is None:
         return
@@ -156,6 +159,22 @@ def _require_inside(rules: Rules, output: Output, file: WrittenFile, facts: RowF
     if (low is not None and first <= low) or (high is not None and last > high):
         keys = f"{first.hex()} to {last.hex()}"
         raise VerificationError(f"output {file.path} has keys from {keys}, outside of its range")
+
+
+def _require_inside_times(output: Output, file: WrittenFile, facts: RowFacts) -> None:
+    first, last, cuts = facts.time_min_s, facts.time_max_s, output.cuts_at_s
+    if file.part > len(cuts):
+        inside = first is None and last is None
+    elif first is None or last is None:
+        inside = False
+    else:
+        low = cuts[file.part - 1] if file.part else -math.inf
+        high = cuts[file.part] if file.part < len(cuts) else math.inf
+        inside = low <= first and last < high
+    if not inside:
+        raise VerificationError(
+            f"output {file.path} has times from {first} to {last}, outside of its part"
+        )
 
 
 def _read_back(

@@ -8,6 +8,7 @@ from common.model.job import Job, analysis_job
 from common.model.outcome import AttemptEnd
 from common.model.table import TableState
 from common.model.tablet import Analysis, TabletId
+from common.units import format_count
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
@@ -77,8 +78,15 @@ def _queueable_jobs(
         cluster.retry.keep(event.tablet, spoken_of)
     wanted: list[Job] = []
     held: list[str] = []
+    stands_for: dict[str, frozenset[str]] = {}
     for job in (*event.plan.jobs, *_wanted_analysis(cluster, event)):
-        why = _why_held(cluster, job, busy, now_s)
+        waits_for = frozenset[str]().union(
+            *(stands_for.get(each, frozenset({each})) for each in job.depends_on)
+        )
+        # A job that is given up never commits. What waits for it then waits for what it waited for.
+        given_up = cluster.retry.why_given_up(job) is not None
+        stands_for[job.id] = waits_for if given_up else frozenset({job.id})
+        why = _why_held(cluster, job, busy, waits_for, now_s)
         if why is None:
             wanted.append(job)
         else:
@@ -100,13 +108,19 @@ def _wanted_analysis(cluster: ClusterState, event: on.TabletPlanned) -> tuple[Jo
     return () if job.id in under_way else (job,)
 
 
-def _why_held(cluster: ClusterState, job: Job, busy: frozenset[str], now_s: float) -> str | None:
-    """Return why a job of a plan is not queued now, or None. Each reason ends in a new plan."""
+def _why_held(
+    cluster: ClusterState, job: Job, busy: frozenset[str], waits_for: frozenset[str], now_s: float
+) -> str | None:
+    """Return why a job of a plan is not queued now, or None. Each reason ends in a new plan.
+
+    A commit, a failure or a refusal of a job that others wait for has the tablet planned again.
+    The new plan names files as they are then, so inputs of a job that waited are never stale.
+    """
     if not cluster.hands_out(job.tablet.table):
         cluster.deferrals.defer(job.tablet, place_of_table(job.tablet.table), now_s)
         return f"table {job.table_name} is paused"
-    if job.depends_on:
-        return f"a job waits for {len(job.depends_on)} others of its plan"
+    if waits_for:
+        return f"a job waits for {format_count(len(waits_for), 'other job')} of its plan"
     if not busy.isdisjoint(job.inputs):
         return "a job waits for an attempt over the same files to end"
     pause = cluster.retry.pause_of(job, now_s)

@@ -6,6 +6,7 @@ rule is refused whole: half a plan of a planner that is wrong about the other ha
 worth the risk.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,6 +16,7 @@ from common.model.file import DataFile
 from common.model.group import Service
 from common.model.job import (
     PLANNED_ACTIONS,
+    TIME_CUTS_MAX,
     Job,
     JobAction,
     Kind,
@@ -22,6 +24,7 @@ from common.model.job import (
     PlannedJob,
     TabletPlan,
     job_id,
+    time_outputs_max,
 )
 from common.model.key_values import KeyType, key_type_of
 from common.model.keys import SPLIT_BYTES_MAX
@@ -99,7 +102,9 @@ def checked_jobs(planner: str, plan: Plan, parameters: PlanParameters) -> tuple[
 
 def _id_of(job: PlannedJob, tablet: TabletId, request: str | None) -> str:
     moves = job.output_tags if job.action is JobAction.MOVE else ()
-    return job_id(tablet, job.kind, request, job.files, job.cuts, moves=moves)
+    return job_id(
+        tablet, job.kind, request, job.files, job.cuts, cuts_at_s=job.cuts_at_s, moves=moves
+    )
 
 
 def _job(
@@ -125,6 +130,8 @@ def _job(
         depends_on=depends_on,
         outputs_expected=job.outputs_expected,
         cuts=job.cuts,
+        cuts_at_s=job.cuts_at_s,
+        output_rows_max=job.output_rows_max,
         output_tags=job.output_tags,
         action=job.action.value,
     )
@@ -140,6 +147,7 @@ def _problem(jobs: Sequence[PlannedJob], parameters: PlanParameters) -> str | No
             _wrong_form(job, parameters.kind, groups)
             or _wrong_cuts(job, keyed=parameters.keyed)
             or _wrong_files(job, candidates, files_max)
+            or _wrong_times(job, parameters)
             or _wrong_dependencies(job, number)
         )
         if found is not None:
@@ -169,7 +177,7 @@ def _wrong_form(job: PlannedJob, kind: Kind, groups: Sequence[str]) -> str | Non
 
 
 def _wrong_action(job: PlannedJob) -> str | None:
-    if job.action is JobAction.DROP and (job.cuts or job.outputs_expected > 1):
+    if job.action is JobAction.DROP and (job.cuts or job.cuts_at_s or job.outputs_expected > 1):
         return "drops its files, but expects outputs"
     if job.action is JobAction.MOVE:
         return _wrong_move(job)
@@ -182,7 +190,7 @@ def _wrong_move(job: PlannedJob) -> str | None:
     """Return why files cannot be moved like this; each has to come out as it would by a rewrite."""
     if job.kind is Kind.USER:
         return "moves files of a request, expected a rewrite: its results are files that it wrote"
-    if job.cuts or job.outputs_expected != 1:
+    if job.cuts or job.cuts_at_s or job.outputs_expected != 1:
         return "moves its files, but expects outputs"
     if not job.output_tags:
         return "moves its files, but names no tag (output_tags) that they get"
@@ -196,6 +204,28 @@ def _wrong_cuts(job: PlannedJob, *, keyed: bool) -> str | None:
         return "has cuts, but the table has no key"
     if any(len(cut) > SPLIT_BYTES_MAX for cut in job.cuts):
         return f"has a cut of more than {SPLIT_BYTES_MAX} bytes"
+    return None
+
+
+def _wrong_times(job: PlannedJob, parameters: PlanParameters) -> str | None:
+    """Return what is wrong with the times at which a job cuts, or None."""
+    times = job.cuts_at_s
+    if not times:
+        return "has output_rows_max, but no cuts_at_s" if job.output_rows_max else None
+    if parameters.keyed:
+        return "has cuts at times, but the table has a key, and is cut at keys"
+    if not parameters.timed:
+        return "has cuts at times, but the table has no time column"
+    if list(times) != sorted(set(times)) or not all(map(math.isfinite, times)):
+        return "has cuts at times that do not ascend"
+    if len(times) > TIME_CUTS_MAX:
+        return f"has {len(times)} cuts at times, expected at most {TIME_CUTS_MAX}"
+    if job.output_rows_max < 0:
+        return f"has output_rows_max {job.output_rows_max}, expected at least 0"
+    rows = sum(parameters.files[path].rows for path in job.files)
+    least = time_outputs_max(len(times), rows, job.output_rows_max)
+    if job.outputs_expected < least:
+        return f"expects {job.outputs_expected} outputs, expected at least {least} for its times"
     return None
 
 

@@ -35,6 +35,14 @@ SUITES = {
     ],
     "compactor": ["tests/unit/compactor/test_attempt.py"],
     "drops": [f"tests/unit/compactor/test_{name}.py" for name in ("drop_job", "outputs_of_a_bag")],
+    "time-cuts": [
+        "tests/unit/compactor/test_outputs_by_time.py",
+        *("tests/unit/coordinator/test_planning.py", "-m", "not slow"),
+    ],
+    "time-chunk": [
+        *(f"tests/unit/coordinator/test_{name}.py" for name in ("chunks", "time_chunk_planner")),
+        *("tests/property/planners/test_time_chunk.py", "-m", "not slow"),
+    ],
     "daemon": ["tests/integration/test_spark_engine.py", "-k", "daemon_that_was_warmed_up"],
     "releases": [f"tests/unit/common/test_{name}.py" for name in ("older_messages", "actor_class")],
     "traces": [

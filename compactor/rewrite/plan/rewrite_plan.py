@@ -115,6 +115,11 @@ class Output:
     purge: bytes | None = None
     part_rows: int = 0
     """Rows of a part of a table without a key; 0: all rows are one part."""
+    cuts_at_s: tuple[float, ...] = ()
+    """Times at which parts of a table without a key begin. Part 0 ends before the first of them;
+    rows without a time are the part after the last. A part may have several files."""
+    file_rows_max: int = 0
+    """With `cuts_at_s`: most rows of one file; 0: any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +172,7 @@ def make_plan(
     memory = memory_budget(task[0], assignment.halvings, settings.row_group_bytes, task[1])
     schema = _united_schema(assignment, {path: footer.schema for path, footer in footers.items()})
     row_rules = _row_rules(assignment, schema)
-    rows, parts = sum(footer.num_rows for footer in footers.values()), _parts(assignment)
+    rows = sum(footer.num_rows for footer in footers.values())
     return RewritePlan(
         location=table.location,
         folder=folder,
@@ -186,15 +191,23 @@ def make_plan(
             timed=all(footer.timed for footer in footers.values()),
         ),
         rules=_rules(assignment, schema, row_rules),
-        output=Output(
-            paths=_output_paths(assignment, parts),
-            cuts=assignment.job.cuts,
-            settings=replace(settings, row_group_bytes=memory.group_bytes),
-            footer=_footer(assignment),
-            purge=assignment.purge,
-            part_rows=-(-rows // parts) if parts > 1 and not table.key else 0,
-        ),
+        output=_output(assignment, rows, replace(settings, row_group_bytes=memory.group_bytes)),
         memory=memory,
+    )
+
+
+def _output(assignment: Assignment, rows: int, settings: OutputSettings) -> Output:
+    job, parts, cuts_at_s = assignment.job, _parts(assignment), _cuts_at_s(assignment)
+    whole = bool(assignment.table.key) or parts == 1 or bool(cuts_at_s)
+    return Output(
+        paths=_output_paths(assignment, parts),
+        cuts=job.cuts,
+        settings=settings,
+        footer=_footer(assignment),
+        purge=assignment.purge,
+        part_rows=0 if whole else -(-rows // parts),
+        cuts_at_s=cuts_at_s,
+        file_rows_max=job.output_rows_max if cuts_at_s else 0,
     )
 
 
@@ -278,6 +291,19 @@ def _parts(assignment: Assignment) -> int:
     """Return how many outputs there may be: cut at keys, or at rows where there is no key."""
     job = assignment.job
     return len(job.cuts) + 1 if assignment.table.key else max(1, job.outputs_expected)
+
+
+def _cuts_at_s(assignment: Assignment) -> tuple[float, ...]:
+    """Return the times at which outputs are cut.
+
+    Raises:
+        RewriteError: The table has a key or no times.
+    """
+    job, table = assignment.job, assignment.table
+    if job.cuts_at_s and (table.key or table.time_column is None):
+        lacks = "has a key" if table.key else "has no time column"
+        raise RewriteError(f"job {job.id} cuts outputs at times, but table {table.name} {lacks}")
+    return job.cuts_at_s
 
 
 def _output_paths(assignment: Assignment, parts: int) -> tuple[str, ...]:

@@ -47,6 +47,8 @@ JOB_BYTES = 700
 """A queued job without its texts: objects, heaps and indexes (measured, see the tests)."""
 TEXT_BYTES = 64
 """Header of one text and its place in a tuple."""
+TIME_BYTES = 32
+"""A number and its place in a tuple."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +130,11 @@ def weight_bytes(job: Job) -> int:
     inputs = job.inputs
     size = JOB_BYTES + sum(map(len, inputs)) + TEXT_BYTES * len(inputs)
     size += len(job.reason) + len(job.tablet.end) + len(job.group)
-    if job.depends_on or job.cuts or job.output_tags:
+    if job.depends_on or job.cuts or job.cuts_at_s or job.output_tags:
         size += sum(map(len, job.depends_on)) + sum(map(len, job.cuts))
         size += sum(len(name) + len(value) + TEXT_BYTES for name, value in job.output_tags)
         size += TEXT_BYTES * (len(job.depends_on) + len(job.cuts) + len(job.output_tags))
+        size += TIME_BYTES * len(job.cuts_at_s)
     return size
 
 

@@ -440,12 +440,11 @@ class BudgetedPlanner:
 
 def _best_plan(parameters: PlanParameters, options: BudgetedOptions) -> Plan:
     """Return the job that lowers the average height most within the budget."""
-    # In one order, since sums of the same numbers in another differ in their last digit.
-    placed = sorted(
+    placed = [
         (file.path, file.key_min, file.key_max, file.size_bytes)
         for file in parameters.candidates
         if file.key_min is not None and file.key_max is not None
-    )
+    ]
     sets = row_sets(placed)
     choice = best_choice(sets, options, cap_bytes=capacity_bytes(parameters))
     height = f"average height {average_height(sets):.3g}"

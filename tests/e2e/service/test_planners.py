@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
+from tests.support.ledger import BAG, LedgerTable, bag_rows, keyed_rows, texts
 from tests.support.stack import Service
 
 pytestmark = [pytest.mark.slow]
@@ -236,3 +236,40 @@ def test_windows_become_one_file_and_go_when_they_have_expired(service: Service)
     assert "all rows of 1 file" in dropped.reason
     assert (dropped.rows_in, dropped.rows_out) == (300, 0)
     assert sorted(set(service.client.scan(table.name)["n"].to_pylist())) == [*range(1000, 1100)]
+
+
+def timed_rows(times: Iterable[int | None], seed: int) -> pa.Table:
+    """Return a row for each time, in a table whose time column is `n`."""
+    listed = list(times)
+    return pa.table([pa.array(listed, pa.int64()), texts(len(listed), seed)], schema=BAG)
+
+
+def test_each_file_lies_in_one_chunk_of_time(service: Service) -> None:
+    """Files of a chain share chunks, and one has rows without a time; jobs wait for each other."""
+    settings = {
+        "planner": "time-chunk",
+        "planner_options": "granularity=100s,skip_offset=0,max_cost=60KB,small_cost=0",
+    }
+    table = LedgerTable(
+        service.client, service.folder, keyed=False, stem="chunks", settings=settings, paused=True,
+        time_column="n",
+    )  # fmt: skip
+    for seed in range(8):
+        table.append(timed_rows(range(seed * 100, seed * 100 + 150), seed))
+    table.append(timed_rows([*range(200, 220), *[None] * 5], 9))
+    jobs = service.client.plan(table.name).jobs
+    service.client.resume(table.name)
+    service.wait("compaction", table.commits, table=table)
+    service.wait_until_at_rest(table)
+    table.check_rows()
+    files = service.client.files(table.name)
+    chunks = [
+        None if file.time_min_s is None else (file.time_min_s // 100, (file.time_max_s or 0) // 100)
+        for file in files
+    ]
+    assert sorted(chunks, key=str) == sorted([*((at, at) for at in range(9)), None], key=str)
+    assert sum(file.rows for file in files) == 8 * 150 + 25
+    assert {dict(file.tags).get("chunk", "").split(":")[1] for file in files} == {"100"}
+    assert len(table.commits()) > 1, jobs
+    left = service.client.explain(table.name)[0].left
+    assert all("no smaller number" in why for why in left.values()), left

@@ -223,6 +223,7 @@ def test_everything_that_a_job_carries_weighs() -> None:
     plain = job("a")
     heavy = replace(plain, depends_on=("b" * 20,), cuts=(b"c" * 30,), output_tags=(("d", "e"),))
     assert weight_bytes(heavy) - weight_bytes(plain) == 20 + 30 + 2 + 64 + 3 * 64
+    assert weight_bytes(replace(plain, cuts_at_s=(1.0, 2.0))) - weight_bytes(plain) == 2 * 32
 
 
 def test_ageing_must_be_positive_and_may_be_off() -> None:

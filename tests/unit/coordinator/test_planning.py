@@ -15,6 +15,7 @@ from common.model.job import (
     Plan,
     PlannedJob,
     TabletPlan,
+    job_id,
 )
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import (
@@ -27,7 +28,7 @@ from common.model.tablet import (
     Tablet,
 )
 from common.spi.dispatcher import DispatchParameters
-from common.spi.planner import PlanParameters, RequestFacts
+from common.spi.planner import Planner, PlanParameters, RequestFacts
 from coordinator.core.planning import plan_tablet
 from coordinator.plugins.dispatchers import SimpleDispatcher
 from coordinator.plugins.planners.ratio import RatioPlanner
@@ -239,6 +240,59 @@ def test_only_tables_with_a_key_have_outputs_cut() -> None:
     assert job.cuts == (b"m",)
     with pytest.raises(PluginError, match="job 0 has cuts, but the table has no key"):
         plan_tablet(tablet(), TABLE, SERVICES, planners, NOW_S)
+
+
+TIMED = replace(TABLE, schema=(Column("at", "timestamp[us]"),), time_column="at")
+
+
+def cut_at(*times_s: float, **given: object) -> PlannedJob:
+    facts = {"outputs_expected": 4, "cuts_at_s": times_s}
+    return wants("a", "b", **(facts | given))
+
+
+def test_a_table_without_a_key_has_outputs_cut_at_times() -> None:
+    planner = said(cut_at(10.0, 20.0, output_rows_max=3))
+    (job,) = plan_tablet(tablet(), TIMED, SERVICES, {"ratio": planner}, NOW_S).jobs
+    assert (job.cuts_at_s, job.output_rows_max, job.outputs_expected) == ((10.0, 20.0), 3, 4)
+    other = said(cut_at(10.0, 21.0))
+    (another,) = plan_tablet(tablet(), TIMED, SERVICES, {"ratio": other}, NOW_S).jobs
+    uncut = said(wants("a", "b"))
+    (plain,) = plan_tablet(tablet(), TIMED, SERVICES, {"ratio": uncut}, NOW_S).jobs
+    assert len({job.id, another.id, plain.id}) == 3
+    assert plain.id == job_id(TABLET, Kind.SYSTEM, None, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        (cut_at(20.0, 10.0), "has cuts at times that do not ascend"),
+        (cut_at(10.0, 10.0), "has cuts at times that do not ascend"),
+        (cut_at(float("nan")), "has cuts at times that do not ascend"),
+        (cut_at(float("inf")), "has cuts at times that do not ascend"),
+        (cut_at(*map(float, range(33)), outputs_expected=99), "has 33 cuts at times, expected at"),
+        (cut_at(1.0, output_rows_max=-1), "has output_rows_max -1, expected at least 0"),
+        (cut_at(output_rows_max=5), "has output_rows_max, but no cuts_at_s"),
+        (cut_at(1.0, 2.0, outputs_expected=3), "expects 3 outputs, expected at least 4 for its"),
+        (cut_at(1.0, 2.0, output_rows_max=2), "expects 4 outputs, expected at least 5 for its"),
+        (
+            cut_at(1.0, outputs_expected=0, action=JobAction.DROP),
+            "drops its files, but expects outputs",
+        ),
+    ],
+)
+def test_wrong_cuts_at_times_are_refused(job: PlannedJob, message: str) -> None:
+    with pytest.raises(PluginError, match=f"job 0 {message}"):
+        plan_tablet(tablet(), TIMED, SERVICES, {"ratio": said(job)}, NOW_S)
+
+
+def test_only_tables_with_times_and_without_a_key_are_cut_at_times() -> None:
+    planners: dict[str, Planner] = {"ratio": said(cut_at(10.0))}
+    with pytest.raises(PluginError, match="cuts at times, but the table has no time column"):
+        plan_tablet(tablet(), TABLE, SERVICES, planners, NOW_S)
+    columns = (*TIMED.schema, Column("id", "int64"), Column("v", "int64"))
+    keyed = replace(TIMED, schema=columns, key=("id",), version_column="v")
+    with pytest.raises(PluginError, match="cuts at times, but the table has a key"):
+        plan_tablet(tablet(), keyed, SERVICES, planners, NOW_S)
 
 
 def test_jobs_in_a_row_may_share_files() -> None:

@@ -15,7 +15,9 @@ from coordinator.plugins.planners.budgeted import BudgetedOptions
 from coordinator.plugins.planners.leveled import LeveledOptions
 from coordinator.plugins.planners.log_segment import LogSegmentOptions
 from coordinator.plugins.planners.tiers import TierOptions
+from coordinator.plugins.planners.time_chunk import TimeChunkOptions
 from coordinator.plugins.planners.time_window import TimeWindowOptions
+from scripts import chunk_picture
 from tests.support.shell import Shell
 
 PAGES = Path(__file__).parents[3] / "docs" / "planners"
@@ -27,8 +29,13 @@ OPTIONS: dict[str, Any] = {
     "leveled": LeveledOptions,
     "size-tiered": TierOptions,
     "time-window": TimeWindowOptions,
+    "time-chunk": TimeChunkOptions,
 }
-SETTINGS = {"budgeted": ["--set", "budget=50MB"], "time-window": ["--set", "window=1h"]}
+SETTINGS = {
+    "budgeted": ["--set", "budget=50MB"],
+    "time-chunk": ["--set", "skip_offset=1h"],
+    "time-window": ["--set", "window=1h"],
+}
 
 
 @pytest.mark.parametrize("planner", OPTIONS)
@@ -49,3 +56,9 @@ def test_a_page_lists_every_option(planner: str) -> None:
     page = (PAGES / f"{planner}.md").read_text("utf-8")
     listed = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert listed == [each.name for each in fields(OPTIONS[planner])]
+
+
+def test_the_picture_of_chunks_shows_the_example() -> None:
+    assert chunk_picture.PICTURE.read_text("utf-8") == chunk_picture.picture(), (
+        "write it anew: python -m scripts.chunk_picture"
+    )

@@ -1,0 +1,690 @@
+"""The time-chunk planner: few files per hour, day or month, and each file in one of them.
+
+For tables without a key that have a time column. Time is divided into chunks of one length. A
+chunk is in shape if its files lie inside of it, none is larger than the target, and no smaller
+number would do. Others are rewritten together with the chunks that they share files with, and
+outputs are cut at the ends of chunks; see `chunks.py`. Which chunks may be compacted, and in which
+order, is Druid's (`chunk_policies.py`): by default the newest data are left for a day.
+
+A job may have a bounded number of files and bytes. A task with more is done in steps: files that
+span chunks are cut first, then the smallest of each chunk are merged. A file that spans very many
+chunks is cut into long pieces first. Files all of whose rows have expired are dropped.
+
+Fixed point: whatever outputs weigh, a job removes files that span ends of chunks, or files above
+the target that were not cut before, or at least one file of a chunk. Outputs have a tag; one that
+is too large all the same counts as full. What a job would only do again is left.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from common.errors import ConfigError
+from common.model.file import DataFile, total_bytes
+from common.model.job import (
+    TIME_CUTS_MAX,
+    JobAction,
+    Kind,
+    Plan,
+    PlannedJob,
+    job_priority,
+    time_outputs_max,
+)
+from common.model.table import TableSettings
+from common.spi.options import of_table, option, option_names, read_options, settings_of
+from common.spi.planner import PlanParameters
+from common.units import exact_duration, format_bytes, format_count
+from coordinator.plugins.planners.chunk_policies import (
+    FULL,
+    MINOR,
+    Extent,
+    Interval,
+    Thresholds,
+    eligibility,
+    fixed_place,
+    fragmentation_index,
+    merge_intervals,
+    overlapped,
+    read_intervals,
+    skip_interval,
+)
+from coordinator.plugins.planners.chunks import (
+    RULES,
+    ChunkState,
+    Contents,
+    Rule,
+    Score,
+    Segment,
+    Task,
+    TaskLimits,
+    TimeChunk,
+    chunk_numbers,
+    depend_on_neighbours,
+    depend_on_previous,
+    in_order,
+    occupied_chunks,
+    score,
+    tasks_of,
+)
+from coordinator.plugins.planners.tiers import is_result, moment
+
+# ------------------------------------------------------------------------------------------ Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeChunkOptions:
+    """Numbers and names that the planner goes by."""
+
+    granularity_s: float = option(86_400.0, at_least=1)
+    origin_s: float = option(0.0, at_least=0)
+    target_bytes: int = of_table("target_bytes", at_least=1)
+    small_cost_bytes: int = option(64 * 1024**2, at_least=0)
+    max_cost_bytes: int = option(10 * 1024**3, at_least=1)
+    skip_offset_s: float = option(86_400.0, at_least=0)
+    skip_intervals: str = option("")
+    order: str = option("newest", one_of=("newest", "priority", "fragmented", "fixed"))
+    intervals: str = option("")
+    dependencies: str = option("multi", one_of=("multi", "simple"))
+    min_count: int = option(1, at_least=1)
+    min_uncompacted_bytes: int = option(0, at_least=0)
+    max_average_bytes: int = option(0, at_least=0)
+    minor_bytes_percent: float = option(0.0, at_least=0, at_most=100)
+    minor_rows_percent: float = option(0.0, at_least=0, at_most=100)
+    max_files: int = of_table("max_files", at_least=2)  # One file is no merge.
+    file_limit: int = of_table("file_limit", at_least=0)
+
+    @property
+    def thresholds(self) -> Thresholds | None:
+        """From when on a chunk is compacted; None: from the first file on."""
+        found = Thresholds(
+            min_count=self.min_count,
+            min_bytes=self.min_uncompacted_bytes,
+            max_avg=self.max_average_bytes or 1 << 62,
+            pct_bytes=self.minor_bytes_percent,
+            pct_rows=self.minor_rows_percent,
+        )
+        neutral = Thresholds(min_count=1, min_bytes=0, max_avg=1 << 62)
+        return None if found == neutral else found
+
+
+_NAME = "planner time-chunk"
+
+
+def _options(
+    given: Mapping[str, object], settings: TableSettings | None = None
+) -> TimeChunkOptions:
+    options = read_options(TimeChunkOptions, _NAME, given, settings)
+    for name in ("granularity_s", "origin_s"):
+        if getattr(options, name) % 1:
+            raise ConfigError(
+                f"{_NAME}: option {name} is {getattr(options, name)}, expected whole seconds"
+            )
+    read_intervals(f"{_NAME}: option skip_intervals", options.skip_intervals)
+    fixed = read_intervals(f"{_NAME}: option intervals", options.intervals)
+    if bool(fixed) != (options.order == "fixed"):
+        raise ConfigError(
+            f"{_NAME}: option intervals is {options.intervals!r} and order is {options.order}; "
+            "expected intervals with order=fixed, and only then"
+        )
+    return options
+
+
+# -------------------------------------------------------------------------------------- The planner
+
+
+CHUNKS_MAX = TIME_CUTS_MAX // 2
+"""Of a task: chunks that do not follow each other have two ends each at which a job cuts. A file
+that spans more is cut into long pieces first."""
+OUTPUTS_MAX = 5000
+"""Of a job that cuts by size."""
+TAG, STEP_TAG = "chunk", "chunk-step"
+"""Of outputs: of a job that brings chunks into shape, and of one that is a step on the way."""
+EXPIRY_MARGIN_S = 2.0
+"""Times of files are rounded; rows of so long ago have expired beyond doubt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """One job to be."""
+
+    segments: tuple[Segment, ...]
+    start_s: float
+    end_s: float
+    """What is to be in shape afterwards."""
+    cuts_at_s: tuple[float, ...] = ()
+    final: bool = True
+    """Whether its chunks are in shape then."""
+    priority: float = 0.0
+    why: str = ""
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(each.id for each in self.segments)
+
+
+@dataclass(slots=True)
+class _Work:
+    """What was asked, and what is found so far."""
+
+    parameters: PlanParameters
+    options: TimeChunkOptions
+    rules: tuple[Rule, ...]
+    units: list[_Unit] = field(default_factory=list)
+    depends: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    notes: dict[int, str] = field(default_factory=dict)
+    """Chunk → why it is left, where its score does not tell."""
+    in_use: list[Interval] = field(default_factory=list)
+    skipped: list[Interval] = field(default_factory=list)
+    fixed: list[Interval] = field(default_factory=list)
+
+    @property
+    def is_user(self) -> bool:
+        return self.parameters.kind is Kind.USER
+
+    def leave(self, segments: Iterable[Segment], why: str) -> None:
+        self.left.update((each.id, why) for each in segments)
+
+    def fits(self, segments: Sequence[Segment]) -> bool:
+        """Return whether one job may have all of these."""
+        most = self.parameters.job_bytes_max
+        size = sum(each.size for each in segments)
+        return len(segments) <= self.options.max_files and (most is None or size <= most)
+
+    def sizes(self, segments: Iterable[Segment]) -> int:
+        return sum(each.size_up_to(self.options.target_bytes) for each in segments)
+
+    def ideal(self, segments: Iterable[Segment]) -> int:
+        return max(1, math.ceil(self.sizes(segments) / self.options.target_bytes))
+
+    def chunk_text(self, start_s: float, end_s: float) -> str:
+        count = round((end_s - start_s) / self.options.granularity_s)
+        length = exact_duration(self.options.granularity_s)
+        return f"{format_count(count, 'chunk')} of {length} from {moment(start_s)}"
+
+
+class TimeChunkPlanner:
+    """Plans by chunks of time; see the module. Holds nothing between plans."""
+
+    option_names = option_names(TimeChunkOptions)
+    setting_names = settings_of(TimeChunkOptions) | {"ttl_s"}
+
+    def __init__(self, rules: Sequence[Rule] = RULES) -> None:
+        """Score chunks by rules.
+
+        Args:
+            rules: In order; the first one with an answer counts.
+        """
+        self._rules = tuple(rules)
+
+    def check(self, options: Mapping[str, object]) -> None:
+        """Refuse options by which no plan can be made.
+
+        Raises:
+            ConfigError: Names the option, its value and what is expected.
+        """
+        _options(options)
+
+    def plan(self, parameters: PlanParameters) -> Plan:
+        """Return the jobs wanted now and why each other candidate was left.
+
+        Raises:
+            ConfigError: An option or setting is refused.
+        """
+        options = _options(parameters.options, parameters.settings)
+        if why := _no_chunks(parameters):
+            return Plan(left=dict.fromkeys((file.path for file in parameters.candidates), why))
+        work = _Work(parameters, options, (_rule_of_request(parameters), *self._rules))
+        work.in_use = _in_use(work)
+        if parameters.kind is Kind.SYSTEM:
+            work.skipped = _skipped(work)
+            work.fixed = read_intervals("intervals", options.intervals)
+        expired, files = _expired(parameters)
+        timed = [_segment(file, options) for file in files if file.time_min_s is not None]
+        _plan_untimed(work, [file for file in files if file.time_min_s is None])
+        _cut_wide(work, [each for each in timed if _is_wide(each, options)], timed)
+        _plan_chunks(work, [each for each in timed if not _is_wide(each, options)])
+        return _plan_of(work, expired, files)
+
+
+def _no_chunks(parameters: PlanParameters) -> str:
+    """Return why a table has no chunks of time; empty: it has."""
+    if parameters.keyed:
+        return "time-chunk needs a table without a key: with a key, outputs are cut at keys"
+    return "" if parameters.timed else "time-chunk needs a table with a time column"
+
+
+def _rule_of_request(parameters: PlanParameters) -> Rule:
+    """Return the rule that a request rewrites whatever is no result of it."""
+
+    def rule(contents: Contents) -> Score | None:
+        files = (parameters.files[each.id] for each in contents.segments)
+        untouched = any(not is_result(file, parameters) for file in files)
+        wanted = parameters.kind is Kind.USER and untouched
+        return Score(ChunkState.COMPACT, 1.0) if wanted else None
+
+    return rule
+
+
+def _segment(file: DataFile, options: TimeChunkOptions) -> Segment:
+    """Return a file on the timeline; one without times is at 0."""
+    start_s, last_s = file.time_min_s or 0.0, file.time_max_s or file.time_min_s or 0.0
+    tags = dict(file.tags)
+    return Segment(
+        id=file.path,
+        start=start_s,
+        end=math.nextafter(max(start_s, last_s), math.inf),
+        size=file.size_bytes,
+        settled=any(
+            tags.get(name, "").split(":")[0] == str(options.target_bytes)
+            for name in (TAG, STEP_TAG)
+        ),
+    )
+
+
+def _chunks_of(segment: Segment, options: TimeChunkOptions) -> range:
+    return chunk_numbers(segment, options.granularity_s, options.origin_s)
+
+
+def _is_wide(segment: Segment, options: TimeChunkOptions) -> bool:
+    return len(_chunks_of(segment, options)) > CHUNKS_MAX
+
+
+# ----------------------------------------------------------------- Expired, without times, and wide
+
+
+def _expired(parameters: PlanParameters) -> tuple[list[DataFile], list[DataFile]]:
+    """Return the files whose rows have all expired, and the others."""
+    ttl_s = parameters.settings.ttl_s
+    if ttl_s is None or parameters.kind is Kind.USER:
+        return [], list(parameters.candidates)
+    limit_s = parameters.now_s - ttl_s - EXPIRY_MARGIN_S
+    over, others = list[DataFile](), list[DataFile]()
+    for file in parameters.candidates:
+        gone = file.time_max_s is not None and file.time_max_s <= limit_s
+        (over if gone else others).append(file)
+    return over, others
+
+
+def _plan_untimed(work: _Work, files: Sequence[DataFile]) -> None:
+    """Merge files whose rows have no time, as if they were a chunk."""
+    segments = tuple(in_order(_segment(file, work.options) for file in files))
+    found = score(Contents(segments, work.options.target_bytes), work.rules)
+    if found.state is ChunkState.COMPACT:
+        _add_contained(work, segments, _Unit(segments=(), start_s=0, end_s=0, why="no times"))
+    else:
+        work.leave(segments, "has no times, and no smaller number of such files would do")
+
+
+def _cut_wide(work: _Work, wide: Sequence[Segment], timed: Sequence[Segment]) -> None:
+    """Cut files that span very many chunks into long pieces, unless they may stay as they are."""
+    options = work.options
+    for segment in wide:
+        chunks = _chunks_of(segment, options)
+        alone = not any(
+            each.start < segment.end and segment.start < each.end and each is not segment
+            for each in timed
+        )
+        stays = score(Contents((segment,), options.target_bytes, overlap=True), work.rules)
+        if not work.fits([segment]):
+            work.leave([segment], _too_large(work))
+        elif alone and stays.state is not ChunkState.COMPACT:
+            work.leave([segment], f"spans {len(chunks)} chunks, and no other file is there")
+        else:
+            step = math.ceil(len(chunks) / TIME_CUTS_MAX)
+            ends = [_start_s(at, options) for at in chunks[step::step]]
+            work.units.append(
+                _Unit(
+                    segments=(segment,),
+                    start_s=_start_s(chunks.start, options),
+                    end_s=_start_s(chunks.stop, options),
+                    cuts_at_s=tuple(ends),
+                    final=False,
+                    why="a file that spans very many chunks is cut into pieces",
+                )
+            )
+
+
+def _start_s(index: int, options: TimeChunkOptions) -> float:
+    return options.origin_s + index * options.granularity_s
+
+
+def _too_large(work: _Work) -> str:
+    most = work.parameters.job_bytes_max
+    return f"is more than any group takes ({format_bytes(most or 0)})"
+
+
+# ------------------------------------------------------------------------------------------- Chunks
+
+
+def _plan_chunks(work: _Work, segments: Sequence[Segment]) -> None:
+    """Add the jobs that bring chunks into shape; say why the other files are left."""
+    options, most = work.options, work.parameters.job_bytes_max
+    chunks = [
+        _allowed(work, chunk)
+        for chunk in occupied_chunks(
+            segments,
+            options.granularity_s,
+            options.target_bytes,
+            rules=work.rules,
+            origin=options.origin_s,
+        )
+    ]
+    for chunk in reversed(chunks):
+        work.leave(chunk.segments, work.notes.get(chunk.index) or _why_left(work, chunk))
+    limits = TaskLimits(
+        small_cost=options.small_cost_bytes,
+        max_cost=min(options.max_cost_bytes, math.inf if most is None else most),
+        chunks_max=CHUNKS_MAX,
+    )
+    first = len(work.units)
+    stepwise = False
+    for task in tasks_of(chunks, limits):
+        before = len(work.units)
+        _add_task(work, task)
+        stepwise = stepwise or len(work.units) != before + 1
+    units = [unit.ids for unit in work.units[first:]]
+    simple = options.dependencies == "simple" and not stepwise
+    found = (depend_on_previous if simple else depend_on_neighbours)(units)
+    for at, others in enumerate(found):
+        work.depends[first + at] = tuple(first + other for other in others)
+
+
+def _allowed(work: _Work, chunk: TimeChunk) -> TimeChunk:
+    """Return a chunk as it may be compacted: stable where it may not be, less where it is minor."""
+    if why := _forbidden(work, chunk):
+        work.notes[chunk.index] = why
+        return replace(chunk, score=Score(ChunkState.STABLE))
+    thresholds = work.options.thresholds
+    if work.is_user or thresholds is None or chunk.state is not ChunkState.COMPACT:
+        return chunk
+    fresh = tuple(each for each in chunk.segments if not _is_compacted(each, chunk, work))
+    rest = [each for each in chunk.segments if each not in fresh]
+    verdict = eligibility(_extent(fresh, work), _extent(rest, work), thresholds)
+    if verdict == FULL:
+        return chunk
+    if not verdict.startswith(MINOR) or (len(fresh) == 1 and not (chunk.prior or chunk.later)):
+        work.notes[chunk.index] = (
+            f"its chunk has {format_count(len(fresh), 'file')} that no job has compacted, of "
+            f"{format_bytes(_extent(fresh, work).bytes)}: too few or too little ({verdict})"
+        )
+        return replace(chunk, score=Score(ChunkState.STABLE))
+    work.leave(rest, f"is compacted; {format_count(len(fresh), 'newer file')} of its chunk will be")
+    return replace(chunk, segments=fresh, prior=any(each.start < chunk.start for each in fresh))
+
+
+def _forbidden(work: _Work, chunk: TimeChunk) -> str:
+    """Return why a chunk may not be compacted now; empty: it may."""
+    if overlapped(chunk.start, chunk.end, work.in_use):
+        return "waits for a file of its chunk that is in use"
+    if overlapped(chunk.start, chunk.end, work.skipped):
+        return "is in an interval that is skipped (skip_offset, skip_intervals)"
+    if work.fixed and fixed_place(chunk.start, chunk.end, work.fixed) is None:
+        return "is in no interval of the fixed order"
+    return ""
+
+
+def _in_use(work: _Work) -> list[Interval]:
+    """Return where files lie that somebody else works on or holds."""
+    parameters = work.parameters
+    busy = {file.path for job in parameters.running for file in job.files}
+    if not work.is_user:
+        busy |= parameters.files.keys() - {file.path for file in parameters.candidates}
+    files = (parameters.files[path] for path in sorted(busy) if path in parameters.files)
+    segments = [_segment(file, work.options) for file in files if file.time_min_s is not None]
+    return merge_intervals((each.start, each.end) for each in segments)
+
+
+def _skipped(work: _Work) -> list[Interval]:
+    options, now_s = work.options, work.parameters.now_s
+    found = read_intervals("skip_intervals", options.skip_intervals)
+    times = [file.time_max_s for file in work.parameters.files.values()]
+    # A row from the future must not make everything else old.
+    latest = [at_s for at_s in times if at_s is not None and at_s <= now_s]
+    offset = skip_interval(
+        max(latest, default=now_s), options.skip_offset_s, options.granularity_s, options.origin_s
+    )
+    return merge_intervals([*found, *([(offset[0], math.inf)] if offset else [])])
+
+
+def _is_compacted(segment: Segment, chunk: TimeChunk, work: _Work) -> bool:
+    """Return whether a job has made a file for this very chunk, by the same options."""
+    words = dict(work.parameters.files[segment.id].tags).get(TAG, "").split(":")
+    if len(words) < 4 or ":".join(words[:2]) != _tag_head(work):
+        return False
+    return float(words[2]) <= chunk.start and chunk.end <= float(words[3])
+
+
+def _extent(segments: Iterable[Segment], work: _Work) -> Extent:
+    files = [work.parameters.files[each.id] for each in segments]
+    return Extent(count=len(files), bytes=total_bytes(files), rows=sum(f.rows for f in files))
+
+
+def _why_left(work: _Work, chunk: TimeChunk) -> str:
+    count = format_count(len(chunk.segments), "file")
+    target = format_bytes(work.options.target_bytes)
+    said = f"its chunk from {moment(chunk.start)} has {count}"
+    if chunk.state is ChunkState.NO_OPINION:
+        return f"{said} of at most {target}, and one that spans chunks: no neighbour needs it"
+    if chunk.state is ChunkState.STABLE:
+        return f"{said} of at most {target}, and no smaller number would do"
+    return f"{said}, and waits for others of its chunk"
+
+
+# ----------------------------------------------------------------------------------- Tasks in steps
+
+
+def _add_task(work: _Work, task: Task) -> None:
+    """Add the job of a task, or those of its first step if it is too large for one."""
+    segments = in_order({each for chunk in task.chunks for each in chunk.segments})
+    ends = sorted({end for chunk in task.chunks for end in (chunk.start, chunk.end)})
+    unit = _Unit(
+        segments=tuple(segments),
+        start_s=task.chunks[0].start,
+        end_s=task.chunks[-1].end,
+        priority=task.priority,
+        why="more bytes than max_cost, in one chunk" if task.oversize else "",
+    )
+    if work.fits(segments):
+        work.units.append(replace(unit, cuts_at_s=_inside(ends, segments)))
+        return
+    spanning = [each for each in segments if _inside(ends, [each])]
+    if not spanning:
+        for chunk in task.chunks:
+            whole = replace(unit, start_s=chunk.start, end_s=chunk.end)
+            _add_contained(work, chunk.segments, whole)
+        return
+    work.leave(segments, "is merged in a later step, when files that span chunks are cut")
+    for group in _groups(work, spanning):
+        step = replace(unit, segments=tuple(group), final=False, why="files that span chunks")
+        work.units.append(replace(step, cuts_at_s=_inside(ends, group)))
+
+
+def _inside(ends: Iterable[float], segments: Iterable[Segment]) -> tuple[float, ...]:
+    """Return those ends of chunks that lie inside the range of some segments."""
+    chosen = list(segments)
+    start, end = min(each.start for each in chosen), max(each.end for each in chosen)
+    return tuple(at for at in ends if start < at < end)
+
+
+def _groups(work: _Work, segments: Sequence[Segment]) -> list[list[Segment]]:
+    """Return segments in the order that is given, as many at a time as a job may have."""
+    found: list[list[Segment]] = []
+    for segment in segments:
+        if not work.fits([segment]):
+            work.leave([segment], _too_large(work))
+        elif found and work.fits([*found[-1], segment]):
+            found[-1].append(segment)
+        else:
+            found.append([segment])
+    return found
+
+
+def _add_contained(work: _Work, segments: Sequence[Segment], unit: _Unit) -> None:
+    """Add the jobs of files inside one chunk: one, or the first step of several.
+
+    Files that are too large are cut, each alone. The smallest of the others are merged as long as
+    that saves a file. A request rewrites all others, too.
+    """
+    if work.fits(segments):
+        work.units.append(replace(unit, segments=tuple(segments)))
+        return
+    step = replace(unit, final=False, why="the smallest files of a chunk with many")
+    work.leave(segments, "is merged in a later step, or no merge of so few would save a file")
+    target = work.options.target_bytes
+    large = [each for each in segments if each.size_up_to(target) > target]
+    rest = sorted(
+        (each for each in segments if each not in large), key=lambda each: (each.size, each.id)
+    )
+    for segment in large:
+        if work.fits([segment]):
+            why = "a file above the target is cut"
+            work.units.append(replace(step, segments=(segment,), why=why))
+        else:
+            work.leave([segment], _too_large(work))
+    for group in _groups(work, rest):
+        files = [work.parameters.files[each.id] for each in group]
+        wanted = work.is_user and any(not is_result(file, work.parameters) for file in files)
+        if wanted or work.ideal(group) < len(group):
+            work.units.append(replace(step, segments=tuple(group)))
+
+
+# ----------------------------------------------------------------------------------------- The plan
+
+
+def _plan_of(work: _Work, expired: Sequence[DataFile], files: Sequence[DataFile]) -> Plan:
+    """Return jobs, those first that wait for none; drops before all."""
+    depends = {at: work.depends.get(at, ()) for at in range(len(work.units))}
+    for at in [at for at, unit in enumerate(work.units) if _is_repeated(work, unit)]:
+        work.leave(work.units[at].segments, "is as the last job left it: another would do the same")
+        # What waited for it is only bound by the others.
+        depends = {n: tuple(m for m in found if m != at) for n, found in depends.items() if n != at}
+    ranks = {at: rank for rank, at in enumerate(sorted(depends, key=lambda at: _rank(work, at)))}
+    places = sorted(depends, key=lambda at: (bool(depends[at]), at if depends[at] else ranks[at]))
+    dirty = sum(len(work.units[at].segments) for at in depends)
+    drops = _drops(work, expired, dirty, len(places))
+    at_place = {at: len(drops) + place for place, at in enumerate(places)}
+    jobs = [
+        _job(
+            work,
+            at,
+            tuple(sorted(at_place[n] for n in depends[at])),
+            dirty,
+            len(places) - ranks[at],
+        )
+        for at in places
+    ]
+    planned = {path for job in (*drops, *jobs) for path in job.files}
+    left = {path: why for path, why in work.left.items() if path not in planned}
+    return Plan(jobs=(*drops, *jobs), left=left, due_at_s=_next_expiry_s(work.parameters, files))
+
+
+def _next_expiry_s(parameters: PlanParameters, files: Iterable[DataFile]) -> float | None:
+    """Return when the next file can be dropped."""
+    ttl_s = parameters.settings.ttl_s
+    if ttl_s is None or parameters.kind is Kind.USER:
+        return None
+    ends = [file.time_max_s for file in files if file.time_max_s is not None]
+    return min((end + ttl_s + EXPIRY_MARGIN_S for end in ends), default=None)
+
+
+def _rank(work: _Work, at: int) -> tuple[float, ...]:
+    """Return the order of jobs, best first."""
+    unit = work.units[at]
+    first = {
+        "newest": -unit.end_s,
+        "priority": -unit.priority,
+        "fragmented": -_fragmentation(work, unit),
+        "fixed": _place(work, unit),
+    }[work.options.order]
+    return (first, -unit.priority, unit.start_s, at)
+
+
+def _fragmentation(work: _Work, unit: _Unit) -> float:
+    found, known = _extent(unit.segments, work), Thresholds()
+    return fragmentation_index(found.count, found.bytes, known.min_count, known.max_avg)
+
+
+def _place(work: _Work, unit: _Unit) -> float:
+    at = fixed_place(unit.start_s, unit.start_s + work.options.granularity_s, work.fixed)
+    return len(work.fixed) if at is None else at
+
+
+def _tag_head(work: _Work) -> str:
+    return f"{work.options.target_bytes}:{work.options.granularity_s:.0f}"
+
+
+def _tag(work: _Work, unit: _Unit) -> tuple[str, str]:
+    """Return the tag of a job's outputs: by which options it was made and, in the end, for when."""
+    if not unit.final:
+        return STEP_TAG, _tag_head(work)
+    return TAG, f"{_tag_head(work)}:{unit.start_s:.0f}:{unit.end_s:.0f}"
+
+
+def _is_repeated(work: _Work, unit: _Unit) -> bool:
+    """Return whether the files of a job are what the last one like it has made, and no fewer."""
+    files = [work.parameters.files[each.id] for each in unit.segments]
+    made = {file.job for file in files}
+    if unit.cuts_at_s or len(made) > 1 or made == {None} or work.ideal(unit.segments) < len(files):
+        return False
+    if work.is_user and any(not is_result(file, work.parameters) for file in files):
+        return False
+    return all(_tag(work, unit) in file.tags for file in files)
+
+
+def _job(work: _Work, at: int, depends_on: tuple[int, ...], dirty: int, points: int) -> PlannedJob:
+    unit, parameters, options = work.units[at], work.parameters, work.options
+    files = [parameters.files[each.id] for each in unit.segments]
+    size, rows, cuts = total_bytes(files), sum(file.rows for file in files), len(unit.cuts_at_s)
+    ideal = min(work.ideal(unit.segments), OUTPUTS_MAX)
+    full = math.ceil(rows * options.target_bytes / max(1, work.sizes(unit.segments)))
+    rows_max = max(1, full, math.ceil(rows / OUTPUTS_MAX)) if cuts and ideal > 1 else 0
+    return PlannedJob(
+        kind=parameters.kind,
+        files=tuple(sorted(unit.ids)),
+        group=parameters.group_for(size),
+        priority=job_priority(
+            parameters.kind,
+            files_in_tablet=dirty,
+            files_in_job=points,
+            file_limit=options.file_limit,
+        ),
+        reason=_reason(work, unit, files),
+        depends_on=depends_on,
+        outputs_expected=time_outputs_max(cuts, rows, rows_max) if cuts else ideal,
+        cuts_at_s=unit.cuts_at_s,
+        output_rows_max=rows_max,
+        output_tags=(_tag(work, unit),),
+    )
+
+
+def _reason(work: _Work, unit: _Unit, files: Sequence[DataFile]) -> str:
+    said = f"{format_count(len(files), 'file')} of {format_bytes(total_bytes(files))}"
+    if unit.end_s > unit.start_s:
+        said = f"{work.chunk_text(unit.start_s, unit.end_s)}: {said}"
+    if unit.priority:
+        said += f", priority {unit.priority:.2f}"
+    return f"{said} ({unit.why})" if unit.why else said
+
+
+def _drops(work: _Work, expired: Sequence[DataFile], dirty: int, points: int) -> list[PlannedJob]:
+    """Return the jobs that drop files all of whose rows have expired."""
+    ordered = sorted(expired, key=lambda file: (file.time_max_s or 0.0, file.path))
+    width, parameters = work.options.max_files, work.parameters
+    return [
+        PlannedJob(
+            kind=parameters.kind,
+            files=tuple(sorted(file.path for file in group)),
+            group=parameters.group_for(total_bytes(group)),
+            priority=job_priority(
+                parameters.kind,
+                files_in_tablet=dirty,
+                files_in_job=points + 1,
+                file_limit=work.options.file_limit,
+            ),
+            reason=f"all rows have expired: {format_count(len(group), 'file')}",
+            outputs_expected=0,
+            action=JobAction.DROP,
+        )
+        for group in (ordered[at : at + width] for at in range(0, len(ordered), width))
+    ]
