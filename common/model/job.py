@@ -60,15 +60,15 @@ class Job:
     """At most so many are written. Those of a table without a key get the same number of rows."""
     cuts: tuple[bytes, ...] = ()
     """Keys after which a new output begins (0..n outputs); empty: one output."""
-    cuts_at_s: tuple[float, ...] = ()
-    """Times at which a new output begins; see `PlannedJob`."""
-    output_rows_max: int = 0
-    """Most rows of an output between two times of `cuts_at_s`; 0: any number."""
     output_tags: tuple[tuple[str, str], ...] = ()
     partition: str | None = None
     """The partition that the tablet is, `month=1/day=2`; None: it is a range of keys."""
     action: str = JobAction.REWRITE.value
     """Of `JobAction`, as its text: a release before may not know all of them."""
+    cuts_at_s: tuple[float, ...] = ()
+    """Times at which a new output begins; see `PlannedJob`."""
+    output_rows_max: int = 0
+    """Most rows of an output between two times of `cuts_at_s`; 0: any number."""
 
     @property
     def cost_bytes(self) -> int:
