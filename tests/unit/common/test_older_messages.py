@@ -20,14 +20,16 @@ from tests.support import wire_examples
 from tests.support.older_release import older_release
 from tests.support.wire_examples import example, hints_of, messages, plain, read, written
 
+NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max")
 NEW_FIELDS = {
     "CoordinatorStatus": {"backlogs"},
     "Heartbeat": {"ready", "start_problem", "edition"},
     "CompactorStatus": {"ready", "start_problem", "edition"},
     "Assignment": {
-        *("trace", "job.action", "table.settings.planner", "table.settings.planner_options"),
+        *("trace", "table.settings.planner", "table.settings.planner_options"),
+        *(f"job.{name}" for name in NEW_OF_JOBS),
     },
-    "QueuedJob": {"job.action"},
+    "QueuedJob": {f"job.{name}" for name in NEW_OF_JOBS},
     "AttemptReport": {"trace"},
     "GroupStatus": {
         *("queued_input_bytes", "running_left_bytes", "committed_bytes", "deferred", "scaling"),
