@@ -19,6 +19,7 @@ from common.wire import (
     RunningAttempt,
     TabletStory,
     TakeRequest,
+    TriggerReport,
 )
 
 
@@ -146,6 +147,17 @@ class OperatorCalls(Protocol):
 
         Args:
             table: Id of the table.
+        """
+        ...
+
+    async def trigger(self, table: str) -> TriggerReport:
+        """Have the planner of a table asked now; return what it decides for each tablet.
+
+        Args:
+            table: Id of the table.
+
+        Raises:
+            RefusedError: The table is not live, or does not have the trigger `admin`.
         """
         ...
 

@@ -301,6 +301,64 @@ class MetricValue:
     labels: tuple[str, ...] = ()
 
 
+class TriggerVerdict(StrEnum):
+    """What became of a trigger in a tablet."""
+
+    ACCEPTED = "accepted"
+    """The planner wanted jobs, and they are queued."""
+    HELD = "held"
+    """Jobs are wanted or may be, and cannot be queued now: they follow by themselves."""
+    REFUSED = "refused"
+    """The planner wanted nothing."""
+    FAILED = "failed"
+    """The planner failed. It is asked again."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTrigger:
+    """The last trigger of a table, and what became of it: counts of its tablets."""
+
+    table: str
+    trigger: str
+    triggered_at_s: float
+    accepted: int = 0
+    held: int = 0
+    refused: int = 0
+    failed: int = 0
+    refusal: str = ""
+    """Why the planner refused last, or why it was not asked at all."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletTrigger:
+    """What the planner decided for a tablet when a trigger asked."""
+
+    tablet: str
+    verdict: str
+    """One of `TriggerVerdict`."""
+    jobs: int = 0
+    """System jobs that the planner wanted."""
+    files: int = 0
+    """Their inputs."""
+    reason: str = ""
+    """Of the best job, or why there is none."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerReport:
+    """What a planner decided when an operator asked it."""
+
+    table: str
+    trigger: str
+    triggered_at_s: float
+    tablets: tuple[TabletTrigger, ...] = ()
+    left: int = 0
+    """Tablets whose planner has not answered yet; `neve status` counts them when it has."""
+
+
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatus:
@@ -328,6 +386,8 @@ class CoordinatorStatus:
     scopes: tuple[LimitStatus, ...] = ()
     figures: tuple[MetricValue, ...] = ()
     """What the parts round the core count: requests, selectors, scans."""
+    triggers: tuple[TableTrigger, ...] = ()
+    """Tables whose planners were asked by a trigger last, newest first; a bounded number."""
 
 
 @readable_across_releases

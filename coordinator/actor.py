@@ -37,6 +37,7 @@ from common.wire import (
     RunningAttempt,
     TabletStory,
     TakeRequest,
+    TriggerReport,
     compactor_actor_name,
 )
 from coordinator.context import ShellContext
@@ -264,6 +265,10 @@ class CoordinatorActor:
         """Look at every tablet of a table now."""
         await self._scanner.refresh_tables()
         self._parts.full_scan.look(table, every=True)
+
+    async def trigger(self, table: str) -> TriggerReport:
+        """Have the planner of a table asked now; return what it decides for each tablet."""
+        return await self._parts.triggers.ask(table)
 
     def _now_s(self) -> float:
         return self._context.clock.now_s()

@@ -30,6 +30,7 @@ from coordinator.figures import (
     scope_figures,
     selector_figures,
     store_figures,
+    trigger_figures,
 )
 from coordinator.ports import CompactorLever, Submit
 from coordinator.registry import planner_for
@@ -47,6 +48,7 @@ from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage
 from coordinator.storage.unfinished_tables import UnfinishedTables
 from coordinator.store_watch import RateLimits, StoreHealthWatch
+from coordinator.triggers import TriggerDriver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class CoordinatorParts:
     requests: RequestDriver
     selectors: SelectorCalls
     automatic: AutomaticRequests
+    triggers: TriggerDriver
     operations: OperationDriver
     limiting: RateLimits
     store_care: StoreHealthWatch
@@ -90,6 +93,7 @@ class CoordinatorParts:
             self.full_scan.run_forever(own),
             self.requests.run_forever(),
             self.automatic.run_forever(),
+            self.triggers.run_forever(own.tick_s),
             self.operations.run_forever(),
             self.limiting.run_forever(),
             self.store_care.run_forever(),
@@ -109,6 +113,7 @@ class CoordinatorParts:
             *scaling_figures(groups),
             *request_figures(self.requests, now_s, self.state.rows_transformed),
             *selector_figures(self.selectors),
+            *trigger_figures(self.state.trigger_counts),
             *scan_figures(self.scanner, self.full_scan),
             *fault_figures(faults),
             *store_figures(self.store_care.health),
@@ -256,10 +261,7 @@ def assemble(
     policies = Policies(plan=plan, selectors=selectors, why_given_up=state.why_given_up)
     requests = RequestDriver(context, RequestSteps(context, policies, service.submit))
     automatic = AutomaticRequests(context, selectors)
-    rules = OperationRules(
-        lasts_max_s=own.operation_max_s,
-        at_once_max=own.operations_max,
-    )
+    rules = OperationRules(lasts_max_s=own.operation_max_s, at_once_max=own.operations_max)
     fatal = FatalFilesInCore(state, service.submit)
     steps = OperationSteps(context, plan, state.why_given_up, rules, fatal, submit=service.submit)
     operations = OperationDriver(context, steps)
@@ -279,6 +281,7 @@ def assemble(
         requests=requests,
         selectors=selectors,
         automatic=automatic,
+        triggers=TriggerDriver(context, scanner, state),
         operations=operations,
         limiting=RateLimits(context, service.submit),
         store_care=StoreHealthWatch(context.store, context.log),

@@ -210,3 +210,5 @@ class TabletPlan:
     """Which requests hold files, or wait to; a sentence each."""
     due_at_s: float | None = None
     """When planners have to be asked again though nothing has changed; None: never."""
+    triggered_at_s: float = 0.0
+    """The trigger that the plan answers (`Table.triggered_at_s`); 0: none that is still open."""

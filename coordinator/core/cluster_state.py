@@ -31,6 +31,7 @@ from coordinator.core.queue.fair_share import FairShare
 from coordinator.core.queue.job_queue import JobQueue, JobQueues
 from coordinator.core.retry import CrashHistory, Retry
 from coordinator.core.throttle.grants import Grants
+from coordinator.core.triggers import TriggerDecisions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class LastPlan:
     """Why planning failed; empty if it did not."""
     failures: int = 0
     """In a row."""
+    triggered_at_s: float = 0.0
+    """The trigger that the plan answers; 0: none that was open."""
 
 
 class Counters:
@@ -124,6 +127,7 @@ class ClusterState:
         self.crashes = CrashHistory(limits.failures_max)
         self.deferrals = Deferrals(limits.deferrals_max)
         self.replan_timers = ReplanTimers()
+        self.triggers = TriggerDecisions(limits.last_plans_max)
         self._shares: dict[str, FairShare] = {}
 
     def note_table(self, table: Table) -> None:
@@ -142,6 +146,11 @@ class ClusterState:
         """Return a table's name, or its id if the table has not been seen."""
         known = self.tables.get(table)
         return table if known is None else known.name
+
+    def is_recent_trigger(self, table: Table) -> bool:
+        """Return whether the last trigger of a table asked since the coordinator was started."""
+        asked_s = table.triggered_at_s
+        return bool(asked_s) and self.started_s is not None and asked_s >= self.started_s
 
     def hands_out(self, table: str) -> bool:
         """Return whether jobs of a table may be handed out."""

@@ -15,6 +15,7 @@ from common.model.job import TabletPlan
 from common.model.table import Table, TableState
 from common.model.tablet import Analysis, Record, Tablet
 from coordinator.core.requests.automatic import must_ask_selector, table_selector
+from coordinator.core.triggers import open_trigger_s
 from coordinator.core.version_watermark import (
     WATERMARKS_PER_RETENTION,
     Watermarks,
@@ -50,6 +51,8 @@ def needs_look(
         and record.analysis_settings == table.settings_version
     )
     if not known or record.analysis not in QUIET_ANALYSES:
+        return True
+    if open_trigger_s(table, record):
         return True
     return is_recheck_due(record, now_s) or (fresh and record.analysis is Analysis.DEFERRED)
 

@@ -4,10 +4,11 @@ No clock, no chance, no I/O, no logging: time comes in, actions go out. A turn l
 module of the event's family decide, then hands out jobs to the compactors that wait.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import assert_never
 
 from common.model.job import Job
+from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
 from common.wire import (
@@ -34,6 +35,7 @@ from coordinator.core.compactor_events import lose_silent_compactors
 from coordinator.core.deferral import table_of_place
 from coordinator.core.limits import Limits
 from coordinator.core.story import Story
+from coordinator.core.triggers import TriggerDecision
 
 # ------------------------------------------------------------- Timers: what follows from time alone
 
@@ -170,6 +172,19 @@ class CoordinatorState:
     def story(self, tablet: TabletId, now_s: float) -> TabletStory:
         """Return what has happened to a tablet, as far as it is remembered."""
         return self._story.of(tablet, self._coordinator, now_s)
+
+    def trigger_decision(self, tablet: TabletId) -> TriggerDecision | None:
+        """Return what the planner decided for a tablet when a trigger asked last, or None."""
+        return self._cluster.triggers.of(tablet)
+
+    def trigger_refused(self, table: Table, trigger: str, reason: str, now_s: float) -> None:
+        """Remember that a trigger was refused before any planner was asked, for `status`."""
+        self._cluster.triggers.refused(table, trigger, reason, now_s)
+
+    @property
+    def trigger_counts(self) -> Mapping[tuple[str, str], int]:
+        """Decisions by trigger and verdict since the coordinator started."""
+        return self._cluster.triggers.counts
 
     def why_given_up(self, job: Job) -> str | None:
         """Return why a job is not tried before an operator lifts its quarantine, or None."""

@@ -77,6 +77,9 @@ from neve.api.work import (
     Status,
     Story,
     StoryEntry,
+    TableTrigger,
+    TabletTrigger,
+    Trigger,
 )
 
 __all__ = [
@@ -141,7 +144,10 @@ __all__ = [
     "StoryEntry",
     "Table",
     "TableChange",
+    "TableTrigger",
     "Tablet",
     "TabletPage",
+    "TabletTrigger",
+    "Trigger",
     "failed_stream",
 ]

@@ -156,6 +156,49 @@ class LoweredWatermark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TabletTrigger:
+    """What the planner decided for a tablet when a trigger asked."""
+
+    tablet: str
+    verdict: str
+    """`accepted`: jobs are queued; `held`: they cannot be queued now, and follow by themselves;
+    `refused`: the planner wants nothing; `failed`: it is asked again."""
+    jobs: int = 0
+    """System jobs that the planner wanted."""
+    files: int = 0
+    """Their inputs."""
+    reason: str = ""
+    """Of the best job, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """What the planner of a table decided when an operator asked it."""
+
+    table: str
+    trigger: str
+    triggered_at_s: float
+    tablets: tuple[TabletTrigger, ...] = ()
+    left: int = 0
+    """Tablets whose planner has not answered yet. `neve status` counts them when it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTrigger:
+    """The last trigger of a table, with its tablets by what the planner decided."""
+
+    table: str
+    trigger: str
+    triggered_at_s: float
+    accepted: int = 0
+    held: int = 0
+    refused: int = 0
+    failed: int = 0
+    refusal: str = ""
+    """Why the planner refused last, or why it was not asked at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compactor:
     """A compactor as the coordinator sees it."""
 
@@ -281,6 +324,8 @@ class Status:
     """What keeps jobs from running, one sentence each, such as a group without compactors."""
     store_warnings: tuple[str, ...] = ()
     """What is wrong with the store, one sentence each, such as little memory or eviction."""
+    triggers: tuple[TableTrigger, ...] = ()
+    """The tables whose planners were asked by a trigger last, newest first, at most 100."""
 
 
 # ----------------------------------------------------------------------- Limits on bytes per second

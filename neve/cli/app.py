@@ -61,6 +61,7 @@ EXAMPLES = {
     "explain": "neve explain users",
     "plan": "neve plan users",
     "history": "neve history users --count 5",
+    "trigger": "neve trigger users",
     "lift-quarantine": "neve lift-quarantine users",
     "lower-watermark": "neve lower-watermark users last",
     "compactor list": "neve compactor list",
@@ -92,7 +93,7 @@ PANELS = {
     "See what happens and why": ("status", "jobs", "queue", "plan", "explain", "history"),
     "Control": (
         *("compactor", "group", "limits", "volume"),
-        *("lift-quarantine", "lower-watermark"),
+        *("trigger", "lift-quarantine", "lower-watermark"),
     ),
     "Repair and keep": ("fsck", "gc", "rebuild", "backup", "restore"),
 }

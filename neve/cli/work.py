@@ -40,6 +40,8 @@ from neve.client.errors import UnavailableError
 # ---------------------------------------------------------------------------------- Work for people
 
 
+TRIGGERS_SHOWN = 5
+"""Tables whose last trigger `neve status` shows; --json has more."""
 QUIET_MIN_S = 5.0
 """Heartbeats come every few seconds. Less than this since the last progress means nothing."""
 
@@ -59,6 +61,7 @@ def render_status(found: api.Status) -> RenderableType:
                 *(("error", each) for each in found.errors),
                 *(("note", each) for each in found.warnings),
                 *(("store", each) for each in found.store_warnings),
+                *(("trigger", _trigger_text(each)) for each in found.triggers[:TRIGGERS_SHOWN]),
             ]
         ),
         "",
@@ -199,6 +202,43 @@ def render_story(found: api.Story, keys: TabletKeys) -> RenderableType:
             ],
         ),
     )
+
+
+def render_trigger(found: api.Trigger, keys: TabletKeys) -> RenderableType:
+    """Return what a planner decided for each tablet. `keys` gives the keys of tablets."""
+    answers = grid(
+        [("TABLET", ""), ("PLANNER", ""), ("JOBS", RIGHT), ("FILES", RIGHT), ("WHY", "")],
+        [
+            (
+                shortened(keys(found.table, each.tablet)),
+                each.verdict,
+                each.jobs,
+                each.files,
+                each.reason,
+            )
+            for each in found.tablets
+        ],
+    )
+    if not found.left:
+        return answers
+    left = f"{found.left:,} more tablets are asked; `neve status` counts what becomes of them"
+    return lines(answers, "", left)
+
+
+def _trigger_text(found: api.TableTrigger) -> str:
+    counts = [
+        f"{count:,} {verdict}"
+        for verdict, count in (
+            ("accepted", found.accepted),
+            ("held", found.held),
+            ("refused", found.refused),
+            ("failed", found.failed),
+        )
+        if count
+    ]
+    tablets = f"tablets: {', '.join(counts)}" if counts else "no planner was asked"
+    asked = f"{found.table}: {found.trigger} at {time_text(found.triggered_at_s)}, {tablets}"
+    return f"{asked} ({found.refusal})" if found.refusal else asked
 
 
 def render_history(found: Sequence[api.Finished], table: str, keys: TabletKeys) -> RenderableType:
@@ -372,6 +412,7 @@ def register(app: typer.Typer) -> None:
     verb(app, "explain")(explain)
     verb(app, "plan")(plan)
     verb(app, "history")(history)
+    verb(app, "trigger")(trigger)
     verb(app, "lift-quarantine")(lift_quarantine)
     verb(app, "lower-watermark")(lower_watermark)
 
@@ -473,6 +514,15 @@ def plan(
         )
     found = session.client.plan(str(name))
     session.show(found, lambda: render_plan(found, _keys(session)))
+
+
+def trigger(session: Session, name: Name) -> None:
+    """Have the planner of a table asked now, and show what it decides for each tablet.
+
+    The planner may refuse, and says why. `neve compact` forces a run.
+    """
+    found = session.client.trigger(name)
+    session.show(found, lambda: render_trigger(found, _keys(session)))
 
 
 def history(session: Session, name: Name, count: Count = 20) -> None:

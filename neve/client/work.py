@@ -17,6 +17,7 @@ from neve.api.work import (
     Setting,
     Status,
     Story,
+    Trigger,
 )
 from neve.client.errors import UnavailableError
 from neve.client.http import Connection, decode, decode_list
@@ -153,6 +154,19 @@ class WorkCalls(TableCalls):
     def replan(self, table: str) -> None:
         """Look at every tablet of a table anew, at once."""
         self._connection.call("POST", table_path(table, "replan"))
+
+    def trigger(self, table: str) -> Trigger:
+        """Have the planner of a table asked now; return what it decides for each tablet.
+
+        The planner may refuse. `compact` forces a run.
+
+        Args:
+            table: Its name.
+
+        Raises:
+            RefusedError: The table is not live, or its setting `triggers` lacks `admin`.
+        """
+        return decode(Trigger, self._connection.call("POST", table_path(table, "trigger")))
 
     def lift_quarantine(self, table: str, tablet: str | None = None) -> None:
         """Plan tablets again that were set aside after repeated failures.

@@ -237,6 +237,7 @@ class WorkRoutes:
         router.get("/tables/{table}/plan")(self.plan)
         router.get("/tables/{table}/history")(self.history)
         router.post("/tables/{table}/replan", status_code=202)(self.replan)
+        router.post("/tables/{table}/trigger")(self.trigger)
         router.post("/tables/{table}/lift-quarantine", status_code=202)(self.lift_quarantine)
         router.post("/tables/{table}/lower-watermark")(self.lower_watermark)
         return router
@@ -415,6 +416,14 @@ class WorkRoutes:
     async def replan(self, table: str) -> None:
         """Plan every tablet of a table again, now."""
         await self._services.coordinator.replan((await self._services.table(table)).id)
+
+    async def trigger(self, table: str) -> api.Trigger:
+        """Have the planner of a table asked now, and return what it decides for each tablet.
+
+        The planner may refuse; a compaction request is carried out whatever it wants.
+        """
+        found = await self._services.table(table)
+        return decode(api.Trigger, asdict(await self._services.coordinator.trigger(found.id)))
 
     async def lower_watermark(
         self,

@@ -30,7 +30,10 @@ from common.wire import (
     RunningAttempt,
     StoryEntry,
     StoryKind,
+    TableTrigger,
     TabletStory,
+    TabletTrigger,
+    TriggerReport,
 )
 from neve.client import Client
 from neve.gateway.server import server_of
@@ -40,6 +43,14 @@ from tests.support.memory_store import MemoryStore
 
 TOKEN = "a-token-for-tests"
 STARTED_S = 1_000_000.0
+TRIGGERED = TableTrigger(
+    table="events",
+    trigger="admin",
+    triggered_at_s=STARTED_S,
+    accepted=2,
+    refused=1,
+    refusal="2 files: too few",
+)
 STORY = (
     StoryEntry(
         at_s=STARTED_S + 2.0,
@@ -83,6 +94,7 @@ class FakeCoordinator:
             quarantined=0,
             turns=100,
             scopes=(SCOPE,),
+            triggers=(TRIGGERED,),
         )
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
@@ -133,6 +145,13 @@ class FakeCoordinator:
 
     async def replan(self, table: str) -> None:
         self._hear("replan", table)
+
+    async def trigger(self, table: str) -> TriggerReport:
+        self._hear("trigger", table)
+        answer = TabletTrigger(tablet="last", verdict="refused", reason="2 files: too few")
+        return TriggerReport(
+            table=table, trigger="admin", triggered_at_s=1.0, tablets=(answer,), left=3
+        )
 
     def _hear(self, *words: str) -> None:
         self._answers()

@@ -25,7 +25,10 @@ NEW_FIELDS = {
     "CompactorStatus": {"ready", "start_problem", "edition"},
     "Assignment": {
         *("trace", "job.action", "table.settings.planner", "table.settings.planner_options"),
+        *("table.triggered_at_s", "table.triggered_by", "table.settings.triggers"),
+        *("table.settings.trigger_interval_s", "table.settings.trigger_spread_s"),
     },
+    "CoordinatorStatus": {"triggers"},
     "QueuedJob": {"job.action"},
     "AttemptReport": {"trace"},
     "GroupStatus": {
@@ -33,6 +36,9 @@ NEW_FIELDS = {
     },
 }
 """What the older release does not know of the messages that it has."""
+NEW_MESSAGES = {
+    *("ScalingDecision", "GroupScaling", "TableTrigger", "TabletTrigger", "TriggerReport"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +85,7 @@ def missing(found: Any, sent: Any, path: str = "") -> set[str]:
 
 def test_what_an_older_release_sends_gets_defaults_for_what_it_lacks(older: Path) -> None:
     sent = run_older(older, "write")
-    assert sent.keys() == messages().keys() - {"ScalingDecision", "GroupScaling"}
+    assert sent.keys() == messages().keys() - NEW_MESSAGES
 
     for name, message in sent.items():
         value = read(message["pickle"])

@@ -104,6 +104,10 @@ def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> 
     told = neve.json("explain", "events", "last", "--history")
     assert [each["kind"] for each in told["entries"]] == ["coordinator-started", "failed"]
     assert told["entries"][1]["job"] == "job-1"
+    neve.run("trigger", "events", says="last refused 0 0 2 files: too few")
+    neve.run("trigger", "events", says="3 more tablets are asked; `neve status` counts")
+    assert neve.json("trigger", "events")["tablets"][0]["reason"] == "2 files: too few"
+    neve.run("status", says="events: admin at 1970-01-12 13:46:40, tablets: 2 accepted, 1 refused")
     neve.run("history", "events", says="none")
     neve.run("compactor", "list", says="local-1 default")
     neve.run("compactor", "drain", "local-1", says="local-1 is draining")

@@ -324,10 +324,16 @@ def test_a_table_is_explained_planned_and_replanned(
     assert job.cost_bytes == 2 * job.input_bytes > 0
     assert (job.tablet, len(job.files)) == ("last", 2)
     client.replan("events")
+    asked = client.trigger("events")
+    assert (asked.table, asked.trigger, asked.left) == (table.id, "admin", 3)
+    assert [(each.tablet, each.verdict, each.reason) for each in asked.tablets] == [
+        ("last", "refused", "2 files: too few")
+    ]
     client.lift_quarantine("events", "last")
     client.lift_quarantine("events")
     assert gateway.coordinator.told == [
         ("replan", table.id),
+        ("trigger", table.id),
         ("lift_quarantine", table.id, "last"),
         ("lift_quarantine", table.id, None),
     ]
