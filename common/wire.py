@@ -359,6 +359,79 @@ class TriggerReport:
     """Tablets whose planner has not answered yet; `neve status` counts them when it has."""
 
 
+class MaintenanceState(StrEnum):
+    """Whether a maintenance operation of a tablet can run."""
+
+    RUNNABLE = "runnable"
+    RUNNING = "running"
+    """It runs, and nothing more of its kind can begin."""
+    WAITING = "waiting"
+    """There is something to do, and it may not begin now."""
+    IDLE = "idle"
+    """There is nothing to do."""
+    NOT_APPLICABLE = "not-applicable"
+    """This service has no operation of this kind."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceOperation:
+    """A maintenance operation of a tablet: what it gains, costs and needs, or why it is not run."""
+
+    tablet: str
+    kind: str
+    state: str = MaintenanceState.IDLE.value
+    why: str = ""
+    """Why it runs, or why it does not."""
+    jobs: int = 0
+    """Jobs that its planner wants now; the figures are those of the best one."""
+    running: int = 0
+    files: int = 0
+    gain: float = 0.0
+    gain_unit: str = ""
+    cost_bytes: int = 0
+    """Bytes that it reads and writes, at most."""
+    cpu_s: float | None = None
+    """Seconds of a slot, at the measured rate of its group; None: nothing has been measured."""
+    memory_bytes: int | None = None
+    """Memory that its tasks may have together; None: it is not known."""
+    freed_bytes: int = 0
+    """Space that it frees for sure."""
+    score: float = 0.0
+    """Gain per 64 MiB read and written."""
+    workload: float = 0.0
+    """What the tablet's reads and writes add to the score, from 0 to 1."""
+    adjusted: float = 0.0
+    """The score with workload and table priority counted in."""
+    rank: int | None = None
+    """Place by Kudu's rule among those that can run."""
+    priority: int | None = None
+    """Of its best job in the queue."""
+    group: str = ""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletRates:
+    """How often a tablet is read and written, per second."""
+
+    tablet: str
+    scans_s: float = 0.0
+    rows_s: float = 0.0
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMaintenance:
+    """The maintenance operations of the tablets of a table."""
+
+    table: str
+    operations: tuple[MaintenanceOperation, ...] = ()
+    rates: tuple[TabletRates, ...] = ()
+    more: bool = False
+    """Whether the table has further tablets."""
+
+
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatus:

@@ -32,7 +32,8 @@ from coordinator.figures import (
     store_figures,
     trigger_figures,
 )
-from coordinator.ports import CompactorLever, Submit
+from coordinator.maintenance import Maintenance
+from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import planner_for
 from coordinator.requests.driver import RequestDriver
 from coordinator.requests.selector_calls import AutomaticRequests, SelectorCalls
@@ -69,6 +70,7 @@ class CoordinatorParts:
     limiting: RateLimits
     store_care: StoreHealthWatch
     autoscaler: Autoscaler
+    maintenance: Maintenance
 
     def explain(self, tablet: TabletId, now_s: float) -> Explanation:
         """Return why a tablet is as it is, the most important reason first.
@@ -169,6 +171,32 @@ def storage_loops(
         writable: Returns the tables whose location may be written.
     """
     own, store = settings.coordinator, context.store
+    manifests, collector = _collecting(settings, context)
+    return [
+        collect_forever(
+            store,
+            collector,
+            writable,
+            own.collect_interval_s,
+            context.log,
+            faults=context.faults,
+        ),
+        manifests.run_forever(writable, own.collect_interval_s),
+        UnfinishedTables(
+            store,
+            own.garbage_grace_s,
+            context.log,
+            context.faults,
+            _identities,
+        ).run_forever(own.unfinished_interval_s),
+    ]
+
+
+def _collecting(
+    settings: Settings, context: ShellContext
+) -> tuple[ManifestPublisher, GarbageCollector]:
+    """Return who publishes manifests, and who deletes what is in none of them any more."""
+    own, store = settings.coordinator, context.store
     known = context.generations.known if context.generations else lambda _table: 0
     manifests = ManifestPublisher(
         store,
@@ -194,24 +222,7 @@ def storage_loops(
         clock=context.clock,
         known_generation=known,
     )
-    return [
-        collect_forever(
-            store,
-            collector,
-            writable,
-            own.collect_interval_s,
-            context.log,
-            faults=context.faults,
-        ),
-        manifests.run_forever(writable, own.collect_interval_s),
-        UnfinishedTables(
-            store,
-            own.garbage_grace_s,
-            context.log,
-            context.faults,
-            _identities,
-        ).run_forever(own.unfinished_interval_s),
-    ]
+    return manifests, collector
 
 
 async def _identities(locations: Mapping[str, str]) -> Mapping[str, LocationIdentity]:
@@ -222,10 +233,11 @@ def _state_of(settings: Settings, context: ShellContext, *, is_scaled: bool) -> 
     """Return a core that knows nothing yet."""
     own, beat_s = settings.coordinator, settings.compactor.beat_interval_s
     served = settings.served_groups()
+    urgent = {name: each.urgent_slots for name, each in settings.groups.items()}
     return CoordinatorState(
         own,
         coordinator=context.coordinator,
-        limits=Limits.of(own, beat_interval_s=beat_s),
+        limits=Limits.of(own, beat_interval_s=beat_s, urgent_slots=urgent),
         groups=served,
         scaled=[name for name, most in served.items() if most and is_scaled],
     )
@@ -256,7 +268,8 @@ def assemble(
     own = settings.coordinator
     state = _state_of(settings, context, is_scaled=lever is not None)
     service = CoordinatorService(state, context, scanner)
-    scanner.attach(service.submit)
+    submit = service.submit
+    scanner.attach(submit)
     selectors = SelectorCalls()
     policies = Policies(plan=plan, selectors=selectors, why_given_up=state.why_given_up)
     requests = RequestDriver(context, RequestSteps(context, policies, service.submit))
@@ -265,6 +278,7 @@ def assemble(
     fatal = FatalFilesInCore(state, service.submit)
     steps = OperationSteps(context, plan, state.why_given_up, rules, fatal, submit=service.submit)
     operations = OperationDriver(context, steps)
+    autoscaler = Autoscaler(settings, context, lever, state=state, scanner=scanner, submit=submit)
     local = LocalRangeScans(context.store, plan)
     full_scan = FullScan(context.store, scanner, state, local, context.log)
     full_scan.use(remote, own.full_scan_tasks)
@@ -285,7 +299,17 @@ def assemble(
         operations=operations,
         limiting=RateLimits(context, service.submit),
         store_care=StoreHealthWatch(context.store, context.log),
-        autoscaler=Autoscaler(
-            settings, context, lever, state=state, scanner=scanner, submit=service.submit
-        ),
+        maintenance=_maintenance(settings, context, plan, state, autoscaler),
+        autoscaler=autoscaler,
     )
+
+
+def _maintenance(
+    settings: Settings,
+    context: ShellContext,
+    plan: PlanTablet,
+    state: CoordinatorState,
+    autoscaler: Autoscaler,
+) -> Maintenance:
+    _, collector = _collecting(settings, context)
+    return Maintenance(settings, context, plan, state, collector, slot_rate=autoscaler.slot_rate)

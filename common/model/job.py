@@ -156,6 +156,15 @@ def class_of(priority: int) -> PriorityClass:
     return PriorityClass(min(max(priority // CLASS_WIDTH, 0), PriorityClass.URGENT))
 
 
+def is_urgent(job: Job) -> bool:
+    """Return whether a job gets the slots that a group keeps for urgent ones.
+
+    Its tablet has more files than its table allows or is being split, or somebody asked for it with
+    the largest boost.
+    """
+    return class_of(job.priority) >= PriorityClass.OVER_LIMIT
+
+
 def _within(rank: PriorityClass, points: int) -> int:
     return rank * CLASS_WIDTH + min(points, CLASS_WIDTH - 1)
 

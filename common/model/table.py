@@ -104,6 +104,12 @@ class TableSettings(StoredValue):
     """What has the planner asked: `change`, `periodic`, `admin`; empty: changes, and operators.
     Without `change`, system jobs are planned only from files that were there when a trigger
     asked."""
+    maintenance_priority: int = 0
+    """From -5 to 5: multiplies the points of the table's system jobs by 1.1 to the power of it,
+    inside their class. 0: they stay as their planner has them."""
+    workload_points: int = 0
+    """Points that system jobs of the busiest tablets get more than those of idle ones, by scans
+    and written rows per second; a point is one file. 0: the workload does not count."""
     trigger_interval_s: float = 604_800.0
     """Interval of the trigger `periodic`, which also asks when the service starts."""
     trigger_spread_s: float = 300.0

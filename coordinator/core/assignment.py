@@ -109,8 +109,10 @@ def _hand_out_group(cluster: ClusterState, group: str, now_s: float) -> list[Act
 
 def _next_job(cluster: ClusterState, group: str, now_s: float) -> Job | None:
     """Take the next job that nothing holds back; the others are planned again later."""
+    only_urgent = cluster.keeps_slots(group)
     for _ in range(HELD_JOBS_MAX):
-        job = cluster.backfill.take(group, saturated_tables(cluster))
+        saturated = saturated_tables(cluster)
+        job = cluster.backfill.take(group, saturated, only_urgent=only_urgent)
         if job is None:
             return None
         pause = cluster.retry.pause_of(job, now_s)

@@ -14,7 +14,7 @@ from common.model.group import (
     LimitScope,
     limit_scopes,
 )
-from common.model.job import Job
+from common.model.job import Job, is_urgent
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.wire import AttemptReport
@@ -26,6 +26,7 @@ from coordinator.core.attempts import (
 from coordinator.core.compactors import LivingCompactors, Takes
 from coordinator.core.deferral import Deferrals, ReplanTimers
 from coordinator.core.limits import Limits
+from coordinator.core.maintenance.heat import TabletHeat
 from coordinator.core.queue.backfill import Backfill, Capacity
 from coordinator.core.queue.fair_share import FairShare
 from coordinator.core.queue.job_queue import JobQueue, JobQueues
@@ -97,7 +98,10 @@ class ClusterState:
     """The coordinator's whole memory."""
 
     def __init__(
-        self, limits: Limits, groups: Collection[str] = (), scaled: Collection[str] = ()
+        self,
+        limits: Limits,
+        groups: Collection[str] = (),
+        scaled: Collection[str] = (),
     ) -> None:
         self.limits = limits
         self.configured_groups = tuple(sorted(groups))
@@ -125,9 +129,9 @@ class ClusterState:
         self.grants = Grants(limits)
         self.retry = Retry(limits)
         self.crashes = CrashHistory(limits.failures_max)
-        self.deferrals = Deferrals(limits.deferrals_max)
-        self.replan_timers = ReplanTimers()
-        self.triggers = TriggerDecisions(limits.last_plans_max)
+        self.deferrals, self.replan_timers = Deferrals(limits.deferrals_max), ReplanTimers()
+        tablets_max = limits.last_plans_max
+        self.triggers, self.heat = TriggerDecisions(tablets_max), TabletHeat(tablets_max)
         self._shares: dict[str, FairShare] = {}
 
     def note_table(self, table: Table) -> None:
@@ -151,6 +155,20 @@ class ClusterState:
         """Return whether the last trigger of a table asked since the coordinator was started."""
         asked_s = table.triggered_at_s
         return bool(asked_s) and self.started_s is not None and asked_s >= self.started_s
+
+    def keeps_slots(self, group: str) -> bool:
+        """Return whether jobs that are not urgent have all the slots of a group that they may have.
+
+        One slot is always left for them, also where fewer compactors live than were meant to.
+        """
+        kept = self.limits.urgent_slots.get(group, 0)
+        if not kept:
+            return False
+        slots = sum(each.slots for each in self.compactors.of_group(group) if not each.draining)
+        jobs = [each.assignment.job for each in self.attempts if each.assignment is not None]
+        jobs += [each.job for each in self.takes.reserving()]
+        urgent = sum(job.group == group and is_urgent(job) for job in jobs)
+        return self.capacity.jobs(group) - urgent >= max(1, slots - kept)
 
     def hands_out(self, table: str) -> bool:
         """Return whether jobs of a table may be handed out."""

@@ -14,6 +14,7 @@ from coordinator.core import events as on
 from coordinator.core.actions import Action
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.deferral import place_of_table
+from coordinator.core.maintenance.operations import queue_priority
 from coordinator.core.scan_rules import QUIET_ANALYSES, analysis_at_rest
 from coordinator.core.triggers import TriggerDecision, refusal_reason
 
@@ -46,6 +47,7 @@ def _tablet_planned(cluster: ClusterState, event: on.TabletPlanned, now_s: float
     before = cluster.last_plans.get(event.tablet)
     if before is not None and _is_stale(before, event, now_s):
         return []
+    cluster.heat.note_adds(event.tablet, event.adds, now_s)
     cluster.deferrals.discard(event.tablet)
     cluster.replan_timers.discard(event.tablet)
     wanted, held = _queueable_jobs(cluster, event, now_s)
@@ -84,10 +86,19 @@ def _queueable_jobs(
     for job in event.plan.jobs:
         why = _why_held(cluster, job, busy, now_s)
         if why is None:
-            wanted.append(job)
+            wanted.append(_with_priority(cluster, job, now_s))
         else:
             held.append(why)
     return wanted, held
+
+
+def _with_priority(cluster: ClusterState, job: Job, now_s: float) -> Job:
+    """Return a job with the priority that its table's settings and its tablet's heat give it."""
+    table = cluster.tables.get(job.tablet.table)
+    if table is None:
+        return job
+    priority = queue_priority(job, table, cluster.heat.of(job.tablet, now_s))
+    return job if priority == job.priority else replace(job, priority=priority)
 
 
 def _why_held(cluster: ClusterState, job: Job, busy: frozenset[str], now_s: float) -> str | None:
@@ -296,6 +307,7 @@ def _forget_tablet(cluster: ClusterState, tablet: TabletId) -> list[Action]:
     cluster.deferrals.discard(tablet)
     cluster.replan_timers.discard(tablet)
     cluster.last_plans.pop(tablet)
+    cluster.heat.forget(tablet)
     cluster.retry.lift(tablet)
     for attempt in cluster.attempts.of_tablet(tablet):
         cluster.attempts.end(attempt.id, AttemptEnd.LOST)

@@ -132,6 +132,31 @@ def spans_between(cuts: list[bytes]) -> list[TabletSpan]:
     return [TabletSpan(after, until) for after, until in zip(starts, [*cuts, None], strict=True)]
 
 
+# ------------------------------------------------------------------ How much is written to a tablet
+
+
+RECENT_S = 300.0
+ADDS_MAX = 1000
+
+
+def recent_user_adds(tablet: Tablet, now_s: float) -> tuple[tuple[float, int], ...]:
+    """Return when users added rows to a tablet in the last minutes, and how many.
+
+    At most `ADDS_MAX` files are named, the newest ones.
+
+    Args:
+        tablet: As it was read.
+        now_s: The store's time.
+    """
+    since_s = now_s - RECENT_S
+    adds = [
+        (file.added_at_s, file.rows)
+        for file in tablet.files.values()
+        if file.added_at_s > since_s and file.job is None
+    ]
+    return tuple(adds) if len(adds) <= ADDS_MAX else tuple(sorted(adds)[-ADDS_MAX:])
+
+
 # -------------------------------------- Recheck time: when to look again though nothing has changed
 
 

@@ -34,6 +34,7 @@ from coordinator.core.cluster_state import ClusterState
 from coordinator.core.compactor_events import lose_silent_compactors
 from coordinator.core.deferral import table_of_place
 from coordinator.core.limits import Limits
+from coordinator.core.maintenance.heat import Heat
 from coordinator.core.story import Story
 from coordinator.core.triggers import TriggerDecision
 
@@ -186,6 +187,14 @@ class CoordinatorState:
         """Decisions by trigger and verdict since the coordinator started."""
         return self._cluster.triggers.counts
 
+    def heat(self, tablet: TabletId, now_s: float) -> Heat:
+        """Return how often a tablet is read and written."""
+        return self._cluster.heat.of(tablet, now_s)
+
+    def why_held(self, job: Job, now_s: float) -> str | None:
+        """Return why a job is not begun now though its planner wants it, or None."""
+        return views.why_held(self._cluster, job, now_s)
+
     def why_given_up(self, job: Job) -> str | None:
         """Return why a job is not tried before an operator lifts its quarantine, or None."""
         return self._cluster.retry.why_given_up(job)
@@ -222,14 +231,16 @@ def _decide(cluster: ClusterState, event: events.DecidingEvent, now_s: float) ->
     if isinstance(event, events.AttemptEvent):
         return attempt_events.decide(cluster, event, now_s)
     if isinstance(event, events.OperatorEvent):
-        return _decide_for_operator(cluster, event)
+        return _decide_for_operator(cluster, event, now_s)
     if isinstance(event, events.Ticked):
         return tick(cluster, now_s)
     assert_never(event)
 
 
-def _decide_for_operator(cluster: ClusterState, event: events.OperatorEvent) -> list[Action]:
-    """Return what follows from an operator's command."""
+def _decide_for_operator(
+    cluster: ClusterState, event: events.OperatorEvent, now_s: float
+) -> list[Action]:
+    """Return what follows from an operator's command, or from what readers report."""
     match event:
         case events.GroupPaused(group=group):
             cluster.paused_groups[group] = None
@@ -237,6 +248,9 @@ def _decide_for_operator(cluster: ClusterState, event: events.OperatorEvent) -> 
             cluster.paused_groups.pop(group, None)
         case events.LimitsSeen(limits=limits):
             cluster.grants.scopes.set_explicit(limits)
+        case events.ReadsReported(scans=scans):
+            for tablet, count in scans.items():
+                cluster.heat.note_scans(tablet, count, now_s)
         case events.QuarantineLifted(table=table, tablet=tablet):
             lifted = cluster.retry.tablets_of(table) if tablet is None else [tablet]
             for each in lifted:

@@ -586,6 +586,7 @@ SILENT = frozenset(
         on.AttemptCancelAsked,
         on.DrainAsked,
         on.LimitsSeen,
+        on.ReadsReported,
         on.Ticked,
     }
 )

@@ -6,7 +6,7 @@ Only reads `ClusterState`, and returns wire values.
 from itertools import islice
 from typing import assert_never
 
-from common.model.job import Job
+from common.model.job import Job, is_urgent
 from common.model.table import TableState
 from common.model.tablet import TabletId
 from common.units import format_bytes, format_count
@@ -299,12 +299,30 @@ def _of_queue(cluster: ClusterState, queued: tuple[Job, ...]) -> list[str]:
     return sentences
 
 
+def why_held(cluster: ClusterState, job: Job, now_s: float) -> str | None:
+    """Return why a job is not begun now, though it is wanted and a slot were free; or None."""
+    pause = cluster.retry.pause_of(job, now_s)
+    if pause is not None:
+        return f"{pause.reason} ({_until(pause.until_s, now_s)})"
+    if not cluster.hands_out(job.tablet.table):
+        return f"table {job.table_name} is paused"
+    if job.depends_on:
+        return f"it waits for {format_count(len(job.depends_on), 'other job')} of its plan"
+    if not cluster.busy_inputs(job.tablet).isdisjoint(job.inputs):
+        return "it waits for an attempt over the same files to end"
+    if job.group in cluster.paused_groups:
+        return f"group {job.group} is paused"
+    return None
+
+
 def _why_waiting(cluster: ClusterState, job: Job) -> str:
     group = job.group
     if group in cluster.paused_groups:
         return "the group is paused"
     if (unserved := cluster.unserved(group)) is not None:
         return unserved
+    if cluster.keeps_slots(group) and not is_urgent(job):
+        return "the free slots of the group are kept for urgent jobs"
     full = cluster.capacity.full(group)
     if full is not None:
         return full

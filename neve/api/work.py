@@ -156,6 +156,74 @@ class LoweredWatermark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceOperation:
+    """What could be done in a tablet: what it gains, costs and needs, or why it is not done."""
+
+    tablet: str
+    kind: str
+    """`merging`, `drops`, `split`, `merge`, `garbage`, `analysis`, `minor-delta`, `major-delta`,
+    `flush`."""
+    state: str = ""
+    """`runnable`; `running`: nothing more of its kind can begin; `waiting`: it may not begin now;
+    `idle`: there is nothing to do; `not-applicable`: the service has none of this kind."""
+    why: str = ""
+    """Why it runs, or why it does not."""
+    jobs: int = 0
+    """Jobs that the planner wants now; the figures are those of the best one."""
+    running: int = 0
+    files: int = 0
+    gain: float = 0.0
+    gain_unit: str = ""
+    cost_bytes: int = 0
+    """Bytes that it reads and writes, at most."""
+    cpu_s: float | None = None
+    """Seconds of a slot, at the measured rate of its group; None: nothing has been measured."""
+    memory_bytes: int | None = None
+    """Memory that its tasks may have together; None: it is not known."""
+    freed_bytes: int = 0
+    """Space that it frees for sure."""
+    score: float = 0.0
+    """Gain per 64 MiB read and written."""
+    workload: float = 0.0
+    """What the tablet's reads and writes add to the score, from 0 to 1."""
+    adjusted: float = 0.0
+    """The score with workload and table priority counted in."""
+    rank: int | None = None
+    """Place by the rule of Apache Kudu among those that can run."""
+    priority: int | None = None
+    """Of its best job in the queue."""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletRates:
+    """How often a tablet is read and written, per second, over about the last minute."""
+
+    tablet: str
+    scans_s: float = 0.0
+    rows_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMaintenance:
+    """The maintenance operations of the tablets of a table."""
+
+    table: str
+    operations: tuple[MaintenanceOperation, ...] = ()
+    rates: tuple[TabletRates, ...] = ()
+    more: bool = False
+    """Whether the table has further tablets; name one to see its operations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """Scans of tablets that other readers than the service have done since they told last."""
+
+    tablets: dict[str, int]
+    """End of a tablet as text → scans."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TabletTrigger:
     """What the planner decided for a tablet when a trigger asked."""
 

@@ -204,27 +204,6 @@ def render_story(found: api.Story, keys: TabletKeys) -> RenderableType:
     )
 
 
-def render_trigger(found: api.Trigger, keys: TabletKeys) -> RenderableType:
-    """Return what a planner decided for each tablet. `keys` gives the keys of tablets."""
-    answers = grid(
-        [("TABLET", ""), ("PLANNER", ""), ("JOBS", RIGHT), ("FILES", RIGHT), ("WHY", "")],
-        [
-            (
-                shortened(keys(found.table, each.tablet)),
-                each.verdict,
-                each.jobs,
-                each.files,
-                each.reason,
-            )
-            for each in found.tablets
-        ],
-    )
-    if not found.left:
-        return answers
-    left = f"{found.left:,} more tablets are asked; `neve status` counts what becomes of them"
-    return lines(answers, "", left)
-
-
 def _trigger_text(found: api.TableTrigger) -> str:
     counts = [
         f"{count:,} {verdict}"
@@ -412,7 +391,6 @@ def register(app: typer.Typer) -> None:
     verb(app, "explain")(explain)
     verb(app, "plan")(plan)
     verb(app, "history")(history)
-    verb(app, "trigger")(trigger)
     verb(app, "lift-quarantine")(lift_quarantine)
     verb(app, "lower-watermark")(lower_watermark)
 
@@ -514,15 +492,6 @@ def plan(
         )
     found = session.client.plan(str(name))
     session.show(found, lambda: render_plan(found, _keys(session)))
-
-
-def trigger(session: Session, name: Name) -> None:
-    """Have the planner of a table asked now, and show what it decides for each tablet.
-
-    The planner may refuse, and says why. `neve compact` forces a run.
-    """
-    found = session.client.trigger(name)
-    session.show(found, lambda: render_trigger(found, _keys(session)))
 
 
 def history(session: Session, name: Name, count: Count = 20) -> None:
