@@ -27,6 +27,7 @@ NEW_FIELDS = {
         *("trace", "job.action", "table.settings.planner", "table.settings.planner_options"),
         *("table.triggered_at_s", "table.triggered_by", "table.settings.triggers"),
         *("table.settings.trigger_interval_s", "table.settings.trigger_spread_s"),
+        *("table.settings.maintenance_priority", "table.settings.workload_points"),
     },
     "CoordinatorStatus": {"triggers"},
     "QueuedJob": {"job.action"},
@@ -38,6 +39,7 @@ NEW_FIELDS = {
 """What the older release does not know of the messages that it has."""
 NEW_MESSAGES = {
     *("ScalingDecision", "GroupScaling", "TableTrigger", "TabletTrigger", "TriggerReport"),
+    *("MaintenanceOperation", "TableMaintenance", "TabletRates"),
 }
 
 
