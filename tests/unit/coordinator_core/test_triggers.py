@@ -6,10 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from common.metadata.changes import WriteAnalysis
 from common.model.file import DataFile
+from common.model.job import TabletPlan
 from common.model.table import Column, Table, TableSettings, TableState
-from common.model.tablet import PLUS_INFINITY, Record, TabletId
+from common.model.tablet import PLUS_INFINITY, Analysis, Record, TabletId
+from common.settings import CoordinatorSettings
 from common.wire import TriggerVerdict
+from coordinator.core import events as on
+from coordinator.core.state import CoordinatorState
 from coordinator.core.triggers import (
     ADMIN,
     PERIODIC,
@@ -184,3 +189,23 @@ def test_the_first_final_answer_is_kept_and_a_later_trigger_has_its_own() -> Non
     }  # fmt: skip
     known.forget([TABLET], "t1")
     assert (known.of(TABLET), known.of_tables(5)) == (None, ())
+
+
+def answered(**given: object) -> float | None:
+    """Return the trigger that a plan without jobs is written to have answered."""
+    state = CoordinatorState(CoordinatorSettings())
+    record = Record(version=3, files=2, **given)  # type: ignore[arg-type]  # by name
+    planned = on.TabletPlanned(
+        tablet=TABLET, plan=TabletPlan(triggered_at_s=5.0), record=record, settings_version=1
+    )
+    notes = [each for each in state.handle(planned, 9.0) if isinstance(each, WriteAnalysis)]
+    return notes[0].answered_s if notes else None
+
+
+def test_a_tablet_has_answered_when_nothing_is_wanted_and_nothing_runs() -> None:
+    assert answered() == 5.0
+    known = {"analysis": Analysis.STABLE, "analysis_version": 3, "analysis_settings": 1}
+    assert answered(**known) == 5.0, "also where the analysis is there already"
+    assert answered(running=1) is None, "its outputs may be wanted next"
+    assert answered(waiting=1) is None
+    assert answered(operation=True) is None
