@@ -78,6 +78,12 @@ def group_needs(settings: Settings, group: str, node_resource: str = "") -> Iter
         )
 
 
+def tasks_memory_bytes(settings: CompactorSettings) -> int:
+    """Return the memory that all tasks of a compactor may have at a time, in Python."""
+    task_bytes = parse_size_bytes(settings.task_memory, "compactor.task_memory")
+    return settings.executors * settings.executor_cores * task_bytes
+
+
 def _executor_bytes(settings: CompactorSettings) -> int:
     try:
         # A JVM is told whole megabytes.

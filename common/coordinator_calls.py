@@ -4,7 +4,7 @@
 there, and a test compares the names. `common.coordinator_proxy` makes remote calls of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from common.wire import (
@@ -17,8 +17,10 @@ from common.wire import (
     HeartbeatReply,
     QueuedJob,
     RunningAttempt,
+    TableMaintenance,
     TabletStory,
     TakeRequest,
+    TriggerReport,
 )
 
 
@@ -164,6 +166,35 @@ class OperatorCalls(Protocol):
 
         Args:
             table: Id of the table.
+        """
+        ...
+
+    async def maintenance(self, table: str, tablet: str | None) -> TableMaintenance:
+        """Return the maintenance operations of the tablets of a table.
+
+        Args:
+            table: Id of the table.
+            tablet: End of a tablet as text; None: the first tablets of the table.
+        """
+        ...
+
+    async def note_scans(self, table: str, scans: Mapping[str, int]) -> None:
+        """Count scans of tablets.
+
+        Args:
+            table: Id of the table.
+            scans: End of a tablet as text → scans since the last call.
+        """
+        ...
+
+    async def trigger(self, table: str) -> TriggerReport:
+        """Have the planner of a table asked now; return what it decides for each tablet.
+
+        Args:
+            table: Id of the table.
+
+        Raises:
+            RefusedError: The table is not live, or does not have the trigger `admin`.
         """
         ...
 

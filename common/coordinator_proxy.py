@@ -66,7 +66,13 @@ class CoordinatorProxy:
                     self._actor = await asyncio.to_thread(
                         ray.get_actor, COORDINATOR_NAME, namespace=NAMESPACE
                     )
-                return await getattr(self._actor, method).remote(*values, **named)
+                remote = getattr(self._actor, method, None)
+                if remote is None:
+                    raise UnavailableError(
+                        f"the coordinator runs an older release, which does not know {method!r};"
+                        " upgrade it first"
+                    )
+                return await remote.remote(*values, **named)
         except ray.exceptions.RayTaskError as error:
             raise self._own_error(error.cause) from error
         except (ValueError, TimeoutError, ray.exceptions.RayError) as error:

@@ -503,6 +503,13 @@ class GroupSettings:
         "Custom Ray resource of which each compactor of the group takes 1; nodes offer as many as"
         " compactors fit on them. Empty: compactors run on any node. `neve up` does without it.",
     )
+    urgent_slots: int = setting(
+        0,
+        "Slots of all compactors of the group together that only urgent jobs get: of tablets with"
+        " more files than their table allows, of splits, of requests with the largest boost. One"
+        " slot is always left for the others.",
+        most=1000,
+    )
     slots: int | None = setting(
         None,
         "Jobs that one compactor of the group runs at a time.",

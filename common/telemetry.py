@@ -214,6 +214,13 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "Times that a change feed was trimmed before it was read, so that changes were missed.",
     ),
+    Metric(
+        "neve_trigger_decisions_total",
+        "counter",
+        "Tablets whose planner a trigger had asked, by what became of it: `accepted`, `held`, "
+        "`refused`, `failed`. A trigger that was refused before it asked counts once.",
+        ("trigger", "verdict"),
+    ),
     Metric("neve_tablets_planned_total", "counter", "Plans that the coordinator has made."),
     Metric("neve_tablets_waiting", "gauge", "Tablets that wait to be planned."),
     Metric("neve_full_scan_seconds", "gauge", "Duration of the last full scan of all tables."),

@@ -329,6 +329,137 @@ class MetricValue:
     labels: tuple[str, ...] = ()
 
 
+class TriggerVerdict(StrEnum):
+    """What became of a trigger in a tablet."""
+
+    ACCEPTED = "accepted"
+    """The planner wanted jobs, and they are queued."""
+    HELD = "held"
+    """Jobs are wanted or may be, and cannot be queued now: they follow by themselves."""
+    REFUSED = "refused"
+    """The planner wanted nothing."""
+    FAILED = "failed"
+    """The planner failed. It is asked again."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTrigger:
+    """The last trigger of a table, and what became of it: counts of its tablets."""
+
+    table: str
+    trigger: str
+    triggered_at_s: float
+    accepted: int = 0
+    held: int = 0
+    refused: int = 0
+    failed: int = 0
+    refusal: str = ""
+    """Why the planner refused last, or why it was not asked at all."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletTrigger:
+    """What the planner decided for a tablet when a trigger asked."""
+
+    tablet: str
+    verdict: str
+    """One of `TriggerVerdict`."""
+    jobs: int = 0
+    """System jobs that the planner wanted."""
+    files: int = 0
+    """Their inputs."""
+    reason: str = ""
+    """Of the best job, or why there is none."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerReport:
+    """What a planner decided when an operator asked it."""
+
+    table: str
+    trigger: str
+    triggered_at_s: float
+    tablets: tuple[TabletTrigger, ...] = ()
+    left: int = 0
+    """Tablets whose planner has not answered yet; `neve status` counts them when it has."""
+
+
+class MaintenanceState(StrEnum):
+    """Whether a maintenance operation of a tablet can run."""
+
+    RUNNABLE = "runnable"
+    RUNNING = "running"
+    """It runs, and nothing more of its kind can begin."""
+    WAITING = "waiting"
+    """There is something to do, and it may not begin now."""
+    IDLE = "idle"
+    """There is nothing to do."""
+    NOT_APPLICABLE = "not-applicable"
+    """This service has no operation of this kind."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceOperation:
+    """A maintenance operation of a tablet: what it gains, costs and needs, or why it is not run."""
+
+    tablet: str
+    kind: str
+    state: str = MaintenanceState.IDLE.value
+    why: str = ""
+    """Why it runs, or why it does not."""
+    jobs: int = 0
+    """Jobs that its planner wants now; the figures are those of the best one."""
+    running: int = 0
+    files: int = 0
+    gain: float = 0.0
+    gain_unit: str = ""
+    cost_bytes: int = 0
+    """Bytes that it reads and writes, at most."""
+    cpu_s: float | None = None
+    """Seconds of a slot, at the measured rate of its group; None: nothing has been measured."""
+    memory_bytes: int | None = None
+    """Memory that its tasks may have together; None: it is not known."""
+    freed_bytes: int = 0
+    """Space that it frees for sure."""
+    score: float = 0.0
+    """Gain per 64 MiB read and written."""
+    workload: float = 0.0
+    """What the tablet's reads and writes add to the score, from 0 to 1."""
+    adjusted: float = 0.0
+    """The score with workload and table priority counted in."""
+    rank: int | None = None
+    """Place by Kudu's rule among those that can run."""
+    priority: int | None = None
+    """Of its best job in the queue."""
+    group: str = ""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletRates:
+    """How often a tablet is read and written, per second."""
+
+    tablet: str
+    scans_s: float = 0.0
+    rows_s: float = 0.0
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMaintenance:
+    """The maintenance operations of the tablets of a table."""
+
+    table: str
+    operations: tuple[MaintenanceOperation, ...] = ()
+    rates: tuple[TabletRates, ...] = ()
+    more: bool = False
+    """Whether the table has further tablets."""
+
+
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatus:
@@ -358,6 +489,8 @@ class CoordinatorStatus:
     """What the parts round the core count: requests, selectors, scans."""
     backlogs: tuple[TableBacklog, ...] = ()
     """The largest first."""
+    triggers: tuple[TableTrigger, ...] = ()
+    """Tables whose planners were asked by a trigger last, newest first; a bounded number."""
 
 
 @readable_across_releases

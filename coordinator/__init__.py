@@ -27,6 +27,8 @@ How a change of a tablet becomes a job of a compactor:
     core            decisions, without I/O
     scan            finds work: change streams, full scan
     requests        drives user requests, and those that tables make by themselves
+    maintenance     lists what could be done in tablets
+    triggers        has planners asked: at intervals, and for operators
     split_merge     drives splits and merges
     storage         deletes replaced files, publishes manifests, counts generations
     table_faults    work on one table that fails, left alone while the rest goes on

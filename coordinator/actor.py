@@ -6,7 +6,7 @@ but no longer turns is worse than none. State comes from the store alone.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -35,8 +35,10 @@ from common.wire import (
     HeartbeatReply,
     QueuedJob,
     RunningAttempt,
+    TableMaintenance,
     TabletStory,
     TakeRequest,
+    TriggerReport,
     compactor_actor_name,
 )
 from coordinator.context import ShellContext
@@ -279,6 +281,20 @@ class CoordinatorActor:
         """Look at every tablet of a table now."""
         await self._scanner.refresh_tables()
         self._parts.full_scan.look(table, every=True)
+
+    async def maintenance(self, table: str, tablet: str | None) -> TableMaintenance:
+        """Return the maintenance operations of the tablets of a table."""
+        only = None if tablet is None else TabletId.parse(table, tablet)
+        return await self._parts.maintenance.operations(table, only)
+
+    async def note_scans(self, table: str, scans: Mapping[str, int]) -> None:
+        """Count scans of tablets."""
+        counts = {TabletId.parse(table, tablet): count for tablet, count in scans.items()}
+        self._service.submit(on.ReadsReported(scans=counts))
+
+    async def trigger(self, table: str) -> TriggerReport:
+        """Have the planner of a table asked now; return what it decides for each tablet."""
+        return await self._parts.triggers.ask(table)
 
     def _now_s(self) -> float:
         return self._context.clock.now_s()

@@ -288,6 +288,11 @@ class Autoscaler:
         group.starting = {each: group.starting.get(each, now_s) for each in sorted(starting)}
         return tuple(failed)
 
+    def slot_rate(self, group: str) -> float | None:
+        """Return the input bytes that a busy slot of a group rewrites per second; None: unknown."""
+        known = self._groups.get(group)
+        return None if known is None else known.rate.bytes_s(1)
+
     def _load(
         self,
         group: _Group,

@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from common.metadata.store_values import StoreHealth
 from common.model.group import LimitStatus
@@ -40,6 +40,14 @@ def selector_figures(selectors: SelectorCalls) -> list[MetricValue]:
     return [
         MetricValue("neve_selector_calls_total", selectors.calls),
         MetricValue("neve_selector_failures_total", selectors.failures),
+    ]
+
+
+def trigger_figures(counts: Mapping[tuple[str, str], int]) -> list[MetricValue]:
+    """Return what planners decided when triggers asked, by trigger and verdict."""
+    return [
+        MetricValue("neve_trigger_decisions_total", count, labels)
+        for labels, count in sorted(counts.items())
     ]
 
 

@@ -31,8 +31,10 @@ from coordinator.figures import (
     scope_figures,
     selector_figures,
     store_figures,
+    trigger_figures,
 )
-from coordinator.ports import CompactorLever, Submit
+from coordinator.maintenance import Maintenance
+from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import planner_for
 from coordinator.requests.driver import RequestDriver
 from coordinator.requests.selector_calls import AutomaticRequests, SelectorCalls
@@ -48,6 +50,7 @@ from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage
 from coordinator.storage.unfinished_tables import UnfinishedTables
 from coordinator.store_watch import RateLimits, StoreHealthWatch
+from coordinator.triggers import TriggerDriver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +66,12 @@ class CoordinatorParts:
     requests: RequestDriver
     selectors: SelectorCalls
     automatic: AutomaticRequests
+    triggers: TriggerDriver
     operations: OperationDriver
     limiting: RateLimits
     store_care: StoreHealthWatch
     autoscaler: Autoscaler
+    maintenance: Maintenance
 
     def explain(self, tablet: TabletId, now_s: float) -> Explanation:
         """Return why a tablet is as it is, the most important reason first.
@@ -91,6 +96,7 @@ class CoordinatorParts:
             self.full_scan.run_forever(own),
             self.requests.run_forever(),
             self.automatic.run_forever(),
+            self.triggers.run_forever(own.tick_s),
             self.operations.run_forever(),
             self.limiting.run_forever(),
             self.store_care.run_forever(),
@@ -110,6 +116,7 @@ class CoordinatorParts:
             *scaling_figures(groups),
             *request_figures(self.requests, now_s, self.state.rows_transformed),
             *selector_figures(self.selectors),
+            *trigger_figures(self.state.trigger_counts),
             *scan_figures(self.scanner, self.full_scan),
             *fault_figures(faults),
             *store_figures(self.store_care.health),
@@ -166,6 +173,32 @@ def storage_loops(
         writable: Returns the tables whose location may be written.
     """
     own, store = settings.coordinator, context.store
+    manifests, collector = _collecting(settings, context)
+    return [
+        collect_forever(
+            store,
+            collector,
+            writable,
+            own.collect_interval_s,
+            context.log,
+            faults=context.faults,
+        ),
+        manifests.run_forever(writable, own.collect_interval_s),
+        UnfinishedTables(
+            store,
+            own.garbage_grace_s,
+            context.log,
+            context.faults,
+            _identities,
+        ).run_forever(own.unfinished_interval_s),
+    ]
+
+
+def _collecting(
+    settings: Settings, context: ShellContext
+) -> tuple[ManifestPublisher, GarbageCollector]:
+    """Return who publishes manifests, and who deletes what is in none of them any more."""
+    own, store = settings.coordinator, context.store
     known = context.generations.known if context.generations else lambda _table: 0
     manifests = ManifestPublisher(
         store,
@@ -191,24 +224,7 @@ def storage_loops(
         clock=context.clock,
         known_generation=known,
     )
-    return [
-        collect_forever(
-            store,
-            collector,
-            writable,
-            own.collect_interval_s,
-            context.log,
-            faults=context.faults,
-        ),
-        manifests.run_forever(writable, own.collect_interval_s),
-        UnfinishedTables(
-            store,
-            own.garbage_grace_s,
-            context.log,
-            context.faults,
-            _identities,
-        ).run_forever(own.unfinished_interval_s),
-    ]
+    return manifests, collector
 
 
 async def _identities(locations: Mapping[str, str]) -> Mapping[str, LocationIdentity]:
@@ -219,10 +235,11 @@ def _state_of(settings: Settings, context: ShellContext, *, is_scaled: bool) -> 
     """Return a core that knows nothing yet."""
     own, beat_s = settings.coordinator, settings.compactor.beat_interval_s
     served = settings.served_groups()
+    urgent = {name: each.urgent_slots for name, each in settings.groups.items()}
     return CoordinatorState(
         own,
         coordinator=context.coordinator,
-        limits=Limits.of(own, beat_interval_s=beat_s),
+        limits=Limits.of(own, beat_interval_s=beat_s, urgent_slots=urgent),
         groups=served,
         scaled=[name for name, most in served.items() if most and is_scaled],
     )
@@ -253,18 +270,17 @@ def assemble(
     own = settings.coordinator
     state = _state_of(settings, context, is_scaled=lever is not None)
     service = CoordinatorService(state, context, scanner)
-    scanner.attach(service.submit)
+    submit = service.submit
+    scanner.attach(submit)
     selectors = SelectorCalls()
     policies = Policies(plan=plan, selectors=selectors, why_given_up=state.why_given_up)
     requests = RequestDriver(context, RequestSteps(context, policies, service.submit))
     automatic = AutomaticRequests(context, selectors)
-    rules = OperationRules(
-        lasts_max_s=own.operation_max_s,
-        at_once_max=own.operations_max,
-    )
+    rules = OperationRules(lasts_max_s=own.operation_max_s, at_once_max=own.operations_max)
     fatal = FatalFilesInCore(state, service.submit)
     steps = OperationSteps(context, plan, state.why_given_up, rules, fatal, submit=service.submit)
     operations = OperationDriver(context, steps)
+    autoscaler = Autoscaler(settings, context, lever, state=state, scanner=scanner, submit=submit)
     local = LocalRangeScans(context.store, plan)
     full_scan = FullScan(context.store, scanner, state, local, context.log)
     full_scan.use(remote, own.full_scan_tasks)
@@ -281,10 +297,21 @@ def assemble(
         requests=requests,
         selectors=selectors,
         automatic=automatic,
+        triggers=TriggerDriver(context, scanner, state),
         operations=operations,
         limiting=RateLimits(context, service.submit),
         store_care=StoreHealthWatch(context.store, context.log),
-        autoscaler=Autoscaler(
-            settings, context, lever, state=state, scanner=scanner, submit=service.submit
-        ),
+        maintenance=_maintenance(settings, context, plan, state, autoscaler),
+        autoscaler=autoscaler,
     )
+
+
+def _maintenance(
+    settings: Settings,
+    context: ShellContext,
+    plan: PlanTablet,
+    state: CoordinatorState,
+    autoscaler: Autoscaler,
+) -> Maintenance:
+    _, collector = _collecting(settings, context)
+    return Maintenance(settings, context, plan, state, collector, slot_rate=autoscaler.slot_rate)

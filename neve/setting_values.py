@@ -27,6 +27,8 @@ _UNITS = ("_bytes", "_s")
 _ALIASES = {
     name.removesuffix(unit): name for name in NAMES for unit in _UNITS if name.endswith(unit)
 }
+SIGNED = frozenset({"maintenance_priority"})
+"""Settings that may be less than 0."""
 OPTIONAL = frozenset({"ttl_s", "manifest_interval_s"})
 """Settings that may be off."""
 _OFF = (None, "", "none", "off")
@@ -163,7 +165,9 @@ def _numeric(name: str, written: Any, kind: type[int] | type[float]) -> int | fl
         value = kind(written)
     except (ValueError, OverflowError) as error:
         raise RequestError(message) from error
-    if value != float(written) or not abs(value) < float("inf") or value < 0:
+    if value != float(written) or not abs(value) < float("inf"):
+        raise RequestError(message)
+    if value < 0 and name not in SIGNED:
         raise RequestError(f"{message} of at least 0")
     return value
 

@@ -65,6 +65,9 @@ class WriteAnalysis:
     """For which files and settings the table's selector was asked, or None to leave it."""
     selector_due_s: float | None = None
     """When to ask it again though nothing has changed; written with `selector_hash`."""
+    answered_s: float | None = None
+    """The trigger for which the tablet has come to rest (`Table.triggered_at_s`), or None to
+    leave it; said with the analysis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -557,6 +560,15 @@ class ChangeTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerTable(Guarded):
+    """Have the planner of a table asked about every tablet. Refused: the table is not live."""
+
+    table: str
+    trigger: str
+    """One of `common.model.table.TRIGGERS`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DropTable:
     """Set the table going, then remove its tablets and keys, one change per tablet."""
 
@@ -679,6 +691,7 @@ class DropHold(Guarded):
 Change = (
     CreateTable
     | ChangeTable
+    | TriggerTable
     | DropTable
     | RestoreName
     | AddFiles

@@ -236,6 +236,15 @@ def class_of(priority: int) -> PriorityClass:
     return PriorityClass(min(max(priority // CLASS_WIDTH, 0), PriorityClass.URGENT))
 
 
+def is_urgent(job: Job) -> bool:
+    """Return whether a job gets the slots that a group keeps for urgent ones.
+
+    Its tablet has more files than its table allows or is being split, or somebody asked for it with
+    the largest boost.
+    """
+    return class_of(job.priority) >= PriorityClass.OVER_LIMIT
+
+
 def _within(rank: PriorityClass, points: int) -> int:
     return rank * CLASS_WIDTH + min(points, CLASS_WIDTH - 1)
 
@@ -314,3 +323,5 @@ class TabletPlan:
     """When planners have to be asked again though nothing has changed; None: never."""
     backlog: TabletBacklog | None = None
     """None: the tablet is at rest, or nobody has measured it."""
+    triggered_at_s: float = 0.0
+    """The trigger that the plan answers (`Table.triggered_at_s`); 0: none that is still open."""

@@ -9,6 +9,8 @@ from common.model.fields import StoredValue, check_field_types, readable_across_
 
 PLANNER_SETTINGS = frozenset({"ratio", "lowest_ratio", "file_limit", "target_bytes"})
 """Settings of a table that nobody but planners reads."""
+TRIGGERS = ("change", "periodic", "admin")
+"""Names that the setting `triggers` may have."""
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -98,6 +100,21 @@ class TableSettings(StoredValue):
     """Plug-in that plans the table; empty: the planner of its service."""
     planner_options: Mapping[str, str] = field(default_factory=dict)
     """Options of the planner."""
+    triggers: tuple[str, ...] = ()
+    """What has the planner asked: `change`, `periodic`, `admin`; empty: changes, and operators.
+    Without `change`, system jobs are planned only from files that were there when a trigger
+    asked."""
+    maintenance_priority: int = 0
+    """From -5 to 5: multiplies the points of the table's system jobs by 1.1 to the power of it,
+    inside their class. 0: they stay as their planner has them."""
+    workload_points: int = 0
+    """Points that system jobs of the busiest tablets get more than those of idle ones, by scans
+    and written rows per second; a point is one file. 0: the workload does not count."""
+    trigger_interval_s: float = 604_800.0
+    """Interval of the trigger `periodic`, which also asks when the service starts."""
+    trigger_spread_s: float = 300.0
+    """The first `periodic` asking of a table is late by up to this time, by a hash of its id, so
+    that tables are not compacted all at once; never more than the interval. 0: all at once."""
 
     def __post_init__(self) -> None:
         """Refuse other types; which values are allowed is checked where users write them."""
@@ -129,6 +146,10 @@ class Table(StoredValue):
     created_at_s: float = 0.0
     former_ids: tuple[str, ...] = ()
     """Ids that it had before it was restored or rebuilt: its files may carry them."""
+    triggered_at_s: float = 0.0
+    """The store's time when a trigger had the planner asked last; 0: none has."""
+    triggered_by: str = ""
+    """That trigger, one of `TRIGGERS`."""
 
     def __post_init__(self) -> None:
         """Refuse other types."""

@@ -194,6 +194,8 @@ class Record:
     """A few marks (time, highest version that the files held then); see tombstones."""
     recent_adds: tuple[tuple[float, bytes], ...] = ()
     """Until when → lowest version that adds have reached; see `common.metadata.recent_adds`."""
+    answered_s: float = 0.0
+    """`Table.triggered_at_s` of the last trigger for which the tablet has come to rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,8 @@
     deferral           tablets to be planned again, when there is room or at a time
     planning           from a tablet to its plan
     backlog            how much is still to be rewritten, and what runs taken off
+    maintenance        what could be done in a tablet, what it is worth, how busy the tablet is
+    triggers           when the planner of a table is asked, and what it decided
     scan_rules         what a full scan reads, and when a quiet tablet is read again
     version_watermark  since when a tablet has held everything up to a version
     file_retention     how long replaced files stay, and when a manifest is published anew

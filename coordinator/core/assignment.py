@@ -122,8 +122,10 @@ def _knows(take: Take, job: Job) -> bool:
 
 def _next_job(cluster: ClusterState, group: str, free: Sequence[Take], now_s: float) -> Job | None:
     """Take the next job that nothing holds back; the others are planned again later."""
+    only_urgent = cluster.keeps_slots(group)
     for _ in range(HELD_JOBS_MAX):
-        job = cluster.backfill.take(group, saturated_tables(cluster))
+        saturated = saturated_tables(cluster)
+        job = cluster.backfill.take(group, saturated, only_urgent=only_urgent)
         if job is None:
             return None
         if not any(_knows(take, job) for take in free):

@@ -14,7 +14,7 @@ from common.model.group import (
     LimitScope,
     limit_scopes,
 )
-from common.model.job import Job
+from common.model.job import Job, is_urgent
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.units import format_duration
@@ -28,11 +28,13 @@ from coordinator.core.backlog import Backlogs
 from coordinator.core.compactors import LivingCompactors, Takes
 from coordinator.core.deferral import Deferrals, ReplanTimers
 from coordinator.core.limits import Limits
+from coordinator.core.maintenance.heat import TabletHeat
 from coordinator.core.queue.backfill import Backfill, Capacity
 from coordinator.core.queue.fair_share import FairShare
 from coordinator.core.queue.job_queue import JobQueue, JobQueues
 from coordinator.core.retry import CrashHistory, Retry
 from coordinator.core.throttle.grants import Grants
+from coordinator.core.triggers import TriggerDecisions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,8 @@ class LastPlan:
     """Why planning failed; empty if it did not."""
     failures: int = 0
     """In a row."""
+    triggered_at_s: float = 0.0
+    """The trigger that the plan answers; 0: none that was open."""
 
 
 class Counters:
@@ -96,7 +100,10 @@ class ClusterState:
     """The coordinator's whole memory."""
 
     def __init__(  # noqa: PLR0915 - every part of the memory, one after the other
-        self, limits: Limits, groups: Collection[str] = (), scaled: Collection[str] = ()
+        self,
+        limits: Limits,
+        groups: Collection[str] = (),
+        scaled: Collection[str] = (),
     ) -> None:
         self.limits = limits
         self.configured_groups = tuple(sorted(groups))
@@ -128,8 +135,9 @@ class ClusterState:
         coordinator asks again."""
         self.retry = Retry(limits)
         self.crashes = CrashHistory(limits.failures_max)
-        self.deferrals = Deferrals(limits.deferrals_max)
-        self.replan_timers = ReplanTimers()
+        self.deferrals, self.replan_timers = Deferrals(limits.deferrals_max), ReplanTimers()
+        tablets_max = limits.last_plans_max
+        self.triggers, self.heat = TriggerDecisions(tablets_max), TabletHeat(tablets_max)
         self._shares: dict[str, FairShare] = {}
 
     def note_table(self, table: Table) -> None:
@@ -149,6 +157,25 @@ class ClusterState:
         """Return a table's name, or its id if the table has not been seen."""
         known = self.tables.get(table)
         return table if known is None else known.name
+
+    def is_recent_trigger(self, table: Table) -> bool:
+        """Return whether the last trigger of a table asked since the coordinator was started."""
+        asked_s = table.triggered_at_s
+        return bool(asked_s) and self.started_s is not None and asked_s >= self.started_s
+
+    def keeps_slots(self, group: str) -> bool:
+        """Return whether jobs that are not urgent have all the slots of a group that they may have.
+
+        One slot is always left for them, also where fewer compactors live than were meant to.
+        """
+        kept = self.limits.urgent_slots.get(group, 0)
+        if not kept:
+            return False
+        slots = sum(each.slots for each in self.compactors.of_group(group) if not each.draining)
+        jobs = [each.assignment.job for each in self.attempts if each.assignment is not None]
+        jobs += [each.job for each in self.takes.reserving()]
+        urgent = sum(job.group == group and is_urgent(job) for job in jobs)
+        return self.capacity.jobs(group) - urgent >= max(1, slots - kept)
 
     def hands_out(self, table: str) -> bool:
         """Return whether jobs of a table may be handed out."""

@@ -42,6 +42,8 @@ class TabletPlanned:
     settings_version: int
     due_at_s: float | None = None
     """When to look again though nothing has changed; None: never."""
+    adds: tuple[tuple[float, int], ...] = ()
+    """Lately, by the store's time: how many rows users added. May have been said before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +215,13 @@ class LimitsSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadsReported:
+    """Readers have scanned tablets. It changes no decision by itself."""
+
+    scans: Mapping[TabletId, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepAnswered:
     """The store has answered a step of a request, split or merge. It changes no decision."""
 
@@ -236,7 +245,9 @@ PlanEvent = TableSeen | TableGone | TabletPlanned | PlanningFailed | TabletGone 
 TakeEvent = TakeAsked | TakeLate | TakeLeft | JobReserved | JobRefused | JobReserveUnknown
 CompactorEvent = CompactorHeard | CompactorGone | DrainAsked
 AttemptEvent = AttemptReported | AttemptSettled | ReservationsFound | AttemptCancelAsked
-OperatorEvent = GroupPaused | GroupResumed | QuarantineLifted | AnalysisAsked | LimitsSeen
+OperatorEvent = (
+    GroupPaused | GroupResumed | QuarantineLifted | AnalysisAsked | LimitsSeen | ReadsReported
+)
 
 DecidingEvent = PlanEvent | TakeEvent | CompactorEvent | AttemptEvent | OperatorEvent | Ticked
 

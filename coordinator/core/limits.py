@@ -4,7 +4,8 @@ What an operator may set comes from `common.settings`; the rest are bounds that 
 memory and turns small, with defaults that nobody should need to change.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from common.model.job import AGEING_PER_S
 from common.settings import CoordinatorSettings
@@ -21,6 +22,8 @@ class Limits:
     """Jobs of one group under way at a time."""
     running_input_bytes_max: int = 1024**5
     """Input bytes of all jobs of one group under way; a larger job runs alone."""
+    urgent_slots: Mapping[str, int] = field(default_factory=dict)
+    """Slots of a group that only urgent jobs get; of one that is not named: none."""
     volume_running_max: int = 0
     """Jobs of one volume under way at a time; 0: no limit."""
 
@@ -84,12 +87,19 @@ class Limits:
     compactors_max: int = 10_000
 
     @classmethod
-    def of(cls, settings: CoordinatorSettings, *, beat_interval_s: float = 2.0) -> "Limits":
+    def of(
+        cls,
+        settings: CoordinatorSettings,
+        *,
+        beat_interval_s: float = 2.0,
+        urgent_slots: Mapping[str, int] | None = None,
+    ) -> "Limits":
         """Return the limits that an operator's settings ask for.
 
         Args:
             settings: The operator's.
             beat_interval_s: How often compactors beat; patience is counted in beats.
+            urgent_slots: Slots of each group that only urgent jobs get; None: there are none.
         """
         patience_s = settings.lost_answer_beats * beat_interval_s
         return cls(
@@ -98,6 +108,7 @@ class Limits:
             ageing_per_s=settings.ageing_per_s,
             running_jobs_max=settings.running_max,
             running_input_bytes_max=settings.running_bytes_max,
+            urgent_slots=dict(urgent_slots or {}),
             volume_running_max=settings.volume_running_max,
             silence_max_s=settings.silence_max_s,
             stall_max_s=max(5.0, 4 * settings.tick_s),

@@ -4,17 +4,20 @@ from dataclasses import replace
 from typing import assert_never
 
 from common.metadata.changes import WriteAnalysis
-from common.model.job import Job, analysis_job
+from common.model.job import Job, Kind, analysis_job
 from common.model.outcome import AttemptEnd
 from common.model.table import TableState
 from common.model.tablet import Analysis, TabletId
 from common.units import format_count
+from common.wire import TriggerVerdict
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.deferral import place_of_table
+from coordinator.core.maintenance.operations import queue_priority
 from coordinator.core.scan_rules import QUIET_ANALYSES, analysis_at_rest
+from coordinator.core.triggers import TriggerDecision, refusal_reason
 
 STALE_MAX_S = 60.0
 """A plan of an older version counts again after so long: the store may have gone back."""
@@ -45,6 +48,7 @@ def _tablet_planned(cluster: ClusterState, event: on.TabletPlanned, now_s: float
     before = cluster.last_plans.get(event.tablet)
     if before is not None and _is_stale(before, event, now_s):
         return []
+    cluster.heat.note_adds(event.tablet, event.adds, now_s)
     cluster.deferrals.discard(event.tablet)
     cluster.replan_timers.discard(event.tablet)
     cluster.backlogs.put(event.tablet, event.plan.backlog)
@@ -55,6 +59,9 @@ def _tablet_planned(cluster: ClusterState, event: on.TabletPlanned, now_s: float
     shed = dict.fromkeys((job.tablet, job.group) for job in (*replacement.evicted, *rejected))
     deferred = any(tablet == event.tablet for tablet, _ in shed)
     analysis = Analysis.DEFERRED if deferred else _analysis_of(cluster, event)
+    if event.plan.triggered_at_s:
+        decision = _trigger_decision(cluster, event, wanted, held, analysis=analysis, now_s=now_s)
+        cluster.triggers.put(event.tablet, decision)
     actions = _note_analysis(event, analysis)
     for tablet, group in shed:
         own = tablet == event.tablet
@@ -88,7 +95,7 @@ def _queueable_jobs(
         stands_for[job.id] = waits_for if given_up else frozenset({job.id})
         why = _why_held(cluster, job, busy, waits_for, now_s)
         if why is None:
-            wanted.append(job)
+            wanted.append(_with_priority(cluster, job, now_s))
         else:
             held.append(why)
     return wanted, held
@@ -106,6 +113,15 @@ def _wanted_analysis(cluster: ClusterState, event: on.TabletPlanned) -> tuple[Jo
     under_way = {each.job_id for each in cluster.attempts.of_tablet(event.tablet)}
     under_way.update(each.job.id for each in cluster.takes.reserving_on(event.tablet))
     return () if job.id in under_way else (job,)
+
+
+def _with_priority(cluster: ClusterState, job: Job, now_s: float) -> Job:
+    """Return a job with the priority that its table's settings and its tablet's heat give it."""
+    table = cluster.tables.get(job.tablet.table)
+    if table is None:
+        return job
+    priority = queue_priority(job, table, cluster.heat.of(job.tablet, now_s))
+    return job if priority == job.priority else replace(job, priority=priority)
 
 
 def _why_held(
@@ -143,8 +159,43 @@ def _note_plan(
         wanted=len(event.plan.jobs),
         holds=event.plan.holds,
         held=tuple(dict.fromkeys(held)),
+        triggered_at_s=event.plan.triggered_at_s,
     )
     cluster.last_plans.put(event.tablet, last_plan)
+
+
+def _trigger_decision(
+    cluster: ClusterState,
+    event: on.TabletPlanned,
+    wanted: list[Job],
+    held: list[str],
+    *,
+    analysis: Analysis,
+    now_s: float,
+) -> TriggerDecision:
+    """Return what a plan means for the trigger that it answers."""
+    plan, table = event.plan, cluster.tables.get(event.tablet.table)
+    system = [job for job in plan.jobs if job.kind is Kind.SYSTEM]
+    queued = [job for job in wanted if job.kind is Kind.SYSTEM]
+    verdict, reason = TriggerVerdict.REFUSED, refusal_reason(plan.left)
+    if queued and analysis is not Analysis.DEFERRED:
+        verdict, reason = TriggerVerdict.ACCEPTED, queued[0].reason
+    elif system:
+        verdict = TriggerVerdict.HELD
+        reason = "; ".join(dict.fromkeys(held)) or "the queue of its group is full"
+    elif analysis not in QUIET_ANALYSES:
+        busy = "a job runs or a request is at work in the tablet"
+        verdict, reason = TriggerVerdict.HELD, "; ".join(plan.holds) or busy
+    return TriggerDecision(
+        table_name=cluster.table_name(event.tablet.table),
+        trigger="" if table is None else table.triggered_by,
+        triggered_at_s=plan.triggered_at_s,
+        decided_s=now_s,
+        verdict=verdict,
+        jobs=len(system),
+        files=sum(len(job.inputs) for job in system),
+        reason=reason,
+    )
 
 
 def _analysis_of(cluster: ClusterState, event: on.TabletPlanned) -> Analysis:
@@ -159,6 +210,8 @@ def _analysis_of(cluster: ClusterState, event: on.TabletPlanned) -> Analysis:
 def _note_analysis(event: on.TabletPlanned, analysis: Analysis) -> list[Action]:
     """Write the analysis of a tablet, if that changes what a scan will do."""
     record = event.record
+    rests = analysis in {Analysis.EMPTY, Analysis.STABLE}
+    answered_s = event.plan.triggered_at_s if rests and event.plan.triggered_at_s else None
     fresh = (record.analysis_version, record.analysis_settings) == (
         record.version,
         event.settings_version,
@@ -166,12 +219,12 @@ def _note_analysis(event: on.TabletPlanned, analysis: Analysis) -> list[Action]:
     same = analysis is record.analysis and (
         analysis not in QUIET_ANALYSES or event.due_at_s == record.due_at_s
     )
-    if same and fresh:
+    if same and fresh and answered_s is None:
         return []
     if analysis not in QUIET_ANALYSES and not (fresh and record.analysis in QUIET_ANALYSES):
         return []
     change = _write_analysis(event.tablet, analysis, record.version, event.settings_version)
-    return [replace(change, due_at_s=event.due_at_s)]
+    return [replace(change, due_at_s=event.due_at_s, answered_s=answered_s)]
 
 
 def _write_analysis(
@@ -220,9 +273,26 @@ def _planning_failed(cluster: ClusterState, event: on.PlanningFailed, now_s: flo
         failures=failures,
     )
     cluster.last_plans.put(event.tablet, last_plan)
+    _note_failed_trigger(cluster, event, now_s)
     cluster.replan_timers.set(event.tablet, now_s + cluster.retry.length_s(failures))
     fields = (("tablet", str(event.tablet)), ("cause", event.cause))
     return [do.Tell(event="planning failed", fields=fields)]
+
+
+def _note_failed_trigger(cluster: ClusterState, event: on.PlanningFailed, now_s: float) -> None:
+    """Note that a planner failed when a trigger asked, unless it has answered this one already."""
+    table = cluster.tables.get(event.tablet.table)
+    if table is None or not cluster.is_recent_trigger(table):
+        return
+    decision = TriggerDecision(
+        table_name=table.name,
+        trigger=table.triggered_by,
+        triggered_at_s=table.triggered_at_s,
+        decided_s=now_s,
+        verdict=TriggerVerdict.FAILED,
+        reason=event.cause,
+    )
+    cluster.triggers.put(event.tablet, decision)
 
 
 def _table_seen(cluster: ClusterState, event: on.TableSeen, now_s: float) -> list[Action]:
@@ -256,6 +326,7 @@ def _table_gone(cluster: ClusterState, table: str) -> list[Action]:
     for tablet in tablets:
         _forget_tablet(cluster, tablet)
     cluster.retry.lift_table(table)
+    cluster.triggers.forget(tuple(tablets), table)
     cluster.forget_table(table)
     return []
 
@@ -268,6 +339,7 @@ def _forget_tablet(cluster: ClusterState, tablet: TabletId) -> list[Action]:
     cluster.backlogs.discard(tablet)
     cluster.last_plans.pop(tablet)
     cluster.wanted_analyses.pop(tablet)
+    cluster.heat.forget(tablet)
     cluster.retry.lift(tablet)
     for attempt in cluster.attempts.of_tablet(tablet):
         cluster.attempts.end(attempt.id, AttemptEnd.LOST)

@@ -37,6 +37,7 @@ from coordinator.core.backlog import measured
 from coordinator.core.requests.automatic import AUTOMATIC_PREFIX
 from coordinator.core.scan_rules import earliest_s
 from coordinator.core.split_merge.split_jobs import cut_plan, is_cutting
+from coordinator.core.triggers import gate_sentence, is_gated, is_included, open_trigger_s
 
 OUTPUTS_MAX = 10_000
 """Of one job; each has a place in its reservation."""
@@ -322,7 +323,7 @@ def plan_tablet(
     configured = _Policies(services, planners, dispatcher, fallback)
     if is_cutting(tablet.operation):
         return cut_plan(tablet, table, _service(table, Kind.SYSTEM, None, configured))
-    left = _left_by_hold(tablet)
+    left = _left_by_gate(tablet, table) | _left_by_hold(tablet)
     jobs: list[Job] = []
     due_s: float | None = None
     problems: list[PluginError] = []
@@ -331,9 +332,8 @@ def plan_tablet(
         if only not in {None, kind} or (kind is Kind.USER and facts is None):
             continue
         try:
-            wanted, reasons, again_s = _plan_kind(
-                tablet, table, kind, candidates, (configured, facts, now_s)
-            )
+            context = (configured, facts, now_s)
+            wanted, reasons, again_s = _plan_kind(tablet, table, kind, candidates, context)
             due_s = earliest_s(due_s, again_s)
         except PluginError as problem:
             problems.append(problem)
@@ -344,7 +344,13 @@ def plan_tablet(
         raise problems[0]
     planned = {path for job in jobs for path in job.inputs}
     left = {path: why for path, why in left.items() if path not in planned}
-    return TabletPlan(jobs=tuple(jobs), left=left, holds=holds_of(tablet), due_at_s=due_s)
+    plan = TabletPlan(jobs=tuple(jobs), left=left, holds=holds_of(tablet), due_at_s=due_s)
+    return _answering(plan, open_trigger_s(table, tablet.record))
+
+
+def _answering(plan: TabletPlan, triggered_at_s: float) -> TabletPlan:
+    """Return a plan that says which trigger it answers; 0: none is open."""
+    return replace(plan, triggered_at_s=triggered_at_s) if triggered_at_s else plan
 
 
 def with_backlog(
@@ -390,6 +396,14 @@ def _why_idle(tablet: Tablet, table: Table) -> str | None:
     return None
 
 
+def _left_by_gate(tablet: Tablet, table: Table) -> dict[str, str]:
+    """Return why files are no candidates of system jobs, as far as no trigger has asked."""
+    if not is_gated(table.settings):
+        return {}
+    triggered_s, why = open_trigger_s(table, tablet.record), gate_sentence(table.settings)
+    return {path: why for path, file in tablet.files.items() if not is_included(file, triggered_s)}
+
+
 def _left_by_hold(tablet: Tablet) -> dict[str, str]:
     """Return why files are no candidates, as far as somebody holds them."""
     left: dict[str, str] = {}
@@ -413,9 +427,11 @@ def _candidates(tablet: Tablet, table: Table, now_s: float) -> dict[Kind, tuple[
         if selection is not None and not _expired(tablet, selection, table, now_s):
             held = frozenset(selection.files)
         out = taken | held
-        found[Kind.SYSTEM] = tuple(
-            [file for file in files.values() if not file.open and file.path not in out]
-        )
+        system = [file for file in files.values() if not file.open and file.path not in out]
+        if is_gated(table.settings):
+            triggered_s = open_trigger_s(table, tablet.record)
+            system = [file for file in system if is_included(file, triggered_s)]
+        found[Kind.SYSTEM] = tuple(system)
     if selection is not None and not _finished(selection):
         chosen = [files[path] for path in selection.files if path in files and path not in taken]
         found[Kind.USER] = tuple([file for file in chosen if not file.open])

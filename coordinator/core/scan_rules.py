@@ -15,6 +15,7 @@ from common.model.job import TabletPlan
 from common.model.table import Table, TableState
 from common.model.tablet import Analysis, Record, Tablet
 from coordinator.core.requests.automatic import must_ask_selector, table_selector
+from coordinator.core.triggers import open_trigger_s
 from coordinator.core.version_watermark import (
     WATERMARKS_PER_RETENTION,
     Watermarks,
@@ -50,6 +51,8 @@ def needs_look(
         and record.analysis_settings == table.settings_version
     )
     if not known or record.analysis not in QUIET_ANALYSES:
+        return True
+    if open_trigger_s(table, record):
         return True
     return is_recheck_due(record, now_s) or (fresh and record.analysis is Analysis.DEFERRED)
 
@@ -127,6 +130,31 @@ def spans_between(cuts: list[bytes]) -> list[TabletSpan]:
     """Return the spans between ascending cuts: one more than cuts, covering every tablet."""
     starts: list[bytes | None] = [None, *cuts]
     return [TabletSpan(after, until) for after, until in zip(starts, [*cuts, None], strict=True)]
+
+
+# ------------------------------------------------------------------ How much is written to a tablet
+
+
+RECENT_S = 300.0
+ADDS_MAX = 1000
+
+
+def recent_user_adds(tablet: Tablet, now_s: float) -> tuple[tuple[float, int], ...]:
+    """Return when users added rows to a tablet in the last minutes, and how many.
+
+    At most `ADDS_MAX` files are named, the newest ones.
+
+    Args:
+        tablet: As it was read.
+        now_s: The store's time.
+    """
+    since_s = now_s - RECENT_S
+    adds = [
+        (file.added_at_s, file.rows)
+        for file in tablet.files.values()
+        if file.added_at_s > since_s and file.job is None
+    ]
+    return tuple(adds) if len(adds) <= ADDS_MAX else tuple(sorted(adds)[-ADDS_MAX:])
 
 
 # -------------------------------------- Recheck time: when to look again though nothing has changed

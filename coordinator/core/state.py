@@ -4,10 +4,11 @@ No clock, no chance, no I/O, no logging: time comes in, actions go out. A turn l
 module of the event's family decide, then hands out jobs to the compactors that wait.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import assert_never
 
 from common.model.job import Job
+from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
 from common.wire import (
@@ -33,7 +34,9 @@ from coordinator.core.cluster_state import ClusterState
 from coordinator.core.compactor_events import lose_silent_compactors
 from coordinator.core.deferral import table_of_place
 from coordinator.core.limits import Limits
+from coordinator.core.maintenance.heat import Heat
 from coordinator.core.story import Story
+from coordinator.core.triggers import TriggerDecision
 
 # ------------------------------------------------------------- Timers: what follows from time alone
 
@@ -179,6 +182,27 @@ class CoordinatorState:
         """Return what has happened to a tablet, as far as it is remembered."""
         return self._story.of(tablet, self._coordinator, now_s)
 
+    def trigger_decision(self, tablet: TabletId) -> TriggerDecision | None:
+        """Return what the planner decided for a tablet when a trigger asked last, or None."""
+        return self._cluster.triggers.of(tablet)
+
+    def trigger_refused(self, table: Table, trigger: str, reason: str, now_s: float) -> None:
+        """Remember that a trigger was refused before any planner was asked, for `status`."""
+        self._cluster.triggers.refused(table, trigger, reason, now_s)
+
+    @property
+    def trigger_counts(self) -> Mapping[tuple[str, str], int]:
+        """Decisions by trigger and verdict since the coordinator started."""
+        return self._cluster.triggers.counts
+
+    def heat(self, tablet: TabletId, now_s: float) -> Heat:
+        """Return how often a tablet is read and written."""
+        return self._cluster.heat.of(tablet, now_s)
+
+    def why_held(self, job: Job, now_s: float) -> str | None:
+        """Return why a job is not begun now though its planner wants it, or None."""
+        return views.why_held(self._cluster, job, now_s)
+
     def why_given_up(self, job: Job) -> str | None:
         """Return why a job is not tried before an operator lifts its quarantine, or None."""
         return self._cluster.retry.why_given_up(job)
@@ -219,14 +243,16 @@ def _decide(cluster: ClusterState, event: events.DecidingEvent, now_s: float) ->
     if isinstance(event, events.AttemptEvent):
         return attempt_events.decide(cluster, event, now_s)
     if isinstance(event, events.OperatorEvent):
-        return _decide_for_operator(cluster, event)
+        return _decide_for_operator(cluster, event, now_s)
     if isinstance(event, events.Ticked):
         return tick(cluster, now_s)
     assert_never(event)
 
 
-def _decide_for_operator(cluster: ClusterState, event: events.OperatorEvent) -> list[Action]:
-    """Return what follows from an operator's command."""
+def _decide_for_operator(
+    cluster: ClusterState, event: events.OperatorEvent, now_s: float
+) -> list[Action]:
+    """Return what follows from an operator's command, or from what readers report."""
     match event:
         case events.GroupPaused(group=group):
             cluster.paused_groups[group] = None
@@ -237,11 +263,22 @@ def _decide_for_operator(cluster: ClusterState, event: events.OperatorEvent) -> 
         case events.AnalysisAsked(tablet=asked, group=group):
             cluster.wanted_analyses.put(asked, group)
             return [do.Replan(tablet=asked)]
+        case events.ReadsReported(scans=scans):
+            _note_scans(cluster, scans, now_s)
         case events.QuarantineLifted(table=table, tablet=tablet):
-            lifted = cluster.retry.tablets_of(table) if tablet is None else [tablet]
-            for each in lifted:
-                cluster.retry.lift(each)
-            return [do.Replan(tablet=each) for each in lifted]
+            return _lift_quarantine(cluster, table, tablet)
         case _:
             assert_never(event)
     return []
+
+
+def _note_scans(cluster: ClusterState, scans: Mapping[TabletId, int], now_s: float) -> None:
+    for tablet, count in scans.items():
+        cluster.heat.note_scans(tablet, count, now_s)
+
+
+def _lift_quarantine(cluster: ClusterState, table: str, tablet: TabletId | None) -> list[Action]:
+    lifted = cluster.retry.tablets_of(table) if tablet is None else [tablet]
+    for each in lifted:
+        cluster.retry.lift(each)
+    return [do.Replan(tablet=each) for each in lifted]

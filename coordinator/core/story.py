@@ -587,6 +587,7 @@ SILENT = frozenset(
         on.DrainAsked,
         on.AnalysisAsked,
         on.LimitsSeen,
+        on.ReadsReported,
         on.Ticked,
     }
 )

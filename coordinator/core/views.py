@@ -4,11 +4,12 @@ Only reads `ClusterState`, and returns wire values.
 """
 
 from itertools import islice
+from typing import assert_never
 
-from common.model.job import Job, analysis_id
+from common.model.job import Job, analysis_id, is_urgent
 from common.model.table import TableState
 from common.model.tablet import TabletId
-from common.units import format_bytes
+from common.units import format_bytes, format_count
 from common.wire import (
     CompactorStatus,
     CoordinatorStatus,
@@ -16,6 +17,7 @@ from common.wire import (
     GroupStatus,
     QueuedJob,
     RunningAttempt,
+    TriggerVerdict,
 )
 from coordinator.core.assignment import saturated_tables
 from coordinator.core.attempts import Attempt, AttemptState
@@ -24,11 +26,15 @@ from coordinator.core.compactors import Compactor
 from coordinator.core.deferral import table_of_place
 from coordinator.core.queue.job_queue import JobQueue
 from coordinator.core.throttle.allocation import UNLIMITED
+from coordinator.core.triggers import is_gated, triggers_text
 
 BACKLOGS_MAX = 100
 """Tables whose backlog is told; the last line stands for all others."""
 
 # --------------------------------------------------------------- Status, queue and running attempts
+
+TRIGGERS_SHOWN_MAX = 100
+"""Tables whose last trigger a status has."""
 
 
 def coordinator_status(
@@ -63,6 +69,7 @@ def coordinator_status(
             ],
             BACKLOGS_MAX,
         ),
+        triggers=cluster.triggers.of_tables(TRIGGERS_SHOWN_MAX),
         warnings=(
             *(
                 sentence
@@ -252,6 +259,8 @@ def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> Exp
         *(() if last_plan is None else last_plan.holds),
         *_of_queue(cluster, queued),
         *_of_deferral(cluster, tablet, now_s),
+        *_of_trigger(cluster, tablet, now_s),
+        *_of_gate(cluster, tablet, last_plan),
         *_of_plan(last_plan, now_s, busy=bool(queued)),
     ]
     said = {pause.reason for pause in pauses}
@@ -319,12 +328,30 @@ def _of_queue(cluster: ClusterState, queued: tuple[Job, ...]) -> list[str]:
     return sentences
 
 
+def why_held(cluster: ClusterState, job: Job, now_s: float) -> str | None:
+    """Return why a job is not begun now, though it is wanted and a slot were free; or None."""
+    pause = cluster.retry.pause_of(job, now_s)
+    if pause is not None:
+        return f"{pause.reason} ({_until(pause.until_s, now_s)})"
+    if not cluster.hands_out(job.tablet.table):
+        return f"table {job.table_name} is paused"
+    if job.depends_on:
+        return f"it waits for {format_count(len(job.depends_on), 'other job')} of its plan"
+    if not cluster.busy_inputs(job.tablet).isdisjoint(job.inputs):
+        return "it waits for an attempt over the same files to end"
+    if job.group in cluster.paused_groups:
+        return f"group {job.group} is paused"
+    return None
+
+
 def _why_waiting(cluster: ClusterState, job: Job) -> str:
     group = job.group
     if group in cluster.paused_groups:
         return "the group is paused"
     if (unserved := cluster.unserved(group)) is not None:
         return unserved
+    if cluster.keeps_slots(group) and not is_urgent(job):
+        return "the free slots of the group are kept for urgent jobs"
     full = cluster.capacity.full(group)
     if full is not None:
         return full
@@ -349,6 +376,36 @@ def _of_deferral(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[
         f"jobs were shed from the full queue of group {place} {_ago(now_s - since_s)} ago;"
         " they are planned again when it has room"
     ]
+
+
+def _of_trigger(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
+    """Say what became of the last trigger that asked; it is kept while the tablet goes on."""
+    decision = cluster.triggers.of(tablet)
+    if decision is None:
+        return []
+    asked = f"trigger {decision.trigger} asked {_ago(now_s - decision.decided_s)} ago: its planner"
+    match decision.verdict:
+        case TriggerVerdict.ACCEPTED:
+            jobs = format_count(decision.jobs, "job")
+            return [f"{asked} wanted {jobs} over {format_count(decision.files, 'file')}"]
+        case TriggerVerdict.HELD:
+            return [f"{asked} must wait: {decision.reason}"]
+        case TriggerVerdict.FAILED:
+            return [f"{asked} failed: {decision.reason}"]
+        case TriggerVerdict.REFUSED:
+            return [f"{asked} refused: {decision.reason}"]
+        case _:
+            assert_never(decision.verdict)
+
+
+def _of_gate(cluster: ClusterState, tablet: TabletId, last_plan: LastPlan | None) -> list[str]:
+    """Say that a tablet waits for a trigger, if none is open."""
+    table = cluster.tables.get(tablet.table)
+    if table is None or last_plan is None or last_plan.triggered_at_s:
+        return []
+    if not is_gated(table.settings):
+        return []
+    return [f"system jobs are planned when a trigger asks: {triggers_text(table.settings)}"]
 
 
 def _of_plan(last_plan: LastPlan | None, now_s: float, *, busy: bool) -> list[str]:

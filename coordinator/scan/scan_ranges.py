@@ -175,10 +175,13 @@ class _RangeScan:
             case ScanVerdict.BUSY:
                 pass
             case ScanVerdict.RESTS:
-                return self._new_analysis(tablet, recheck_at_s(tablet, table, plan))
+                due_at_s = recheck_at_s(tablet, table, plan)
+                return self._new_analysis(tablet, due_at_s, plan.triggered_at_s)
         return None
 
-    def _new_analysis(self, tablet: Tablet, due_at_s: float | None) -> WriteAnalysis | None:
+    def _new_analysis(
+        self, tablet: Tablet, due_at_s: float | None, triggered_at_s: float
+    ) -> WriteAnalysis | None:
         """Return the analysis to write for a tablet at rest; None: its record has it already."""
         record, settings_version = tablet.record, self._range.table.settings_version
         analysis = analysis_at_rest(len(tablet.files))
@@ -186,7 +189,8 @@ class _RangeScan:
             record.version,
             settings_version,
         )
-        if fresh and (record.analysis, record.due_at_s) == (analysis, due_at_s):
+        same = fresh and (record.analysis, record.due_at_s) == (analysis, due_at_s)
+        if same and not triggered_at_s:
             return None
         return WriteAnalysis(
             tablet=tablet.id,
@@ -194,6 +198,7 @@ class _RangeScan:
             version=record.version,
             settings_version=settings_version,
             due_at_s=due_at_s,
+            answered_s=triggered_at_s or None,
         )
 
     def _found(self, end: bytes, wanted: str | None = None) -> None:

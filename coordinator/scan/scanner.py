@@ -30,7 +30,7 @@ from common.spi.planner import RequestFacts
 from common.telemetry import Log
 from coordinator.core import events as on
 from coordinator.core.requests.next_step import facts_of
-from coordinator.core.scan_rules import recheck_at_s, wanted_watermarks
+from coordinator.core.scan_rules import recent_user_adds, recheck_at_s, wanted_watermarks
 from coordinator.core.version_watermark import Watermarks
 from coordinator.ports import PlanTablet, Submit
 from coordinator.table_faults import (
@@ -311,6 +311,7 @@ class Scanner:
                 record=tablet.record,
                 settings_version=table.settings_version,
                 due_at_s=recheck_at_s(tablet, table, plan),
+                adds=recent_user_adds(tablet, now_s),
             )
         )
 

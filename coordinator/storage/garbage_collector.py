@@ -11,7 +11,7 @@ dropped a table of a million files makes nobody else's garbage wait.
 """
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.telemetry import Log
 from coordinator.core.file_retention import GarbageRules, is_deletable
+from coordinator.core.maintenance.operations import GarbageCounts
 from coordinator.ports import Storage
 from coordinator.table_faults import TableFaults
 
@@ -204,14 +205,7 @@ class GarbageCollector:
         stamped = [entry for entry in entries if entry.stamped_s > 0]
         if not stamped:
             return CollectedCounts()
-        pins = await self._store.pins(table.id)
-        now_s = await self._store.now_s()
-        ripe = [entry for entry in stamped if is_deletable(entry, pins, now_s, self._rules)]
-        if ripe and not await self._ours(table):
-            return CollectedCounts(waiting=len(stamped))
-        if ripe and self._manifests is not None:
-            covered_s = await self._manifests.covered_s(table)
-            ripe = [entry for entry in ripe if entry.stamped_s < covered_s]
+        ripe = await self._ripe(table, stamped)
         deleted = kept = 0
         for first in range(0, min(len(ripe), ROUND_MAX), DELETE_BATCH):
             done, used = await self._delete_some(table, ripe[first : first + DELETE_BATCH])
@@ -220,6 +214,33 @@ class GarbageCollector:
         more = len(ripe) > ROUND_MAX and deleted + kept > 0
         waiting = len(stamped) - deleted - kept
         return CollectedCounts(deleted=deleted, kept=kept, waiting=waiting, more=more)
+
+    async def _ripe(self, table: Table, stamped: Sequence[GarbageEntry]) -> list[GarbageEntry]:
+        """Return the entries whose files may go now, as far as no tablet holds them."""
+        pins = await self._store.pins(table.id)
+        now_s = await self._store.now_s()
+        ripe = [entry for entry in stamped if is_deletable(entry, pins, now_s, self._rules)]
+        if ripe and not await self._ours(table):
+            return []
+        if ripe and self._manifests is not None:
+            covered_s = await self._manifests.covered_s(table)
+            ripe = [entry for entry in ripe if entry.stamped_s < covered_s]
+        return ripe
+
+    async def counts(self, table: Table) -> dict[bytes | None, GarbageCounts]:
+        """Return how many replaced files wait and how many may go, by the end of their tablet.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+            UnavailableError: It did not answer.
+        """
+        entries = await self._store.garbage(table.id)
+        stamped = [entry for entry in entries if entry.stamped_s > 0]
+        ripe = Counter(each.tablet_end for each in await self._ripe(table, stamped))
+        return {
+            end: GarbageCounts(waiting=waiting, deletable=ripe[end])
+            for end, waiting in Counter(each.tablet_end for each in entries).items()
+        }
 
     async def _delete_some(self, table: Table, entries: Sequence[GarbageEntry]) -> tuple[int, int]:
         """Look at some entries once more, and delete their files soon after that or not at all."""

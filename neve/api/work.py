@@ -181,6 +181,117 @@ class LoweredWatermark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceOperation:
+    """What could be done in a tablet: what it gains, costs and needs, or why it is not done."""
+
+    tablet: str
+    kind: str
+    """`merging`, `drops`, `split`, `merge`, `garbage`, `analysis`, `minor-delta`, `major-delta`,
+    `flush`."""
+    state: str = ""
+    """`runnable`; `running`: nothing more of its kind can begin; `waiting`: it may not begin now;
+    `idle`: there is nothing to do; `not-applicable`: the service has none of this kind."""
+    why: str = ""
+    """Why it runs, or why it does not."""
+    jobs: int = 0
+    """Jobs that the planner wants now; the figures are those of the best one."""
+    running: int = 0
+    files: int = 0
+    gain: float = 0.0
+    gain_unit: str = ""
+    cost_bytes: int = 0
+    """Bytes that it reads and writes, at most."""
+    cpu_s: float | None = None
+    """Seconds of a slot, at the measured rate of its group; None: nothing has been measured."""
+    memory_bytes: int | None = None
+    """Memory that its tasks may have together; None: it is not known."""
+    freed_bytes: int = 0
+    """Space that it frees for sure."""
+    score: float = 0.0
+    """Gain per 64 MiB read and written."""
+    workload: float = 0.0
+    """What the tablet's reads and writes add to the score, from 0 to 1."""
+    adjusted: float = 0.0
+    """The score with workload and table priority counted in."""
+    rank: int | None = None
+    """Place by the rule of Apache Kudu among those that can run."""
+    priority: int | None = None
+    """Of its best job in the queue."""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletRates:
+    """How often a tablet is read and written, per second, over about the last minute."""
+
+    tablet: str
+    scans_s: float = 0.0
+    rows_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMaintenance:
+    """The maintenance operations of the tablets of a table."""
+
+    table: str
+    operations: tuple[MaintenanceOperation, ...] = ()
+    rates: tuple[TabletRates, ...] = ()
+    more: bool = False
+    """Whether the table has further tablets; name one to see its operations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """Scans of tablets that other readers than the service have done since they told last."""
+
+    tablets: dict[str, int]
+    """End of a tablet as text → scans."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletTrigger:
+    """What the planner decided for a tablet when a trigger asked."""
+
+    tablet: str
+    verdict: str
+    """`accepted`: jobs are queued; `held`: they cannot be queued now, and follow by themselves;
+    `refused`: the planner wants nothing; `failed`: it is asked again."""
+    jobs: int = 0
+    """System jobs that the planner wanted."""
+    files: int = 0
+    """Their inputs."""
+    reason: str = ""
+    """Of the best job, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """What the planner of a table decided when an operator asked it."""
+
+    table: str
+    trigger: str
+    triggered_at_s: float
+    tablets: tuple[TabletTrigger, ...] = ()
+    left: int = 0
+    """Tablets whose planner has not answered yet. `neve status` counts them when it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTrigger:
+    """The last trigger of a table, with its tablets by what the planner decided."""
+
+    table: str
+    trigger: str
+    triggered_at_s: float
+    accepted: int = 0
+    held: int = 0
+    refused: int = 0
+    failed: int = 0
+    refusal: str = ""
+    """Why the planner refused last, or why it was not asked at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compactor:
     """A compactor as the coordinator sees it."""
 
@@ -325,6 +436,8 @@ class Status:
     """What keeps jobs from running, one sentence each, such as a group without compactors."""
     store_warnings: tuple[str, ...] = ()
     """What is wrong with the store, one sentence each, such as little memory or eviction."""
+    triggers: tuple[TableTrigger, ...] = ()
+    """The tables whose planners were asked by a trigger last, newest first, at most 100."""
 
 
 # ----------------------------------------------------------------------- Limits on bytes per second

@@ -12,6 +12,7 @@
     rows          add, append, call, scan
     requests      compact, request …, job cancel
     work          status, jobs, queue, explain, plan, history, limits
+    maintenance   trigger, ops
     compactors    compactor …, group …
     recovery      fsck, gc, rebuild, backup, restore
     doctor        what keeps Névé from working here

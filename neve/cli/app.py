@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from neve.cli import compactors, doctor, recovery, requests, rows, serve, stack, tables, work
+from neve.cli import (
+    compactors,
+    doctor,
+    maintenance,
+    recovery,
+    requests,
+    rows,
+    serve,
+    stack,
+    tables,
+    work,
+)
 from neve.release import __version__
 
 EPILOG = "Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 conflict or refused, 4 service unavailable."
@@ -18,6 +29,7 @@ VERBS = (
     requests.register_compact,
     requests.register,
     work.register,
+    maintenance.register,
     compactors.register,
     work.register_limits,
     recovery.register,
@@ -63,6 +75,8 @@ EXAMPLES = {
     "plan": "neve plan users",
     "history": "neve history users --count 5",
     "analyze": "neve analyze users --wait",
+    "trigger": "neve trigger users",
+    "ops": "neve ops users",
     "lift-quarantine": "neve lift-quarantine users",
     "lower-watermark": "neve lower-watermark users last",
     "compactor list": "neve compactor list",
@@ -92,11 +106,11 @@ PANELS = {
     "Tables and rows": ("table", "add", "append", "call", "scan"),
     "Compactions": ("compact", "request", "job", "pause", "resume"),
     "See what happens and why": (
-        *("status", "jobs", "queue", "plan", "backlog", "explain", "history"),
+        *("status", "jobs", "queue", "plan", "backlog", "explain", "ops", "history"),
     ),
     "Control": (
         *("compactor", "group", "limits", "volume"),
-        *("analyze", "lift-quarantine", "lower-watermark"),
+        *("trigger", "analyze", "lift-quarantine", "lower-watermark"),
     ),
     "Repair and keep": ("fsck", "gc", "rebuild", "backup", "restore"),
 }

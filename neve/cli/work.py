@@ -40,6 +40,8 @@ from neve.client.errors import UnavailableError
 # ---------------------------------------------------------------------------------- Work for people
 
 
+TRIGGERS_SHOWN = 5
+"""Tables whose last trigger `neve status` shows; --json has more."""
 QUIET_MIN_S = 5.0
 """Heartbeats come every few seconds. Less than this since the last progress means nothing."""
 
@@ -59,6 +61,7 @@ def render_status(found: api.Status) -> RenderableType:
                 *(("error", each) for each in found.errors),
                 *(("note", each) for each in found.warnings),
                 *(("store", each) for each in found.store_warnings),
+                *(("trigger", _trigger_text(each)) for each in found.triggers[:TRIGGERS_SHOWN]),
             ]
         ),
         "",
@@ -199,6 +202,22 @@ def render_story(found: api.Story, keys: TabletKeys) -> RenderableType:
             ],
         ),
     )
+
+
+def _trigger_text(found: api.TableTrigger) -> str:
+    counts = [
+        f"{count:,} {verdict}"
+        for verdict, count in (
+            ("accepted", found.accepted),
+            ("held", found.held),
+            ("refused", found.refused),
+            ("failed", found.failed),
+        )
+        if count
+    ]
+    tablets = f"tablets: {', '.join(counts)}" if counts else "no planner was asked"
+    asked = f"{found.table}: {found.trigger} at {time_text(found.triggered_at_s)}, {tablets}"
+    return f"{asked} ({found.refusal})" if found.refusal else asked
 
 
 def render_history(found: Sequence[api.Finished], table: str, keys: TabletKeys) -> RenderableType:

@@ -1,6 +1,7 @@
 """Calls about the work: status, jobs, queue, plan, explain, history, compactors, limits."""
 
 import time  # noqa: TID251  the client may import no clock of the project
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -19,6 +20,8 @@ from neve.api.work import (
     Setting,
     Status,
     Story,
+    TableMaintenance,
+    Trigger,
 )
 from neve.client.errors import UnavailableError
 from neve.client.http import Connection, decode, decode_list
@@ -208,6 +211,40 @@ class WorkCalls(TableCalls):
         path = table_path(table, "live-bytes")
         answer = self._connection.call("GET", path, parameters=parameters)
         return decode_list(LiveBytes, answer, "tablets")
+
+    def maintenance(self, table: str, tablet: str | None = None) -> TableMaintenance:
+        """Return what could be done in tablets: gain, cost and memory, or why it is not done.
+
+        Args:
+            table: Its name.
+            tablet: One, by its end; None: the first tablets of the table.
+        """
+        parameters = {} if tablet is None else {"tablet": tablet}
+        path = table_path(table, "maintenance")
+        return decode(TableMaintenance, self._connection.call("GET", path, parameters=parameters))
+
+    def report_reads(self, table: str, tablets: Mapping[str, int]) -> None:
+        """Count scans of tablets that did not go through the service.
+
+        Args:
+            table: Its name.
+            tablets: End of a tablet → scans since the last call.
+        """
+        body = {"tablets": dict(tablets)}
+        self._connection.call("POST", table_path(table, "reads"), body=body)
+
+    def trigger(self, table: str) -> Trigger:
+        """Have the planner of a table asked now; return what it decides for each tablet.
+
+        The planner may refuse. `compact` forces a run.
+
+        Args:
+            table: Its name.
+
+        Raises:
+            RefusedError: The table is not live, or its setting `triggers` lacks `admin`.
+        """
+        return decode(Trigger, self._connection.call("POST", table_path(table, "trigger")))
 
     def lift_quarantine(self, table: str, tablet: str | None = None) -> None:
         """Plan tablets again that were set aside after repeated failures.

@@ -156,6 +156,7 @@ async def _tablets(services: Services, table: Table, asked: ScanOptions) -> Sequ
     tablets = await services.store.read_range(table.id, *span)
     if (chosen := asked.partitions) is not None:
         tablets = [each for each in tablets if chosen.holds(each.id.end)]
+    services.reads.note(services, table.id, [each.id.text for each in tablets])
     return sorted(tablets, key=lambda each: each.id.end)
 
 

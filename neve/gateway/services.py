@@ -3,6 +3,7 @@
 import asyncio
 import difflib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,6 +15,7 @@ from common.coordinator_calls import OperatorCalls
 from common.errors import (
     RefusedError,
     RequestError,
+    UnavailableError,
     UnknownGroupError,
     UnknownTableError,
     UnknownTabletError,
@@ -118,6 +120,45 @@ class GenerationChecks:
 # ----------------------------------------------------------------------------------------- Services
 
 
+READS_PAUSE_S = 1.0
+READS_MAX = 100_000
+"""Tablets whose scans wait to be told; further ones are not counted."""
+
+
+class ReadCounts:
+    """Scans of tablets since the coordinator was told last. It is told once a second at most."""
+
+    def __init__(self) -> None:
+        """Count nothing yet."""
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def note(self, services: "Services", table: str, tablets: Iterable[str]) -> None:
+        """Count a scan of tablets.
+
+        Args:
+            services: Tell the coordinator later.
+            table: Id of the table.
+            tablets: Their ends as text.
+        """
+        idle = not self._counts
+        for tablet in tablets:
+            if len(self._counts) < READS_MAX or (table, tablet) in self._counts:
+                self._counts[table, tablet] = self._counts.get((table, tablet), 0) + 1
+        if idle and self._counts:
+            services.later(self._tell(services.coordinator))
+
+    async def _tell(self, coordinator: OperatorCalls) -> None:
+        await asyncio.sleep(READS_PAUSE_S)
+        counts, self._counts = self._counts, {}
+        by_table: dict[str, dict[str, int]] = {}
+        for (table, tablet), count in counts.items():
+            by_table.setdefault(table, {})[tablet] = count
+        # Who is away hears of the next scans; a rate forgives that.
+        with suppress(UnavailableError):
+            for table, scans in by_table.items():
+                await coordinator.note_scans(table, scans)
+
+
 PlanTablet = Callable[[Tablet, Table, float], TabletPlan]
 """Plans a tablet of a table at a time with the planners of the settings; pure."""
 
@@ -156,6 +197,7 @@ class Services:
     """Tells the settings of a table that have no effect with its planner, and why."""
     split_hints: SplitHints = field(default_factory=SplitHints)
     scans: ScanSlots = field(init=False)
+    reads: ReadCounts = field(default_factory=ReadCounts)
     pending: set[asyncio.Task[object]] = field(default_factory=set)
     """What goes on behind an answer; kept so that it is not collected."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from common.errors import RequestError
 from common.model.group import Service
-from common.model.table import DNS_LABEL, Table, TableSettings
+from common.model.table import DNS_LABEL, TRIGGERS, Table, TableSettings
 from common.parquet.footer_checks import (
     CODECS,
     LEVELS,
@@ -43,6 +43,10 @@ _CHECKS: dict[str, AllowedValues] = {
     "weight": (lambda value: 0 < value <= 1000, "more than 0, at most 1000"),
     "manifest_interval_s": (lambda value: value is None or value >= 1, "at least 1 s, or off"),
     "hold_expiry_s": (lambda value: value >= 1, "at least 1 s"),
+    "triggers": (lambda value: set(value) <= set(TRIGGERS), "some of " + ", ".join(TRIGGERS)),
+    "maintenance_priority": (lambda value: -5 <= value <= 5, "-5 to 5"),
+    "workload_points": (lambda value: value < 10_000, "0 (off) to 9999"),
+    "trigger_interval_s": (lambda value: value >= 1, "at least 1 s"),
     "volume": (lambda value: bool(DNS_LABEL.fullmatch(value)), "a DNS label such as disk-1"),
 }
 

@@ -236,6 +236,7 @@ ANALYZED_TABLETS_MAX = 10_000
 """Tablets of one call that asks for live bytes, or reads them."""
 EXPLAINED_MAX = 100
 PLANNED_TABLETS_MAX = 100_000
+SCANS_MAX = 1_000_000
 STOP_WAIT_MAX_S = 86_400.0
 
 
@@ -269,6 +270,9 @@ class WorkRoutes:
         router.post("/tables/{table}/replan", status_code=202)(self.replan)
         router.post("/tables/{table}/analyze", status_code=202)(self.analyze)
         router.get("/tables/{table}/live-bytes")(self.live_bytes)
+        router.post("/tables/{table}/trigger")(self.trigger)
+        router.get("/tables/{table}/maintenance")(self.maintenance)
+        router.post("/tables/{table}/reads", status_code=202)(self.reads)
         router.post("/tables/{table}/lift-quarantine", status_code=202)(self.lift_quarantine)
         router.post("/tables/{table}/lower-watermark")(self.lower_watermark)
         return router
@@ -523,6 +527,42 @@ class WorkRoutes:
                     "the most for one call: name one tablet at a time"
                 )
         return found
+
+    async def maintenance(
+        self,
+        table: str,
+        tablet: Annotated[
+            str | None, Query(description="End of a tablet; the first 100 tablets by default.")
+        ] = None,
+    ) -> api.TableMaintenance:
+        """Return what could be done in tablets: gain, cost and memory, or why it is not done."""
+        services = self._services
+        found = await services.table(table)
+        only = None if tablet is None else (await services.tablet(found, tablet)).text
+        return decode(
+            api.TableMaintenance, asdict(await services.coordinator.maintenance(found.id, only))
+        )
+
+    async def reads(self, table: str, body: api.Reads) -> None:
+        """Count scans of tablets by readers that do not scan through the service.
+
+        The rates order system jobs of tables with the setting `workload_points`, and
+        `GET /v1/tables/{table}/maintenance` shows them.
+        """
+        found = await self._services.table(table)
+        bounded_count(len(body.tablets), LIST_MAX, "number of tablets")
+        for tablet, scans in body.tablets.items():
+            parsed_tablet(found, tablet)
+            bounded_count(scans, SCANS_MAX, f"scans of tablet {tablet}")
+        await self._services.coordinator.note_scans(found.id, body.tablets)
+
+    async def trigger(self, table: str) -> api.Trigger:
+        """Have the planner of a table asked now, and return what it decides for each tablet.
+
+        The planner may refuse; a compaction request is carried out whatever it wants.
+        """
+        found = await self._services.table(table)
+        return decode(api.Trigger, asdict(await self._services.coordinator.trigger(found.id)))
 
     async def lower_watermark(
         self,

@@ -26,11 +26,17 @@ from common.wire import (
     CoordinatorStatus,
     Explanation,
     GroupStatus,
+    MaintenanceOperation,
     QueuedJob,
     RunningAttempt,
     StoryEntry,
     StoryKind,
+    TableMaintenance,
+    TabletRates,
+    TableTrigger,
     TabletStory,
+    TabletTrigger,
+    TriggerReport,
 )
 from neve.client import Client
 from neve.gateway.server import server_of
@@ -40,6 +46,14 @@ from tests.support.memory_store import MemoryStore
 
 TOKEN = "a-token-for-tests"
 STARTED_S = 1_000_000.0
+TRIGGERED = TableTrigger(
+    table="events",
+    trigger="admin",
+    triggered_at_s=STARTED_S,
+    accepted=2,
+    refused=1,
+    refusal="2 files: too few",
+)
 STORY = (
     StoryEntry(
         at_s=STARTED_S + 2.0,
@@ -59,7 +73,7 @@ class FakeCoordinator:
     """Answers like a coordinator with one group, one compactor, one job; notes what it is told."""
 
     up: bool = True
-    told: list[tuple[str, ...]] = field(default_factory=list)
+    told: list[tuple[str | None, ...]] = field(default_factory=list)
     analyses: list[str] = field(default_factory=list)
     """Tablets whose live bytes are to be counted."""
     more_groups: tuple[GroupStatus, ...] = ()
@@ -85,6 +99,7 @@ class FakeCoordinator:
             quarantined=0,
             turns=100,
             scopes=(SCOPE,),
+            triggers=(TRIGGERED,),
         )
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
@@ -145,7 +160,39 @@ class FakeCoordinator:
     async def replan(self, table: str) -> None:
         self._hear("replan", table)
 
-    def _hear(self, *words: str) -> None:
+    async def maintenance(self, table: str, tablet: str | None) -> TableMaintenance:
+        self._hear("maintenance", table, tablet)
+        merging = MaintenanceOperation(
+            tablet="last",
+            kind="merging",
+            state="runnable",
+            why="4 files of a size",
+            gain=3.0,
+            gain_unit="files fewer",
+            cost_bytes=8 * 1024**2,
+            cpu_s=2.0,
+            memory_bytes=1024**3,
+            score=3.0,
+            adjusted=3.3,
+            rank=1,
+        )
+        idle = MaintenanceOperation(tablet="last", kind="split", why="never")
+        rates = (TabletRates(tablet="last", scans_s=0.5, rows_s=1200.0),)
+        return TableMaintenance(
+            table="events", operations=(merging, idle), rates=rates, more=tablet is None
+        )
+
+    async def note_scans(self, table: str, scans: Mapping[str, int]) -> None:
+        self._hear("note_scans", table, *(f"{tablet}={n}" for tablet, n in scans.items()))
+
+    async def trigger(self, table: str) -> TriggerReport:
+        self._hear("trigger", table)
+        answer = TabletTrigger(tablet="last", verdict="refused", reason="2 files: too few")
+        return TriggerReport(
+            table=table, trigger="admin", triggered_at_s=1.0, tablets=(answer,), left=3
+        )
+
+    def _hear(self, *words: str | None) -> None:
         self._answers()
         self.told.append(words)
 

@@ -51,6 +51,21 @@ SUITES = {
         "tests/unit/compactor/test_service.py",
     ],
     "logs": ["tests/unit/common/test_event_log.py"],
+    "triggers": [
+        *("tests/unit/coordinator_core/test_triggers.py", "tests/contract/test_triggers.py"),
+        *("tests/unit/coordinator_shell/test_triggers.py", "-k", "not redis"),
+    ],
+    "maintenance": [
+        *(
+            f"tests/unit/coordinator_core/test_{name}.py"
+            for name in (
+                "maintenance_scores",
+                "maintenance_operations",
+                "tablet_heat",
+                "urgent_slots",
+            )
+        ),
+    ],
     "stalls": [
         f"tests/unit/compactor/test_{name}.py" for name in ("stalls", "service", "application")
     ],

@@ -65,6 +65,7 @@ def test_every_setting_is_read_by_the_part_that_it_is_for(section: str) -> None:
 def test_every_setting_of_a_group_reaches_its_compactors() -> None:
     words = {
         "compactors": {"min": 1, "max": 1},
+        "urgent_slots": 1,
         **dict.fromkeys(("slots", "executors", "cores"), 3),
         **dict.fromkeys(("memory", "driver_memory", "task_memory"), "1234m"),
         "task_memory_max": "2345m",
@@ -73,7 +74,8 @@ def test_every_setting_of_a_group_reaches_its_compactors() -> None:
     assert words.keys() == {entry.name for entry in fields(GroupSettings)}
     usual = SECTIONS["compactor"]()
     for name, value in words.items():
-        if name not in ("compactors", "resource"):  # Those say how many there are, and where.
+        # Those say how many there are, where, and what the coordinator hands out.
+        if name not in ("compactors", "resource", "urgent_slots"):
             assert GroupSettings(**{name: value}).applied_to(usual) != usual, name  # type: ignore[arg-type]  # by name
 
 

@@ -132,7 +132,8 @@ HISTORY = PackedLayout(
 
 # Fields of the hash `neve:{t}:table`.
 SPEC, SETTINGS, SETTINGS_VERSION, STATE, DELETES = "spec", "settings", "version", "state", "deletes"
-_APART = {"id", "settings", "settings_version", "state"}
+TRIGGERED = "triggered"
+_APART = {"id", "settings", "settings_version", "state", "triggered_at_s", "triggered_by"}
 _TABLES_CACHED = 256
 _COLUMN_FIELDS = len(known_fields(Column))
 
@@ -158,6 +159,11 @@ def table_fields(table: Table) -> dict[str, bytes | str | int]:
     }
 
 
+def pack_triggered(at_s: float, by: str) -> bytes:
+    """Return when a trigger had the planner asked, and which, as bytes."""
+    return pack([at_s, by])
+
+
 def pack_settings(settings: TableSettings) -> bytes:
     """Return settings as bytes, without the defaults."""
     return _pack_named(settings, set())
@@ -174,22 +180,25 @@ def unpack_table(where: str, table: str, stored: Mapping[bytes, bytes]) -> Table
         version, state = stored[b"version"], stored[b"state"]
     except KeyError as error:
         raise broken_value_error(where, f"lacks the field {error}") from error
-    return _unpack_table(table, (spec, settings, version, state))
+    return _unpack_table(table, (spec, settings, version, state, stored.get(b"triggered")))
 
 
 @lru_cache(maxsize=_TABLES_CACHED)
-def _unpack_table(table: str, stored: tuple[bytes, bytes, bytes, bytes]) -> Table:
+def _unpack_table(table: str, stored: tuple[bytes, bytes, bytes, bytes, bytes | None]) -> Table:
     """Decode once what is read again with every change of the table."""
     where = TableKeys(table).table
-    spec, settings, version, state = stored
+    spec, settings, version, state, triggered = stored
     named = unpack(where, spec)
     try:
+        at_s, by, *_ = (0.0, "") if triggered is None else unpack(where, triggered)
         return Table(
             **_known(where, Table, named) | {"schema": _columns(where, named["schema"])},
             id=table,
             settings=unpack_settings(where, settings),
             settings_version=int(version),
             state=unpack_state(where, state),
+            triggered_at_s=float(at_s),
+            triggered_by=by,
         )
     except (ValueError, TypeError, KeyError) as error:
         raise broken_value_error(where, f"is no table ({error})") from error

@@ -250,6 +250,7 @@ ABANDONED = "n"
 HALVED = "k"
 SELECTOR_DUE = "t"
 RECENT_ADDS = "l"
+ANSWERED = "g"
 
 _NOTE = (
     enum_slot("analysis", Analysis),
@@ -327,6 +328,8 @@ def _unpack_remark(where: str, field: bytes, data: bytes, values: dict[str, Any]
             values["halvings"] = int(number)
         case b"t":
             values["selector_due_s"] = float(data) if data else None
+        case b"g":
+            values["answered_s"] = float(data)
         case _:
             # `d` and `p`, for which only `is_bare` asks; or a newer release has written it. It
             # stays as it is: the fields of a record are written one by one.

@@ -14,6 +14,7 @@ from common.metadata.codec import table as codec_table
 from common.metadata.codec.layout import pack
 from common.metadata.codec.tablet import (
     ANALYSIS,
+    ANSWERED,
     SELECTOR,
     SELECTOR_DUE,
     SETTLED,
@@ -128,6 +129,8 @@ def _notes(change: WriteAnalysis) -> dict[str, Word]:
     if change.version >= 0:
         said = [change.analysis.value, change.version, change.settings_version]
         fields[ANALYSIS] = pack(said if change.due_at_s is None else [*said, change.due_at_s])
+        if change.answered_s is not None:
+            fields[ANSWERED] = repr(change.answered_s)
     if change.settled is not None:
         fields[SETTLED] = pack([[at_s, version] for at_s, version in change.settled])
     if change.selector_hash is not None:

@@ -29,6 +29,7 @@ BUILDERS: Mapping[type[Any], Callable[[Any], Transaction]] = {
     changes.DropHold: attempts.drop_hold,
     changes.CreateTable: tables.create_table,
     changes.ChangeTable: tables.change_table,
+    changes.TriggerTable: tables.trigger_table,
     changes.DropTable: tables.drop_table,
     changes.RestoreName: tables.restore_name,
     changes.AddFiles: files.add_files,

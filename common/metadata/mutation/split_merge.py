@@ -16,6 +16,7 @@ from common.metadata.changes import (
 from common.metadata.codec.layout import pack
 from common.metadata.codec.tablet import (
     ABANDONED,
+    ANSWERED,
     BOUNDS,
     OPERATION,
     OPERATION_FLAG,
@@ -251,7 +252,8 @@ def _split(tablet: Tablet, at: bytes) -> tuple[Command, ...]:
     moved = [
         file for file in tablet.files.values() if file.key_max is not None and file.key_max <= at
     ]
-    flags = _facts(tablet.purge, tablet.record.settled, tablet.record.recent_adds)
+    record = tablet.record
+    flags = _facts(tablet.purge, record.settled, record.recent_adds, record.answered_s)
     effects: tuple[Command, ...] = (
         set_string(keys.bounds, BOUNDS.pack(replace(tablet.bounds, end=at))),
         set_string(own.bounds, BOUNDS.pack(replace(tablet.bounds, start=at))),
@@ -295,7 +297,9 @@ def merge_tablets(left: Tablet, right: Tablet, start: bytes | None) -> tuple[Com
     if purge is not None:
         effects += (set_string(keys.purge, purge),)
     recent = union(left.record.recent_adds, right.record.recent_adds)
-    flags = _facts(purge, settled, recent) | {OPERATION_FLAG: 0}
+    # What one of them has not answered yet, the whole tablet has not.
+    answered_s = min(left.record.answered_s, right.record.answered_s)
+    flags = _facts(purge, settled, recent, answered_s) | {OPERATION_FLAG: 0}
     return (
         *effects,
         *tablet_changed(right.id, "merge", counts=file_counts(moved), flags=flags),
@@ -303,9 +307,14 @@ def merge_tablets(left: Tablet, right: Tablet, start: bytes | None) -> tuple[Com
     )
 
 
-def _facts(purge: bytes | None, settled: Marks, recent: Marks) -> dict[str, Word]:
-    """Return what a record says of watermark, settled versions and recent adds."""
-    flags: dict[str, Word] = {SETTLED: pack([[at_s, version] for at_s, version in settled])}
+def _facts(
+    purge: bytes | None, settled: Marks, recent: Marks, answered_s: float
+) -> dict[str, Word]:
+    """Return what a record says of watermark, settled versions, recent adds and triggers."""
+    flags: dict[str, Word] = {
+        SETTLED: pack([[at_s, version] for at_s, version in settled]),
+        ANSWERED: repr(answered_s),
+    }
     if recent:
         flags[RECENT_ADDS] = pack([list(note) for note in recent])
     return flags | {PURGED: 1} if purge is not None else flags

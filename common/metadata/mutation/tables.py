@@ -16,6 +16,7 @@ from common.metadata.changes import (
     DropTable,
     Refused,
     RestoreName,
+    TriggerTable,
 )
 from common.metadata.codec import table as codec_table
 from common.metadata.codec.table import (
@@ -24,6 +25,7 @@ from common.metadata.codec.table import (
     SETTINGS_VERSION,
     SPEC,
     STATE,
+    TRIGGERED,
     request_fields,
     request_of_member,
     unpack_name,
@@ -92,6 +94,7 @@ from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 
 REQUESTS_PER_STEP = 500
 """Requests forgotten in one transaction."""
+TRIGGER_STEP_S = 0.001
 _NO_NAME = ""
 """A field of the names that no table has."""
 
@@ -328,7 +331,13 @@ def _first_effects(change: CreateTable) -> list[Command]:
 
 def _same(present: Table, wanted: Table) -> bool:
     """Return whether a table is the one wanted, by an earlier try of the same change."""
-    return present.state is not TableState.GOING and present == replace(wanted, state=present.state)
+    since = replace(
+        wanted,
+        state=present.state,
+        triggered_at_s=present.triggered_at_s,
+        triggered_by=present.triggered_by,
+    )
+    return present.state is not TableState.GOING and present == since
 
 
 def _name(change: CreateTable) -> Transaction:
@@ -488,3 +497,32 @@ def _new_fields(change: ChangeTable, present: Table) -> dict[str, Word]:
     if change.state is not None and change.state is not present.state:
         fields[STATE] = change.state.value
     return fields
+
+
+# ---- Triggers
+
+
+def trigger_table(change: TriggerTable) -> Transaction:
+    """Return the transaction that notes when a trigger has the planner asked.
+
+    A repetition asks once more, which does no harm: it is the planner that decides.
+    """
+    keys = TableKeys(change.table)
+
+    def decide(seen: Seen) -> Decision:
+        present = table_seen(keys, seen)
+        if refusal := may_change(change.table, present.state if present else None):
+            return refusal
+        assert present is not None, change.table
+        if present.state is not TableState.LIVE:
+            return Refusal(
+                RefusalCode.PAUSED,
+                f"table {present.name} is {present.state.value}: its planner is not asked before"
+                f" it is live (`neve resume {present.name}`)",
+            )
+        # Later than the last one, whatever the clock says: a tablet answers one at a time.
+        at_s = max(seen.now_s, present.triggered_at_s + TRIGGER_STEP_S)
+        fields: dict[str, Word] = {TRIGGERED: codec_table.pack_triggered(at_s, change.trigger)}
+        return Write((hset(keys.table, fields), table_changed(change.table, "trigger")))
+
+    return Transaction(whole_table(keys), decide)

@@ -8,7 +8,7 @@ it, so that it fits in the end. Where nothing is under way any job fits.
 
 from collections.abc import Container
 
-from common.model.job import Job
+from common.model.job import Job, is_urgent
 from coordinator.core.limits import Limits
 from coordinator.core.queue.job_queue import JobQueues
 
@@ -90,12 +90,15 @@ class Backfill:
         name, times = self._passed.get(group, ("", 0))
         return self._queues.queue(group).get(name) if times >= PASSED_MAX else None
 
-    def take(self, group: str, saturated: Container[str] = ()) -> Job | None:
+    def take(
+        self, group: str, saturated: Container[str] = (), *, only_urgent: bool = False
+    ) -> Job | None:
         """Take the next job of a group out that may start now, or None.
 
         Args:
             group: Of compactors that wait.
             saturated: Tables that hand nothing out now.
+            only_urgent: Whether the free slots are kept for urgent jobs.
         """
         first = self.waits_for(group)
         if first is not None and first.tablet.table in saturated:
@@ -103,6 +106,8 @@ class Backfill:
         refused: list[str] = []
 
         def may_start(job: Job) -> bool:
+            if only_urgent and not is_urgent(job):
+                return False
             if first is not None and job.id != first.id and job.priority <= first.priority:
                 return False
             if self._capacity.fits(group, job.input_bytes):

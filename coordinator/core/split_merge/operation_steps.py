@@ -107,13 +107,31 @@ def why_split(tablet: Tablet, table: Table, now_s: float, rest_s: float) -> str 
         now_s: The store's time.
         rest_s: How long a tablet is left alone after an operation was abandoned in it.
     """
-    limit = table.settings.split_bytes
-    size = sum(file.size_bytes for file in tablet.files.values())
-    if not limit or size <= limit or not _takes_operations(table) or not _is_free(tablet):
+    if why_not_split(tablet, table, now_s, rest_s) is not None:
         return None
-    if _rests_after_abandon(tablet.record, now_s, rest_s):
-        return None
+    size, limit = _size_bytes(tablet), table.settings.split_bytes
     return f"its files have {format_bytes(size)}, more than split_bytes {format_bytes(limit)}"
+
+
+def why_not_split(tablet: Tablet, table: Table, now_s: float, rest_s: float) -> str | None:
+    """Return why a tablet is not split by its size, in a sentence, or None if it is.
+
+    Args:
+        tablet: As for `why_split`.
+        table: Likewise.
+        now_s: Likewise.
+        rest_s: Likewise.
+    """
+    limit = table.settings.split_bytes
+    if not has_ranges(table):
+        return "its tablets are no ranges of keys"
+    if not limit:
+        return "the table's setting split_bytes is 0: never"
+    size = _size_bytes(tablet)
+    if size <= limit:
+        has, most = format_bytes(size), format_bytes(limit)
+        return f"its files have {has}, not more than split_bytes {most}"
+    return _why_left_alone(tablet, table, now_s, rest_s)
 
 
 def why_merge(left: Tablet, right: Tablet, table: Table, now_s: float, rest_s: float) -> str | None:
@@ -126,17 +144,38 @@ def why_merge(left: Tablet, right: Tablet, table: Table, now_s: float, rest_s: f
         now_s: The store's time.
         rest_s: As for `why_split`.
     """
-    if not _takes_operations(table) or left.bounds.end != right.bounds.start:
+    if why_not_merge(left, right, table, now_s, rest_s) is not None:
         return None
-    for tablet in (left, right):
-        if not _is_free(tablet) or _rests_after_abandon(tablet.record, now_s, rest_s):
-            return None
-    files = [*left.files.values(), *right.files.values()]
-    size, limit = sum(file.size_bytes for file in files), merge_bytes(table)
-    if size >= limit:
-        return None
+    size, limit = _size_bytes(left) + _size_bytes(right), merge_bytes(table)
     both = f"the files of both have {format_bytes(size)}"
     return f"{both}, less than merge_bytes {format_bytes(limit)}"
+
+
+def why_not_merge(
+    left: Tablet, right: Tablet, table: Table, now_s: float, rest_s: float
+) -> str | None:
+    """Return why two neighbours do not become one tablet, in a sentence, or None if they do.
+
+    Args:
+        left: As for `why_merge`.
+        right: Likewise.
+        table: Likewise.
+        now_s: Likewise.
+        rest_s: Likewise.
+    """
+    if not has_ranges(table):
+        return "its tablets are no ranges of keys"
+    limit = merge_bytes(table)
+    if not limit:
+        return "the table's setting merge_bytes is 0: never"
+    if left.bounds.end != right.bounds.start:
+        return "the tablets are no neighbours (any more)"
+    size = _size_bytes(left) + _size_bytes(right)
+    if size >= limit:
+        has, least = format_bytes(size), format_bytes(limit)
+        return f"the files of it and its right neighbour have {has}, at least merge_bytes {least}"
+    reasons = (_why_left_alone(each, table, now_s, rest_s) for each in (left, right))
+    return next((why for why in reasons if why is not None), None)
 
 
 def merge_bytes(table: Table) -> int:
@@ -174,6 +213,21 @@ def pairs_to_merge(
             pairs.append((left, right))
         at += 2 if joins else 1
     return pairs
+
+
+def _size_bytes(tablet: Tablet) -> int:
+    return sum(file.size_bytes for file in tablet.files.values())
+
+
+def _why_left_alone(tablet: Tablet, table: Table, now_s: float, rest_s: float) -> str | None:
+    """Return why nothing changes the bounds of a tablet now, or None."""
+    if not _takes_operations(table):
+        return f"table {table.name} is {table.state.value}"
+    if not _is_free(tablet):
+        return f"a request, a split or a merge is at work in tablet {tablet.id.text}"
+    if _rests_after_abandon(tablet.record, now_s, rest_s):
+        return f"a split or merge was abandoned in tablet {tablet.id.text} a short while ago"
+    return None
 
 
 def _takes_operations(table: Table) -> bool:

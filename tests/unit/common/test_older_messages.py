@@ -22,11 +22,14 @@ from tests.support.wire_examples import example, hints_of, messages, plain, read
 
 NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max")
 NEW_FIELDS = {
-    "CoordinatorStatus": {"backlogs"},
+    "CoordinatorStatus": {"backlogs", "triggers"},
     "Heartbeat": {"ready", "start_problem", "edition"},
     "CompactorStatus": {"ready", "start_problem", "edition"},
     "Assignment": {
         *("trace", "table.settings.planner", "table.settings.planner_options"),
+        *("table.triggered_at_s", "table.triggered_by", "table.settings.triggers"),
+        *("table.settings.trigger_interval_s", "table.settings.trigger_spread_s"),
+        *("table.settings.maintenance_priority", "table.settings.workload_points"),
         *(f"job.{name}" for name in NEW_OF_JOBS),
     },
     "QueuedJob": {f"job.{name}" for name in NEW_OF_JOBS},
@@ -37,6 +40,10 @@ NEW_FIELDS = {
     },
 }
 """What the older release does not know of the messages that it has."""
+NEW_MESSAGES = {
+    *("ScalingDecision", "GroupScaling", "TableTrigger", "TabletTrigger", "TriggerReport"),
+    *("MaintenanceOperation", "TableMaintenance", "TabletRates", "TableBacklog"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +90,7 @@ def missing(found: Any, sent: Any, path: str = "") -> set[str]:
 
 def test_what_an_older_release_sends_gets_defaults_for_what_it_lacks(older: Path) -> None:
     sent = run_older(older, "write")
-    assert sent.keys() == messages().keys() - {"ScalingDecision", "GroupScaling", "TableBacklog"}
+    assert sent.keys() == messages().keys() - NEW_MESSAGES
 
     for name, message in sent.items():
         value = read(message["pickle"])

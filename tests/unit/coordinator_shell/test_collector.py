@@ -34,6 +34,7 @@ from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, Reservation, TabletId
 from coordinator.core.file_retention import GarbageRules, is_deletable
+from coordinator.core.maintenance.operations import GarbageCounts
 from coordinator.storage import garbage_collector as collector_module
 from coordinator.storage.garbage_collector import (
     LOOK_LASTS_S,
@@ -155,6 +156,26 @@ def test_replaced_files_go_after_the_grace_and_not_before() -> None:
         assert (await collector.collect(TABLE)).deleted == 2
         assert not storage.paths
         assert not await store.garbage("t1")
+
+    asyncio.run(story())
+
+
+def test_what_is_counted_as_deletable_is_what_the_next_round_deletes() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
+        storage.clock, storage.owner = clock, await store.store_id()
+        await compacted(store)
+        collector = collector_of(store, storage)
+        end = TABLET.end
+        assert await collector.counts(TABLE) == {end: GarbageCounts(waiting=2)}, "not stamped yet"
+        await collector.collect(TABLE)
+        clock.advance(59.0)
+        assert await collector.counts(TABLE) == {end: GarbageCounts(waiting=2)}
+        clock.advance(2.0)
+        assert await collector.counts(TABLE) == {end: GarbageCounts(waiting=2, deletable=2)}
+        assert (await collector.collect(TABLE)).deleted == 2
+        assert await collector.counts(TABLE) == {}
 
     asyncio.run(story())
 

@@ -76,6 +76,7 @@ WATCHES: list[tuple[changes.Change, str]] = [
     ),
     (changes.CreateTable(table=Table(id="t1", name="n", location="l", schema=())), "dropped table"),
     (changes.ChangeTable(table="t1", settings_version=1), "table"),
+    (changes.TriggerTable(table="t1", trigger="admin"), "table"),
     (changes.DropTable(table="t1"), "table"),
     (changes.RestoreName(table="t1"), ""),
     (changes.StampGarbage(table="t1", paths=("p",)), "garbage"),

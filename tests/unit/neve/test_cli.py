@@ -117,6 +117,20 @@ def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> 
     assert neve.json("status")["groups"][0]["group"] == "default"
 
 
+def test_what_could_be_done_and_what_planners_decide_is_shown(neve: Shell, folder: Path) -> None:
+    listed = "runnable 1 3.3 3 files fewer 8.0 MiB 1.0 GiB 2.0 s 4 files of a size"
+    neve.run("ops", "events", says=listed)
+    neve.run("ops", "events", says="0.50 1,200")
+    neve.run("ops", "events", says="the table has more tablets; name one")
+    assert "never" not in neve.run("ops", "events", "last").stdout
+    neve.run("ops", "events", "last", "--all", says="split idle - - - - - - never")
+    assert neve.json("ops", "events")["operations"][1]["kind"] == "split"
+    neve.run("trigger", "events", says="last refused 0 0 2 files: too few")
+    neve.run("trigger", "events", says="3 more tablets are asked; `neve status` counts")
+    assert neve.json("trigger", "events")["tablets"][0]["reason"] == "2 files: too few"
+    neve.run("status", says="events: admin at 1970-01-12 13:46:40, tablets: 2 accepted, 1 refused")
+
+
 def test_the_schema_may_come_from_a_file_here(neve: Shell, tmp_path: Path) -> None:
     pq.write_table(SCHEMA.empty_table(), tmp_path / "like.parquet")
     like = str(tmp_path / "like.parquet")

@@ -335,10 +335,16 @@ def test_a_table_is_explained_planned_and_replanned(
     assert job.cost_bytes == 2 * job.input_bytes > 0
     assert (job.tablet, len(job.files)) == ("last", 2)
     client.replan("events")
+    asked = client.trigger("events")
+    assert (asked.table, asked.trigger, asked.left) == (table.id, "admin", 3)
+    assert [(each.tablet, each.verdict, each.reason) for each in asked.tablets] == [
+        ("last", "refused", "2 files: too few")
+    ]
     client.lift_quarantine("events", "last")
     client.lift_quarantine("events")
     assert gateway.coordinator.told == [
         ("replan", table.id),
+        ("trigger", table.id),
         ("lift_quarantine", table.id, "last"),
         ("lift_quarantine", table.id, None),
     ]
@@ -383,3 +389,40 @@ def test_the_loop_answers_while_threads_work(gateway: Gateway) -> None:
         assert httpx.get(f"{gateway.url}/healthz", timeout=PATIENCE_S).status_code == 200
     finally:
         hold.set()
+
+
+def test_what_could_be_done_is_listed_and_reads_of_others_are_counted(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    client.create_table("tended", str(tmp_path), schema=SCHEMA)
+    table = client.describe("tended")
+    merging, _ = client.maintenance("tended", "last").operations
+    assert (merging.kind, merging.rank, merging.why) == ("merging", 1, "4 files of a size")
+    with pytest.raises(NotFoundError, match=r"has no tablet '0100' \(any more\)"):
+        client.maintenance("tended", "0100")
+    client.report_reads("tended", {"last": 3})
+    with pytest.raises(CallerError, match="scans of tablet last 0 is out of range, expected 1"):
+        client.report_reads("tended", {"last": 0})
+    assert gateway.coordinator.told == [
+        ("maintenance", table.id, "last"),
+        ("note_scans", table.id, "last=3"),
+    ]
+
+
+def test_scans_are_counted_by_tablet_and_told_to_the_coordinator(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    client.create_table("scanned", str(tmp_path), schema=SCHEMA)
+    client.append("scanned", pa.table({"x": [1]}))
+    table = client.describe("scanned")
+    for _ in range(3):
+        assert client.scan("scanned").num_rows == 1
+
+    def told() -> int:
+        calls = [each for each in gateway.coordinator.told if each[:2] == ("note_scans", table.id)]
+        return sum(int(str(each[2]).removeprefix("last=")) for each in calls)
+
+    end_s = time.monotonic() + PATIENCE_S
+    while told() < 3 and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert told() == 3

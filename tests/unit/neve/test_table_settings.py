@@ -52,6 +52,14 @@ def test_names_are_a_list_or_a_text(written: object) -> None:
     [
         ({"split_bytes": "1000"}, "split_bytes '1000' is not allowed, expected 0 .never. or at"),
         ({"split": "1MB", "merge": "600KB"}, "merge_bytes 614400 is above half of split_bytes"),
+        (
+            {"maintenance_priority": "6"},
+            "maintenance_priority '6' is not allowed, expected -5 to 5",
+        ),
+        ({"maintenance_priority": "-5.5"}, "maintenance_priority '-5.5' is not a whole number"),
+        ({"workload_points": "-1"}, "workload_points '-1' is not a whole number of at least 0"),
+        ({"triggers": "periodic,cron"}, "not allowed, expected some of change, periodic, admin"),
+        ({"trigger_interval": "0"}, "trigger_interval_s '0' is not allowed, expected at least 1 s"),
         ({"configurer": "by-seize"}, "setting configurer: .*'by-seize' is not installed"),
         ({"configurer": "by-size"}, "by-size lacks the option threshold"),
         ({"configurer_options": {"codec": "gzip"}}, "has codec, but configurer is not set"),

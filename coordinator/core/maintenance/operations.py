@@ -1,0 +1,319 @@
+"""The operations of a tablet: for each kind what it gains, costs and needs, or why it does not run.
+
+    TabletFacts ──► `KINDS`: one function per kind ──► rows ──► `ranked`
+
+A row repeats what the deciding code says and decides nothing: merges and drops are the jobs of the
+tablet's plan, splits and merges of tablets come from `split_merge.operation_steps`, garbage from
+the collector, the look at a tablet from `scan_rules`. Kinds of other systems that have no work here
+stand in the list with the reason, so that nobody looks for them in vain.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from operator import attrgetter
+
+from common.model.job import Job, JobAction, Kind, TabletPlan
+from common.model.table import Table
+from common.model.tablet import Tablet
+from common.units import format_count
+from common.wire import MaintenanceOperation, MaintenanceState
+from coordinator.core.maintenance.heat import COLD, Heat
+from coordinator.core.maintenance.scores import (
+    OperationStatistics,
+    adjusted_priority,
+    adjusted_score,
+    ranked_operations,
+    workload_score,
+)
+from coordinator.core.scan_rules import needs_look
+from coordinator.core.split_merge.operation_steps import (
+    merge_bytes,
+    why_merge,
+    why_not_merge,
+    why_not_split,
+    why_split,
+)
+from coordinator.core.triggers import refusal_reason
+
+COST_UNIT_BYTES = 64 * 1024**2
+"""Scores are gain per so many bytes read and written; less counts as much."""
+
+
+class OperationName(StrEnum):
+    """The kinds of operations."""
+
+    MERGING = "merging"
+    DROPS = "drops"
+    SPLIT = "split"
+    MERGE = "merge"
+    GARBAGE = "garbage"
+    ANALYSIS = "analysis"
+    MINOR_DELTA = "minor-delta"
+    MAJOR_DELTA = "major-delta"
+    FLUSH = "flush"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GarbageCounts:
+    """Replaced files of a tablet that wait for their deletion."""
+
+    waiting: int = 0
+    deletable: int = 0
+    """Those among them that the next round of the collector deletes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobNeeds:
+    """What jobs of a group need, as far as it is known."""
+
+    memory_bytes: int | None = None
+    """Memory that the tasks of a job may have together."""
+    slot_bytes_s: float | None = None
+    """Input bytes that a busy slot rewrites per second, measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletFacts:
+    """What the rows of a tablet are made from."""
+
+    tablet: Tablet
+    table: Table
+    plan: TabletPlan
+    """Of all kinds, as the scanner would submit it now."""
+    failure: str = ""
+    """Why it could not be planned."""
+    right: Tablet | None = None
+    """The neighbour behind it; None: it is the last one."""
+    now_s: float = 0.0
+    """The store's time."""
+    rest_s: float = 0.0
+    """How long a tablet is left alone after a split or merge was abandoned."""
+    garbage: GarbageCounts = GarbageCounts()
+    heat: Heat = COLD
+    why_held: Callable[[Job], str | None] = lambda _job: None
+    """Says why a job may not be queued now, as after a failure."""
+    needs: Callable[[str], JobNeeds] = lambda _group: JobNeeds()
+    """Says what jobs of a group need."""
+
+
+def tablet_operations(facts: TabletFacts) -> tuple[MaintenanceOperation, ...]:
+    """Return a row for each kind of operation, in the order of `OperationName`."""
+    settings = facts.table.settings
+    heat = workload_score(facts.heat.scans_s, facts.heat.rows_s)
+    rows: list[MaintenanceOperation] = []
+    for name in OperationName:
+        row = KINDS[name](facts)
+        adjusted = adjusted_score(row.score, heat.compact, settings.maintenance_priority)
+        rows.append(replace(row, workload=heat.compact, adjusted=adjusted))
+    return tuple(rows)
+
+
+def ranked(
+    rows: Sequence[MaintenanceOperation], table_priority: int = 0
+) -> tuple[MaintenanceOperation, ...]:
+    """Return rows with the places that Kudu's rule gives those that can run.
+
+    Args:
+        rows: Of any number of tablets.
+        table_priority: Of their table.
+    """
+    places: dict[str, int] = {}
+    statistics = [
+        OperationStatistics(
+            name=f"{row.tablet} {row.kind}",
+            runnable=row.state == MaintenanceState.RUNNABLE,
+            data_retained_bytes=row.freed_bytes,
+            perf=row.score,
+            workload=row.workload,
+            priority=table_priority,
+        )
+        for row in rows
+    ]
+    for place, (each, _) in enumerate(ranked_operations(statistics), start=1):
+        places[each.name] = place
+    return tuple(replace(row, rank=places.get(f"{row.tablet} {row.kind}")) for row in rows)
+
+
+def queue_priority(job: Job, table: Table, heat: Heat) -> int:
+    """Return the priority under which a job is queued.
+
+    System jobs of a table that has `maintenance_priority` or `workload_points` get another one
+    inside their class; all others keep what their planner has said.
+    """
+    settings = table.settings
+    priority, points = settings.maintenance_priority, settings.workload_points
+    if job.kind is not Kind.SYSTEM or not (priority or points):
+        return job.priority
+    added = workload_score(heat.scans_s, heat.rows_s, points).compact
+    return adjusted_priority(job.priority, added, priority)
+
+
+# ------------------------------------------------------------------------- A function for each kind
+
+
+def _merging(facts: TabletFacts) -> MaintenanceOperation:
+    return _of_jobs(facts, OperationName.MERGING, drops=False)
+
+
+def _drops(facts: TabletFacts) -> MaintenanceOperation:
+    return _of_jobs(facts, OperationName.DROPS, drops=True)
+
+
+def _of_jobs(facts: TabletFacts, name: OperationName, *, drops: bool) -> MaintenanceOperation:
+    """Return the row of jobs that the plan has, with the figures of the best one."""
+    jobs = [
+        job
+        for job in facts.plan.jobs
+        if job.kind is Kind.SYSTEM and (job.action == JobAction.DROP) is drops
+    ]
+    # What runs does not say whether it drops files: it is counted as a merge.
+    running = (
+        0 if drops else sum(entry.kind is Kind.SYSTEM for entry in facts.tablet.running.values())
+    )
+    row = MaintenanceOperation(
+        tablet=facts.tablet.id.text, kind=name.value, running=running, jobs=len(jobs)
+    )
+    if not jobs:
+        return _without_jobs(facts, row, drops=drops)
+    able = [job for job in jobs if facts.why_held(job) is None]
+    best = max(able or jobs, key=attrgetter("priority"))
+    held, needs = facts.why_held(best), facts.needs(best.group)
+    gain = max(1, len(best.inputs) - best.outputs_expected)
+    rate = needs.slot_bytes_s
+    return replace(
+        row,
+        state=(MaintenanceState.RUNNABLE if held is None else MaintenanceState.WAITING).value,
+        why=best.reason if held is None else held,
+        files=len(best.inputs),
+        gain=float(gain),
+        gain_unit="files fewer",
+        cost_bytes=best.cost_bytes,
+        cpu_s=best.input_bytes / rate if rate and best.cost_bytes else None,
+        memory_bytes=needs.memory_bytes if best.cost_bytes else 0,
+        freed_bytes=best.input_bytes if drops else 0,
+        score=_per_cost(gain, best.cost_bytes),
+        priority=queue_priority(best, facts.table, facts.heat),
+        group=best.group,
+    )
+
+
+def _without_jobs(
+    facts: TabletFacts, row: MaintenanceOperation, *, drops: bool
+) -> MaintenanceOperation:
+    if facts.failure:
+        return replace(row, state=MaintenanceState.WAITING.value, why=facts.failure)
+    if row.running:
+        jobs = format_count(row.running, "job")
+        why = f"{jobs} over its files under way: these files are in no second one"
+        return replace(row, state=MaintenanceState.RUNNING.value, why=why)
+    if facts.plan.holds:
+        why = "; ".join(facts.plan.holds)
+        return replace(row, state=MaintenanceState.WAITING.value, why=why)
+    why = refusal_reason(facts.plan.left)
+    if drops:
+        why = "no job of the plan drops files: none has expired as a whole, or the planner merges"
+    return replace(row, state=MaintenanceState.IDLE.value, why=why)
+
+
+def _split(facts: TabletFacts) -> MaintenanceOperation:
+    tablet, table = facts.tablet, facts.table
+    row = MaintenanceOperation(tablet=tablet.id.text, kind=OperationName.SPLIT.value)
+    why_not = why_not_split(tablet, table, facts.now_s, facts.rest_s)
+    if why_not is not None:
+        return replace(row, state=MaintenanceState.IDLE.value, why=why_not)
+    size = sum(file.size_bytes for file in tablet.files.values())
+    gain = size / table.settings.split_bytes - 1
+    return replace(
+        row,
+        state=MaintenanceState.RUNNABLE.value,
+        why=why_split(tablet, table, facts.now_s, facts.rest_s) or "",
+        files=len(tablet.files),
+        gain=gain,
+        gain_unit="times split_bytes too much",
+        cost_bytes=2 * size,
+        score=_per_cost(gain, 2 * size),
+    )
+
+
+def _merge(facts: TabletFacts) -> MaintenanceOperation:
+    tablet, table, right = facts.tablet, facts.table, facts.right
+    row = MaintenanceOperation(tablet=tablet.id.text, kind=OperationName.MERGE.value)
+    why_not: str | None = "it is the last tablet: the one before it would be merged into it"
+    if right is not None:
+        why_not = why_not_merge(tablet, right, table, facts.now_s, facts.rest_s)
+    if right is None or why_not is not None:
+        return replace(row, state=MaintenanceState.IDLE.value, why=why_not or "")
+    size = sum(file.size_bytes for each in (tablet, right) for file in each.files.values())
+    return replace(
+        row,
+        state=MaintenanceState.RUNNABLE.value,
+        why=why_merge(tablet, right, table, facts.now_s, facts.rest_s) or "",
+        files=len(tablet.files) + len(right.files),
+        gain=1.0,
+        gain_unit="tablets fewer",
+        score=1 - size / merge_bytes(table),
+    )
+
+
+def _garbage(facts: TabletFacts) -> MaintenanceOperation:
+    counts = facts.garbage
+    row = MaintenanceOperation(tablet=facts.tablet.id.text, kind=OperationName.GARBAGE.value)
+    row = replace(row, files=counts.waiting, gain=float(counts.deletable), gain_unit="files fewer")
+    if counts.deletable:
+        files = format_count(counts.deletable, "replaced file")
+        why = f"{files} may go: the next round of the collector deletes them"
+        return replace(row, state=MaintenanceState.RUNNABLE.value, why=why)
+    if counts.waiting:
+        files = format_count(counts.waiting, "replaced file")
+        why = f"{files} must stay for now: for their grace, a reader, or the next manifest"
+        return replace(row, state=MaintenanceState.WAITING.value, why=why)
+    return replace(row, state=MaintenanceState.IDLE.value, why="no replaced file waits")
+
+
+def _analysis(facts: TabletFacts) -> MaintenanceOperation:
+    """Return the row of the look that planners, selectors and sizes are asked at."""
+    record = facts.tablet.record
+    row = MaintenanceOperation(tablet=facts.tablet.id.text, kind=OperationName.ANALYSIS.value)
+    if needs_look(record, facts.table, facts.now_s):
+        why = "something has changed, runs, waits, or is due since its record was written"
+        return replace(row, state=MaintenanceState.RUNNABLE.value, why=why)
+    why = f"its record says {record.analysis.value} for these files and settings"
+    return replace(row, state=MaintenanceState.IDLE.value, why=why)
+
+
+def _not_applicable(name: OperationName, why: str) -> Callable[[TabletFacts], MaintenanceOperation]:
+    def row(facts: TabletFacts) -> MaintenanceOperation:
+        return MaintenanceOperation(
+            tablet=facts.tablet.id.text,
+            kind=name.value,
+            state=MaintenanceState.NOT_APPLICABLE.value,
+            why=why,
+        )
+
+    return row
+
+
+_NO_DELTAS = (
+    "files have no deltas of their own: later versions and tombstones are files like all others,"
+    " and merging takes them"
+)
+
+KINDS: Mapping[OperationName, Callable[[TabletFacts], MaintenanceOperation]] = {
+    OperationName.MERGING: _merging,
+    OperationName.DROPS: _drops,
+    OperationName.SPLIT: _split,
+    OperationName.MERGE: _merge,
+    OperationName.GARBAGE: _garbage,
+    OperationName.ANALYSIS: _analysis,
+    OperationName.MINOR_DELTA: _not_applicable(OperationName.MINOR_DELTA, _NO_DELTAS),
+    OperationName.MAJOR_DELTA: _not_applicable(OperationName.MAJOR_DELTA, _NO_DELTAS),
+    OperationName.FLUSH: _not_applicable(
+        OperationName.FLUSH, "nothing is buffered: an append is a file before it is acknowledged"
+    ),
+}
+"""The registry: a kind → the function that returns its row. A test holds it complete."""
+
+
+def _per_cost(gain: float, cost_bytes: int) -> float:
+    return gain / max(1.0, cost_bytes / COST_UNIT_BYTES)

@@ -1,0 +1,137 @@
+"""Lists the maintenance operations of a table: reads its tablets, and asks who decides each kind.
+
+The rows are made by `core.maintenance.operations`. Nothing is begun or changed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from common.compactor_needs import tasks_memory_bytes
+from common.errors import CompactionError, UnknownTableError
+from common.metadata.store_values import UnreadableTablet
+from common.model.job import Job, TabletPlan
+from common.model.table import Table
+from common.model.tablet import Tablet, TabletId
+from common.settings import Settings
+from common.wire import MaintenanceOperation, TableMaintenance, TabletRates
+from coordinator.context import ShellContext
+from coordinator.core.maintenance.operations import (
+    GarbageCounts,
+    JobNeeds,
+    TabletFacts,
+    ranked,
+    tablet_operations,
+)
+from coordinator.core.state import CoordinatorState
+from coordinator.ports import PlanTablet
+from coordinator.scan.scanner import read_request_facts
+from coordinator.storage.garbage_collector import GarbageCollector
+
+TABLETS_MAX = 100
+"""Tablets of one listing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """What all tablets of one listing share."""
+
+    table: Table
+    now_s: float
+    garbage: Mapping[bytes | None, GarbageCounts]
+
+
+class Maintenance:
+    """Lists operations. Remembers nothing."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        context: ShellContext,
+        plan: PlanTablet,
+        state: CoordinatorState,
+        collector: GarbageCollector,
+        *,
+        slot_rate: Callable[[str], float | None],
+    ) -> None:
+        """List what these parts would do; `slot_rate` tells the measured rate of a group."""
+        self._settings = settings
+        self._context = context
+        self._plan = plan
+        self._state = state
+        self._collector = collector
+        self._slot_rate = slot_rate
+
+    async def operations(self, table_id: str, tablet: TabletId | None) -> TableMaintenance:
+        """Return the operations of a tablet, or of the first tablets of a table.
+
+        Args:
+            table_id: Id of the table.
+            tablet: None: the first `TABLETS_MAX`.
+
+        Raises:
+            UnknownTableError: The table is gone.
+            MetadataError: The store did not answer as it should.
+            UnavailableError: It did not answer.
+        """
+        store = self._context.store
+        table = await store.table(table_id)
+        if table is None:
+            raise UnknownTableError(f"table {table_id} is gone")
+        # One more than is listed: a tablet is merged with the one behind it.
+        if tablet is None:
+            ids = list(await store.tablet_ids(table_id, None, TABLETS_MAX + 1))
+        else:
+            ids = [tablet, *await store.tablet_ids(table_id, tablet.end, 1)]
+        count = TABLETS_MAX if tablet is None else 1
+        read = await store.readable(ids)
+        garbage = await self._collector.counts(table)
+        moment = _Moment(table, await store.now_s(), garbage)
+        rows: list[MaintenanceOperation] = []
+        for each, right in zip(read[:count], [*read[1:], None], strict=False):
+            if each is not None and not isinstance(each, UnreadableTablet):
+                rows += tablet_operations(await self._facts(each, right, moment))
+        return TableMaintenance(
+            table=table.name,
+            operations=ranked(rows, table.settings.maintenance_priority),
+            rates=self._rates(ids[:count]),
+            more=tablet is None and len(ids) > TABLETS_MAX,
+        )
+
+    async def _facts(
+        self, tablet: Tablet, right: Tablet | UnreadableTablet | None, moment: _Moment
+    ) -> TabletFacts:
+        clock, failure = self._context.clock, ""
+        try:
+            requests = await read_request_facts(self._context.store, tablet)
+            plan = self._plan(tablet, moment.table, moment.now_s, requests)
+        except CompactionError as error:  # Told in the rows that it is about.
+            plan, failure = TabletPlan(), str(error)
+
+        def why_held(job: Job) -> str | None:
+            return self._state.why_held(job, clock.now_s())
+
+        return TabletFacts(
+            tablet=tablet,
+            table=moment.table,
+            plan=plan,
+            failure=failure,
+            right=None if isinstance(right, UnreadableTablet) else right,
+            now_s=moment.now_s,
+            rest_s=self._settings.coordinator.operation_max_s,
+            garbage=moment.garbage.get(tablet.id.end, GarbageCounts()),
+            heat=self._state.heat(tablet.id, clock.now_s()),
+            why_held=why_held,
+            needs=self._needs,
+        )
+
+    def _needs(self, group: str) -> JobNeeds:
+        memory_bytes = tasks_memory_bytes(self._settings.compactor_of(group))
+        return JobNeeds(memory_bytes=memory_bytes, slot_bytes_s=self._slot_rate(group))
+
+    def _rates(self, tablets: Sequence[TabletId]) -> tuple[TabletRates, ...]:
+        now_s = self._context.clock.now_s()
+        heats = [(each.text, self._state.heat(each, now_s)) for each in tablets]
+        return tuple(
+            TabletRates(tablet=text, scans_s=heat.scans_s, rows_s=heat.rows_s)
+            for text, heat in heats
+        )

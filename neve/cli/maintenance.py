@@ -1,0 +1,134 @@
+"""`neve trigger`, `neve ops`: what planners decide when they are asked, and what could be done."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from common.units import format_bytes, format_duration
+from neve.api import work as api
+from neve.cli.render import RIGHT, grid, lines, shortened
+from neve.cli.session import Name, Session, verb
+from neve.cli.tablet_keys import KnownTables, TabletKeys
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    verb(app, "trigger")(trigger)
+    verb(app, "ops")(ops)
+
+
+def trigger(session: Session, name: Name) -> None:
+    """Have the planner of a table asked now, and show what it decides for each tablet.
+
+    The planner may refuse, and says why. `neve compact` forces a run.
+    """
+    found = session.client.trigger(name)
+    session.show(found, lambda: render_trigger(found, KnownTables(session.client.tables)))
+
+
+def ops(
+    session: Session,
+    name: Name,
+    tablet: Annotated[
+        str | None,
+        typer.Argument(
+            help="Id of the tablet, as `neve table tablets` shows it.", metavar="[TABLET]"
+        ),
+    ] = None,
+    *,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show kinds with nothing to do as well.")
+    ] = False,
+) -> None:
+    """List what could be done in the tablets of a table: gain, cost, memory, or why not now.
+
+    One row for each kind of operation with something to do; --json has all kinds.
+    """
+    found = session.client.maintenance(name, tablet)
+    session.show(found, lambda: render_ops(found, KnownTables(session.client.tables), every=every))
+
+
+def render_trigger(found: api.Trigger, keys: TabletKeys) -> RenderableType:
+    """Return what a planner decided for each tablet. `keys` gives the keys of tablets."""
+    answers = grid(
+        [("TABLET", ""), ("PLANNER", ""), ("JOBS", RIGHT), ("FILES", RIGHT), ("WHY", "")],
+        [
+            (
+                shortened(keys(found.table, each.tablet)),
+                each.verdict,
+                each.jobs,
+                each.files,
+                each.reason,
+            )
+            for each in found.tablets
+        ],
+    )
+    if not found.left:
+        return answers
+    left = f"{found.left:,} more tablets are asked; `neve status` counts what becomes of them"
+    return lines(answers, "", left)
+
+
+def render_ops(found: api.TableMaintenance, keys: TabletKeys, *, every: bool) -> RenderableType:
+    """Return a listing of operations, and how much the tablets are read and written.
+
+    Args:
+        found: The operations.
+        keys: Keys of tablets.
+        every: Also those with nothing to do.
+    """
+    shown = [each for each in found.operations if every or each.state in _WITH_WORK]
+    parts: list[RenderableType | str] = [_listing(found.table, shown, keys)]
+    busy = [each for each in found.rates if each.scans_s >= 0.005 or each.rows_s >= 0.5]
+    if busy:
+        rows = [
+            (
+                shortened(keys(found.table, each.tablet)),
+                f"{each.scans_s:.2f}",
+                f"{each.rows_s:,.0f}",
+            )
+            for each in busy
+        ]
+        parts += ["", grid([("TABLET", ""), ("SCANS/S", RIGHT), ("ROWS/S", RIGHT)], rows)]
+    if found.more:
+        parts += ["", "the table has more tablets; name one to see its operations"]
+    return lines(*parts)
+
+
+_WITH_WORK = ("runnable", "running", "waiting")
+
+
+def _listing(
+    table: str, shown: Sequence[api.MaintenanceOperation], keys: TabletKeys
+) -> RenderableType:
+    return grid(
+        [
+            ("TABLET", ""),
+            ("KIND", ""),
+            ("STATE", ""),
+            ("RANK", RIGHT),
+            ("SCORE", RIGHT),
+            ("GAIN", ""),
+            ("COST", RIGHT),
+            ("MEMORY", RIGHT),
+            ("CPU", RIGHT),
+            ("WHY", ""),
+        ],
+        [
+            (
+                shortened(keys(table, each.tablet)),
+                each.kind,
+                each.state,
+                each.rank,
+                f"{each.adjusted:.3g}" if each.score else None,
+                f"{each.gain:.3g} {each.gain_unit}" if each.gain else None,
+                format_bytes(each.cost_bytes) if each.cost_bytes else None,
+                None if each.memory_bytes is None else format_bytes(each.memory_bytes),
+                None if each.cpu_s is None else format_duration(each.cpu_s),
+                each.why,
+            )
+            for each in shown
+        ],
+    )

@@ -1,0 +1,95 @@
+"""Tables that are compacted when a trigger asks, and what could be done in tablets."""
+
+from __future__ import annotations
+
+import pytest
+
+from neve.api import MaintenanceOperation
+from neve.client.errors import RefusedError
+from tests.support.ledger import LedgerTable, keyed_rows
+from tests.support.stack import Service
+
+pytestmark = [pytest.mark.slow]
+
+
+def test_a_table_is_compacted_when_a_trigger_asks(service: Service) -> None:
+    client = service.client
+    table = LedgerTable(
+        client, service.folder, keyed=True, stem="asked", settings={"triggers": "admin"}
+    )
+    for version in range(4):
+        table.append(keyed_rows(range(200), version))
+
+    def all_left() -> bool:
+        left = client.explain(table.name)[0].left
+        return len(left) == 4 and set(left.values()) == {"waits for a trigger of its table (admin)"}
+
+    service.wait("plan without candidates", all_left)
+    assert not client.plan(table.name).jobs
+    asked = client.trigger(table.name)
+    (answer,) = asked.tablets
+    assert (asked.table, answer.verdict, answer.jobs, answer.files) == (
+        *(table.name, "accepted"), *(1, 4),
+    )  # fmt: skip
+    service.wait("compaction", table.commits, table=table)
+    service.wait_until_at_rest(table)
+    assert [len(inputs) for inputs in table.commits()] == [4]
+
+    table.append(keyed_rows(range(10), 9))
+    (answer,) = client.trigger(table.name).tablets
+    assert answer.verdict == "refused"
+    assert "is in no set of" in answer.reason
+    (explained,) = client.explain(table.name)
+    assert any(f"its planner refused: {answer.reason}" in each for each in explained.sentences)
+    (tally,) = [each for each in client.status().triggers if each.table == table.name]
+    assert (tally.trigger, tally.refused, tally.refusal) == ("admin", 1, answer.reason)
+
+    every = {"triggers": "periodic", "trigger_interval": "2s", "trigger_spread": 0}
+    client.set(table.name, every)
+    with pytest.raises(RefusedError, match="does not have the trigger admin"):
+        client.trigger(table.name)
+    for version in range(10, 13):
+        table.append(keyed_rows(range(10), version))
+    service.wait("periodic compaction", lambda: len(table.commits()) > 1, table=table)
+    table.check_rows()
+    client.drop(table.name, delete_files=True)
+
+
+def test_what_could_be_done_is_what_is_done(service: Service) -> None:
+    client = service.client
+    settings = {"triggers": "admin", "maintenance_priority": 2, "workload_points": 10}
+    table = LedgerTable(client, service.folder, keyed=True, stem="listed", settings=settings)
+    for version in range(4):
+        table.append(keyed_rows(range(300), version))
+    for _ in range(3):
+        assert client.scan(table.name).num_rows == 300
+    client.report_reads(table.name, {"last": 30})
+
+    def row(kind: str) -> MaintenanceOperation:
+        rows = client.maintenance(table.name).operations
+        return next(each for each in rows if each.kind == kind)
+
+    def busy() -> bool:
+        (rates,) = client.maintenance(table.name, "last").rates
+        return rates.scans_s > 0.5 and rates.rows_s > 1
+
+    service.wait("rates of scans and written rows", busy)
+    assert row("merging").state == "idle"
+    assert "waits for a trigger" in row("merging").why
+    assert row("flush").state == "not-applicable"
+    client.pause_group("default")
+    client.trigger(table.name)
+    listed = row("merging")
+    assert (listed.state, listed.why, listed.files) == ("waiting", "group default is paused", 4)
+    assert listed.adjusted > listed.score > 0
+    assert listed.cost_bytes * (listed.memory_bytes or 0) > 0
+    (job,) = [each for each in client.queue() if each.table == table.name]
+    assert job.priority == listed.priority
+    assert listed.priority > 8, "more than the files of tablet and job"
+    client.resume_group("default")
+    service.wait("compaction", table.commits, table=table)
+    service.wait_until_at_rest(table)
+    assert row("garbage").files == 4
+    assert row("merging").state == "idle"
+    table.check_rows()
+    client.drop(table.name, delete_files=True)

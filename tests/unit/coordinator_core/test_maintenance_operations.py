@@ -1,0 +1,180 @@
+"""The rows of a tablet's maintenance operations: each says what the deciding code says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from common.model.file import DataFile
+from common.model.group import Service
+from common.model.job import JobAction, Kind, TabletPlan
+from common.model.table import Column, Table, TableSettings
+from common.model.tablet import (
+    PLUS_INFINITY,
+    Analysis,
+    Bounds,
+    Record,
+    Reservation,
+    Tablet,
+    TabletId,
+)
+from common.plugins import load_planner
+from common.wire import MaintenanceOperation
+from coordinator.core.maintenance.heat import Heat
+from coordinator.core.maintenance.operations import (
+    KINDS,
+    GarbageCounts,
+    JobNeeds,
+    OperationName,
+    TabletFacts,
+    queue_priority,
+    ranked,
+    tablet_operations,
+)
+from coordinator.core.planning import plan_tablet
+from tests.support.planning import job
+
+pytestmark = pytest.mark.unit
+
+MIB = 1024**2
+TABLE = Table(
+    id="t1", name="events", location="file:///e", schema=(Column("x", "int64"),), key=("x",)
+)  # fmt: skip
+LAST = TabletId("t1", PLUS_INFINITY)
+
+
+def tablet_of(*sizes: int, **given: Any) -> Tablet:
+    files = {
+        f"f{n}": DataFile(path=f"f{n}", size_bytes=size, rows=1) for n, size in enumerate(sizes)
+    }
+    return Tablet(id=LAST, bounds=Bounds(None, PLUS_INFINITY), files=files, **given)
+
+
+def planned(tablet: Tablet, table: Table = TABLE) -> TabletPlan:
+    services = {"default": Service()}
+    return plan_tablet(tablet, table, services, {"ratio": load_planner("ratio")}, 0.0)
+
+
+def rows_of(tablet: Tablet, table: Table = TABLE, **given: Any) -> dict[str, MaintenanceOperation]:
+    facts = TabletFacts(
+        **{"tablet": tablet, "table": table, "plan": planned(tablet, table)} | given
+    )
+    return {row.kind: row for row in tablet_operations(facts)}
+
+
+def with_settings(**settings: Any) -> Table:
+    return replace(TABLE, settings=TableSettings(**settings))
+
+
+def test_each_kind_is_registered_and_each_row_has_its_estimates() -> None:
+    assert set(KINDS) == set(OperationName)
+    rows = rows_of(tablet_of(MIB, MIB, MIB, MIB))
+    assert list(rows) == [name.value for name in OperationName]
+    for row in rows.values():
+        assert row.why, row
+        assert row.state, row
+    for kind in ("minor-delta", "major-delta", "flush"):
+        assert rows[kind].state == "not-applicable"
+
+
+def test_a_merge_has_the_figures_of_the_planner_s_job() -> None:
+    tablet = tablet_of(MIB, MIB, MIB, MIB, 1000 * MIB)
+    (wanted,) = planned(tablet).jobs
+    needs = JobNeeds(memory_bytes=77, slot_bytes_s=2 * MIB)
+    row = rows_of(tablet, needs=lambda _group: needs)["merging"]
+    assert (row.state, row.why, row.jobs, row.files) == ("runnable", wanted.reason, 1, 4)
+    assert (row.gain, row.gain_unit, row.cost_bytes) == (3.0, "files fewer", 8 * MIB)
+    assert (row.memory_bytes, row.cpu_s, row.group) == (77, 2.0, "default")
+    assert (row.score, row.priority) == (3.0, wanted.priority), "small jobs cost one unit"
+    large = rows_of(tablet_of(*[64 * MIB] * 4))["merging"]
+    assert large.score == 3.0 / 8, "gain per 64 MiB read and written"
+
+
+def test_a_merge_that_is_not_wanted_or_may_not_begin_says_why() -> None:
+    idle = rows_of(tablet_of(1000 * MIB, MIB))
+    assert idle["merging"].state == "idle"
+    (why,) = set(planned(tablet_of(1000 * MIB, MIB)).left.values())
+    assert idle["merging"].why == f"2 files: {why}"
+    held = rows_of(tablet_of(MIB, MIB, MIB, MIB), why_held=lambda _job: "failed once: out of luck")
+    assert (held["merging"].state, held["merging"].why) == ("waiting", "failed once: out of luck")
+    failed = rows_of(tablet_of(MIB, MIB, MIB), plan=TabletPlan(), failure="planner x: boom")
+    assert (failed["merging"].state, failed["merging"].why) == ("waiting", "planner x: boom")
+    waiting = rows_of(tablet_of(MIB, MIB, MIB, waiting={"r1": 0.0}))["merging"]
+    assert waiting.state == "waiting"
+    assert waiting.why == "request r1 waits to select files; no system job starts meanwhile"
+
+
+def test_what_runs_is_not_begun_a_second_time() -> None:
+    entry = Reservation(
+        attempt="a", job="j", kind=Kind.SYSTEM, inputs=("f0", "f1", "f2", "f3"), output_prefix="o",
+        outputs_max=1, group="default", compactor="c", since_s=0.0, now_s=0.0,
+    )  # fmt: skip
+    row = rows_of(tablet_of(MIB, MIB, MIB, MIB, running={"a": entry}))["merging"]
+    assert (row.state, row.running, row.jobs) == ("running", 1, 0)
+
+
+def test_a_drop_frees_space_and_costs_nothing() -> None:
+    drop = job("d", inputs=("f0", "f1"), input_bytes=9, action=JobAction.DROP.value, tablet=LAST)
+    rows = rows_of(tablet_of(4, 5), plan=TabletPlan(jobs=(drop,)))
+    assert (rows["drops"].state, rows["drops"].freed_bytes) == ("runnable", 9)
+    assert (rows["drops"].cost_bytes, rows["drops"].memory_bytes) == (0, 0)
+    assert rows["merging"].state == "idle"
+    first = ranked(tuple(rows.values()))
+    assert {row.kind: row.rank for row in first if row.rank} == {"drops": 1}
+
+
+def test_splits_and_merges_say_what_their_rules_say() -> None:
+    large = rows_of(tablet_of(3 * MIB), with_settings(split_bytes=2 * MIB))["split"]
+    assert (large.state, large.gain) == ("runnable", 0.5)
+    assert large.why == "its files have 3.0 MiB, more than split_bytes 2.0 MiB"
+    small = rows_of(tablet_of(MIB), with_settings(split_bytes=2 * MIB))["split"]
+    assert (small.state, small.why) == (
+        "idle", "its files have 1.0 MiB, not more than split_bytes 2.0 MiB"
+    )  # fmt: skip
+    assert rows_of(tablet_of(MIB))["split"].why == "the table's setting split_bytes is 0: never"
+    table = with_settings(merge_bytes=4 * MIB)
+    right = replace(tablet_of(MIB), bounds=Bounds(b"m", PLUS_INFINITY))
+    left = replace(tablet_of(MIB), id=TabletId("t1", b"m"), bounds=Bounds(None, b"m"))
+    merged = rows_of(left, table, right=right)["merge"]
+    assert (merged.state, merged.score, merged.cost_bytes) == ("runnable", 0.5, 0)
+    busy = replace(right, waiting={"r1": 0.0})
+    assert rows_of(left, table, right=busy)["merge"].why == (
+        "a request, a split or a merge is at work in tablet last"
+    )
+    assert rows_of(right, table)["merge"].state == "idle"
+
+
+def test_garbage_and_looks_say_what_collector_and_scan_say() -> None:
+    counts = GarbageCounts(waiting=5, deletable=2)
+    some = rows_of(tablet_of(1), garbage=counts)["garbage"]
+    assert (some.state, some.files, some.gain) == ("runnable", 5, 2.0)
+    kept = rows_of(tablet_of(1), garbage=GarbageCounts(waiting=5))["garbage"]
+    assert kept.state == "waiting"
+    assert rows_of(tablet_of(1))["garbage"].state == "idle"
+    assert rows_of(tablet_of(1))["analysis"].state == "runnable"
+    known = Record(version=3, analysis=Analysis.STABLE, analysis_version=3, analysis_settings=1)
+    rests = rows_of(tablet_of(1, record=known))["analysis"]
+    assert (rests.state, rests.why) == (
+        "idle", "its record says stable for these files and settings"
+    )  # fmt: skip
+
+
+def test_of_equal_operations_workload_and_priority_decide() -> None:
+    tablet = tablet_of(MIB, MIB, MIB, MIB)
+    cold, hot = rows_of(tablet), rows_of(tablet, heat=Heat(scans_s=0.5, rows_s=100.0))
+    assert (cold["merging"].adjusted, hot["merging"].adjusted) == (3.0, 3.6)
+    other = replace(cold["merging"], tablet="00")
+    places = {row.tablet: row.rank for row in ranked((other, hot["merging"]))}
+    assert places == {"last": 1, "00": 2}
+    dear = rows_of(tablet, with_settings(maintenance_priority=2))["merging"]
+    assert dear.adjusted == pytest.approx(3.0 * 1.1**2)
+
+
+def test_only_system_jobs_of_tables_that_ask_for_it_get_another_priority() -> None:
+    hot, system = Heat(scans_s=9.0, rows_s=0.0), job("j", 10)
+    table = with_settings(workload_points=7, maintenance_priority=1)
+    assert queue_priority(system, TABLE, hot) == 10
+    assert queue_priority(system, table, hot) == round(17 * 1.1)
+    assert queue_priority(replace(system, kind=Kind.USER), table, hot) == 10
