@@ -170,7 +170,7 @@ TRIES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class LogSegment:
     """Files that are compacted together: one, or those with the same tag `segment`."""
 
     files: tuple[DataFile, ...]
@@ -216,7 +216,7 @@ def file_live_bytes(file: DataFile) -> int:
     return file.size_bytes if file.live_bytes is None else min(file.live_bytes, file.size_bytes)
 
 
-def _segments(parameters: PlanParameters, options: LogSegmentOptions) -> list[Segment]:
+def _segments(parameters: PlanParameters, options: LogSegmentOptions) -> list[LogSegment]:
     """Return the log of a tablet, oldest first, with why segments are not eligible."""
     free = {file.path for file in parameters.candidates}
     made = dict[str, list[DataFile]]()
@@ -227,7 +227,7 @@ def _segments(parameters: PlanParameters, options: LogSegmentOptions) -> list[Se
         (min(_position(file, timed=parameters.timed) for file in files), name)
         for name, files in made.items()
     )
-    found = list[Segment]()
+    found = list[LogSegment]()
     for number, (position, name) in enumerate(ordered, 1):
         files = tuple(made[name])
         size_bytes = sum(file.size_bytes for file in files)
@@ -239,7 +239,7 @@ def _segments(parameters: PlanParameters, options: LogSegmentOptions) -> list[Se
         if number == len(ordered):
             blocked = blocked or _active(files, options, parameters.now_s)
         used = max(1, segments_needed(size_bytes, options.segment_bytes))
-        found.append(Segment(files=files, position=position, used=used, blocked=blocked))
+        found.append(LogSegment(files=files, position=position, used=used, blocked=blocked))
     return found
 
 
@@ -354,11 +354,11 @@ class _Log:
         for number, segment in enumerate(self._segments, 1):
             self._leave(segment, f"segment {number} {segment.blocked or self._facts(segment)}")
 
-    def _leave(self, segment: Segment, why: str) -> None:
+    def _leave(self, segment: LogSegment, why: str) -> None:
         free = {file.path for file in self._parameters.candidates}
         self._draft.leave((file for file in segment.files if file.path in free), why)
 
-    def _facts(self, segment: Segment) -> str:
+    def _facts(self, segment: LogSegment) -> str:
         """Return what is known of an eligible segment, for those that are left."""
         least = self._options.min_reclaim_segments
         reclaim = f"no range with it frees {least} segment" + ("s" if least > 1 else "")
@@ -474,19 +474,19 @@ class _Log:
                 return True
         return False
 
-    def _due(self, every_s: float) -> Callable[[Segment], bool]:
+    def _due(self, every_s: float) -> Callable[[LogSegment], bool]:
         began_s = period_start_s(self._parameters.now_s, every_s, self._parameters.tablet)
 
-        def is_due(segment: Segment) -> bool:
+        def is_due(segment: LogSegment) -> bool:
             return not segment.blocked and all(
                 file.added_at_s <= 0 or file.added_at_s < began_s for file in segment.files
             )
 
         return is_due
 
-    def _chunks(self, run: Sequence[Segment]) -> Iterator[list[Segment]]:
+    def _chunks(self, run: Sequence[LogSegment]) -> Iterator[list[LogSegment]]:
         """Yield neighbours by as many as one job may have; what is too large for any is left."""
-        chunk = list[Segment]()
+        chunk = list[LogSegment]()
         for segment in run:
             if not self._fits([segment]):
                 self._leave(segment, self._too_large(segment))
@@ -498,13 +498,13 @@ class _Log:
         if chunk:
             yield chunk
 
-    def _fits(self, segments: Sequence[Segment]) -> bool:
+    def _fits(self, segments: Sequence[LogSegment]) -> bool:
         files = [file for segment in segments for file in segment.files]
         return len(files) <= self._options.max_files and total_bytes(files) <= capacity_bytes(
             self._parameters
         )
 
-    def _too_large(self, segment: Segment) -> str:
+    def _too_large(self, segment: LogSegment) -> str:
         files = format_count(len(segment.files), "file")
         return (
             f"has {files} of {format_bytes(segment.size_bytes)} in its segment, more than a job "
@@ -537,12 +537,12 @@ class _Log:
             self._add_job([*chosen, *added], why, cost)
             return
 
-    def _ranges(self) -> Iterator[tuple[tuple[float, int, int], list[Segment], SegmentRange]]:
+    def _ranges(self) -> Iterator[tuple[tuple[float, int, int], list[LogSegment], SegmentRange]]:
         options = self._options
         before = 0
         for run in _runs(self._segments, lambda segment: not segment.blocked):
 
-            def fits(first: int, last: int, run: list[Segment] = run) -> bool:
+            def fits(first: int, last: int, run: list[LogSegment] = run) -> bool:
                 return self._fits(run[first : last + 1])
 
             for found in ranges(
@@ -561,7 +561,7 @@ class _Log:
                     yield (ratio, benefit, before + first), run, found
             before += len(run)
 
-    def _hiding(self, chosen: Sequence[Segment]) -> tuple[list[Segment], str]:
+    def _hiding(self, chosen: Sequence[LogSegment]) -> tuple[list[LogSegment], str]:
         """Return the segments without which dead rows of a range would stay, or why there are none.
 
         What was rewritten once and is as dead as before waits until all that matters is free.
@@ -575,7 +575,7 @@ class _Log:
         if not self._parameters.keyed or not dead:
             return [], ""
         strict = any(RECLAIMED in file.tags for file in dead)
-        added = list[Segment]()
+        added = list[LogSegment]()
         for segment in self._segments:
             if segment in chosen or not any(
                 _matters(other, file) for file in dead for other in segment.files
@@ -590,7 +590,7 @@ class _Log:
 
     # ---- Jobs
 
-    def _add_job(self, segments: Sequence[Segment], why: str, cost: int | None = None) -> None:
+    def _add_job(self, segments: Sequence[LogSegment], why: str, cost: int | None = None) -> None:
         options, files = self._options, [file for each in segments for file in each.files]
         live = sum(each.live_bytes for each in segments) if cost is None else cost
         wanted = segments_needed(live, options.usable_bytes)
@@ -617,10 +617,10 @@ class _Log:
 
 
 def _runs(
-    segments: Sequence[Segment], chosen: Callable[[Segment], bool]
-) -> Iterator[list[Segment]]:
+    segments: Sequence[LogSegment], chosen: Callable[[LogSegment], bool]
+) -> Iterator[list[LogSegment]]:
     """Yield the longest ranges of neighbours that are chosen."""
-    run = list[Segment]()
+    run = list[LogSegment]()
     for segment in segments:
         if chosen(segment):
             run.append(segment)
@@ -631,7 +631,7 @@ def _runs(
         yield run
 
 
-def _without_live_ends(run: list[Segment]) -> list[Segment]:
+def _without_live_ends(run: list[LogSegment]) -> list[LogSegment]:
     """Return a range without the segments at its ends that are all live; maybe none is left."""
     dead = [at for at, each in enumerate(run) if each.live_bytes < each.size_bytes]
     return run[dead[0] : dead[-1] + 1] if dead else []

@@ -23,6 +23,7 @@ from tests.support.wire_examples import example, hints_of, messages, plain, read
 NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max")
 NEW_FIELDS = {
     "CoordinatorStatus": {"backlogs", "triggers"},
+    "TakeRequest": {"actions"},
     "Heartbeat": {"ready", "start_problem", "edition"},
     "CompactorStatus": {"ready", "start_problem", "edition"},
     "Assignment": {
@@ -31,6 +32,7 @@ NEW_FIELDS = {
         *("table.settings.trigger_interval_s", "table.settings.trigger_spread_s"),
         *("table.settings.maintenance_priority", "table.settings.workload_points"),
         *(f"job.{name}" for name in NEW_OF_JOBS),
+        *("analyzed", "tablet_version", "inputs.measured_at_s", "inputs.measured_version"),
     },
     "QueuedJob": {f"job.{name}" for name in NEW_OF_JOBS},
     "AttemptReport": {"trace"},
