@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from common.metadata.changes import RetagFiles
+from common.metadata.changes import CommitAttempt, RetagFiles
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, DroppedRows, RefusalCode, RowCounts
@@ -57,6 +57,7 @@ def test_a_good_life_commits_and_reports_what_was_written() -> None:
     attempt, action = committing()
 
     commit = action.commit
+    assert isinstance(commit, CommitAttempt)
     assert (commit.tablet, commit.attempt) == (attempt.assignment.job.tablet, "attempt-1")
     assert (commit.outputs, commit.counts, commit.dropped) == (
         (OUTPUT,),

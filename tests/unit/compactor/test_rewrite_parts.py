@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,14 +39,19 @@ from compactor.rewrite.attempt_folder import (
 from compactor.rewrite.general_merge import (
     from_spark_rows,
     merge_sorted,
+    rewrite_in_memory,
     spark_schema,
     to_spark_rows,
 )
+from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.output_writer import open_output_writer
-from compactor.rewrite.plan.rewrite_plan import make_plan
+from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from compactor.rewrite.tally import Tally
+from compactor.rewrite.task_result import TaskResult
+from compactor.rewrite.verify import verify
 from compactor.service import table_storage
 from compactor.service.table_storage import TRUSTED_S, TableStorage
+from coordinator.plugins.planners.key_cuts import key_between
 from tests.support.predictable import ManualClock
 from tests.support.tables_on_disk import (
     KEYED,
@@ -283,3 +289,32 @@ class TestOwnFiles:
         asyncio.run(files.delete(table, paths))
         asyncio.run(files.delete(replace(table, location="nowhere://x"), paths))
         assert not (tmp_path / paths[0]).exists()
+
+
+@pytest.mark.parametrize("merge", [merge_small_job, rewrite_in_memory])
+def test_outputs_may_be_cut_at_the_beginning_of_a_key(
+    tmp_path: Path, merge: Callable[[RewritePlan], TaskResult]
+) -> None:
+    table, paths = keyed_table(tmp_path), []
+    for number in range(2):
+        paths.append(f"{number}.parquet")
+        rows = [row | {"k": row["k"] or 0} for row in random_rows(random.Random(number), 300)]
+        write_file(tmp_path, paths[-1], pa.Table.from_pylist(rows, schema=KEYED))
+    types = RowRules.of(table).key_types
+    keys = sorted(encode_keys(pq.read_table(tmp_path / paths[0]), table.key, types).to_pylist())
+    first, last = keys[0], keys[-1]
+    made = [key_between(first, last, share, types) for share in (0.25, 0.5, 0.75)]
+    cuts = tuple(sorted({cut for cut in made if cut is not None}))
+    assert cuts
+    assert any(cut not in keys for cut in cuts), "none of these is a whole key"
+    assignment = assignment_over(table, paths, now_s=NOW_S, cuts=cuts, outputs_max=len(cuts) + 1)
+    plan = make_plan(assignment)
+    result = merge(plan)
+    verify(plan, result, lambda: False)
+    ends = [b"", *cuts, b"\xff"]
+    assert len(result.files) > 1
+    for output in result.files:
+        rows = pq.read_table(tmp_path / output.path)
+        found = encode_keys(rows, table.key, types).to_pylist()
+        part = plan.output.paths.index(output.path)
+        assert ends[part] < found[0] <= found[-1] <= ends[part + 1]

@@ -83,6 +83,8 @@ def test_files_without_a_tag_are_level_0_and_those_that_overlap_their_level_too(
     assert {each.path for each in levels[0].files} == {"new", "odd", "unknown", "wide"}
     assert level_of(files[4]) == 8
     assert [each.path for each in levels[8].files] == ["deep"]
+    pair = levels_of([file("a", 0, 9, 1), file("b", 9, 20, 1)])
+    assert [each.path for each in pair[1].files] == ["a"], "they share the key 9"
     (job, *_) = planned(asked(*files, target_bytes=1000 * MIB)).jobs
     assert (sorted(job.files), job.action) == (["unknown", "wide"], JobAction.MOVE)
     assert job.output_tags == (("level", "0"),)
@@ -238,6 +240,19 @@ def test_nothing_is_written_where_a_job_under_way_writes() -> None:
     plan = planned(replace(given, candidates=free, running=(running,)))
     assert plan.jobs == ()
     assert "it and what it overlaps are in use" in plan.left["one00"]
+
+
+def test_a_job_under_way_may_write_anywhere_between_its_inputs() -> None:
+    ones = row_of("one", 12, 1, added_at_s=5.0)
+    ends = [file("low", 0, 5, 2), file("high", 110, 115, 2)]
+    given = asked(*ones, *ends)
+    running = RunningJob(kind=Kind.SYSTEM, files=tuple(ends))
+    busy = planned(replace(given, candidates=tuple(ones), running=(running,)))
+    assert busy.jobs == ()
+    alone = RunningJob(kind=Kind.SYSTEM, files=(ends[0],))
+    candidates = (*ones, ends[1])
+    found = planned(replace(given, candidates=candidates, running=(alone,)))
+    assert {level for _, level in jobs(found)} == {2}
 
 
 def test_the_last_level_may_hold_anything() -> None:

@@ -120,6 +120,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "setting target_bytes '32 parsecs' is not a size",
     ),
     ({"settings": {"ttl": "7d"}}, "setting ttl_s 604800 needs a time_column"),
+    (
+        {"settings": {"planner": "time-window"}},
+        "setting planner: planner 'time-window': goes by the table's time_column, and it has none",
+    ),
     ({"settings": {"ttl": "1d", "ttl_s": "2d"}}, "setting ttl_s is given twice"),
     ({"settings": {"bloom_columns": "id,idd"}}, "bloom_columns names 'idd', which table 'events'"),
     ({"settings": {"bloom_columns": 7}}, "bloom_columns 7 is no list of names, expected name,name"),
