@@ -352,6 +352,14 @@ def cost_of(chunks: Iterable[TimeChunk]) -> int:
     return sum({each.id: each.size for chunk in chunks for each in chunk.segments}.values())
 
 
+def _add_sizes(sizes: dict[str, int], chunks: Iterable[TimeChunk]) -> int:
+    """Note the sizes of segments of some chunks; return by how much their sum has grown."""
+    fresh = {each.id: each.size for chunk in chunks for each in chunk.segments}
+    added = sum(size for name, size in fresh.items() if name not in sizes)
+    sizes.update(fresh)
+    return added
+
+
 def candidates_of(chunks: Iterable[TimeChunk]) -> list[Chunks]:
     """Return runs of chunks that share segments and of which one is to be compacted."""
     found: list[list[TimeChunk]] = []
@@ -374,13 +382,16 @@ def join_small(candidates: Iterable[Chunks], small_cost: int) -> list[Chunks]:
         candidates: In order.
         small_cost: Most bytes of a small one. What was joined may be small no more.
     """
-    found: list[Chunks] = []
+    found: list[list[TimeChunk]] = []
+    sizes: dict[str, int] = {}
+    cost = 0
     for run in candidates:
-        if found and max(cost_of(run), cost_of(found[-1])) <= small_cost:
-            found[-1] += run
-        else:
-            found.append(run)
-    return found
+        if not found or max(cost_of(run), cost) > small_cost:
+            found.append([])
+            sizes, cost = {}, 0
+        found[-1] += run
+        cost += _add_sizes(sizes, run)
+    return [tuple(run) for run in found]
 
 
 def split_large(
@@ -398,14 +409,16 @@ def split_large(
     """
     found: list[Chunks] = []
     for run in candidates:
-        part: Chunks = ()
+        part, sizes, cost = list[TimeChunk](), dict[str, int](), 0
         for chunk in run:
+            added = sum(each.size for each in chunk.segments if each.id not in sizes)
             full = chunks_max is not None and len(part) >= chunks_max
-            if part and (full or cost_of((*part, chunk)) > max_cost):
-                found.append(part)
-                part = ()
-            part += (chunk,)
-        found.append(part)
+            if part and (full or cost + added > max_cost):
+                found.append(tuple(part))
+                part, sizes, cost = [], {}, 0
+            part.append(chunk)
+            cost += _add_sizes(sizes, [chunk])
+        found.append(tuple(part))
     return found
 
 
