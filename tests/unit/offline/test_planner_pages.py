@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.bench_segments import GB, simulate
 from coordinator.plugins.planners.bin_pack import BinPackOptions
 from coordinator.plugins.planners.budgeted import BudgetedOptions
 from coordinator.plugins.planners.log_segment import LogSegmentOptions
@@ -45,3 +46,12 @@ def test_a_page_lists_every_option(planner: str) -> None:
     page = (PAGES / f"{planner}.md").read_text("utf-8")
     listed = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert listed == [each.name for each in fields(OPTIONS[planner])]
+
+
+def test_smaller_segments_free_space_sooner_and_are_more_files() -> None:
+    small_files, small_first, _, _ = simulate(GB, 182)
+    large_files, large_first, _, _ = simulate(8 * GB, 182)
+    assert (small_files, large_files) == (120, 15)
+    assert small_first is not None
+    assert large_first is not None
+    assert small_first < large_first
