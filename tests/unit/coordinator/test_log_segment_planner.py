@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bench_segments import simulate
 from common.errors import ConfigError
 from common.model.file import DataFile
 from common.model.job import Kind, Plan
@@ -112,15 +111,6 @@ def test_a_period_begins_once_in_each_period_and_differs_by_tablet(end: bytes) -
     assert period_start_s(began, DAY_S, tablet) == began
     assert period_start_s(began - 1, DAY_S, tablet) == pytest.approx(began - DAY_S)
     assert began != period_start_s(NOW_S, DAY_S, TabletId("t2", end))
-
-
-def test_smaller_segments_free_space_sooner_and_are_more_files() -> None:
-    small_files, small_first, _, _ = simulate(1 * GIB, 182)
-    large_files, large_first, _, _ = simulate(8 * GIB, 182)
-    assert (small_files, large_files) == (120, 15)
-    assert small_first is not None
-    assert large_first is not None
-    assert small_first < large_first
 
 
 # -------------------------------------------------------------------------------------- The planner

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.bench_segments import GB, simulate
 from coordinator.plugins.planners.bin_pack import BinPackOptions
 from coordinator.plugins.planners.budgeted import BudgetedOptions
 from coordinator.plugins.planners.leveled import LeveledOptions
@@ -62,3 +63,12 @@ def test_the_picture_of_chunks_shows_the_example() -> None:
     assert chunk_picture.PICTURE.read_text("utf-8") == chunk_picture.picture(), (
         "write it anew: python -m scripts.chunk_picture"
     )
+
+
+def test_smaller_segments_free_space_sooner_and_are_more_files() -> None:
+    small_files, small_first, _, _ = simulate(GB, 182)
+    large_files, large_first, _, _ = simulate(8 * GB, 182)
+    assert (small_files, large_files) == (120, 15)
+    assert small_first is not None
+    assert large_first is not None
+    assert small_first < large_first
