@@ -63,7 +63,7 @@ def test_what_could_be_done_is_what_is_done(service: Service) -> None:
         table.append(keyed_rows(range(300), version))
     for _ in range(3):
         assert client.scan(table.name).num_rows == 300
-    client.report_reads(table.name, {"last": 30})
+    client.report_reads(table.name, {"last": 3000})
 
     def row(kind: str) -> MaintenanceOperation:
         rows = client.maintenance(table.name).operations
