@@ -51,6 +51,8 @@ OPTIONS: Mapping[str, Mapping[str, object]] = {
     "time-chunk": {"granularity": "1h", "skip_offset": "1h"},
 }
 """Of planners whose defaults are made for more time than passes here."""
+GO_BY_LIVE_BYTES = {"log-segment"}
+"""Planners for which live bytes are counted before each plan."""
 
 
 # ------------------------------------------------------------------------------------------- Tables
@@ -222,6 +224,20 @@ class SimulatedTablet:
             kept[at] = any(_may_hold(file, key, version) for file in outside)
         return rows.where(kept)
 
+    def count_live(self) -> None:
+        """Write the live bytes of each file, as `neve analyze` does."""
+        owners = np.repeat(np.arange(len(self.rows)), [len(rows) for rows in self.rows.values()])
+        every = zip(*map(_columns, self.rows.values()), strict=True)
+        rows = Rows(*(np.concatenate(column) for column in every))
+        live = rows.times > self._expiry()
+        if self.workload.keyed:
+            order = np.lexsort((-rows.versions, rows.keys))
+            keys = rows.keys[order]
+            live[order[1:][keys[1:] == keys[:-1]]] = False
+        counts = np.bincount(owners[live], minlength=len(self.rows))
+        for path, count in zip(self.rows, counts.tolist(), strict=True):
+            self.files[path] = replace(self.files[path], live_bytes=count * ROW_BYTES)
+
     def _parts(self, rows: Rows, job: Job) -> Iterator[Rows]:
         if self.workload.keyed:
             cuts = np.array([decode_value(cut, KeyType.INT) for cut in job.cuts], np.int64)
@@ -308,6 +324,8 @@ def _rest(planner: Planner, name: str, tablet: SimulatedTablet, figures: Figures
     """Plan and commit until nothing is wanted."""
     begun = figures.jobs
     while True:
+        if name in GO_BY_LIVE_BYTES and tablet.rows:
+            tablet.count_live()
         asked = PlanParameters(
             tablet=TABLET,
             table_name="events",

@@ -17,12 +17,12 @@ from math import ceil
 
 from common.model.file import DataFile
 from common.model.table import TableSettings
-from common.spi.options import option, option_names, read_options, settings_of
+from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.tracker import BacklogTracker, PartialOutput, WorkUnderWay
+from coordinator.plugins.planners.leveled import level_of
 from coordinator.plugins.planners.tiers import check_tier_options
 from coordinator.plugins.trackers.size_tiered import SizeTieredBacklogOptions, tier_tracker
 
-LEVEL_TAG = "level"
 SHARE_OF_HIGHEST = 1.111
 """All levels of a full tree, of which each is a tenth of the next, by its highest."""
 
@@ -31,14 +31,8 @@ SHARE_OF_HIGHEST = 1.111
 class LeveledBacklogOptions(SizeTieredBacklogOptions):
     """Numbers that the tracker goes by; those of tiers are for level 0."""
 
-    max_file_bytes: int = option(160 * 1024**2, at_least=1)
+    max_file_bytes: int = of_table("target_bytes", at_least=1)
     fan_out: int = option(10, at_least=2)
-
-
-def level_of(file: DataFile) -> int:
-    """Return the level of a file by its tag; without one that is a number it is 0."""
-    written = dict(file.tags).get(LEVEL_TAG, "0")
-    return int(written) if written.isdecimal() else 0
 
 
 def leveled_backlog_bytes(

@@ -16,6 +16,7 @@ from common.model.table import TableSettings
 from common.spi.options import option, option_names, read_options, settings_of
 from common.spi.tracker import BacklogTracker, PartialOutput, WorkUnderWay
 from coordinator.plugins.planners.tiers import check_tier_options
+from coordinator.plugins.planners.time_window import TimeWindowOptions, window_start
 from coordinator.plugins.trackers.size_tiered import SizeTieredBacklogOptions, tier_tracker
 
 DAY_S = 86_400.0
@@ -23,11 +24,6 @@ WINDOWS_MAX = 100_000
 """Walked by date-tiered compaction; what is older than that is in no window."""
 
 # -------------------------------------------------------------------------------- Sums over windows
-
-
-def window_start_s(at_s: float, window_s: float) -> float:
-    """Return the start of the window that a time lies in; before the epoch, too."""
-    return floor(at_s / window_s) * window_s
 
 
 class _Windows:
@@ -105,21 +101,31 @@ class _Windows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindowBacklogOptions(SizeTieredBacklogOptions):
-    """Numbers that the tracker goes by; those of tiers hold in each window."""
+    """Numbers that the tracker goes by: the planner's windows, and tiers in each of them."""
 
-    window_s: float = option(DAY_S, above=0)
+    window_unit: str = option("days", one_of=("minutes", "hours", "days"))
+    window_size: int = option(1, at_least=1, at_most=1000)
+    window_s: float | None = option(None, at_least=1)
+
+    @property
+    def length_s(self) -> float:
+        """Length of a window."""
+        own = TimeWindowOptions(
+            window_unit=self.window_unit, window_size=self.window_size, window_s=self.window_s
+        )
+        return own.length_s
 
 
 class TimeWindowTracker:
     """Backlog of one tablet in windows of one length; a file is where its latest row is."""
 
     def __init__(self, options: TimeWindowBacklogOptions) -> None:
-        self._window_s = options.window_s
+        self._window_s = options.length_s
         self._windows = _Windows(options)
 
     def add(self, file: DataFile) -> None:
         """Note a file."""
-        self._windows.add(file, window_start_s(file.time_max_s or 0.0, self._window_s))
+        self._windows.add(file, window_start(file.time_max_s or 0.0, self._window_s))
 
     def remove(self, path: str) -> None:
         """Forget a file."""
@@ -128,7 +134,7 @@ class TimeWindowTracker:
     def backlog_bytes(self, work: WorkUnderWay) -> float:
         """Return the bytes still to be rewritten."""
         return self._windows.backlog_bytes(
-            work, lambda output: window_start_s(output.time_max_s, self._window_s)
+            work, lambda output: window_start(output.time_max_s, self._window_s)
         )
 
 

@@ -17,13 +17,10 @@ from common.model.table import TableSettings
 from common.plugins import TRACKERS, load_tracker
 from common.spi.tracker import BacklogTracker, PartialOutput, WorkUnderWay
 from coordinator.plugins.planners.ratio import RatioPlanner
+from coordinator.plugins.planners.time_window import window_start
 from coordinator.plugins.trackers.leveled import leveled_backlog_bytes
 from coordinator.plugins.trackers.size_tiered import TierSums
-from coordinator.plugins.trackers.windows import (
-    date_windows,
-    in_date_windows,
-    window_start_s,
-)
+from coordinator.plugins.trackers.windows import date_windows, in_date_windows
 from neve.offline_backlog import backlog_offline
 from tests.support.plan_loop import live
 from tests.support.planning import parameters
@@ -179,7 +176,15 @@ def test_files_count_on_the_level_of_their_tag_and_move_with_the_work() -> None:
 
 @pytest.mark.parametrize("case", CASES["twcs"]["lower_bounds"], ids=str)
 def test_a_window_begins_where_scylla_has_it(case: dict[str, Any]) -> None:
-    assert window_start_s(case["ts_us"] / 1e6, case["window_s"]) == case["bound_us"] / 1e6
+    assert window_start(case["ts_us"] / 1e6, case["window_s"]) == case["bound_us"] / 1e6
+
+
+def test_the_planner_s_options_make_the_tracker_s_windows() -> None:
+    files = [file(f"f{hour}", 1000, time_max_s=hour * 3600.0) for hour in range(4)]
+    work = WorkUnderWay()
+    assert tracker("time-window", files, mode="seed").backlog_bytes(work) == 4000.0
+    hours = tracker("time-window", files, mode="seed", window_unit="hours", window_size="2")
+    assert hours.backlog_bytes(work) == 2 * 1000.0
 
 
 def test_each_window_is_a_tablet_of_its_own() -> None:
@@ -299,7 +304,7 @@ def test_the_progress_of_running_jobs_counts() -> None:
         ({"partial": [{"time_max": 1}]}, None, None, r"partial\[0\].bytes is missing"),
         ({"partial": [{"bytes": 1, "levle": 2}]}, None, None, "did you mean 'level'"),
         ({"table": {"now": "noon"}}, None, None, "now is 'noon', expected a number"),
-        ({"table": {"window": 0}}, "time-window", None, "option window_s is 0, expected above 0"),
+        ({"table": {"window": 0}}, "time-window", None, "window_s is 0, expected at least 1"),
         ({"table": {"windwo_s": 1}}, "time-window", None, "did you mean 'window_s'"),
     ],
 )  # fmt: skip
