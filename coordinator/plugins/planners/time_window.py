@@ -15,7 +15,7 @@ expires together lies together. Four things differ:
 * Many files that expire are dropped by one job. On a table with a key, where an expired row hides
   older ones, files are dropped together with all that may hold such rows.
 
-Fixed point: a merge has at least two inputs and one output. A file that a job has kept though its
+Fixed point: a merge has at least two inputs and one output. A file that a drop has kept though its
 rows have expired is not dropped again before `tombstone_compaction_interval_s`. A tablet of n files
 rests after at most n - 1 merges, n drops and, if they are asked for, n rewrites for tombstones. A
 request ends in one file per window.
@@ -56,6 +56,8 @@ _UNITS_S = {"minutes": 60.0, "hours": 3600.0, "days": 86_400.0}
 WINDOW_MAX_S = 1000 * 86_400.0
 WINDOW_TAG = "window"
 """Tag of the file that a window was merged to; its value is the start of the window in seconds."""
+KEPT = ("expired", "kept")
+"""Tag of what comes out of a drop that ended as a rewrite."""
 
 
 # ------------------------------------------------------------------------------------------ Options
@@ -326,9 +328,9 @@ def _expires_at_s(file: DataFile, work: _Work) -> float | None:
     if parameters.keyed:
         # Expired rows hide older ones, and are kept as long as tombstones.
         at_s += work.options.tombstone_retention_s * (1 + RETENTION_SLACK)
-    if file.job is not None and file.added_at_s >= at_s:
-        # Some job has read it since and kept rows, for a reason that metadata does not tell.
-        return file.added_at_s + work.options.tombstone_compaction_interval_s
+    if KEPT in file.tags:
+        # A drop has kept rows, for a reason that metadata does not tell.
+        return max(at_s, file.added_at_s + work.options.tombstone_compaction_interval_s)
     return at_s
 
 
@@ -355,7 +357,7 @@ def _drop_expired(work: _Work) -> set[str]:
     taken: set[str] = set()
     for files in _sets_to_drop(expired, work):
         work.draft.files_counted = len(work.parameters.files)
-        work.draft.add_job(files, _drop_reason(files, work), action=JobAction.DROP)
+        work.draft.add_job(files, _drop_reason(files, work), tags=(KEPT,), action=JobAction.DROP)
         taken.update(file.path for file in files)
     return taken
 

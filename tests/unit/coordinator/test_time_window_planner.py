@@ -14,7 +14,7 @@ from common.model.file import DataFile
 from common.model.group import Group
 from common.model.job import JobAction, Kind, Plan
 from common.spi.planner import PlanParameters, RequestFacts, RunningJob, check_table
-from coordinator.plugins.planners.time_window import TimeWindowPlanner, window_start
+from coordinator.plugins.planners.time_window import KEPT, TimeWindowPlanner, window_start
 from tests.support.planning import parameters
 
 MIB, HOUR_S, DAY_S = 1024**2, 3600.0, 86_400.0
@@ -202,13 +202,17 @@ def test_the_planner_is_asked_again_when_files_expire_a_few_minutes_of_them_at_o
     assert planned(replace(given, options={"expired_check": "50s"})).due_at_s == DAY_S + 150
 
 
-def test_a_file_that_a_job_has_kept_is_not_dropped_again_at_once() -> None:
-    kept = timed("a", 100.0, added_at_s=NOW_S - 10, job="j")
+def test_a_file_that_a_drop_has_kept_is_not_dropped_again_at_once() -> None:
+    kept = timed("a", 100.0, added_at_s=NOW_S - 10, job="j", tags=(KEPT,))
     plan = planned(asked(kept, ttl_s=DAY_S))
-    assert (plan.jobs, plan.due_at_s) == ((), NOW_S + DAY_S)
-    assert sets(planned(asked(kept, ttl_s=DAY_S, now_s=NOW_S + DAY_S))) == [["a"]]
-    written = replace(kept, job=None)
-    assert sets(planned(asked(written, ttl_s=DAY_S))) == [["a"]]
+    assert (plan.jobs, plan.due_at_s) == ((), NOW_S - 10 + DAY_S)
+    (job,) = planned(asked(kept, ttl_s=DAY_S, now_s=NOW_S + DAY_S)).jobs
+    assert (job.files, job.action, job.output_tags) == (("a",), JobAction.DROP, (KEPT,))
+
+
+def test_what_was_merged_before_the_table_had_a_ttl_is_dropped_at_once() -> None:
+    merged = timed("a", 100.0, added_at_s=NOW_S - 10, job="j")
+    assert sets(planned(asked(merged, ttl_s=DAY_S))) == [["a"]]
 
 
 def keyed(name: str, version: int, *, old: bool, **given: Any) -> DataFile:
