@@ -302,7 +302,7 @@ def test_the_progress_of_running_jobs_counts() -> None:
         ({"compacted": {"b": 1}}, None, None, "compacted names 'b', expected the path of a file"),
         ({"compacted": {"a": -1}}, None, None, "compacted.a"),
         ({"partial": [{"time_max": 1}]}, None, None, r"partial\[0\].bytes is missing"),
-        ({"partial": [{"bytes": 1, "levle": 2}]}, None, None, "did you mean 'level'"),
+        ({"partial": [{"bytes": 1, "levels": 2}]}, None, None, "did you mean 'level'"),
         ({"table": {"now": "noon"}}, None, None, "now is 'noon', expected a number"),
         ({"table": {"window": 0}}, "time-window", None, "window_s is 0, expected at least 1"),
         ({"table": {"windwo_s": 1}}, "time-window", None, "did you mean 'window_s'"),
