@@ -323,7 +323,9 @@ def plan_tablet(
     configured = _Policies(services, planners, dispatcher, fallback)
     if is_cutting(tablet.operation):
         return cut_plan(tablet, table, _service(table, Kind.SYSTEM, None, configured))
-    left = _left_by_gate(tablet, table) | _left_by_hold(tablet)
+    left = _left_by_hold(tablet)
+    if is_gated(table.settings):
+        left = _left_by_gate(tablet, table) | left
     jobs: list[Job] = []
     due_s: float | None = None
     problems: list[PluginError] = []
@@ -334,7 +336,7 @@ def plan_tablet(
         try:
             context = (configured, facts, now_s)
             wanted, reasons, again_s = _plan_kind(tablet, table, kind, candidates, context)
-            due_s = earliest_s(due_s, again_s)
+            due_s = again_s if due_s is None else earliest_s(due_s, again_s)
         except PluginError as problem:
             problems.append(problem)
             wanted, reasons = (), {file.path: str(problem) for file in candidates}
@@ -345,11 +347,12 @@ def plan_tablet(
     planned = {path for job in jobs for path in job.inputs}
     left = {path: why for path, why in left.items() if path not in planned}
     plan = TabletPlan(jobs=tuple(jobs), left=left, holds=holds_of(tablet), due_at_s=due_s)
-    return _answering(plan, open_trigger_s(table, tablet.record))
+    return _answering(plan, tablet, table) if table.triggered_at_s else plan
 
 
-def _answering(plan: TabletPlan, triggered_at_s: float) -> TabletPlan:
+def _answering(plan: TabletPlan, tablet: Tablet, table: Table) -> TabletPlan:
     """Return a plan that says which trigger it answers; 0: none is open."""
+    triggered_at_s = open_trigger_s(table, tablet.record)
     return replace(plan, triggered_at_s=triggered_at_s) if triggered_at_s else plan
 
 
@@ -397,9 +400,7 @@ def _why_idle(tablet: Tablet, table: Table) -> str | None:
 
 
 def _left_by_gate(tablet: Tablet, table: Table) -> dict[str, str]:
-    """Return why files are no candidates of system jobs, as far as no trigger has asked."""
-    if not is_gated(table.settings):
-        return {}
+    """Return why files of a gated table are no candidates, as far as no trigger has asked."""
     triggered_s, why = open_trigger_s(table, tablet.record), gate_sentence(table.settings)
     return {path: why for path, file in tablet.files.items() if not is_included(file, triggered_s)}
 
@@ -508,7 +509,9 @@ def _plan_kind(
 
 
 def _key_types(table: Table) -> tuple[KeyType, ...]:
-    named = {column.name: column.type for column in table.schema} if table.key else {}
+    if not table.key:
+        return ()
+    named = {column.name: column.type for column in table.schema}
     return _families(tuple(named[name] for name in table.key if name in named))
 
 
