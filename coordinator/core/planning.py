@@ -323,9 +323,7 @@ def plan_tablet(
     configured = _Policies(services, planners, dispatcher, fallback)
     if is_cutting(tablet.operation):
         return cut_plan(tablet, table, _service(table, Kind.SYSTEM, None, configured))
-    left = _left_by_hold(tablet)
-    if is_gated(table.settings):
-        left = _left_by_gate(tablet, table) | left
+    left = _left_alone(tablet, table)
     jobs: list[Job] = []
     due_s: float | None = None
     problems: list[PluginError] = []
@@ -405,11 +403,11 @@ def _left_by_gate(tablet: Tablet, table: Table) -> dict[str, str]:
     return {path: why for path, file in tablet.files.items() if not is_included(file, triggered_s)}
 
 
-def _left_by_hold(tablet: Tablet) -> dict[str, str]:
-    """Return why files are no candidates, as far as somebody holds them."""
-    left: dict[str, str] = {}
+def _left_alone(tablet: Tablet, table: Table) -> dict[str, str]:
+    """Return why files are no candidates, as far as somebody holds them, or no trigger has asked."""
+    left = _left_by_gate(tablet, table) if is_gated(table.settings) else {}
     if tablet.waiting:
-        left = dict.fromkeys(tablet.files, waiting_sentence(min(tablet.waiting)))
+        left.update(dict.fromkeys(tablet.files, waiting_sentence(min(tablet.waiting))))
     if tablet.selection is not None:
         left.update(dict.fromkeys(tablet.selection.files, f"held by {tablet.selection.request}"))
     for attempt, entry in sorted(tablet.running.items()):
