@@ -404,7 +404,7 @@ def _left_by_gate(tablet: Tablet, table: Table) -> dict[str, str]:
 
 
 def _left_alone(tablet: Tablet, table: Table) -> dict[str, str]:
-    """Return why files are no candidates, as far as somebody holds them, or no trigger has asked."""
+    """Return why files are no candidates: somebody holds them, or no trigger has asked."""
     left = _left_by_gate(tablet, table) if is_gated(table.settings) else {}
     if tablet.waiting:
         left.update(dict.fromkeys(tablet.files, waiting_sentence(min(tablet.waiting))))
