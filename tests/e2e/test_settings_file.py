@@ -279,7 +279,9 @@ def test_a_group_that_nobody_serves_is_said_wherever_somebody_asks(
     assert owed.size_bytes == sum(each.size_bytes for each in service.client.files("nightly"))
     assert "nightly" in shell.run("backlog").stdout
     series = f'neve_backlog_bytes{{table="nightly"}} {float(owed.size_bytes)}'
-    assert series in httpx.get(f"{service.stack.url}/metrics").text
+    token = {"Authorization": f"Bearer {service.stack.token}"}
+    told = httpx.get(f"{service.stack.gateway_url}/metrics", headers=token).text
+    assert series in told
     shell.run("table", "drop", "nightly", "--yes")
     service.wait("no backlog", lambda: not service.client.backlog())
 
