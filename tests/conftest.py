@@ -47,7 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 # How fast examples are drawn depends on the machine, and says nothing of the code.
-settings.register_profile("shared-machine", suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "shared-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("shared-machine")
 
 
