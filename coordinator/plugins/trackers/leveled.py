@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from math import ceil
 
 from common.model.file import DataFile
-from common.model.table import TableSettings
-from common.spi.options import of_table, option, option_names, read_options, settings_of
-from common.spi.tracker import BacklogTracker, PartialOutput, WorkUnderWay
+from common.spi.options import of_table, option
+from common.spi.tracker import PartialOutput, WorkUnderWay
 from coordinator.plugins.planners.leveled import level_of
-from coordinator.plugins.planners.tiers import check_tier_options
-from coordinator.plugins.trackers.size_tiered import SizeTieredBacklogOptions, tier_tracker
+from coordinator.plugins.trackers.size_tiered import (
+    SizeTieredBacklogOptions,
+    TierTrackers,
+    tier_tracker,
+)
 
 SHARE_OF_HIGHEST = 1.111
 """All levels of a full tree, of which each is a tenth of the next, by its highest."""
@@ -107,19 +109,9 @@ class LeveledTracker:
         )
 
 
-class LeveledTrackers:
+class LeveledTrackers(TierTrackers[LeveledBacklogOptions]):
     """Makes trackers for leveled compaction; see the module."""
 
-    option_names = option_names(LeveledBacklogOptions)
-    setting_names = settings_of(LeveledBacklogOptions)
-
-    def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
-        """Return the tracker of a tablet without files.
-
-        Raises:
-            ConfigError: An option is unknown or refused.
-        """
-        name = "tracker leveled"
-        found = read_options(LeveledBacklogOptions, name, options, settings)
-        check_tier_options(name, found)
-        return LeveledTracker(found)
+    def __init__(self) -> None:
+        """Make trackers by the options."""
+        super().__init__("leveled", LeveledBacklogOptions, LeveledTracker)

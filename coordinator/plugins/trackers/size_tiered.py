@@ -19,9 +19,10 @@ Sums are kept relative to about T, since the difference of two large numbers is 
 digits, and are summed anew after many changes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import e, fsum, inf, log1p, log2
+from typing import Generic, TypeVar
 
 from common.model.file import DataFile
 from common.model.table import TableSettings
@@ -46,6 +47,9 @@ class SizeTieredBacklogOptions(TierOptions):
     """Files that are merged into one of the next tier."""
     file_tax_bytes: int = option(0, at_least=0)
     """Added to each file that counts, in mode `interesting`: many tiny files are work, too."""
+
+
+OptionsType = TypeVar("OptionsType", bound=SizeTieredBacklogOptions)
 
 
 # --------------------------------------------------------------------------------- The seed's sums
@@ -229,11 +233,22 @@ def tier_tracker(options: SizeTieredBacklogOptions) -> BacklogTracker:
     return SeedTracker(options) if options.mode == SEED else InterestingTracker(options)
 
 
-class SizeTieredTrackers:
-    """Makes trackers for size-tiered compaction; see the module."""
+class TierTrackers(Generic[OptionsType]):
+    """Makes trackers that have tiers in them: of a tablet, a level, a window."""
 
-    option_names = option_names(SizeTieredBacklogOptions)
-    setting_names = settings_of(SizeTieredBacklogOptions)
+    def __init__(
+        self, name: str, kind: type[OptionsType], make: Callable[[OptionsType], BacklogTracker]
+    ) -> None:
+        """Make trackers of one name.
+
+        Args:
+            name: For messages.
+            kind: The dataclass of their options.
+            make: Returns the tracker of a tablet without files.
+        """
+        self.option_names = option_names(kind)
+        self.setting_names = settings_of(kind)
+        self._name, self._kind, self._make = f"tracker {name}", kind, make
 
     def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
         """Return the tracker of a tablet without files.
@@ -241,7 +256,14 @@ class SizeTieredTrackers:
         Raises:
             ConfigError: An option is unknown or refused.
         """
-        name = "tracker size-tiered"
-        found = read_options(SizeTieredBacklogOptions, name, options, settings)
-        check_tier_options(name, found)
-        return tier_tracker(found)
+        found = read_options(self._kind, self._name, options, settings)
+        check_tier_options(self._name, found)
+        return self._make(found)
+
+
+class SizeTieredTrackers(TierTrackers[SizeTieredBacklogOptions]):
+    """Makes trackers for size-tiered compaction; see the module."""
+
+    def __init__(self) -> None:
+        """Make trackers of the mode that the options name."""
+        super().__init__("size-tiered", SizeTieredBacklogOptions, tier_tracker)

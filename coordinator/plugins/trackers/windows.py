@@ -6,18 +6,20 @@ they are one of the next. Since those move with the newest file, its windows are
 files came or went. Névé has no planner of that name; the tracker is for whoever brings one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import floor, fsum, inf
 
 from common.model.file import DataFile
-from common.model.table import TableSettings
-from common.spi.options import option, option_names, read_options, settings_of
+from common.spi.options import option
 from common.spi.tracker import BacklogTracker, PartialOutput, WorkUnderWay
-from coordinator.plugins.planners.tiers import check_tier_options
 from coordinator.plugins.planners.time_window import TimeWindowOptions, window_start
-from coordinator.plugins.trackers.size_tiered import SizeTieredBacklogOptions, tier_tracker
+from coordinator.plugins.trackers.size_tiered import (
+    SizeTieredBacklogOptions,
+    TierTrackers,
+    tier_tracker,
+)
 
 DAY_S = 86_400.0
 WINDOWS_MAX = 100_000
@@ -138,22 +140,12 @@ class TimeWindowTracker:
         )
 
 
-class TimeWindowTrackers:
+class TimeWindowTrackers(TierTrackers[TimeWindowBacklogOptions]):
     """Makes trackers for time-window compaction; see the module."""
 
-    option_names = option_names(TimeWindowBacklogOptions)
-    setting_names = settings_of(TimeWindowBacklogOptions)
-
-    def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
-        """Return the tracker of a tablet without files.
-
-        Raises:
-            ConfigError: An option is unknown or refused.
-        """
-        name = "tracker time-window"
-        found = read_options(TimeWindowBacklogOptions, name, options, settings)
-        check_tier_options(name, found)
-        return TimeWindowTracker(found)
+    def __init__(self) -> None:
+        """Make trackers by the options."""
+        super().__init__("time-window", TimeWindowBacklogOptions, TimeWindowTracker)
 
 
 # ----------------------------------------------------------------------- Windows that grow with age
@@ -280,19 +272,9 @@ class DateTieredTracker:
         return None if window is None else window.start
 
 
-class DateTieredTrackers:
+class DateTieredTrackers(TierTrackers[DateTieredBacklogOptions]):
     """Makes trackers for date-tiered compaction; see the module."""
 
-    option_names = option_names(DateTieredBacklogOptions)
-    setting_names = settings_of(DateTieredBacklogOptions)
-
-    def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
-        """Return the tracker of a tablet without files.
-
-        Raises:
-            ConfigError: An option is unknown or refused.
-        """
-        name = "tracker date-tiered"
-        found = read_options(DateTieredBacklogOptions, name, options, settings)
-        check_tier_options(name, found)
-        return DateTieredTracker(found)
+    def __init__(self) -> None:
+        """Make trackers by the options."""
+        super().__init__("date-tiered", DateTieredBacklogOptions, DateTieredTracker)
