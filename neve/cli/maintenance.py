@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from common.units import format_bytes, format_duration
 from neve.api import work as api
 from neve.cli.render import RIGHT, grid, lines, shortened
-from neve.cli.session import Name, Session, verb
+from neve.cli.session import Name, OptionalTablet, Session, verb
 from neve.cli.tablet_keys import KnownTables, TabletKeys
 
 
@@ -31,12 +31,7 @@ def trigger(session: Session, name: Name) -> None:
 def ops(
     session: Session,
     name: Name,
-    tablet: Annotated[
-        str | None,
-        typer.Argument(
-            help="Id of the tablet, as `neve table tablets` shows it.", metavar="[TABLET]"
-        ),
-    ] = None,
+    tablet: OptionalTablet = None,
     *,
     every: Annotated[
         bool, typer.Option("--all", help="Show kinds with nothing to do as well.")

@@ -38,6 +38,14 @@ from neve.client.errors import (
 Name = Annotated[
     str, typer.Argument(help="Name of the table.", metavar="TABLE", show_default=False)
 ]
+OptionalTablet = Annotated[
+    str | None,
+    typer.Argument(
+        help="Id of the tablet, as `neve table tablets` shows it.",
+        metavar="[TABLET]",
+        show_default=False,
+    ),
+]
 Columns = Annotated[str | None, typer.Option(help="Column names, separated by commas.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="A setting, `name=value`; may be repeated.")

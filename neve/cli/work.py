@@ -30,6 +30,7 @@ from neve.cli.render import (
 )
 from neve.cli.session import (
     Name,
+    OptionalTablet,
     Session,
     name_values,
     verb,
@@ -489,12 +490,7 @@ def queue(
 def explain(
     session: Session,
     name: Name,
-    tablet: Annotated[
-        str | None,
-        typer.Argument(
-            help="Id of the tablet, as `neve table tablets` shows it.", metavar="[TABLET]"
-        ),
-    ] = None,
+    tablet: OptionalTablet = None,
     *,
     history: Annotated[
         bool, typer.Option("--history", help="Show what has happened to the tablet so far.")
@@ -614,12 +610,7 @@ def history(session: Session, name: Name, count: Count = 20) -> None:
 def analyze(
     session: Session,
     name: Name,
-    tablet: Annotated[
-        str | None,
-        typer.Argument(
-            help="Id of the tablet, as `neve table tablets` shows it.", metavar="[TABLET]"
-        ),
-    ] = None,
+    tablet: OptionalTablet = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until everything is counted.")] = False,
     timeout: Annotated[
         str, typer.Option("--timeout", help="Longest wait, such as 30s or 10m.")
@@ -637,12 +628,7 @@ def analyze(
 def lift_quarantine(
     session: Session,
     name: Name,
-    tablet: Annotated[
-        str | None,
-        typer.Argument(
-            help="Id of the tablet, as `neve table tablets` shows it.", metavar="[TABLET]"
-        ),
-    ] = None,
+    tablet: OptionalTablet = None,
 ) -> None:
     """Plan tablets again that are in quarantine after failures; `neve explain` names them."""
     session.client.lift_quarantine(name, tablet)
