@@ -98,6 +98,8 @@ def answer_nothing(cluster: ClusterState, take: str) -> list[Action]:
 
 def _hand_out_group(cluster: ClusterState, group: str, now_s: float) -> list[Action]:
     actions: list[Action] = []
+    if cluster.capacity.full(group):
+        return actions
     free = [
         take
         for take in cluster.takes.waiting(group)

@@ -59,6 +59,7 @@ def measured(
                 WorkUnderWay(read_bytes=_sizes(tablet, entry.inputs), now_s=now_s)
             )
             for attempt, entry in tablet.running.items()
+            if entry.inputs
         }
         falls = {attempt: max(0, round(whole - rest)) for attempt, rest in left.items()}
         return TabletBacklog(strategy=name, size_bytes=max(0, round(whole)), falls=falls)
@@ -71,6 +72,7 @@ def _planned(tablet: Tablet, jobs: Iterable[Job], problem: str = "") -> TabletBa
     falls = {
         attempt: sum(_sizes(tablet, entry.inputs).values())
         for attempt, entry in tablet.running.items()
+        if entry.inputs
     }
     wanted = sum(job.input_bytes for job in jobs if not job.depends_on)
     return TabletBacklog(

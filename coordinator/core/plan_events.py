@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from common.metadata.changes import WriteAnalysis
-from common.model.job import Job, Kind, analysis_job
+from common.model.job import Job, JobAction, Kind, analysis_job
 from common.model.outcome import AttemptEnd
 from common.model.table import TableState
 from common.model.tablet import Analysis, TabletId
@@ -15,7 +15,7 @@ from coordinator.core import events as on
 from coordinator.core.actions import Action
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.deferral import place_of_table
-from coordinator.core.maintenance.operations import queue_priority
+from coordinator.core.maintenance.operations import has_own_priorities, queue_priority
 from coordinator.core.scan_rules import QUIET_ANALYSES, analysis_at_rest
 from coordinator.core.triggers import TriggerDecision, refusal_reason
 
@@ -118,7 +118,7 @@ def _wanted_analysis(cluster: ClusterState, event: on.TabletPlanned) -> tuple[Jo
 def _with_priority(cluster: ClusterState, job: Job, now_s: float) -> Job:
     """Return a job with the priority that its table's settings and its tablet's heat give it."""
     table = cluster.tables.get(job.tablet.table)
-    if table is None:
+    if table is None or not has_own_priorities(table.settings) or job.action == JobAction.ANALYZE:
         return job
     priority = queue_priority(job, table, cluster.heat.of(job.tablet, now_s))
     return job if priority == job.priority else replace(job, priority=priority)
@@ -175,8 +175,9 @@ def _trigger_decision(
 ) -> TriggerDecision:
     """Return what a plan means for the trigger that it answers."""
     plan, table = event.plan, cluster.tables.get(event.tablet.table)
-    system = [job for job in plan.jobs if job.kind is Kind.SYSTEM]
-    queued = [job for job in wanted if job.kind is Kind.SYSTEM]
+    system = {job.id: job for job in plan.jobs if job.kind is Kind.SYSTEM}
+    # Beside the planner's jobs somebody may have asked for an analysis.
+    queued = [job for job in wanted if job.id in system]
     verdict, reason = TriggerVerdict.REFUSED, refusal_reason(plan.left)
     if queued and analysis is not Analysis.DEFERRED:
         verdict, reason = TriggerVerdict.ACCEPTED, queued[0].reason
@@ -193,7 +194,7 @@ def _trigger_decision(
         decided_s=now_s,
         verdict=verdict,
         jobs=len(system),
-        files=sum(len(job.inputs) for job in system),
+        files=sum(len(job.inputs) for job in system.values()),
         reason=reason,
     )
 

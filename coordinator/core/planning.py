@@ -376,7 +376,7 @@ def with_backlog(
         dispatcher: Chooses the service; None: the one in the table's settings.
     """
     wanted = [job for job in plan.jobs if job.kind is Kind.SYSTEM]
-    if not wanted and not tablet.running:
+    if not wanted and not tablet.reserved_files:
         return plan
     try:
         configured = _Policies(services, {}, dispatcher, None)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from operator import attrgetter
 
 from common.model.job import Job, JobAction, Kind, TabletPlan
-from common.model.table import Table
+from common.model.table import Table, TableSettings
 from common.model.tablet import Tablet
 from common.units import format_count
 from common.wire import MaintenanceOperation, MaintenanceState
@@ -135,6 +135,11 @@ def ranked(
     return tuple(replace(row, rank=places.get(f"{row.tablet} {row.kind}")) for row in rows)
 
 
+def has_own_priorities(settings: TableSettings) -> bool:
+    """Return whether system jobs of a table are queued by more than their planner says."""
+    return bool(settings.maintenance_priority or settings.workload_points)
+
+
 def queue_priority(job: Job, table: Table, heat: Heat) -> int:
     """Return the priority under which a job is queued.
 
@@ -142,11 +147,10 @@ def queue_priority(job: Job, table: Table, heat: Heat) -> int:
     inside their class; all others keep what their planner has said.
     """
     settings = table.settings
-    priority, points = settings.maintenance_priority, settings.workload_points
-    if job.kind is not Kind.SYSTEM or not (priority or points):
+    if job.kind is not Kind.SYSTEM or not has_own_priorities(settings):
         return job.priority
-    added = workload_score(heat.scans_s, heat.rows_s, points).compact
-    return adjusted_priority(job.priority, added, priority)
+    added = workload_score(heat.scans_s, heat.rows_s, settings.workload_points).compact
+    return adjusted_priority(job.priority, added, settings.maintenance_priority)
 
 
 # ------------------------------------------------------------------------- A function for each kind

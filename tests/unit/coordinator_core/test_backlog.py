@@ -63,6 +63,9 @@ def test_an_attempt_takes_off_what_it_will_have_done() -> None:
 def test_a_tablet_at_rest_is_not_measured() -> None:
     alone = tablet(files={"a": EQUAL["a"]})
     assert measured(alone) is None
+    assert measured(replace(alone, running={"at1": running("at1")})) is None, (
+        "a count of live bytes"
+    )
 
 
 def test_files_that_are_still_written_owe_nothing() -> None:

@@ -209,3 +209,24 @@ def test_a_tablet_has_answered_when_nothing_is_wanted_and_nothing_runs() -> None
     assert answered(running=1) is None, "its outputs may be wanted next"
     assert answered(waiting=1) is None
     assert answered(operation=True) is None
+
+
+def test_a_count_of_live_bytes_that_somebody_asked_for_is_no_answer_of_the_planner() -> None:
+    state = CoordinatorState(CoordinatorSettings())
+    weighted = replace(TABLE, settings=settings(ADMIN, maintenance_priority=5, workload_points=100))
+    state.handle(on.TableSeen(table=weighted), 1.0)
+    state.handle(on.ReadsReported(scans={TABLET: 1000}), 2.0)
+    state.handle(on.AnalysisAsked(tablet=TABLET, group="default"), 3.0)
+    plan = TabletPlan(left={"a": "too few"}, triggered_at_s=5.0)
+    record = Record(version=3, files=1)
+    state.handle(on.TabletPlanned(tablet=TABLET, plan=plan, record=record, settings_version=1), 9.0)
+
+    (queued,) = state.queued("default", 9, 9.0)
+    assert (queued.job.action, queued.job.priority) == ("analyze", 0), "it comes after all others"
+    found = state.trigger_decision(TABLET)
+    assert found is not None
+    assert (found.verdict, found.jobs, found.reason) == (
+        TriggerVerdict.REFUSED,
+        0,
+        "1 file: too few",
+    )
