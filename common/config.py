@@ -21,6 +21,7 @@ from common.model.group import Group, Service
 from common.model.table import DNS_LABEL
 from common.setting_rules import Rule, SettingError, SettingKind, check_value
 from common.settings import (
+    AccessSettings,
     AutoscalerSettings,
     ClusterSettings,
     CompactorCount,
@@ -47,6 +48,7 @@ SECTIONS: dict[str, type] = {
     "trace": TraceSettings,
     "autoscaler": AutoscalerSettings,
     "cluster": ClusterSettings,
+    "access": AccessSettings,
 }
 NAMED_SECTIONS = ("groups", "services")
 DISPATCHER = "dispatcher"
@@ -57,6 +59,7 @@ OTHER_VARIABLES = frozenset(
     {
         CONFIG_VARIABLE,
         *("NEVE_URL", "NEVE_TOKEN", "NEVE_HOME", "NEVE_STACK", "NEVE_RETRY_S"),
+        *("NEVE_TOKEN_FILE", "NEVE_CA_FILE", "NEVE_CLIENT_CERTIFICATE"),
         "NEVE_STACK_MARK",
     }
 )
@@ -366,6 +369,8 @@ def _parsed(entry: "Field[Any]", where: str, value: object) -> object:
             return str(value)
         case SettingKind.COUNT:
             return _count(value, where)
+        case SettingKind.FLAG:
+            return _flag_value(value, where)
 
 
 def _text(value: object, where: str, shown: str | None = None) -> str:
@@ -395,6 +400,13 @@ def _count(value: object, where: str) -> int:
     if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
         return number
     raise RequestError(f"{where} {value!r} is not a whole number of at least 0")
+
+
+def _flag_value(value: object, where: str) -> bool:
+    known = _toml_value(value)
+    if isinstance(known, bool):
+        return known
+    raise RequestError(f"{where} {value!r} is neither true nor false")
 
 
 def _compactors(value: object, where: str) -> CompactorCount:

@@ -257,6 +257,10 @@ GATEWAY_EVENTS = (
         "an answer is not taken", _W, "A caller did not read its answer. The connection was closed."
     ),
     LogEvent("too many connections", _W, "Connections above the limit were refused."),
+    LogEvent("tokens read", _I, "The file of named tokens was read, since it had changed."),
+    LogEvent(
+        "tokens not read", _E, "The file of named tokens cannot be read; those known stay in force."
+    ),
     LogEvent("gateway fails", _E, "The gateway failed. The process ends and is restarted."),
 )
 

@@ -4,6 +4,7 @@
     server              connections and the HTTP server
     actor               runs the application in a Ray actor
     authentication      what every request passes before a route sees it
+    access/             callers, rights of routes, quotas, audit
     request_bodies      how long bodies may take, and where large ones wait
     problems            every error as `application/problem+json`
     metrics             metrics as Prometheus text

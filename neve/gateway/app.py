@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from fastapi import FastAPI, Response
@@ -13,7 +14,14 @@ from fastapi.responses import HTMLResponse
 from common.errors import UnavailableError
 from common.units import format_duration
 from neve.gateway import problems
-from neve.gateway.authentication import Authentication, CountedRequests
+from neve.gateway.access.route_rights import guard_routes
+from neve.gateway.access.tokens import KnownTokens
+from neve.gateway.authentication import (
+    Authentication,
+    BoundedBodies,
+    CountedRequests,
+    KnownCallers,
+)
 from neve.gateway.imports import ImportRoutes
 from neve.gateway.ingest.routes import IngestRoutes
 from neve.gateway.metrics import RequestMetrics
@@ -79,7 +87,7 @@ def create_app(services: Services) -> FastAPI:
     """Return the application over these ports.
 
     Args:
-        services: Ports and settings; the token must not be empty.
+        services: Ports and settings; some caller must be known.
     """
 
     @asynccontextmanager
@@ -114,14 +122,23 @@ def create_app(services: Services) -> FastAPI:
     metrics = RequestMetrics()
     _add_open_routes(app, services, metrics)
     gateway = services.settings.gateway
+    guard_routes(app.router.routes)
+    # The last one that is added is the first one that a request passes.
     app.add_middleware(
-        Authentication,
-        token=gateway.token,
-        body_bytes_max=gateway.body_bytes_max,
-        body_wait_s=gateway.body_wait_s,
+        BoundedBodies, body_bytes_max=gateway.body_bytes_max, body_wait_s=gateway.body_wait_s
     )
+    app.add_middleware(Authentication, callers=known_callers(services))
     app.add_middleware(CountedRequests, metrics=metrics, clock=services.clock)
     return app
+
+
+def known_callers(services: Services) -> KnownCallers:
+    """Return who is let in, by the settings."""
+    access = services.settings.access
+    path = Path(access.tokens_file) if access.tokens_file else None
+    return KnownCallers(
+        services.settings.gateway.token, KnownTokens(path, services.clock, services.log)
+    )
 
 
 def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) -> None:

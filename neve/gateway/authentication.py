@@ -11,6 +11,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from common.clock import Clock
 from neve.api.recovery import ARCHIVE
 from neve.api.tables import ARROW_STREAM
+from neve.gateway.access.callers import OPERATOR, AuthorizedCall, Caller, serve_call
+from neve.gateway.access.route_rights import OPEN_PATHS
+from neve.gateway.access.tokens import KnownTokens
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.problems import (
     TooLargeError,
@@ -19,39 +22,75 @@ from neve.gateway.problems import (
 )
 from neve.gateway.request_bodies import timed_receive
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
-"""They tell nothing of tables, and probes and newcomers have no token."""
 TEXT_BYTES_MAX = 16 * 1024**2
 """Largest body that is neither rows nor an archive; the setting bounds those."""
 LARGE_BODIES = (("/append", ARROW_STREAM.encode()), ("/restore", ARCHIVE.encode()))
 """How the path of a route ends that takes large bodies, and of which type."""
 
 
-class Authentication:
-    """Lets a request pass that shows the token and keeps its body within the bound."""
+class KnownCallers:
+    """Tells who shows a token: the one of the settings, or a named one."""
 
-    def __init__(
-        self, app: ASGIApp, *, token: str, body_bytes_max: int, body_wait_s: float
-    ) -> None:
-        assert token, "the gateway never runs without a token"
-        self._app = app
+    def __init__(self, token: str, tokens: KnownTokens) -> None:
+        """Know of these.
+
+        Args:
+            token: Of the settings; empty: none.
+            tokens: The named ones.
+        """
         self._token = token.encode()
+        self._tokens = tokens
+
+    async def caller(self, authorization: bytes) -> Caller | None:
+        """Return who shows a header; None: nobody who is known."""
+        kind, _, token = authorization.partition(b" ")
+        token = token.strip()
+        if kind.lower() != b"bearer" or not token:
+            return None
+        # In constant time, whatever was shown.
+        if self._token and hmac.compare_digest(token, self._token):
+            return OPERATOR
+        return self._tokens.caller(token)
+
+
+class Authentication:
+    """Lets a request pass whose caller is known, and tells the routes who it is."""
+
+    def __init__(self, app: ASGIApp, *, callers: KnownCallers) -> None:
+        self._app = app
+        self._callers = callers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or hand on."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        caller = await self._callers.caller(dict(scope["headers"]).get(b"authorization", b""))
+        if caller is None:
+            error = UnauthorizedError(
+                "the bearer token is missing, wrong or has ended: send `Authorization: Bearer"
+                " <token>` (NEVE_TOKEN_FILE or NEVE_TOKEN)"
+            )
+            await problem_response(error)(scope, receive, send)
+            return
+        serve_call(AuthorizedCall(caller))
+        await self._app(scope, receive, send)
+
+
+class BoundedBodies:
+    """Refuses a body that is too large, and gives up one that comes too slowly."""
+
+    def __init__(self, app: ASGIApp, *, body_bytes_max: int, body_wait_s: float) -> None:
+        self._app = app
         self._body_bytes_max = body_bytes_max
         self._body_wait_s = body_wait_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or hand on."""
+        """Answer, or hand on with a bounded body."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if scope["path"] not in OPEN_PATHS and not self._knows(headers.get(b"authorization", b"")):
-            error = UnauthorizedError(
-                "the bearer token is missing or wrong: "
-                "send `Authorization: Bearer <token>` (--token or NEVE_TOKEN)"
-            )
-            await problem_response(error)(scope, receive, send)
-            return
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip()
         large = any(scope["path"].endswith(end) and kind == wanted for end, wanted in LARGE_BODIES)
         most = self._body_bytes_max if large else min(self._body_bytes_max, TEXT_BYTES_MAX)
@@ -60,12 +99,6 @@ class Authentication:
             await problem_response(_too_large(most))(scope, receive, send)
             return
         await self._app(scope, _bounded(timed_receive(receive, self._body_wait_s), most), send)
-
-    def _knows(self, shown: bytes) -> bool:
-        """Compare in constant time, whatever was shown."""
-        kind, _, token = shown.partition(b" ")
-        right = hmac.compare_digest(token.strip(), self._token)
-        return kind.lower() == b"bearer" and right
 
 
 def _bounded(receive: Receive, most: int) -> Receive:

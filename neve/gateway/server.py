@@ -149,7 +149,7 @@ def server_of(services: Services) -> uvicorn.Server:
     """Return the server of a gateway, which does not serve yet.
 
     Args:
-        services: Ports and settings; the token must not be empty.
+        services: Ports and settings; some caller must be known.
     """
     gateway = services.settings.gateway
     most = connections_max(gateway.connections_max)
@@ -164,6 +164,8 @@ def server_of(services: Services) -> uvicorn.Server:
             log_config=None,
             access_log=False,
             server_header=False,
+            # Else whoever is on this machine says where a call came from.
+            proxy_headers=False,
             timeout_graceful_shutdown=DRAIN_MAX_S,
         )
     )

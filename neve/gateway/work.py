@@ -26,6 +26,7 @@ from common.units import parse_size_bytes
 from common.wire import CompactorStatus, CoordinatorStatus, Explanation, QueuedJob, RunningAttempt
 from neve.api import work as api
 from neve.client.http import decode
+from neve.gateway.access.callers import open_table, sees_table
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
 from neve.gateway.services import (
     BEARER,
@@ -291,7 +292,12 @@ class WorkRoutes:
 
     async def jobs(self) -> dict[str, list[api.Job]]:
         """Return the running jobs."""
-        return {"jobs": [job_view(each) for each in await self._services.coordinator.running()]}
+        return {"jobs": [job_view(each) for each in await self._seen_running()]}
+
+    async def _seen_running(self) -> list[RunningAttempt]:
+        """Return the running attempts on tables that the caller may see."""
+        running = await self._services.coordinator.running()
+        return [each for each in running if sees_table(each.table_name)]
 
     async def backlog(
         self,
@@ -307,7 +313,8 @@ class WorkRoutes:
         if table is not None:
             await self._services.table(table)
         found = (await self._services.coordinator.status()).backlogs
-        chosen = [each for each in found if table in {None, each.table}]
+        # The line without a name is about all other tables.
+        chosen = [each for each in found if table in {None, each.table} and sees_table(each.table)]
         return {"backlog": [decode(api.Backlog, asdict(each)) for each in chosen]}
 
     async def cancel(self, attempt: str) -> None:
@@ -316,11 +323,12 @@ class WorkRoutes:
         If the job belongs to a request, the request leaves out this tablet. It goes on in the
         other tablets and ends `done_in_part`.
         """
-        running = await self._services.coordinator.running()
-        if all(each.attempt != attempt for each in running):
+        tables = {each.attempt: each.table_name for each in await self._seen_running()}
+        if attempt not in tables:
             raise UnknownJobError(
                 f"no running job has attempt {attempt[:64]!r} (any more); `neve jobs` lists them"
             )
+        open_table(tables[attempt])
         await self._services.coordinator.cancel(attempt)
 
     async def queue(
@@ -335,7 +343,7 @@ class WorkRoutes:
             checked_label(group, "group name")
         count = bounded_count(count, LIST_MAX, "count")
         queued = await self._services.coordinator.queue(group, count)
-        return {"jobs": [queued_view(each) for each in queued]}
+        return {"jobs": [queued_view(each) for each in queued if sees_table(each.job.table_name)]}
 
     async def compactors(self) -> dict[str, list[api.Compactor]]:
         """Return the compactors that send heartbeats."""
