@@ -261,6 +261,15 @@ GATEWAY_EVENTS = (
     LogEvent(
         "tokens not read", _E, "The file of named tokens cannot be read; those known stay in force."
     ),
+    LogEvent(
+        "audit not written",
+        _E,
+        "The file or the stream of the audit has not taken a line. `place` says which.",
+    ),
+    LogEvent("certificate read", _I, "The certificate of the gateway has changed and is in use."),
+    LogEvent(
+        "certificate not read", _E, "A changed certificate cannot be used; the one before it is."
+    ),
     LogEvent("gateway fails", _E, "The gateway failed. The process ends and is restarted."),
 )
 

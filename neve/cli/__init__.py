@@ -14,6 +14,7 @@
     work          status, jobs, queue, explain, plan, history, limits
     maintenance   trigger, ops
     compactors    compactor …, group …
+    access        token …, audit
     recovery      fsck, gc, rebuild, backup, restore
     doctor        what keeps Névé from working here
 

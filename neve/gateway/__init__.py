@@ -2,6 +2,7 @@
 
     app                 the application: routes out of the slices, probes, metrics
     server              connections and the HTTP server
+    tls                 its certificate, and when it must have one
     actor               runs the application in a Ray actor
     authentication      what every request passes before a route sees it
     access/             callers, rights of routes, quotas, audit

@@ -1,6 +1,9 @@
 """The application: routes behind authentication, every error as a problem, open probes."""
 
 import asyncio
+import base64
+import hashlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +20,8 @@ from neve.gateway import problems
 from neve.gateway.access.route_rights import guard_routes
 from neve.gateway.access.tokens import KnownTokens
 from neve.gateway.authentication import (
+    AnswerHeaders,
+    AuditedCalls,
     Authentication,
     BoundedBodies,
     CountedRequests,
@@ -95,6 +100,7 @@ def create_app(services: Services) -> FastAPI:
         watching = asyncio.create_task(services.store_watch.run_forever())
         yield
         watching.cancel()
+        await services.audit.close()
         services.footers.close()  # And with them those for rows.
 
     app = FastAPI(
@@ -127,8 +133,15 @@ def create_app(services: Services) -> FastAPI:
     app.add_middleware(
         BoundedBodies, body_bytes_max=gateway.body_bytes_max, body_wait_s=gateway.body_wait_s
     )
-    app.add_middleware(Authentication, callers=known_callers(services))
+    app.add_middleware(AuditedCalls, audit=services.audit)
+    app.add_middleware(
+        Authentication,
+        callers=known_callers(services),
+        quotas=services.quotas,
+        audit=services.audit,
+    )
     app.add_middleware(CountedRequests, metrics=metrics, clock=services.clock)
+    app.add_middleware(AnswerHeaders)
     return app
 
 
@@ -141,8 +154,25 @@ def known_callers(services: Services) -> KnownCallers:
     )
 
 
+def page_policy(page: str) -> str:
+    """Return what a page may do: run its own script and styles, and ask this service."""
+    return (
+        f"default-src 'none'; script-src {_digests(page, 'script')};"
+        f" style-src {_digests(page, 'style')};"
+        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+def _digests(page: str, tag: str) -> str:
+    """Return the digests of what stands between all tags of a kind, as a policy names them."""
+    texts = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+    digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()) for each in texts)
+    return " ".join(f"'sha256-{each.decode()}'" for each in digests)
+
+
 def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) -> None:
     page = files("neve.gateway").joinpath("static/docs.html").read_text("utf-8")
+    policy = page_policy(page)
 
     alive = SharedAnswer(services.coordinator.status, READY_LASTS_S)
 
@@ -168,11 +198,13 @@ def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) 
             status = await services.coordinator.status()
         except UnavailableError:
             status = None
-        return Response(metrics.text(status, services.scans), media_type=PROMETHEUS_TEXT)
+        return Response(
+            metrics.text(status, services.scans, services.audit.counts), media_type=PROMETHEUS_TEXT
+        )
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(page)
+        return HTMLResponse(page, headers={"Content-Security-Policy": policy})
 
 
 def _version() -> str:

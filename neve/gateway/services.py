@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from fastapi import Depends
 from fastapi.security import HTTPBearer
@@ -30,7 +31,9 @@ from common.parquet.service_files import generation_fault
 from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
+from neve.gateway.access.audit import Audit, AuditFile
 from neve.gateway.access.callers import open_table, sees_table
+from neve.gateway.access.quotas import Quotas, Shares
 from neve.gateway.scan_slots import ScanSlots
 from neve.gateway.table_files import StoredFiles, TableFiles
 from neve.gateway.table_locations import (
@@ -199,6 +202,8 @@ class Services:
     split_hints: SplitHints = field(default_factory=SplitHints)
     scans: ScanSlots = field(init=False)
     reads: ReadCounts = field(default_factory=ReadCounts)
+    audit: Audit = field(init=False)
+    quotas: Quotas = field(init=False)
     pending: set[asyncio.Task[object]] = field(default_factory=set)
     """What goes on behind an answer; kept so that it is not collected."""
 
@@ -208,6 +213,25 @@ class Services:
         places = ScanSlots(gateway.scans_max, gateway.scan_bytes_max)
         object.__setattr__(self, "scans", places)
         object.__setattr__(self, "rows", self.footers.beside(ROW_THREADS))
+        object.__setattr__(self, "audit", self._audit())
+        object.__setattr__(self, "quotas", self._quotas())
+
+    def _audit(self) -> Audit:
+        access = self.settings.access
+        kept = access.audit_file_bytes_max, access.audit_files_kept
+        file = AuditFile(Path(access.audit_file), *kept) if access.audit_file else None
+        note_lines = partial(self.store.note_audit, entries_max=access.audit_entries_max)
+        return Audit(file, note_lines, self.clock, self.log)
+
+    def _quotas(self) -> Quotas:
+        access = self.settings.access
+        shares = Shares(
+            requests_s=access.caller_requests_s,
+            body_bytes_s=access.caller_body_bytes_s,
+            scans_max=access.caller_scans_max,
+            compactions_max=access.caller_compactions_max,
+        )
+        return Quotas(shares, self.clock)
 
     @property
     def looks(self) -> StorageThreads:

@@ -26,6 +26,7 @@ from common.units import parse_size_bytes
 from common.wire import CompactorStatus, CoordinatorStatus, Explanation, QueuedJob, RunningAttempt
 from neve.api import work as api
 from neve.client.http import decode
+from neve.gateway.access.audit import folded
 from neve.gateway.access.callers import open_table, sees_table
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
 from neve.gateway.services import (
@@ -252,6 +253,7 @@ class WorkRoutes:
         router = APIRouter(prefix="/v1", tags=["work"], dependencies=[BEARER])
         router.get("/status")(self.status)
         router.get("/config")(self.config)
+        router.get("/audit")(self.audit)
         router.get("/jobs")(self.jobs)
         router.post("/jobs/{attempt}/cancel", status_code=202)(self.cancel)
         router.get("/queue")(self.queue)
@@ -289,6 +291,23 @@ class WorkRoutes:
         """Return every setting with its value and its source. Secrets are hidden."""
         shown = shown_settings(self._services.settings)
         return {"settings": [api.Setting(**each) for each in settings_to_document(shown)]}
+
+    async def audit(
+        self,
+        count: Annotated[int, Query(description="Number of entries at most.")] = 100,
+        table: Annotated[str | None, Query(description="Only calls about this table.")] = None,
+        caller: Annotated[str | None, Query(description="Only calls of this caller.")] = None,
+    ) -> dict[str, list[api.AuditEntry]]:
+        """Return calls that may have changed something, newest first, refused ones too.
+
+        The newest 10,000 lines that the store keeps are searched; a call has one or two.
+        """
+        count = bounded_count(count, LIST_MAX, "count")
+        lines = await self._services.store.audit(LIST_MAX)
+        chosen = {"table": table, "caller": caller}
+        wanted = {name: value for name, value in chosen.items() if value is not None}
+        entries = folded(lines, count, wanted)
+        return {"entries": [decode(api.AuditEntry, each) for each in entries]}
 
     async def jobs(self) -> dict[str, list[api.Job]]:
         """Return the running jobs."""

@@ -26,7 +26,7 @@ READERS = {
     "readers": ("common/readers/",),
     "autoscaler": ("coordinator/autoscaler.py",),
     "cluster": ("neve/serve/",),
-    "access": ("neve/gateway/",),
+    "access": ("neve/gateway/", "neve/local/"),
     "trace": ("common/tracing.py",),
     "log": (
         "common/log_files.py",

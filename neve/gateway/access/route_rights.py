@@ -87,6 +87,7 @@ ROUTE_RIGHTS: Mapping[str, RouteRight] = {
     "POST /v1/tables/{table}/operations/{operation}/abandon": _COMPACT,
     "GET /v1/status": _READ_ALL,
     "GET /v1/config": _ADMIN_ALL,
+    "GET /v1/audit": _ADMIN_ALL,
     "GET /v1/jobs": _READ_LISTED,
     "POST /v1/jobs/{attempt}/cancel": RouteRight(
         Role.COMPACT, Reach.LISTED, "on the table of the job"

@@ -68,7 +68,7 @@ def digest_of(token: bytes) -> str:
     return hashlib.sha256(token).hexdigest()
 
 
-# ---------------------------------------------------------------------------------- The file as text
+# --------------------------------------------------------------------------------- The file as text
 
 
 def parse_tokens(text: bytes, where: str) -> tuple[NamedToken, ...]:
@@ -134,7 +134,7 @@ def tokens_text(tokens: Sequence[NamedToken]) -> str:
     return json.dumps({"format": FORMAT, "tokens": [asdict(each) for each in tokens]}, indent=1)
 
 
-# ------------------------------------------------------------------------- Changes of the file; pure
+# ------------------------------------------------------------------------ Changes of the file; pure
 
 
 def with_token(tokens: Sequence[NamedToken], fresh: NamedToken) -> tuple[NamedToken, ...]:
@@ -206,7 +206,7 @@ def _named(tokens: Sequence[NamedToken], name: str) -> list[NamedToken]:
     return found
 
 
-# ---------------------------------------------------------------------- The file, for `neve token …`
+# --------------------------------------------------------------------- The file, for `neve token …`
 
 
 class TokenFile:
