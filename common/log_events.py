@@ -266,6 +266,11 @@ GATEWAY_EVENTS = (
         _E,
         "The file or the stream of the audit has not taken a line. `place` says which.",
     ),
+    LogEvent(
+        "keys of the issuer not read",
+        _W,
+        "The keys of `access.oidc_issuer` could not be read. Those known hold for an hour.",
+    ),
     LogEvent("certificate read", _I, "The certificate of the gateway has changed and is in use."),
     LogEvent(
         "certificate not read", _E, "A changed certificate cannot be used; the one before it is."

@@ -29,6 +29,7 @@ from common.wire import (
     NAMESPACE,
 )
 from coordinator.registry import planner_for, unread_of_table
+from neve.gateway.access.oidc import OidcRules
 from neve.gateway.server import server_of
 from neve.gateway.services import Services
 from neve.gateway.table_locations import locations_of
@@ -110,8 +111,8 @@ def require_token(settings: Settings) -> None:
     """Refuse to serve if nobody could call, or if others could listen.
 
     Raises:
-        ConfigError: No token is set and no other caller known, or the gateway would listen beyond
-            this machine without TLS.
+        ConfigError: No token is set and no other caller known, the settings of an issuer contradict
+            each other, or the gateway would listen beyond this machine without TLS.
     """
     access = settings.access
     if not (settings.gateway.token or access.tokens_file or access.oidc_issuer):
@@ -119,6 +120,7 @@ def require_token(settings: Settings) -> None:
             "setting gateway.token is empty: set one, for example NEVE_GATEWAY_TOKEN, or"
             " access.tokens_file, or access.oidc_issuer"
         )
+    OidcRules.of(access)
     require_safe_listener(settings.gateway)
 
 

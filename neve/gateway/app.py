@@ -17,6 +17,7 @@ from fastapi.responses import HTMLResponse
 from common.errors import UnavailableError
 from common.units import format_duration
 from neve.gateway import problems
+from neve.gateway.access.oidc import OidcTokens
 from neve.gateway.access.route_rights import guard_routes
 from neve.gateway.access.tokens import KnownTokens
 from neve.gateway.authentication import (
@@ -147,10 +148,12 @@ def create_app(services: Services) -> FastAPI:
 
 def known_callers(services: Services) -> KnownCallers:
     """Return who is let in, by the settings."""
-    access = services.settings.access
+    access, clock, log = services.settings.access, services.clock, services.log
     path = Path(access.tokens_file) if access.tokens_file else None
     return KnownCallers(
-        services.settings.gateway.token, KnownTokens(path, services.clock, services.log)
+        services.settings.gateway.token,
+        KnownTokens(path, clock, log),
+        OidcTokens.of(access, clock, log),
     )
 
 

@@ -26,6 +26,7 @@ from neve.gateway.access.callers import (
     current_call,
     serve_call,
 )
+from neve.gateway.access.oidc import OidcTokens
 from neve.gateway.access.quotas import CallerUse, Quotas
 from neve.gateway.access.route_rights import OPEN_PATHS
 from neve.gateway.access.tokens import KnownTokens
@@ -44,28 +45,35 @@ LARGE_BODIES = (("/append", ARROW_STREAM.encode()), ("/restore", ARCHIVE.encode(
 """How the path of a route ends that takes large bodies, and of which type."""
 
 
-class KnownCallers:
-    """Tells who shows a token: the one of the settings, or a named one."""
+JWT_DOTS = 2
+"""A JWT has three parts; named tokens have no dots."""
 
-    def __init__(self, token: str, tokens: KnownTokens) -> None:
+
+class KnownCallers:
+    """Tells who shows a token: the one of the settings, a named one, or one of an issuer."""
+
+    def __init__(self, token: str, tokens: KnownTokens, oidc: OidcTokens | None) -> None:
         """Know of these.
 
         Args:
             token: Of the settings; empty: none.
             tokens: The named ones.
+            oidc: Those of an issuer; None: of no issuer.
         """
         self._token = token.encode()
         self._tokens = tokens
+        self._oidc = oidc
 
     async def caller(self, authorization: bytes) -> Caller:
         """Return who shows a header.
 
         Raises:
             UnauthorizedError: Nobody who is known.
+            UnavailableError: The issuer of the token does not tell its keys.
         """
         kind, _, token = authorization.partition(b" ")
         token = token.strip()
-        caller = self._caller_of(token) if token and kind.lower() == b"bearer" else None
+        caller = await self._caller_of(token) if token and kind.lower() == b"bearer" else None
         if caller is None:
             raise UnauthorizedError(
                 "the bearer token is missing or wrong, or it has ended: send `Authorization: Bearer"
@@ -73,10 +81,12 @@ class KnownCallers:
             )
         return caller
 
-    def _caller_of(self, token: bytes) -> Caller | None:
+    async def _caller_of(self, token: bytes) -> Caller | None:
         # In constant time, whatever was shown.
         if self._token and hmac.compare_digest(token, self._token):
             return OPERATOR
+        if self._oidc is not None and token.count(b".") == JWT_DOTS:
+            return await self._oidc.caller(token)
         return self._tokens.caller(token)
 
 
