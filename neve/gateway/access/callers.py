@@ -40,14 +40,14 @@ INCLUDED: dict[Role, frozenset[Role]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class TableGrant:
     """A role on the tables whose names match a pattern."""
 
     role: Role
     tables: str = ALL_TABLES
 
     @classmethod
-    def parse(cls, text: str) -> "Grant":
+    def parse(cls, text: str) -> "TableGrant":
         """Return a grant from `role` (all tables) or `role:pattern`.
 
         Raises:
@@ -79,13 +79,13 @@ class Grant:
         return self.tables == ALL_TABLES or (table is not None and fnmatchcase(table, self.tables))
 
 
-def parse_grants(texts: Iterable[str]) -> tuple[Grant, ...]:
+def parse_grants(texts: Iterable[str]) -> tuple[TableGrant, ...]:
     """Return grants from their texts.
 
     Raises:
         RequestError: One cannot be read, or there are none or too many.
     """
-    grants = tuple(Grant.parse(text) for text in texts)
+    grants = tuple(TableGrant.parse(text) for text in texts)
     if not 1 <= len(grants) <= GRANTS_MAX:
         raise RequestError(f"{len(grants)} grants are given, expected 1 to {GRANTS_MAX}")
     return grants
@@ -96,7 +96,7 @@ class Caller:
     """Somebody who was recognised."""
 
     name: str
-    grants: tuple[Grant, ...]
+    grants: tuple[TableGrant, ...]
 
     def may(self, role: Role, table: str | None = None) -> bool:
         """Return whether the caller has a role on a table; None: on the whole service."""
@@ -121,7 +121,7 @@ class Caller:
         return ", ".join(grant.text for grant in self.grants) or "none"
 
 
-OPERATOR = Caller("gateway.token", (Grant(Role.ADMIN),))
+OPERATOR = Caller("gateway.token", (TableGrant(Role.ADMIN),))
 """Who shows the token of the settings. No named token can have this name: it has a dot."""
 
 

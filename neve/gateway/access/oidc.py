@@ -23,7 +23,7 @@ from common.clock import Clock
 from common.errors import ConfigError, RequestError, UnavailableError
 from common.settings import AccessSettings
 from common.telemetry import Log
-from neve.gateway.access.callers import GRANTS_MAX, Caller, Grant
+from neve.gateway.access.callers import GRANTS_MAX, Caller, TableGrant
 from neve.gateway.problems import UnauthorizedError
 
 ALGORITHMS = frozenset(
@@ -58,7 +58,7 @@ class OidcRules:
     algorithms: tuple[str, ...]
     claim: tuple[str, ...]
     """Where in the claims the texts are that grant something."""
-    grants: Mapping[str, tuple[Grant, ...]]
+    grants: Mapping[str, tuple[TableGrant, ...]]
     """Text of the claim → what it grants."""
 
     @classmethod
@@ -91,7 +91,7 @@ class OidcRules:
             grants=_parse_texts(access.oidc_grants),
         )
 
-    def grants_of(self, claims: Mapping[str, Any]) -> tuple[Grant, ...]:
+    def grants_of(self, claims: Mapping[str, Any]) -> tuple[TableGrant, ...]:
         """Return what the claims of a token grant."""
         found: Any = claims
         for name in self.claim:
@@ -111,8 +111,8 @@ def _require_safe_url(name: str, url: str) -> None:
         raise ConfigError(f"setting access.{name} is {url!r}, expected https://…")
 
 
-def _parse_texts(written: tuple[str, ...]) -> Mapping[str, tuple[Grant, ...]]:
-    found: dict[str, tuple[Grant, ...]] = {}
+def _parse_texts(written: tuple[str, ...]) -> Mapping[str, tuple[TableGrant, ...]]:
+    found: dict[str, tuple[TableGrant, ...]] = {}
     for each in written:
         text, equals, grant = each.rpartition("=")
         if not equals or not text.strip():
@@ -120,7 +120,7 @@ def _parse_texts(written: tuple[str, ...]) -> Mapping[str, tuple[Grant, ...]]:
                 f"setting access.oidc_grants has {each!r}, expected text=role or text=role:pattern"
             )
         try:
-            parsed = Grant.parse(grant.strip())
+            parsed = TableGrant.parse(grant.strip())
         except RequestError as error:
             raise ConfigError(f"setting access.oidc_grants has {each!r}: {error}") from error
         found[text.strip()] = (*found.get(text.strip(), ()), parsed)

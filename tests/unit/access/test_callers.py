@@ -12,8 +12,8 @@ from neve.gateway.access.callers import (
     OPERATOR,
     AuthorizedCall,
     Caller,
-    Grant,
     Role,
+    TableGrant,
     current_call,
     open_table,
     parse_grants,
@@ -39,7 +39,7 @@ def caller(*grants: str) -> Caller:
     ],
 )
 def test_a_role_includes_what_the_table_says(granted: Role, allowed: set[Role]) -> None:
-    assert {role for role in Role if Grant(granted).covers(role, "events")} == allowed
+    assert {role for role in Role if TableGrant(granted).covers(role, "events")} == allowed
 
 
 def test_a_pattern_covers_its_tables_and_never_the_service() -> None:
@@ -63,17 +63,17 @@ def test_grants_add_up() -> None:
 
 
 def test_two_stars_are_one() -> None:
-    assert Grant.parse("read:**") == Grant(Role.READ)
-    assert Grant.parse("read:a**b").tables == "a*b"
+    assert TableGrant.parse("read:**") == TableGrant(Role.READ)
+    assert TableGrant.parse("read:a**b").tables == "a*b"
 
 
 @given(name=NAMES, role=st.sampled_from(list(Role)))
 def test_a_pattern_without_a_star_is_one_name(name: str, role: Role) -> None:
-    grant = Grant.parse(f"{role}:{name}")
+    grant = TableGrant.parse(f"{role}:{name}")
 
     assert grant.covers(role, name)
     assert not grant.covers(role, f"{name}x")
-    assert Grant.parse(grant.text) == grant
+    assert TableGrant.parse(grant.text) == grant
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_pattern_without_a_star_is_one_name(name: str, role: Role) -> None:
 )
 def test_a_grant_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(RequestError, match="expected"):
-        Grant.parse(text)
+        TableGrant.parse(text)
 
 
 def test_there_are_grants_and_not_too_many() -> None:
