@@ -123,7 +123,7 @@ class Authentication:
         answer = problem_response(error)
         if scope["method"] not in SAFE_METHODS:
             entry = entry_of(scope, name, self._audit.now_s())
-            await self._audit.refuse_early(
+            self._audit.refuse_early(
                 replace(
                     entry,
                     outcome=outcome_of(answer.status_code, ""),
@@ -225,7 +225,7 @@ class AuditedCalls:
         try:
             await self._app(scope, receive, seen)
         finally:
-            await self._audit.end(ended_entry(begun, scope, call, seen.status, seen.error()))
+            self._audit.end(ended_entry(begun, scope, call, seen.status, seen.error()))
 
 
 class _SeenAnswer:

@@ -3,8 +3,8 @@
 Two places keep it: a file of JSON lines, rotated, and a stream of the store, bounded, which `GET
 /v1/audit` reads. A call is let in only when the file has taken its first line (outcome `begun`) or,
 without a file that works, the stream. So no call changes anything that nothing tells of: of one
-that ends with the gateway's process `begun` is left. The second line has the outcome; entries are
-lines of one `id`, and the last one counts.
+that ends with the gateway's process `begun` is left. The second line, which follows within a
+moment, has the outcome; entries are lines of one `id`, and the last one counts.
 
 If neither place takes a line, calls that may change something are answered 503 and not begun; all
 others go on. Lines for the stream wait in memory while the store is away, a bounded number.
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ WAITING_MAX = 10_000
 """Lines that wait for the stream; when there are more, the oldest are in the file only."""
 BATCH = 200
 RETRY_S = 1.0
+GATHER_S = 0.1
+"""How long outcomes are gathered before they are written together."""
 EARLY_PER_S, EARLY_BURST = 1.0, 60
 """Refusals before a caller is known or has a share left: anyone can cause any number of them."""
 
@@ -65,7 +67,7 @@ class AuditEntry:
 
     def line(self) -> bytes:
         """Return the entry as a line of JSON, without an end of line."""
-        texts = {name: shown_text(value) for name, value in asdict(self).items()}
+        texts = {name: shown_text(getattr(self, name)) for name in self.__slots__}
         return json.dumps(texts, ensure_ascii=True, separators=(",", ":")).encode()
 
 
@@ -124,18 +126,18 @@ class AuditFile:
         """
         self._path, self._bytes_max, self._kept = path, bytes_max, kept
 
-    def write(self, line: bytes) -> None:
-        """Append one line, whole.
+    def write(self, lines: Sequence[bytes]) -> None:
+        """Append lines, whole ones.
 
         Raises:
-            OSError: It was not written, or not all of it.
+            OSError: They were not written, or not all of them.
         """
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._rotate()
         # Opened each time: who takes the file away gets a new one, and a full disk is noticed here.
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            whole = line + b"\n"
+            whole = b"".join(line + b"\n" for line in lines)
             written = os.write(descriptor, whole)
             if written < len(whole):
                 os.write(descriptor, b"\n")
@@ -188,8 +190,14 @@ class Audit:
         self._file, self._note_lines, self._log = file, note_lines, log
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "audit")
+        self._ended: list[bytes] = []
+        """Last lines that are on their way into the file."""
         self._waiting: deque[bytes] = deque()
+        """Lines that are on their way into the stream."""
+        self._hurry = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
+        self._stuck: asyncio.Future[None] | None = None
+        """A write of the file that has not come back."""
         self._fault = ""
         self._early, self._early_at_s, self._early_left_out = float(EARLY_BURST), 0.0, 0
         self.counts = AuditCounts()
@@ -205,7 +213,7 @@ class Audit:
             UnavailableError: No place takes it, so that the call must not be made.
         """
         line = entry.line()
-        if await self._to_file(line):
+        if await self._to_file([line]):
             return
         try:
             await self._note_lines([line])
@@ -216,13 +224,19 @@ class Audit:
                 " store both fail (the log of the gateway tells why)"
             ) from error
 
-    async def end(self, entry: AuditEntry) -> None:
-        """Keep the outcome of a call that was let in: in the file at once, in the stream soon."""
+    def end(self, entry: AuditEntry) -> None:
+        """Keep the outcome of a call that was let in, soon: until then `begun` is told of it."""
         line = entry.line()
-        await self._to_file(line)
-        self._send_later(line)
+        if self._file is not None:
+            self._ended.append(line)
+        if len(self._waiting) >= WAITING_MAX:
+            self._waiting.popleft()
+            self.counts.failures += 1
+        self._waiting.append(line)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.get_running_loop().create_task(self._send())
 
-    async def refuse_early(self, entry: AuditEntry) -> None:
+    def refuse_early(self, entry: AuditEntry) -> None:
         """Keep a call that was refused at the door; of a flood of them, how many there were."""
         now_s = self._clock.now_s()
         passed_s = max(0.0, now_s - self._early_at_s)
@@ -236,40 +250,45 @@ class Audit:
             said = f"{self._early_left_out} others like it were left out before; {entry.details}"
             entry = replace(entry, details=said)
             self._early_left_out = 0
-        await self.end(entry)
+        self.end(entry)
 
     async def close(self) -> None:
         """Give what waits a moment to be written, and let the thread go."""
+        self._hurry.set()
         if self._sending is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_S):
                     await self._sending
         self._thread.shutdown(wait=False)
 
-    async def _to_file(self, line: bytes) -> bool:
-        """Write to the file; return whether it has taken the line."""
+    async def _to_file(self, lines: Sequence[bytes]) -> bool:
+        """Write to the file; return whether it has taken the lines."""
         if self._file is None:
             return False
+        if self._stuck is not None and not self._stuck.done():
+            return False  # Behind a write that hangs, each one more would wait as long.
         loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(WRITE_WAIT_S):
-                await loop.run_in_executor(self._thread, self._file.write, line)
-        except (OSError, TimeoutError, RuntimeError) as error:
+        write = loop.run_in_executor(self._thread, self._file.write, lines)
+        await asyncio.wait({write}, timeout=WRITE_WAIT_S)
+        if not write.done():
+            self._stuck = write
+            write.add_done_callback(asyncio.Future.exception)
+            self._fails("file", f"a write has not come back for {WRITE_WAIT_S:g} s")
+            return False
+        if error := write.exception():
             self._fails("file", str(error) or type(error).__name__)
             return False
         self._works()
         return True
 
-    def _send_later(self, line: bytes) -> None:
-        if len(self._waiting) >= WAITING_MAX:
-            self._waiting.popleft()
-            self.counts.failures += 1
-        self._waiting.append(line)
-        if self._sending is None or self._sending.done():
-            self._sending = asyncio.get_running_loop().create_task(self._send())
-
     async def _send(self) -> None:
         while self._waiting:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GATHER_S):
+                    await self._hurry.wait()
+            if ended := self._ended:
+                self._ended = []
+                await self._to_file(ended)
             batch = list(islice(self._waiting, BATCH))
             try:
                 await self._note_lines(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -128,7 +129,7 @@ def test_an_entry_holds_no_secrets_and_has_a_bound() -> None:
 
 async def begin_and_end(where: Site) -> None:
     await where.audit.begin(ENTRY)
-    await where.audit.end(replace(ENTRY, outcome="done"))
+    where.audit.end(replace(ENTRY, outcome="done"))
     await where.audit.close()
 
 
@@ -162,6 +163,33 @@ def test_a_call_that_no_place_notes_is_not_begun(path: Path | None) -> None:
     assert where.log[-1][0] == "audit not written"
 
 
+def test_a_disk_that_hangs_holds_up_one_call_and_not_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_module, "WRITE_WAIT_S", 0.1)
+    path = tmp_path / "audit.jsonl"
+    os.mkfifo(path)  # To open it for writing waits for a reader.
+    where = site(path)
+
+    async def life() -> None:
+        await where.audit.begin(ENTRY)
+        await where.audit.begin(replace(ENTRY, id="aud-2"))
+        assert [event for event, _ in where.log] == ["audit not written"]
+        assert [json.loads(line)["id"] for line in where.stream.lines] == ["aud-1", "aud-2"]
+
+        reader, before = os.open(path, os.O_RDONLY | os.O_NONBLOCK), -1
+        async with asyncio.timeout(PATIENCE_S):
+            while len(where.stream.lines) != before:  # The file takes it, as soon as it can.
+                before = len(where.stream.lines)
+                await where.audit.begin(replace(ENTRY, id="aud-3"))
+                await asyncio.sleep(0.01)
+        assert b'"aud-3"' in os.read(reader, 65_536)
+        os.close(reader)
+        await where.audit.close()
+
+    asyncio.run(life())
+
+
 def test_lines_wait_for_a_stream_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,8 +199,10 @@ def test_lines_wait_for_a_stream_that_is_away(
     async def life() -> None:
         where.stream.up = False
         for number in range(3):
-            await where.audit.end(replace(ENTRY, id=f"aud-{number}"))
-        await asyncio.sleep(0.05)
+            where.audit.end(replace(ENTRY, id=f"aud-{number}"))
+        async with asyncio.timeout(PATIENCE_S):
+            while not where.audit.counts.failures:
+                await asyncio.sleep(0.01)
         assert where.stream.lines == []
         where.stream.up = True
         async with asyncio.timeout(PATIENCE_S):
@@ -192,7 +222,7 @@ def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     async def life() -> None:
         where.stream.up = False
         for number in range(8):
-            await where.audit.end(replace(ENTRY, id=f"aud-{number}"))
+            where.audit.end(replace(ENTRY, id=f"aud-{number}"))
         where.stream.up = True
         async with asyncio.timeout(PATIENCE_S):
             while len(where.stream.lines) < 5:
@@ -209,7 +239,7 @@ def test_a_file_is_rotated_and_the_oldest_goes(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     file = AuditFile(path, 64 * 1024, 2)
     for number in range(8):
-        file.write(b"%d" % number * 33_000)
+        file.write([b"%d" % number * 33_000])
 
     found = {each.name: each.read_bytes()[:1] for each in tmp_path.iterdir()}
     assert found == {"audit.jsonl": b"6", "audit.jsonl.1": b"4", "audit.jsonl.2": b"2"}
@@ -221,9 +251,9 @@ def test_a_flood_at_the_door_is_counted(tmp_path: Path) -> None:
 
     async def life() -> None:
         for _ in range(EARLY_BURST + 40):
-            await where.audit.refuse_early(flood)
+            where.audit.refuse_early(flood)
         where.at_s += 1
-        await where.audit.refuse_early(flood)
+        where.audit.refuse_early(flood)
         await where.audit.close()
 
     asyncio.run(life())
