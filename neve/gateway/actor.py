@@ -39,6 +39,11 @@ START_WAIT_MAX_S = 60.0
 NAME_GONE_TRIES_MAX, NAME_GONE_PAUSE_S = 100, 0.1
 CALLS_AT_ONCE = 100
 LOG_PART = "gateway"
+FILE_SETTINGS = {
+    "gateway": ("tls_certificate", "tls_key", "tls_client_authorities"),
+    "access": ("tokens_file", "audit_file", "oidc_authorities"),
+}
+"""Settings that name a file of the gateway, by section."""
 
 
 class GatewayActor:
@@ -121,7 +126,23 @@ def require_token(settings: Settings) -> None:
             " access.tokens_file, or access.oidc_issuer"
         )
     OidcRules.of(access)
+    _require_absolute(settings)
     require_safe_listener(settings.gateway)
+
+
+def _require_absolute(settings: Settings) -> None:
+    """Refuse names of files that mean another file in another working directory.
+
+    Raises:
+        ConfigError: One is relative.
+    """
+    for section, names in FILE_SETTINGS.items():
+        for name in names:
+            path = getattr(getattr(settings, section), name)
+            if path and not os.path.isabs(path):
+                raise ConfigError(
+                    f"setting {section}.{name} is {path!r}, expected an absolute path"
+                )
 
 
 def start(settings: Settings, *, log_folder: str = "", edition: str = "", **options: Any) -> Any:

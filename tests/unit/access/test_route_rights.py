@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -245,3 +248,20 @@ def test_a_route_without_a_right_keeps_the_gateway_from_starting() -> None:
 def test_a_right_without_a_route_does_so_too() -> None:
     with pytest.raises(AssertionError, match=r"rights without a route: \['GET /v1/old'\]"):
         guard_routes([], {"GET /v1/old": RouteRight(Role.READ, Reach.SERVICE)})
+
+
+def test_answers_forbid_browsers_what_they_must_not_do(door: Door) -> None:
+    page = door.answer("GET /docs", None)
+    policy = page.headers["Content-Security-Policy"]
+    script = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in script]
+
+    assert digests
+    assert all(f"'sha256-{each}'" in policy for each in digests)
+    assert "unsafe" not in policy
+    assert "style=" not in page.text, "a policy with digests lets no attribute through"
+    for answer in (page, door.answer("GET /v1/tables", None), door.answer("GET /healthz", None)):
+        assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["X-Frame-Options"] == "DENY"
+        assert "Strict-Transport-Security" not in answer.headers, "it is plain HTTP"
