@@ -347,8 +347,8 @@ class GatewaySettings:
     )
     tls_certificate: str = setting(
         "",
-        "Absolute path of the certificate (PEM, with its chain) with which the gateway serves HTTPS,"
-        " TLS 1.2 at least. It is read again when it changes. Empty: plain HTTP.",
+        "Absolute path of the certificate (PEM, with its chain) with which the gateway serves"
+        " HTTPS, TLS 1.2 at least. It is read again when it changes. Empty: plain HTTP.",
     )
     tls_key: str = setting(
         "", "File of the private key (PEM) of `gateway.tls_certificate`, if that does not hold it."

@@ -147,9 +147,12 @@ The column *on* says of what a caller needs the role:
 | on | |
 | --- | --- |
 | none | No token is needed. |
-| the table | A grant on the table of the path. Whoever may not read the table gets the same 404 as for a table that does not exist; whoever may read it, and not do this, gets 403. |
+| the table | A grant on the table of the path. |
 | any table | A grant on some table. The answer has only tables that the caller may read. |
 | all tables | A grant on `*`: the route is about the whole service. Without one, 403. |
+
+Whoever may not read the table of a path gets the same 404 as for a table that does not exist.
+Whoever may read it, and not do this, gets 403.
 
 Without a valid token, every route but the open ones answers 401.
 """

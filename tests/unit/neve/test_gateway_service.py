@@ -223,7 +223,8 @@ def test_a_route_label_is_never_a_path() -> None:
     metrics = RequestMetrics()
     metrics.answered("none", "BREW", 404, 0.1)
 
-    assert b'code="404",method="other",route="none"' in metrics.text(None, ScanSlots(1, 1), AuditCounts())
+    text = metrics.text(None, ScanSlots(1, 1), AuditCounts())
+    assert b'code="404",method="other",route="none"' in text
 
 
 def test_the_documents_load_nothing_from_elsewhere(gateway: Gateway) -> None:
