@@ -218,7 +218,7 @@ class Services:
 
     def _audit(self) -> Audit:
         access = self.settings.access
-        kept = access.audit_file_bytes_max, access.audit_files_kept
+        kept = access.audit_file_bytes_max, access.audit_files_kept, self.clock
         file = AuditFile(Path(access.audit_file), *kept) if access.audit_file else None
         note_lines = partial(self.store.note_audit, entries_max=access.audit_entries_max)
         return Audit(file, note_lines, self.clock, self.log)

@@ -30,7 +30,8 @@ CLI_HEAD = f"""# Command line
 The bearer token is in `NEVE_TOKEN`, or in the file that `NEVE_TOKEN_FILE` names; `--token` works,
 but shows it to everybody on the machine. For a local stack none is needed. `NEVE_CA_FILE` names
 the authorities of a service with HTTPS, `NEVE_CLIENT_CERTIFICATE` the certificate and key of the
-client. Every verb takes `--json`. Results go to standard output, messages and errors to standard error.
+client. Every verb takes `--json`. Results go to standard output, messages and errors to standard
+error.
 
 {EPILOG}
 """

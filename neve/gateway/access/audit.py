@@ -15,7 +15,6 @@ import json
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
@@ -29,8 +28,10 @@ from common.telemetry import Log
 
 TEXT_MAX = 500
 """Characters of one text of an entry: callers write some of them."""
-WRITE_WAIT_S = 5.0
-"""Longest wait for the disk before the file counts as broken."""
+LOOK_INTERVAL_S = 1.0
+"""How often it is looked whether the file is still there."""
+OPEN_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+"""What is no file and has no reader is an error then, and does not wait for one."""
 WAITING_MAX = 10_000
 """Lines that wait for the stream; when there are more, the oldest are in the file only."""
 BATCH = 200
@@ -114,17 +115,26 @@ def folded(lines: Iterable[bytes], count: int, chosen: Mapping[str, str]) -> lis
 
 
 class AuditFile:
-    """A file of lines, rotated by size. Used by one thread at a time."""
+    """A file of lines, rotated by size.
 
-    def __init__(self, path: Path, bytes_max: int, kept: int) -> None:
+    It is written by the event loop itself, as the log is: into the memory of the system that takes
+    microseconds, where a thread would wait for its turn of milliseconds. So it belongs on a disk of
+    the machine.
+    """
+
+    def __init__(self, path: Path, bytes_max: int, kept: int, clock: Clock) -> None:
         """Open nothing yet.
 
         Args:
             path: Of the file; older ones are `<name>.1`, `<name>.2`, …
             bytes_max: Size from which on it is rotated.
             kept: Older ones that are kept.
+            clock: Tells when to look whether it is still there.
         """
         self._path, self._bytes_max, self._kept = path, bytes_max, kept
+        self._clock = clock
+        self._descriptor: int | None = None
+        self._size_bytes, self._looked_s = 0, 0.0
 
     def write(self, lines: Sequence[bytes]) -> None:
         """Append lines, whole ones.
@@ -132,27 +142,54 @@ class AuditFile:
         Raises:
             OSError: They were not written, or not all of them.
         """
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._rotate()
-        # Opened each time: who takes the file away gets a new one, and a full disk is noticed here.
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            whole = b"".join(line + b"\n" for line in lines)
-            written = os.write(descriptor, whole)
-            if written < len(whole):
-                os.write(descriptor, b"\n")
-                raise OSError(f"{written} of {len(whole)} bytes were written")
-        finally:
+            self._append(b"".join(line + b"\n" for line in lines))
+        except OSError:
+            self.close()
+            raise
+
+    def _append(self, whole: bytes) -> None:
+        descriptor = self._opened()
+        written = os.write(descriptor, whole)
+        self._size_bytes += written
+        if written < len(whole):
+            os.write(descriptor, b"\n")
+            raise OSError(f"{written} of {len(whole)} bytes were written")
+
+    def close(self) -> None:
+        """Let the file go; the next line opens it again."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
             os.close(descriptor)
 
+    def _opened(self) -> int:
+        now_s = self._clock.now_s()
+        if not 0 <= now_s - self._looked_s < LOOK_INTERVAL_S and not self._is_there():
+            self.close()
+        if self._size_bytes >= self._bytes_max and self._descriptor is not None:
+            self.close()
+            self._rotate()
+        if self._descriptor is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._descriptor = os.open(self._path, OPEN_FLAGS, 0o600)
+            self._size_bytes = os.fstat(self._descriptor).st_size
+        self._looked_s = now_s
+        return self._descriptor
+
+    def _is_there(self) -> bool:
+        """Return whether the open file is still the one of that name."""
+        if self._descriptor is None:
+            return False
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
     def _rotate(self) -> None:
-        with suppress(FileNotFoundError):
-            if self._path.stat().st_size < self._bytes_max:
-                return
-            names = [self._path, *map(self._older, range(1, self._kept + 1))]
-            for newer, older in reversed(list(pairwise(names))):
-                with suppress(FileNotFoundError):
-                    newer.replace(older)
+        names = [self._path, *map(self._older, range(1, self._kept + 1))]
+        for newer, older in reversed(list(pairwise(names))):
+            with suppress(FileNotFoundError):
+                newer.replace(older)
 
     def _older(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
@@ -189,15 +226,12 @@ class Audit:
         """
         self._file, self._note_lines, self._log = file, note_lines, log
         self._clock = clock
-        self._thread = ThreadPoolExecutor(1, "audit")
         self._ended: list[bytes] = []
         """Last lines that are on their way into the file."""
         self._waiting: deque[bytes] = deque()
         """Lines that are on their way into the stream."""
         self._hurry = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
-        self._stuck: asyncio.Future[None] | None = None
-        """A write of the file that has not come back."""
         self._fault = ""
         self._early, self._early_at_s, self._early_left_out = float(EARLY_BURST), 0.0, 0
         self.counts = AuditCounts()
@@ -213,7 +247,7 @@ class Audit:
             UnavailableError: No place takes it, so that the call must not be made.
         """
         line = entry.line()
-        if await self._to_file([line]):
+        if self._to_file([line]):
             return
         try:
             await self._note_lines([line])
@@ -253,30 +287,23 @@ class Audit:
         self.end(entry)
 
     async def close(self) -> None:
-        """Give what waits a moment to be written, and let the thread go."""
+        """Give what waits a moment to be written, and let the file go."""
         self._hurry.set()
         if self._sending is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_S):
                     await self._sending
-        self._thread.shutdown(wait=False)
+        if self._file is not None:
+            self._file.close()
 
-    async def _to_file(self, lines: Sequence[bytes]) -> bool:
+    def _to_file(self, lines: Sequence[bytes]) -> bool:
         """Write to the file; return whether it has taken the lines."""
         if self._file is None:
             return False
-        if self._stuck is not None and not self._stuck.done():
-            return False  # Behind a write that hangs, each one more would wait as long.
-        loop = asyncio.get_running_loop()
-        write = loop.run_in_executor(self._thread, self._file.write, lines)
-        await asyncio.wait({write}, timeout=WRITE_WAIT_S)
-        if not write.done():
-            self._stuck = write
-            write.add_done_callback(asyncio.Future.exception)
-            self._fails("file", f"a write has not come back for {WRITE_WAIT_S:g} s")
-            return False
-        if error := write.exception():
-            self._fails("file", str(error) or type(error).__name__)
+        try:
+            self._file.write(lines)
+        except OSError as error:
+            self._fails("file", str(error))
             return False
         self._works()
         return True
@@ -288,7 +315,7 @@ class Audit:
                     await self._hurry.wait()
             if ended := self._ended:
                 self._ended = []
-                await self._to_file(ended)
+                self._to_file(ended)
             batch = list(islice(self._waiting, BATCH))
             try:
                 await self._note_lines(batch)
