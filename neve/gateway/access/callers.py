@@ -151,6 +151,13 @@ def serve_call(call: AuthorizedCall | None) -> None:
     _CALL.set(call)
 
 
+def authorized_call() -> AuthorizedCall:
+    """Return the call that this task serves, which somebody has let in."""
+    call = _CALL.get()
+    assert call is not None, "a route is served that nothing stands in front of"
+    return call
+
+
 def current_call() -> AuthorizedCall:
     """Return the call that this task serves; of work that nobody has called for: the operator's."""
     return _CALL.get() or AuthorizedCall(OPERATOR)

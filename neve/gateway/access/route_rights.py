@@ -14,7 +14,7 @@ from neve.gateway.access.callers import (
     INCLUDED,
     AuthorizedCall,
     Role,
-    current_call,
+    authorized_call,
     require_role,
 )
 from neve.gateway.problems import ForbiddenError
@@ -178,7 +178,7 @@ class GuardedRoute:
             ForbiddenError: The caller does not have it.
         """
         if self._right.reach is not Reach.NOBODY:
-            self._check(current_call())
+            self._check(authorized_call())
         await self._app(scope, receive, send)
 
     def _check(self, call: AuthorizedCall) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import re
@@ -21,6 +22,7 @@ from neve.client.errors import ForbiddenError, NotFoundError
 from neve.gateway.access.callers import INCLUDED, Role
 from neve.gateway.access.route_rights import (
     ROUTE_RIGHTS,
+    GuardedRoute,
     Reach,
     RouteRight,
     guard_routes,
@@ -265,3 +267,12 @@ def test_answers_forbid_browsers_what_they_must_not_do(door: Door) -> None:
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["X-Frame-Options"] == "DENY"
         assert "Strict-Transport-Security" not in answer.headers, "it is plain HTTP"
+
+
+def test_a_route_that_nothing_stands_in_front_of_serves_nobody() -> None:
+    async def served(*_: object) -> None:
+        raise NotImplementedError
+
+    guarded = GuardedRoute(served, RouteRight(Role.READ, Reach.SERVICE))
+    with pytest.raises(AssertionError, match="nothing stands in front of"):
+        asyncio.run(guarded({"type": "http"}, served, served))  # type: ignore[arg-type]  # never called
