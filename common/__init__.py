@@ -27,6 +27,7 @@ In reading order:
     coordinator_proxy  these calls, sent to the coordinator's actor
     metadata/        the store: changes as values, executed over Redis
     memory_limit     a process's limit of memory
+    garbage_collection  what the garbage collector need not look at again
     backoff          how long to wait before the next try
     bounded_map      a map that forgets its oldest entries
     indexes          members by a key, in the order in which they came

@@ -14,6 +14,7 @@ import ray
 from common.actor_class import callable_across_releases
 from common.clock import SystemClock
 from common.coordinator_calls import CoordinatorCalls
+from common.garbage_collection import ignore_what_is_loaded
 from common.ids import RandomIds
 from common.log_files import LogFiles
 from common.metadata.redis import connect
@@ -103,6 +104,7 @@ class CoordinatorActor:
         self._state, self._service = self._parts.state, self._parts.service
         self._scanner, self._requests = self._parts.scanner, self._parts.requests
         self._ready = asyncio.Event()
+        ignore_what_is_loaded()
         self._loops = [asyncio.get_running_loop().create_task(self._guarded(self._run()))]
 
     async def _guarded(self, loop: Awaitable[None]) -> None:
