@@ -169,6 +169,7 @@ def test_a_hundred_more_clusters_meet_every_trouble() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif("SIM_SEEDS" in os.environ, reason="SIM_SEEDS names other seeds")
 def test_many_more_clusters_keep_their_promises() -> None:
