@@ -10,6 +10,7 @@ from typing import Protocol
 from common.wire import (
     Assignment,
     AttemptReport,
+    BacklogSample,
     CompactorStatus,
     CoordinatorStatus,
     Explanation,
@@ -67,6 +68,10 @@ class OperatorCalls(Protocol):
 
     async def running(self) -> Sequence[RunningAttempt]:
         """Return the attempts under way."""
+        ...
+
+    async def backlog_history(self) -> Sequence[BacklogSample]:
+        """Return what was still to be rewritten in the last hour, oldest first."""
         ...
 
     async def compactors(self) -> Sequence[CompactorStatus]:

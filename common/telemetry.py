@@ -108,6 +108,13 @@ METRICS: tuple[Metric, ...] = (
         "Bytes still to be rewritten until planners want nothing; of the 99 tables with most.",
         ("table",),
     ),
+    Metric(
+        "neve_backlog_untracked_tables",
+        "gauge",
+        "Tables of which the wanted jobs stand for the backlog: their planner has no tracker "
+        "(`none`), or it failed at the last plan (`failed`).",
+        ("cause",),
+    ),
     Metric("neve_jobs_running", "gauge", "Running attempts.", ("group",)),
     Metric(
         "neve_jobs_longest_seconds",

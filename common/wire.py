@@ -320,6 +320,18 @@ class TableBacklog:
 
 
 @readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogSample:
+    """What was still to be rewritten at a moment."""
+
+    at_s: float
+    size_bytes: int
+    """In all tables."""
+    tables: dict[str, int]
+    """Name → bytes, of the tables with most; a table at rest is missing."""
+
+
+@readable_across_releases
 @dataclass(frozen=True, slots=True)
 class MetricValue:
     """One value of a metric of `common.telemetry`."""

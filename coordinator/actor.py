@@ -29,6 +29,7 @@ from common.wire import (
     NAMESPACE,
     Assignment,
     AttemptReport,
+    BacklogSample,
     CompactorStatus,
     CoordinatorStatus,
     Explanation,
@@ -215,6 +216,10 @@ class CoordinatorActor:
     async def running(self) -> list[RunningAttempt]:
         """Return the attempts under way."""
         return self._state.running(self._now_s())
+
+    async def backlog_history(self) -> tuple[BacklogSample, ...]:
+        """Return what was still to be rewritten in the last hour, oldest first."""
+        return self._state.backlog_history()
 
     async def compactors(self) -> list[CompactorStatus]:
         """Return the compactors."""

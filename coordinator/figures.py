@@ -10,6 +10,7 @@ from common.metadata.store_values import StoreHealth
 from common.model.group import LimitStatus
 from common.model.request import RequestState
 from common.wire import GroupStatus, MetricValue, TableBacklog
+from coordinator.core.backlog import PLANNED_JOBS
 from coordinator.requests.driver import RequestDriver
 from coordinator.requests.selector_calls import SelectorCalls
 from coordinator.scan.full_scan import FullScan
@@ -118,6 +119,10 @@ def scope_figures(scopes: Collection[LimitStatus]) -> Iterator[MetricValue]:
 
 
 def backlog_figures(backlogs: Collection[TableBacklog]) -> Iterator[MetricValue]:
-    """Yield the backlog of each table, and of all that have no line of their own as `(others)`."""
+    """Yield the backlog of each table, of all others as `(others)`, and what is not measured."""
     for each in backlogs:
         yield MetricValue("neve_backlog_bytes", each.size_bytes, (each.table or "(others)",))
+    untracked = [each for each in backlogs if each.strategy == PLANNED_JOBS]
+    failed = sum(1 for each in untracked if each.problem)
+    for cause, count in (("none", len(untracked) - failed), ("failed", failed)):
+        yield MetricValue("neve_backlog_untracked_tables", count, (cause,))

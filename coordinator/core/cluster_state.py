@@ -24,7 +24,7 @@ from coordinator.core.attempts import (
     Attempts,
     AttemptState,
 )
-from coordinator.core.backlog import Backlogs
+from coordinator.core.backlog import BacklogHistory, Backlogs
 from coordinator.core.compactors import LivingCompactors, Takes
 from coordinator.core.deferral import Deferrals, ReplanTimers
 from coordinator.core.limits import Limits
@@ -129,7 +129,7 @@ class ClusterState:
         self.capacity = Capacity(limits)
         self.backfill = Backfill(self.queues, self.capacity)
         self.grants = Grants(limits)
-        self.backlogs = Backlogs()
+        self.backlogs, self.backlog_history = Backlogs(), BacklogHistory()
         self.wanted_analyses: BoundedMap[TabletId, str] = BoundedMap(limits.deferrals_max)
         """Tablets whose live bytes are to be counted, and by which group. Whoever restarts the
         coordinator asks again."""

@@ -12,6 +12,7 @@ from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
 from common.wire import (
+    BacklogSample,
     CoordinatorStatus,
     Explanation,
     QueuedJob,
@@ -45,6 +46,8 @@ def tick(cluster: ClusterState, now_s: float) -> list[Action]:
     """Return what follows from time alone."""
     cluster.grants.divide(now_s)
     _note_room(cluster)
+    if cluster.backlog_history.is_due(now_s):
+        cluster.backlog_history.note(views.table_backlogs(cluster), now_s)
     return [
         *lose_silent_compactors(cluster, now_s),
         *expire_attempts(cluster, now_s),
@@ -169,6 +172,10 @@ class CoordinatorState:
     def running(self, now_s: float) -> list[RunningAttempt]:
         """Return the attempts that are not over."""
         return views.running_attempts(self._cluster, now_s)
+
+    def backlog_history(self) -> tuple[BacklogSample, ...]:
+        """Return what was still to be rewritten lately, oldest first."""
+        return self._cluster.backlog_history.samples()
 
     def was_planned(self, tablet: TabletId) -> bool:
         """Return whether the last plan of a tablet is known."""

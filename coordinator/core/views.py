@@ -17,6 +17,7 @@ from common.wire import (
     GroupStatus,
     QueuedJob,
     RunningAttempt,
+    TableBacklog,
     TriggerVerdict,
 )
 from coordinator.core.assignment import saturated_tables
@@ -60,15 +61,7 @@ def coordinator_status(
         quarantined=len(cluster.retry.quarantined()),
         turns=turns or counters.turns,
         scopes=cluster.grants.statuses(),
-        backlogs=cluster.backlogs.told(
-            cluster.table_name,
-            [
-                (attempt.tablet, attempt.id, attempt.progress.fraction)
-                for attempt in cluster.attempts
-                if attempt.progress is not None
-            ],
-            BACKLOGS_MAX,
-        ),
+        backlogs=table_backlogs(cluster),
         triggers=cluster.triggers.of_tables(TRIGGERS_SHOWN_MAX),
         warnings=(
             *(
@@ -83,6 +76,22 @@ def coordinator_status(
                 if each.start_problem
             ),
         ),
+    )
+
+
+def table_backlogs(cluster: ClusterState) -> tuple[TableBacklog, ...]:
+    """Return what is still to be rewritten, by table, less what attempts have done by now.
+
+    An attempt that is being taken back has done nothing, unless the store says that it committed.
+    """
+    return cluster.backlogs.told(
+        cluster.table_name,
+        [
+            (attempt.tablet, attempt.id, attempt.progress.fraction)
+            for attempt in cluster.attempts
+            if attempt.progress is not None and attempt.state is not AttemptState.RELEASING
+        ],
+        BACKLOGS_MAX,
     )
 
 

@@ -399,6 +399,14 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogPoint:
+    """What was still to be rewritten at a moment."""
+
+    at_s: float
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """A setting of the running service; secrets are hidden."""
 

@@ -283,6 +283,31 @@ def render_backlog(found: Sequence[api.Backlog]) -> RenderableType:
     return lines(grid(columns, lined), "", f"{total} in all")
 
 
+HISTORY_ROWS_MAX = 20
+BAR_WIDTH = 40
+
+
+def render_backlog_history(points: Sequence[api.BacklogPoint]) -> RenderableType:
+    """Return what was still to be rewritten as a bar for each of at most 20 moments."""
+    if not points:
+        return "nothing is remembered yet: the coordinator takes a sample every ten seconds"
+    step = -(-len(points) // HISTORY_ROWS_MAX)
+    shown = points[::-1][::step][::-1]
+    most = max(each.size_bytes for each in shown)
+    columns = [("TIME (UTC)", ""), ("BACKLOG", RIGHT), ("", "")]
+    return grid(
+        columns,
+        [
+            (
+                time_text(each.at_s),
+                format_bytes(each.size_bytes),
+                "█" * round(BAR_WIDTH * each.size_bytes / most) if most else "",
+            )
+            for each in shown
+        ],
+    )
+
+
 def render_offline_plan(planned: Mapping[str, Any]) -> RenderableType:
     """Return a plan that was made without a service."""
     columns = [("GROUP", ""), ("KIND", ""), ("PRIORITY", RIGHT), ("FILES", ""), ("REASON", "")]
@@ -576,22 +601,26 @@ def backlog(
     tablet: Annotated[
         str | None, typer.Option(help="With --files: only the files of this tablet.")
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option(help="With --watch: seconds between two looks.", min=0.2, max=3600)
+    ] = 2.0,
+    past: Annotated[
+        bool, typer.Option("--history", help="Show the last hour; --json has every ten seconds.")
+    ] = False,
 ) -> None:
     """Show how many bytes are still to be rewritten until planners want nothing.
 
-    --files takes what `neve table files TABLE --json` prints, or the document of `neve plan`.
+    --files takes what `neve table files TABLE --json` prints, or the document of `neve plan`. With
+    --watch and --json each look is one line.
     """
+    measures = strategy is not None or mode is not None or bool(settings) or tablet is not None
+    _check_backlog_options(name, files, measures=measures, watch=watch, past=past)
     if files is None:
-        if strategy is not None or mode is not None or settings or tablet is not None:
-            raise RequestError(
-                "--strategy, --mode, --set and --tablet go with --files; a table's planner says "
-                "how its backlog is measured"
-            )
-        found = session.client.backlog(name)
-        session.show(found, lambda: render_backlog(found))
+        _backlog_of_service(session, name, every if watch else None, past=past)
         return
-    if name is not None:
-        raise RequestError("give either the name of a table or --files")
     # Here, so that the client's verbs start without the trackers.
     from neve.offline_backlog import backlog_offline
 
@@ -599,6 +628,35 @@ def backlog(
         _document(files), strategy, mode, name_values(settings or [], "setting"), tablet
     )
     session.show(measured, format_bytes(round(measured["backlog"])))
+
+
+def _check_backlog_options(
+    name: str | None, files: Path | None, *, measures: bool, watch: bool, past: bool
+) -> None:
+    if watch and past:
+        raise RequestError("give either --watch or --history")
+    if files is not None and (watch or past):
+        raise RequestError("--watch and --history show a running service, and --files needs none")
+    if files is not None and name is not None:
+        raise RequestError("give either the name of a table or --files")
+    if files is None and measures:
+        raise RequestError(
+            "--strategy, --mode, --set and --tablet go with --files; a table's planner says "
+            "how its backlog is measured"
+        )
+
+
+def _backlog_of_service(
+    session: Session, name: str | None, every_s: float | None, *, past: bool
+) -> None:
+    if past:
+        points = session.client.backlog_history(name)
+        session.show(points, lambda: render_backlog_history(points))
+    elif every_s is not None:
+        session.follow(lambda: session.client.backlog(name), render_backlog, every_s)
+    else:
+        found = session.client.backlog(name)
+        session.show(found, lambda: render_backlog(found))
 
 
 def history(session: Session, name: Name, count: Count = 20) -> None:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from neve.api.work import (
     Backlog,
+    BacklogPoint,
     Compactor,
     Explanation,
     Finished,
@@ -68,6 +69,18 @@ class WorkCalls(TableCalls):
         parameters = None if table is None else {"table": table}
         found = self._connection.call("GET", "/v1/backlog", parameters=parameters)
         return decode_list(Backlog, found, "backlog")
+
+    def backlog_history(self, table: str | None = None) -> list[BacklogPoint]:
+        """Return how many bytes were still to be rewritten in the last hour, oldest first.
+
+        A point every ten seconds; a coordinator that was restarted remembers nothing from before.
+
+        Args:
+            table: Of this one; None: of all together.
+        """
+        parameters = None if table is None else {"table": table}
+        found = self._connection.call("GET", "/v1/backlog/history", parameters=parameters)
+        return decode_list(BacklogPoint, found, "history")
 
     def queue(self, group: str | None = None, count: int = 100) -> list[PlannedJob]:
         """Return the jobs that wait, best first.

@@ -255,6 +255,7 @@ class WorkRoutes:
         router.post("/jobs/{attempt}/cancel", status_code=202)(self.cancel)
         router.get("/queue")(self.queue)
         router.get("/backlog")(self.backlog)
+        router.get("/backlog/history")(self.backlog_history)
         router.get("/compactors")(self.compactors)
         router.post("/compactors/{compactor}/drain", status_code=202)(self.drain)
         router.post("/compactors/{compactor}/stop", status_code=202)(self.stop_compactor)
@@ -309,6 +310,30 @@ class WorkRoutes:
         found = (await self._services.coordinator.status()).backlogs
         chosen = [each for each in found if table in {None, each.table}]
         return {"backlog": [decode(api.Backlog, asdict(each)) for each in chosen]}
+
+    async def backlog_history(
+        self,
+        table: Annotated[
+            str | None, Query(description="Name of a table; all tables by default.")
+        ] = None,
+    ) -> dict[str, list[api.BacklogPoint]]:
+        """Return how many bytes were still to be rewritten in the last hour, oldest first.
+
+        There is a point every ten seconds. A table that was not among the 20 with most counts as
+        at rest. A coordinator that was restarted remembers nothing from before.
+        """
+        if table is not None:
+            await self._services.table(table)
+        samples = await self._services.coordinator.backlog_history()
+        return {
+            "history": [
+                api.BacklogPoint(
+                    at_s=each.at_s,
+                    size_bytes=each.size_bytes if table is None else each.tables.get(table, 0),
+                )
+                for each in samples
+            ]
+        }
 
     async def cancel(self, attempt: str) -> None:
         """Cancel a running job. Its files are not planned again for a while.

@@ -282,6 +282,8 @@ def test_a_group_that_nobody_serves_is_said_wherever_somebody_asks(
     token = {"Authorization": f"Bearer {service.stack.token}"}
     told = httpx.get(f"{service.stack.gateway_url}/metrics", headers=token).text
     assert series in told
+    past = service.client.backlog_history
+    service.wait("a sample", lambda: owed.size_bytes in {p.size_bytes for p in past("nightly")})
     shell.run("table", "drop", "nightly", "--yes")
     service.wait("no backlog", lambda: not service.client.backlog())
 

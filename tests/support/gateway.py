@@ -22,6 +22,7 @@ from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from common.wire import (
     AttemptProgress,
+    BacklogSample,
     CompactorStatus,
     CoordinatorStatus,
     Explanation,
@@ -109,6 +110,13 @@ class FakeCoordinator:
     async def running(self) -> Sequence[RunningAttempt]:
         self._answers()
         return [RUNNING]
+
+    async def backlog_history(self) -> Sequence[BacklogSample]:
+        self._answers()
+        return [
+            BacklogSample(at_s=STARTED_S + 10 * number, size_bytes=100 - number, tables=each)
+            for number, each in enumerate([{"events": 90}, {}])
+        ]
 
     async def compactors(self) -> Sequence[CompactorStatus]:
         self._answers()

@@ -97,6 +97,10 @@ def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> 
     neve.run("jobs", says="att-1 events")
     neve.run("job", "cancel", "att-1", says="cancelling att-1")
     neve.run("queue", "--group", "default", says="2 files of similar size")
+    neve.run("backlog", "--history", says="100 B ████████████████████████████████████████")
+    assert [each["size_bytes"] for each in neve.json("backlog", "events", "--history")] == [90, 0]
+    neve.run("backlog", "--watch", "--history", code=2, says="give either --watch or --history")
+    neve.run("backlog", "--watch", "--files", "f.json", code=2, says="show a running service")
     neve.run("plan", "events", says="none")
     neve.run("explain", "events", "last", says="nothing to do")
     neve.run("explain", "events", "last", "--history", says="job-1 failed on local-1: InputError")
@@ -115,6 +119,22 @@ def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> 
     neve.run("volume", "limit", "fast", "1K", code=2, says="expected 0 (none) or 65536 at least")
     neve.run("limits", says="40.0 MiB/s")
     assert neve.json("status")["groups"][0]["group"] == "default"
+
+
+def test_watching_a_backlog_ends_with_ctrl_c(gateway: Gateway) -> None:
+    run = "from neve.cli.app import main; main()"
+    command = [sys.executable, "-c", run, "backlog", "--watch", "--every", "0.2", "--json"]
+    environ = {**os.environ, "NEVE_URL": gateway.url, "NEVE_TOKEN": TOKEN}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ
+    ) as watching:
+        assert watching.stdout is not None
+        looks = [json.loads(watching.stdout.readline()) for _ in range(2)]
+        watching.send_signal(signal.SIGINT)
+        said = watching.communicate(timeout=PATIENCE_S)[1]
+    assert looks == [[], []]
+    assert watching.returncode == 130
+    assert b"Traceback" not in said
 
 
 def test_what_could_be_done_and_what_planners_decide_is_shown(neve: Shell, folder: Path) -> None:
