@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from common.model.file import DataFile, total_bytes
-from common.model.tablet import TabletStatistics
+from common.model.outcome import TabletStatistics
 
 DELTA_TAG = "delta"
 """Tag of the outputs of delta compactions; it tells which kind has made them."""

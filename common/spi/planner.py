@@ -15,8 +15,9 @@ from common.model.file import DataFile
 from common.model.group import Group
 from common.model.job import Kind, Plan
 from common.model.key_values import KeyType
+from common.model.outcome import TabletStatistics
 from common.model.table import TableSettings
-from common.model.tablet import Bounds, TabletId, TabletStatistics
+from common.model.tablet import Bounds, TabletId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

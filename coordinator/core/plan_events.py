@@ -162,6 +162,7 @@ def _note_plan(
         holds=event.plan.holds,
         held=tuple(dict.fromkeys(held)),
         triggered_at_s=event.plan.triggered_at_s,
+        statistics=event.record.statistics,
     )
     cluster.last_plans.put(event.tablet, last_plan)
 

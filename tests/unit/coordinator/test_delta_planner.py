@@ -13,7 +13,7 @@ from common.model.group import Group
 from common.model.job import Kind, Plan, PlannedJob
 from common.model.key_values import KeyType
 from common.model.keys import encode_key
-from common.model.tablet import TabletStatistics
+from common.model.outcome import TabletStatistics
 from common.spi.deltas import delta_sets
 from common.spi.planner import Heat, RequestFacts
 from coordinator.plugins.planners.delta import DeltaPlanner
