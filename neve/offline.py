@@ -13,14 +13,14 @@ from common.config import parse_group
 from common.errors import ConfigError, RequestError
 from common.model.file import DataFile
 from common.model.group import Group
-from common.model.job import Job, JobAction, Kind, Plan
+from common.model.job import Job, JobAction, Kind, Plan, TabletPlan
 from common.model.outcome import TabletStatistics
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.plugins import DEFAULT_PLANNER, load_planner, request_errors
 from common.settings import checked_groups
 from common.spi.planner import COLD, Heat, Planner, PlanParameters, RequestFacts, RunningJob
 from common.units import parse_size_bytes
-from coordinator.core.planning import checked_jobs
+from coordinator.core.planning import checked_jobs, within_space
 from neve.setting_values import read_settings
 
 # ----------------------------------------------------------------------- Small checks of a document
@@ -413,11 +413,13 @@ def plan_offline(
         loaded = load_planner(name)
     parameters = _parameters(described, loaded, overrides or {})
     plan = _plan(loaded, parameters)
-    jobs = checked_jobs(name, plan, parameters)
+    wanted = TabletPlan(jobs=checked_jobs(name, plan, parameters), left=plan.left)
+    wanted = within_space(wanted, parameters.settings, parameters.free_bytes, parameters.now_s)
+    jobs = wanted.jobs
     places = {job.id: place for place, job in enumerate(jobs)}
     planned = {path for job in jobs for path in job.inputs}
     left = {path: why for path, why in _left_files(described).items() if path not in planned}
-    left.update(plan.left)
+    left.update(wanted.left)
     return {
         "jobs": [
             {

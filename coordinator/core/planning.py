@@ -28,7 +28,7 @@ from common.model.job import (
 )
 from common.model.key_values import KeyType, key_type_of
 from common.model.keys import SPLIT_BYTES_MAX
-from common.model.table import Table, TableState
+from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import Reservation, Selection, Tablet, TabletId
 from common.spi.dispatcher import Dispatcher, DispatchParameters
 from common.spi.planner import (
@@ -358,9 +358,8 @@ def plan_tablet(
         left.update(reasons)
     if problems and not jobs:
         raise problems[0]
-    plan = _within_space(
-        TabletPlan(jobs=tuple(jobs), left=left, due_at_s=due_s), table, around, now_s
-    )
+    plan = TabletPlan(jobs=tuple(jobs), left=left, due_at_s=due_s)
+    plan = within_space(plan, table.settings, around.free_bytes, now_s)
     planned = {path for job in plan.jobs for path in job.inputs}
     left = {path: why for path, why in plan.left.items() if path not in planned}
     plan = replace(plan, left=left, holds=holds_of(tablet))
@@ -374,19 +373,21 @@ SPACE_RETRY_S = 30.0
 """A tablet whose jobs do not fit into the free space is planned again after so long."""
 
 
-def _within_space(plan: TabletPlan, table: Table, around: Surroundings, now_s: float) -> TabletPlan:
+def within_space(
+    plan: TabletPlan, settings: TableSettings, free_bytes: int | None, now_s: float
+) -> TabletPlan:
     """Return a plan without the system jobs whose outputs do not fit into the free space.
 
     Outputs are taken to be as large as the inputs, which stay for their grace. Jobs of one plan run
     beside each other, so they share the space. Jobs that users ask for are never held.
 
     Args:
-        plan: Of the tablet.
-        table: Its setting `keep_free_bytes` says what must stay free; 0: nothing is held.
-        around: Has the free space; None: unknown, or without an end.
+        plan: Of a tablet.
+        settings: Of its table: `keep_free_bytes` must stay free; 0: nothing is held.
+        free_bytes: Free space; None: unknown, or without an end.
         now_s: The time now.
     """
-    kept_bytes, free_bytes = table.settings.keep_free_bytes, around.free_bytes
+    kept_bytes = settings.keep_free_bytes
     if not kept_bytes or free_bytes is None:
         return plan
     fitting, left, room = list[Job](), dict[str, str](), free_bytes - kept_bytes
