@@ -46,10 +46,9 @@ from coordinator.scan.scanner import Scanner
 from coordinator.service import CoordinatorService
 from coordinator.split_merge.driver import OperationDriver
 from coordinator.split_merge.step_runner import OperationRules, OperationSteps
-from coordinator.storage.free_space import FreeSpace
 from coordinator.storage.garbage_collector import GarbageCollector, collect_forever
 from coordinator.storage.manifests import ManifestPublisher
-from coordinator.storage.storage_access import ArrowStorage
+from coordinator.storage.storage_access import ArrowStorage, FreeSpace
 from coordinator.storage.unfinished_tables import UnfinishedTables
 from coordinator.store_watch import RateLimits, StoreHealthWatch
 from coordinator.triggers import TriggerDriver
@@ -270,15 +269,7 @@ def assemble(
     own = settings.coordinator
     state = _state_of(settings, context, is_scaled=lever is not None)
     space = FreeSpace(context.clock, context.threads, lambda tablet: scanner.ask(tablet))
-
-    def around(tablet: Tablet, table: Table) -> Surroundings:
-        return Surroundings(
-            heat=state.heat(tablet.id, context.clock.now_s()),
-            progress=state.progress(tablet.id) if tablet.running else {},
-            free_bytes=space.of(table),
-        )
-
-    plan = planner_for(settings, around)
+    plan = planner_for(settings, _surroundings(context, state, space))
     scanner = Scanner(context.store, plan, context.log, context.faults)
     service = CoordinatorService(state, context, scanner)
     submit = service.submit
@@ -297,11 +288,7 @@ def assemble(
     full_scan.use(remote, own.full_scan_tasks)
     scanner.on_table_changed += [requests.table_changed, operations.table_changed]
     scanner.on_tablet_changed.append(requests.tablet_changed)
-    scanner.on_tablet_read += [
-        automatic.tablet_read,
-        operations.tablet_read,
-        space.tablet_read,
-    ]
+    scanner.on_tablet_read += [automatic.tablet_read, operations.tablet_read, space.tablet_read]
     return CoordinatorParts(
         store=context.store,
         context=context,
@@ -319,6 +306,21 @@ def assemble(
         maintenance=_maintenance(settings, context, plan, state, autoscaler),
         autoscaler=autoscaler,
     )
+
+
+def _surroundings(
+    context: ShellContext, state: CoordinatorState, space: FreeSpace
+) -> Callable[[Tablet, Table], Surroundings]:
+    """Return the function that tells what planners may know besides metadata."""
+
+    def around(tablet: Tablet, table: Table) -> Surroundings:
+        return Surroundings(
+            heat=state.heat(tablet.id, context.clock.now_s()),
+            progress=state.progress(tablet.id) if tablet.running else {},
+            free_bytes=space.of(table),
+        )
+
+    return around
 
 
 def _maintenance(

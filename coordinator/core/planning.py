@@ -360,6 +360,11 @@ def plan_tablet(
         raise problems[0]
     plan = TabletPlan(jobs=tuple(jobs), left=left, due_at_s=due_s)
     plan = within_space(plan, table.settings, around.free_bytes, now_s)
+    return _completed(plan, tablet, table, configured)
+
+
+def _completed(plan: TabletPlan, tablet: Tablet, table: Table, configured: _Policies) -> TabletPlan:
+    """Return a plan with what else it says: who holds files, what triggers ask for."""
     planned = {path for job in plan.jobs for path in job.inputs}
     left = {path: why for path, why in plan.left.items() if path not in planned}
     plan = replace(plan, left=left, holds=holds_of(tablet))

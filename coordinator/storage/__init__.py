@@ -9,6 +9,5 @@
     manifests           publishes manifests
     generations         the generation of every table
     unfinished_tables   removes tables whose creator died
-    free_space          free space, for tables that keep some
-    storage_access      threads with deadlines, and deletion in them
+    storage_access      threads with deadlines, and deletion in them; free space
 """

@@ -16,11 +16,7 @@ NOT_APPLICABLE = "not applicable: "
 def test_every_row_is_open_or_says_where_and_how_it_is_shown() -> None:
     rows = ROW.findall(PAGE)
     assert len({name for name, *_ in rows}) == len(rows), "an id is there twice"
-    wrong = [
-        name
-        for name, _, where, shown in rows
-        if not is_sound(where, shown)
-    ]
+    wrong = [name for name, _, where, shown in rows if not is_sound(where, shown)]
     assert not wrong, "say where it is done and name a test, or why it does not apply, or leave it"
     without = len([shown for *_, shown in rows if shown.startswith(NOT_APPLICABLE)])
     done = len([where for _, _, where, _ in rows if where != OPEN]) - without

@@ -81,7 +81,7 @@ def counted(service: Service, table: LedgerTable) -> None:
     ends = [*measured.key_quantiles]
     assert ends
     assert all(one < other for one, other in pairwise(ends)), ends
-    says = "newer rows hid 17.4% of its 24200 rows; of 4200 updates, so many change text 100%"
+    says = "newer rows hid 17.4% of its 24,200 rows; of 4,200 updates, so many change text 100%"
 
     def explained() -> bool:
         (tablet,) = client.explain(table.name)

@@ -14,7 +14,7 @@ from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
 from common.storage_threads import StorageThreads
 from common.wire import AttemptProgress
 from coordinator.core.attempts import read_and_written
-from coordinator.storage.free_space import FRESH_S, FreeSpace, measured_free_bytes
+from coordinator.storage.storage_access import FRESH_S, FreeSpace, measured_free_bytes
 from tests.support.patience import PATIENCE_S
 from tests.support.predictable import ManualClock
 
