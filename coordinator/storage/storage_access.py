@@ -96,7 +96,7 @@ def _only_copies(location: str, outputs: Sequence[str], inputs: Sequence[str]) -
         raise RewriteError(f"files of {location} cannot be looked at: {error}") from error
 
 
-# ---------------------------------------------------------------------------------------- Free space
+# --------------------------------------------------------------------------------------- Free space
 #
 # A plan must not wait for a storage, so it uses what was measured last, and each reading of a
 # tablet has an old figure measured anew beside it. A tablet is planned again when its first figure
