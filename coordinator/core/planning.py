@@ -340,9 +340,8 @@ def plan_tablet(
     if is_cutting(tablet.operation):
         return cut_plan(tablet, table, _service(table, Kind.SYSTEM, None, configured))
     left = _left_alone(tablet, table)
-    jobs: list[Job] = []
+    jobs, problems = list[Job](), list[PluginError]()
     due_s: float | None = None
-    problems: list[PluginError] = []
     for kind, candidates in _candidates(tablet, table, now_s).items():
         facts = _facts(kind, tablet.selection, requests)
         if only not in {None, kind} or (kind is Kind.USER and facts is None):
@@ -359,8 +358,8 @@ def plan_tablet(
     if problems and not jobs:
         raise problems[0]
     plan = TabletPlan(jobs=tuple(jobs), left=left, due_at_s=due_s)
-    plan = within_space(plan, table.settings, around.free_bytes, now_s)
-    return _completed(plan, tablet, table, configured)
+    fitting = within_space(plan, table.settings, around.free_bytes, now_s)
+    return _completed(fitting, tablet, table, configured)
 
 
 def _completed(plan: TabletPlan, tablet: Tablet, table: Table, configured: _Policies) -> TabletPlan:
