@@ -93,6 +93,7 @@ PLANNERS = ExtensionPoint(
     {
         "bin-pack": "coordinator.plugins.planners.bin_pack:BinPackPlanner",
         "budgeted": "coordinator.plugins.planners.budgeted:BudgetedPlanner",
+        "delta": "coordinator.plugins.planners.delta:DeltaPlanner",
         "log-segment": "coordinator.plugins.planners.log_segment:LogSegmentPlanner",
         "leveled": "coordinator.plugins.planners.leveled:LeveledPlanner",
         "ratio": "coordinator.plugins.planners.ratio:RatioPlanner",

@@ -17,7 +17,7 @@ from common.plugins import (
 )
 from common.setting_rules import SettingError
 from common.settings import Settings
-from common.spi.planner import Planner, RequestFacts, check_options, settings_read_by
+from common.spi.planner import Planner, RequestFacts, Surroundings, check_options, settings_read_by
 from common.spi.tracker import BacklogTracker, TrackerPlugin
 from coordinator.core.planning import plan_tablet, with_backlog
 from coordinator.ports import PlanTablet
@@ -151,10 +151,21 @@ def load_trackers() -> dict[str, TrackerPlugin]:
     return found
 
 
-def planner_for(settings: Settings) -> PlanTablet:
+def unknown_surroundings(_tablet: Tablet, _table: Table) -> Surroundings:
+    """Return what a process knows that hears of no reads, attempts and free space: nothing."""
+    return Surroundings()
+
+
+def planner_for(
+    settings: Settings, around: Callable[[Tablet, Table], Surroundings] = unknown_surroundings
+) -> PlanTablet:
     """Return the function that plans a tablet by what is configured.
 
     Everything is loaded now, so that a mistake stops the start and not the planning.
+
+    Args:
+        settings: The operator's.
+        around: Tells what is known of a tablet besides its metadata.
 
     Raises:
         SettingError: A planner or the dispatcher is not installed, does not load, or refuses
@@ -186,6 +197,7 @@ def planner_for(settings: Settings) -> PlanTablet:
             fallback=fallback,
             requests=requests,
             only=only,
+            around=around(tablet, table),
         )
         return with_backlog(
             found,

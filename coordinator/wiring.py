@@ -8,9 +8,10 @@ from typing import Any
 from common.metadata.ports import TabletStore
 from common.model.location_identity import LocationIdentity
 from common.model.table import Table
-from common.model.tablet import TabletId
+from common.model.tablet import Tablet, TabletId
 from common.parquet.resolved_locations import identities_of
 from common.settings import Settings
+from common.spi.planner import Surroundings
 from common.wire import (
     CoordinatorStatus,
     Explanation,
@@ -47,7 +48,7 @@ from coordinator.split_merge.driver import OperationDriver
 from coordinator.split_merge.step_runner import OperationRules, OperationSteps
 from coordinator.storage.garbage_collector import GarbageCollector, collect_forever
 from coordinator.storage.manifests import ManifestPublisher
-from coordinator.storage.storage_access import ArrowStorage
+from coordinator.storage.storage_access import ArrowStorage, FreeSpace
 from coordinator.storage.unfinished_tables import UnfinishedTables
 from coordinator.store_watch import RateLimits, StoreHealthWatch
 from coordinator.triggers import TriggerDriver
@@ -265,10 +266,11 @@ def assemble(
         ConfigError: A plug-in of the settings is not installed.
         PluginError: One of them does not load.
     """
-    plan = planner_for(settings)
-    scanner = Scanner(context.store, plan, context.log, context.faults)
     own = settings.coordinator
     state = _state_of(settings, context, is_scaled=lever is not None)
+    space = FreeSpace(context.clock, context.threads, lambda tablet: scanner.ask(tablet))
+    plan = planner_for(settings, _surroundings(context, state, space))
+    scanner = Scanner(context.store, plan, context.log, context.faults)
     service = CoordinatorService(state, context, scanner)
     submit = service.submit
     scanner.attach(submit)
@@ -286,7 +288,7 @@ def assemble(
     full_scan.use(remote, own.full_scan_tasks)
     scanner.on_table_changed += [requests.table_changed, operations.table_changed]
     scanner.on_tablet_changed.append(requests.tablet_changed)
-    scanner.on_tablet_read += [automatic.tablet_read, operations.tablet_read]
+    scanner.on_tablet_read += [automatic.tablet_read, operations.tablet_read, space.tablet_read]
     return CoordinatorParts(
         store=context.store,
         context=context,
@@ -304,6 +306,21 @@ def assemble(
         maintenance=_maintenance(settings, context, plan, state, autoscaler),
         autoscaler=autoscaler,
     )
+
+
+def _surroundings(
+    context: ShellContext, state: CoordinatorState, space: FreeSpace
+) -> Callable[[Tablet, Table], Surroundings]:
+    """Return the function that tells what planners may know besides metadata."""
+
+    def around(tablet: Tablet, table: Table) -> Surroundings:
+        return Surroundings(
+            heat=state.heat(tablet.id, context.clock.now_s()),
+            progress=state.progress(tablet.id) if tablet.running else {},
+            free_bytes=space.of(table),
+        )
+
+    return around
 
 
 def _maintenance(

@@ -325,3 +325,5 @@ class TabletPlan:
     """None: the tablet is at rest, or nobody has measured it."""
     triggered_at_s: float = 0.0
     """The trigger that the plan answers (`Table.triggered_at_s`); 0: none that is still open."""
+    analysis_group: str = ""
+    """Group that is to analyse the tablet, as the trigger `analysis` asks; empty: it does not."""

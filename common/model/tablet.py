@@ -11,6 +11,7 @@ from enum import StrEnum
 from common.model.fields import StoredValue, readable_across_releases
 from common.model.file import DataFile
 from common.model.job import Kind
+from common.model.outcome import TabletStatistics
 
 PLUS_INFINITY = b"\xff"
 """End of the last tablet: sorts after every encoded key."""
@@ -196,6 +197,8 @@ class Record:
     """Until when → lowest version that adds have reached; see `common.metadata.recent_adds`."""
     answered_s: float = 0.0
     """`Table.triggered_at_s` of the last trigger for which the tablet has come to rest."""
+    statistics: TabletStatistics | None = None
+    """What the last analysis has found; None: there was none since the tablet has these bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

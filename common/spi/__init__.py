@@ -5,6 +5,7 @@ In reading order:
     dispatcher  which service plans a tablet
     options     options of a plug-in as a dataclass
     planner     files of a tablet in, jobs out
+    deltas      base and deltas of a tablet, for a planner and for the listing of operations
     tracker     files of a tablet in, bytes still to be rewritten out
     selector    files of a tablet in, those that a request takes out
     transform   rows in, changed rows out

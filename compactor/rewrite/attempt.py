@@ -125,7 +125,8 @@ def _analyze(
             plan = make_plan(read, folder, _task_memory(spark), reporter.step)
             _raise_if_cancelled(cancelled)
             reporter.rewriting(plan)
-            found = count_live(plan, read.inputs, partial(run_tasks, spark, plan))
+            columns = assignment.table.settings.analysis_columns
+            found = count_live(plan, read.inputs, partial(run_tasks, spark, plan), columns)
             _raise_if_cancelled(cancelled)
             allowance.settle()
             reporter.done(plan.inputs.rows)
@@ -135,6 +136,7 @@ def _analyze(
         rows=plan.inputs.rows,
         read_bytes=found.read_bytes,
         elapsed_s=clock.now_s() - begun_s,
+        tablet=found.tablet,
     )
     return RewriteResult(outputs=(), counts=RowCounts(), kernel="analyze", statistics=statistics)
 

@@ -15,6 +15,7 @@ from common.model.group import (
     limit_scopes,
 )
 from common.model.job import Job, is_urgent
+from common.model.outcome import TabletStatistics
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.units import format_duration
@@ -60,6 +61,8 @@ class LastPlan:
     """In a row."""
     triggered_at_s: float = 0.0
     """The trigger that the plan answers; 0: none that was open."""
+    statistics: TabletStatistics | None = None
+    """What the last analysis had found."""
 
 
 class Counters:

@@ -52,6 +52,8 @@ def _tablet_planned(cluster: ClusterState, event: on.TabletPlanned, now_s: float
     cluster.deferrals.discard(event.tablet)
     cluster.replan_timers.discard(event.tablet)
     cluster.backlogs.put(event.tablet, event.plan.backlog)
+    if event.plan.analysis_group and event.tablet not in cluster.wanted_analyses:
+        cluster.wanted_analyses.put(event.tablet, event.plan.analysis_group)
     wanted, held = _queueable_jobs(cluster, event, now_s)
     _note_plan(cluster, event, held, now_s)
     replacement = cluster.queues.replace(event.tablet, wanted, now_s)
@@ -160,6 +162,7 @@ def _note_plan(
         holds=event.plan.holds,
         held=tuple(dict.fromkeys(held)),
         triggered_at_s=event.plan.triggered_at_s,
+        statistics=event.record.statistics,
     )
     cluster.last_plans.put(event.tablet, last_plan)
 
@@ -203,7 +206,8 @@ def _analysis_of(cluster: ClusterState, event: on.TabletPlanned) -> Analysis:
     """Return the analysis that a plan amounts to; a busy tablet is UNSTABLE: scans look again."""
     record = event.record
     busy = record.running or record.waiting or record.selected or record.operation
-    if event.plan.jobs or busy or not cluster.hands_out(event.tablet.table):
+    wanted = event.plan.jobs or event.plan.analysis_group
+    if wanted or busy or not cluster.hands_out(event.tablet.table):
         return Analysis.UNSTABLE
     return analysis_at_rest(record.files)
 

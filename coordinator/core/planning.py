@@ -28,16 +28,30 @@ from common.model.job import (
 )
 from common.model.key_values import KeyType, key_type_of
 from common.model.keys import SPLIT_BYTES_MAX
-from common.model.table import Table, TableState
-from common.model.tablet import Selection, Tablet, TabletId
+from common.model.table import Table, TableSettings, TableState
+from common.model.tablet import Reservation, Selection, Tablet, TabletId
 from common.spi.dispatcher import Dispatcher, DispatchParameters
-from common.spi.planner import Planner, PlanParameters, RequestFacts, RunningJob
+from common.spi.planner import (
+    NOTHING_KNOWN,
+    Planner,
+    PlanParameters,
+    RequestFacts,
+    RunningJob,
+    Surroundings,
+)
 from common.spi.tracker import TrackerPlugin
+from common.units import format_bytes
 from coordinator.core.backlog import measured
 from coordinator.core.requests.automatic import AUTOMATIC_PREFIX
 from coordinator.core.scan_rules import earliest_s
 from coordinator.core.split_merge.split_jobs import cut_plan, is_cutting
-from coordinator.core.triggers import gate_sentence, is_gated, is_included, open_trigger_s
+from coordinator.core.triggers import (
+    gate_sentence,
+    is_gated,
+    is_included,
+    open_trigger_s,
+    wants_analysis,
+)
 
 OUTPUTS_MAX = 10_000
 """Of one job; each has a place in its reservation."""
@@ -297,6 +311,7 @@ def plan_tablet(
     fallback: Planner | None = None,
     requests: Mapping[str, RequestFacts] | None = None,
     only: Kind | None = None,
+    around: Surroundings = NOTHING_KNOWN,
 ) -> TabletPlan:
     """Return the jobs wanted for a tablet, and why each other file was left.
 
@@ -314,6 +329,7 @@ def plan_tablet(
         requests: Facts of ACTIVE requests by id: the files of another's selection are
             left alone. None: any request may be at work, and has no hints.
         only: Plan jobs of this kind alone.
+        around: What is known of the tablet besides its metadata.
 
     Raises:
         PluginError: A planner or dispatcher misbehaved, and there is no other job.
@@ -324,15 +340,14 @@ def plan_tablet(
     if is_cutting(tablet.operation):
         return cut_plan(tablet, table, _service(table, Kind.SYSTEM, None, configured))
     left = _left_alone(tablet, table)
-    jobs: list[Job] = []
+    jobs, problems = list[Job](), list[PluginError]()
     due_s: float | None = None
-    problems: list[PluginError] = []
     for kind, candidates in _candidates(tablet, table, now_s).items():
         facts = _facts(kind, tablet.selection, requests)
         if only not in {None, kind} or (kind is Kind.USER and facts is None):
             continue
         try:
-            context = (configured, facts, now_s)
+            context = (configured, facts, now_s, around)
             wanted, reasons, again_s = _plan_kind(tablet, table, kind, candidates, context)
             due_s = again_s if due_s is None else earliest_s(due_s, again_s)
         except PluginError as problem:
@@ -342,10 +357,62 @@ def plan_tablet(
         left.update(reasons)
     if problems and not jobs:
         raise problems[0]
-    planned = {path for job in jobs for path in job.inputs}
-    left = {path: why for path, why in left.items() if path not in planned}
-    plan = TabletPlan(jobs=tuple(jobs), left=left, holds=holds_of(tablet), due_at_s=due_s)
+    plan = TabletPlan(jobs=tuple(jobs), left=left, due_at_s=due_s)
+    fitting = within_space(plan, table.settings, around.free_bytes, now_s)
+    return _completed(fitting, tablet, table, configured)
+
+
+def _completed(plan: TabletPlan, tablet: Tablet, table: Table, configured: _Policies) -> TabletPlan:
+    """Return a plan with what else it says: who holds files, what triggers ask for."""
+    planned = {path for job in plan.jobs for path in job.inputs}
+    left = {path: why for path, why in plan.left.items() if path not in planned}
+    plan = replace(plan, left=left, holds=holds_of(tablet))
+    if wants_analysis(tablet.files.values(), table.settings):
+        group = _service(table, Kind.SYSTEM, None, configured).groups[-1].name
+        plan = replace(plan, analysis_group=group)
     return _answering(plan, tablet, table) if table.triggered_at_s else plan
+
+
+SPACE_RETRY_S = 30.0
+"""A tablet whose jobs do not fit into the free space is planned again after so long."""
+
+
+def within_space(
+    plan: TabletPlan, settings: TableSettings, free_bytes: int | None, now_s: float
+) -> TabletPlan:
+    """Return a plan without the system jobs whose outputs do not fit into the free space.
+
+    Outputs are taken to be as large as the inputs, which stay for their grace. Jobs of one plan run
+    beside each other, so they share the space. Jobs that users ask for are never held.
+
+    Args:
+        plan: Of a tablet.
+        settings: Of its table: `keep_free_bytes` must stay free; 0: nothing is held.
+        free_bytes: Free space; None: unknown, or without an end.
+        now_s: The time now.
+    """
+    kept_bytes = settings.keep_free_bytes
+    if not kept_bytes or free_bytes is None:
+        return plan
+    fitting, left, room = list[Job](), dict[str, str](), free_bytes - kept_bytes
+    for job in plan.jobs:
+        need = job.cost_bytes // 2
+        if job.kind is Kind.USER or need <= room or not need:
+            fitting.append(job)
+            room -= need
+        else:
+            left.update(dict.fromkeys(job.inputs, _short_sentence(need, free_bytes, kept_bytes)))
+    if not left:
+        return plan
+    due_s = earliest_s(plan.due_at_s, now_s + SPACE_RETRY_S)
+    return replace(plan, jobs=tuple(fitting), left={**plan.left, **left}, due_at_s=due_s)
+
+
+def _short_sentence(need: int, free_bytes: int, kept_bytes: int) -> str:
+    return (
+        f"a job would write up to {format_bytes(need)}: {format_bytes(free_bytes)} are free, of "
+        f"which keep_free_bytes keeps {format_bytes(kept_bytes)}"
+    )
 
 
 def _answering(plan: TabletPlan, tablet: Tablet, table: Table) -> TabletPlan:
@@ -464,14 +531,14 @@ def _plan_kind(
     table: Table,
     kind: Kind,
     candidates: tuple[DataFile, ...],
-    context: tuple[_Policies, RequestFacts | None, float],
+    context: tuple[_Policies, RequestFacts | None, float, Surroundings],
 ) -> tuple[tuple[Job, ...], dict[str, str], float | None]:
     """Return the jobs of one kind, why its other candidates were left, and when to ask again.
 
     Raises:
         PluginError: The planner or the dispatcher misbehaved.
     """
-    configured, facts, now_s = context
+    configured, facts, now_s, around = context
     service = _service(table, kind, facts, configured)
     planner, options = _planner_of(table, service)
     parameters = PlanParameters(
@@ -482,7 +549,7 @@ def _plan_kind(
         options=options,
         files=tablet.files,
         candidates=candidates,
-        running=_running(tablet),
+        running=_running(tablet, around),
         groups=service.groups,
         waiting=bool(tablet.waiting),
         request=facts,
@@ -491,6 +558,9 @@ def _plan_kind(
         timed=table.time_column is not None,
         key_types=_key_types(table),
         bounds=tablet.bounds,
+        heat=around.heat,
+        free_bytes=around.free_bytes,
+        statistics=tablet.record.statistics,
     )
     plan = _ask(planner, configured.planners, parameters)
     if not plan.jobs and configured.fallback is not None and _is_stuck(tablet, parameters):
@@ -535,14 +605,26 @@ def _fallen_back(name: str, fallback: Planner, parameters: PlanParameters) -> Pl
     return replace(plan, jobs=jobs)
 
 
-def _running(tablet: Tablet) -> tuple[RunningJob, ...]:
+def _running(tablet: Tablet, around: Surroundings) -> tuple[RunningJob, ...]:
     """Return the jobs under way; inputs are files of the tablet until they commit."""
     return tuple(
-        RunningJob(
-            kind=entry.kind,
-            files=tuple(tablet.files[path] for path in entry.inputs if path in tablet.files),
-        )
-        for _, entry in sorted(tablet.running.items())
+        _running_job(tablet, entry, around.progress.get(attempt))
+        for attempt, entry in sorted(tablet.running.items())
+    )
+
+
+def _running_job(
+    tablet: Tablet, entry: Reservation, progress: tuple[float, int] | None
+) -> RunningJob:
+    files = tuple(tablet.files[path] for path in entry.inputs if path in tablet.files)
+    if progress is None:
+        return RunningJob(kind=entry.kind, files=files)
+    share, written_bytes = progress
+    return RunningJob(
+        kind=entry.kind,
+        files=files,
+        read_bytes={file.path: int(file.size_bytes * share) for file in files},
+        written_bytes=written_bytes,
     )
 
 

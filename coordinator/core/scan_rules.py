@@ -84,7 +84,7 @@ def scan_verdict(tablet: Tablet, table: Table, plan: TabletPlan) -> ScanVerdict:
         table: Its table.
         plan: What its planners want.
     """
-    if plan.jobs:
+    if plan.jobs or plan.analysis_group:
         return ScanVerdict.WANTED
     rests = tablet.selection is None and table.state is TableState.LIVE
     return ScanVerdict.RESTS if rests else ScanVerdict.BUSY

@@ -11,6 +11,7 @@ from common.model.job import Job
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
+from common.spi.planner import Heat
 from common.wire import (
     BacklogSample,
     CoordinatorStatus,
@@ -31,11 +32,11 @@ from coordinator.core import (
 from coordinator.core.actions import Action
 from coordinator.core.assignment import answer_nothing
 from coordinator.core.attempt_events import expire_attempts
+from coordinator.core.attempts import read_and_written
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.compactor_events import lose_silent_compactors
 from coordinator.core.deferral import table_of_place
 from coordinator.core.limits import Limits
-from coordinator.core.maintenance.heat import Heat
 from coordinator.core.story import Story
 from coordinator.core.triggers import TriggerDecision
 
@@ -205,6 +206,18 @@ class CoordinatorState:
     def heat(self, tablet: TabletId, now_s: float) -> Heat:
         """Return how often a tablet is read and written."""
         return self._cluster.heat.of(tablet, now_s)
+
+    def progress(self, tablet: TabletId) -> dict[str, tuple[float, int]]:
+        """Return how far the attempts of a tablet are, as far as their compactors have told.
+
+        Returns:
+            Attempt → share of its inputs that is read (0 to 1), bytes of outputs that are written.
+        """
+        return {
+            each.id: read_and_written(each.progress)
+            for each in self._cluster.attempts.of_tablet(tablet)
+            if each.progress is not None
+        }
 
     def why_held(self, job: Job, now_s: float) -> str | None:
         """Return why a job is not begun now though its planner wants it, or None."""

@@ -271,6 +271,7 @@ def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> Exp
         *_of_trigger(cluster, tablet, now_s),
         *_of_gate(cluster, tablet, last_plan),
         *_of_plan(last_plan, now_s, busy=bool(queued)),
+        *_of_statistics(last_plan),
     ]
     said = {pause.reason for pause in pauses}
     return Explanation(
@@ -428,6 +429,18 @@ def _of_plan(last_plan: LastPlan | None, now_s: float, *, busy: bool) -> list[st
     if not last_plan.wanted:
         return [f"its planner wanted nothing {when}"]
     return [] if busy else [f"its planner wanted {last_plan.wanted} jobs {when}"]
+
+
+def _of_statistics(last_plan: LastPlan | None) -> list[str]:
+    found = None if last_plan is None else last_plan.statistics
+    if found is None:
+        return []
+    changed = ", ".join(f"{name} {share:.0%}" for name, share in found.changed_shares)
+    columns = f"; of {format_count(found.compared_rows, 'update')}, so many change {changed}"
+    return [
+        f"at version {found.tablet_version} newer rows hid {found.updated_share:.1%} of its "
+        f"{format_count(found.rows, 'row')}{columns if changed else ''}"
+    ]
 
 
 def _until(until_s: float | None, now_s: float) -> str:

@@ -113,6 +113,17 @@ class LiveBytes:
     """How long it took."""
     rows: int | None = None
     """Rows that it has looked at."""
+    updated_share: float | None = None
+    """Of a table with a key: share of these rows that newer ones of their key hide; None: the last
+    analysis is of a release before, or of other bounds."""
+    compared_rows: int = 0
+    """Updates whose columns were compared with the row that they hide (`analysis_columns`)."""
+    changed_shares: dict[str, float] = field(default_factory=dict)
+    """Column → share of those updates that change it."""
+    merged_share: float | None = None
+    """Share of the rows of deltas whose older row is in the tablet."""
+    key_quantiles: tuple[str, ...] = ()
+    """Keys that cut the tablet into parts of about equal bytes, in the form of tablets' ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

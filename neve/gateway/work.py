@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
@@ -18,7 +18,7 @@ from common.model.group import (
 )
 from common.model.job import Job, TabletPlan, analysis_id
 from common.model.keys import format_key, parse_key
-from common.model.outcome import AttemptEnd
+from common.model.outcome import AttemptEnd, TabletStatistics
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.rows.rules import RowRules
@@ -188,6 +188,7 @@ def live_bytes_view(tablet: Tablet, last: HistoryEntry | None, *, waiting: bool)
     """
     files = tablet.files.values()
     measured = [each for each in files if each.live_bytes is not None]
+    found = tablet.record.statistics
     return api.LiveBytes(
         tablet=tablet.id.text,
         files=len(files),
@@ -200,7 +201,18 @@ def live_bytes_view(tablet: Tablet, last: HistoryEntry | None, *, waiting: bool)
         read_bytes=None if last is None else last.bytes_in,
         elapsed_s=None if last is None else last.ended_s - last.started_s,
         rows=None if last is None else last.rows_in,
+        **({} if found is None else _found_rows(found)),
     )
+
+
+def _found_rows(found: TabletStatistics) -> dict[str, Any]:
+    return {
+        "updated_share": found.updated_share,
+        "compared_rows": found.compared_rows,
+        "changed_shares": dict(found.changed_shares),
+        "merged_share": found.merged_share,
+        "key_quantiles": tuple(key.hex() for key in found.key_quantiles),
+    }
 
 
 def finished_view(entry: HistoryEntry) -> api.Finished:

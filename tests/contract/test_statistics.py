@@ -8,7 +8,14 @@ import pytest
 
 from common.metadata.changes import Applied, CommitAttempt, ReserveFiles
 from common.model.job import Kind
-from common.model.outcome import AttemptEnd, FileStatistics, RefusalCode, RowCounts, Statistics
+from common.model.outcome import (
+    AttemptEnd,
+    FileStatistics,
+    RefusalCode,
+    RowCounts,
+    Statistics,
+    TabletStatistics,
+)
 from common.model.tablet import TabletId
 from tests.support.store_harness import (
     MIDDLE,
@@ -139,3 +146,31 @@ async def test_a_repeated_commit_is_recognised(harness: Harness) -> None:
     after = await harness.store.tablet(tablet)
     assert after is not None
     assert after.files["a"].live_bytes == 40
+
+
+async def test_what_was_found_about_rows_is_written_with_the_version_that_was_read(
+    harness: Harness,
+) -> None:
+    tablet = await harness.tablet_with("a")
+    found = TabletStatistics(
+        tablet_version=0, measured_at_s=0.0, rows=30, updated_rows=6, key_quantiles=(b"c", b"m"),
+        compared_rows=5, changed_shares=(("price", 0.8),), merged_share=0.25,
+    )  # fmt: skip
+    change = counted(tablet, "t1", a=40)
+    assert change.statistics is not None
+    change = replace(change, statistics=replace(change.statistics, tablet=found))
+    now_s = await harness.store.now_s()
+    applied(await harness.apply(reading(tablet, "t1")))
+    applied(await harness.apply(change))
+    after = await harness.store.tablet(tablet)
+    assert after is not None
+    kept = after.record.statistics
+    assert kept is not None
+    assert kept.measured_at_s >= now_s
+    assert kept == replace(found, tablet_version=7, measured_at_s=kept.measured_at_s)
+    # Another analysis, of a release that finds nothing about rows, leaves it as it is.
+    applied(await harness.apply(reading(tablet, "t2")))
+    applied(await harness.apply(counted(tablet, "t2", a=30)))
+    again = await harness.store.tablet(tablet)
+    assert again is not None
+    assert again.record.statistics == kept

@@ -111,6 +111,13 @@ SUITES = {
         f"tests/unit/neve/test_gateway_{name}.py" for name in ("moving", "dropped_meanwhile")
     ],
     "budgeted": ["tests/unit/coordinator/test_budgeted_planner.py"],
+    "deltas": [
+        *(
+            "tests/unit/coordinator/test_delta_planner.py",
+            "tests/unit/coordinator/test_planning.py",
+        ),
+        "tests/unit/coordinator_core/test_maintenance_operations.py",
+    ],
     "size-tiered": ["tests/unit/coordinator/test_size_tiered_planner.py"],
     "bin-pack": ["tests/unit/coordinator/test_bin_pack_planner.py"],
     "backlogs": ["tests/unit/coordinator_core/test_backlog.py"],

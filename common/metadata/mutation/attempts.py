@@ -24,6 +24,8 @@ from common.metadata.codec.tablet import (
     RESERVATION,
     RUNNING,
     SELECTED,
+    STATISTICS,
+    pack_statistics,
     unpack_file,
     unpack_files,
     unpack_recent,
@@ -247,12 +249,25 @@ def _commit_statistics(change: CommitAttempt, statistics: Statistics) -> Transac
                 *files_written(keys, measured),
                 *attempt_ended(table, keys, entry, mark, history),
                 *tablet_changed(
-                    change.tablet, "commit", attempt=entry.attempt, counts={RUNNING: -1}
+                    change.tablet,
+                    "commit",
+                    attempt=entry.attempt,
+                    counts={RUNNING: -1},
+                    flags=_found(statistics, entry.now_s),
                 ),
             )
         )
 
     return Transaction(needs, decide, table.turn)
+
+
+def _found(statistics: Statistics, now_s: float) -> dict[str, Word]:
+    """Return the field of the record that has what was found about a tablet's rows, if anything."""
+    if statistics.tablet is None:
+        return {}
+    version = statistics.tablet_version
+    found = replace(statistics.tablet, tablet_version=version, measured_at_s=now_s)
+    return {STATISTICS: pack_statistics(found)}
 
 
 def _result_text(statistics: Statistics) -> str:

@@ -23,6 +23,7 @@ from common.metadata.codec.tablet import (
     PURGED,
     RECENT_ADDS,
     SETTLED,
+    STATISTICS,
     VERSION,
 )
 from common.metadata.commands import Command, Word, delete, hdel, hset, set_string, zadd, zrem
@@ -270,7 +271,11 @@ def _split(tablet: Tablet, at: bytes) -> tuple[Command, ...]:
         *effects,
         *tablet_changed(left, "split", counts=file_counts(moved), flags=flags),
         *tablet_changed(
-            tablet.id, "split", counts=file_counts((), moved), flags={OPERATION_FLAG: 0}
+            tablet.id,
+            "split",
+            counts=file_counts((), moved),
+            # Of the whole range: of its parts nobody has found anything.
+            flags={OPERATION_FLAG: 0, STATISTICS: b""},
         ),
     )
 
@@ -299,7 +304,7 @@ def merge_tablets(left: Tablet, right: Tablet, start: bytes | None) -> tuple[Com
     recent = union(left.record.recent_adds, right.record.recent_adds)
     # What one of them has not answered yet, the whole tablet has not.
     answered_s = min(left.record.answered_s, right.record.answered_s)
-    flags = _facts(purge, settled, recent, answered_s) | {OPERATION_FLAG: 0}
+    flags = _facts(purge, settled, recent, answered_s) | {OPERATION_FLAG: 0, STATISTICS: b""}
     return (
         *effects,
         *tablet_changed(right.id, "merge", counts=file_counts(moved), flags=flags),
