@@ -404,6 +404,8 @@ def _beyond_a_merge(job: Job, places: Mapping[str, int]) -> dict[str, Any]:
         said["cuts"] = [cut.hex() for cut in job.cuts]
     if job.cuts_at_s:
         said["cuts_at"] = list(job.cuts_at_s)
+    if job.output_rows_max:
+        said["output_rows_max"] = job.output_rows_max
     if job.output_tags:
         said["tags"] = dict(job.output_tags)
     if job.depends_on:

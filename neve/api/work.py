@@ -24,6 +24,18 @@ class PlannedJob:
     age_s: float | None = None
     cost_bytes: int = 0
     """Bytes that the job reads and writes, if its outputs are as large as its inputs."""
+    action: str = "rewrite"
+    """`rewrite`, `drop` (all rows have expired), `move` (files get other tags) or `analyze`."""
+    outputs: int = 1
+    """Number of outputs at most."""
+    cuts_at_s: tuple[float, ...] = ()
+    """Times at which a new output begins, ascending, in seconds since 1970."""
+    output_rows_max: int = 0
+    """Rows of one output at most; 0: no limit."""
+    tags: dict[str, str] = field(default_factory=dict)
+    """Tags of each output or, if the job moves its files, of each of these."""
+    after: tuple[int, ...] = ()
+    """Of a plan: places in `jobs`, from 0, of the jobs that must be committed first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

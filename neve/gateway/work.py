@@ -127,7 +127,16 @@ def plan_view(table: Table, plans: Sequence[TabletPlan], running: int) -> api.Pl
         plans: Of the tablets.
         running: Jobs under way on them.
     """
-    jobs = [replace(_planned_view(job), table=table.name) for plan in plans for job in plan.jobs]
+    wanted = [job for plan in plans for job in plan.jobs]
+    places = {job.id: place for place, job in enumerate(wanted)}
+    jobs = [
+        replace(
+            _planned_view(job),
+            table=table.name,
+            after=tuple(places[each] for each in job.depends_on),
+        )
+        for job in wanted
+    ]
     left = {path: why for plan in plans for path, why in plan.left.items()}
     return api.Plan(jobs=tuple(jobs), left=left, running=running)
 
@@ -150,6 +159,11 @@ def _planned_view(job: Job) -> api.PlannedJob:
         priority=job.priority,
         kind=job.kind.value,
         reason=job.reason,
+        action=job.action,
+        outputs=job.outputs_expected,
+        cuts_at_s=job.cuts_at_s,
+        output_rows_max=job.output_rows_max,
+        tags=dict(job.output_tags),
     )
 
 

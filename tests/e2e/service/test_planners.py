@@ -233,11 +233,11 @@ def test_windows_become_one_file_and_go_when_they_have_expired(service: Service)
 
     # The rows of the older window expire; those of the newer one do not.
     service.client.set(table.name, {"ttl": f"{int(time.time()) - 600}s"})
-    table.add(times(1000, 6))  # A change of settings alone waits for the next full scan.
     service.wait("drop", lambda: tags["100"] not in table.listed(), table=table)
     dropped = next(each for each in service.client.history(table.name) if not each.outputs)
     assert "all rows of 1 file" in dropped.reason
     assert (dropped.rows_in, dropped.rows_out) == (300, 0)
+    table.add(times(1000, 6))
     assert sorted(set(service.client.scan(table.name)["n"].to_pylist())) == [*range(1000, 1100)]
 
 
@@ -260,8 +260,16 @@ def test_each_file_lies_in_one_chunk_of_time(service: Service) -> None:
     for seed in range(8):
         table.append(timed_rows(range(seed * 100, seed * 100 + 150), seed))
     table.append(timed_rows([*range(200, 220), *[None] * 5], 9))
-    jobs = service.client.plan(table.name).jobs
-    service.client.resume(table.name)
+    service.client.pause_group("default")
+    try:
+        service.client.resume(table.name)
+        jobs = service.client.plan(table.name).jobs
+    finally:
+        service.client.resume_group("default")
+    assert {each.action for each in jobs} == {"rewrite"}
+    assert all(time_s % 100 == 0 for each in jobs for time_s in each.cuts_at_s)
+    assert any(each.cuts_at_s and each.output_rows_max for each in jobs), jobs
+    assert any(each.after for each in jobs), jobs
     service.wait("compaction", table.commits, table=table)
     service.wait_until_at_rest(table)
     table.check_rows()
