@@ -196,6 +196,12 @@ class Record:
     """Until when → lowest version that adds have reached; see `common.metadata.recent_adds`."""
     answered_s: float = 0.0
     """`Table.triggered_at_s` of the last trigger for which the tablet has come to rest."""
+    analysis_group: str = ""
+    """Whose compactors are to count the tablet's live bytes, as somebody asked; empty: nobody has,
+    or it is done."""
+    compactions: int = 0
+    """Jobs that have committed here, analyses apart. A split gives both sides the count, a merge
+    takes the larger one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from coordinator.core.actions import Action
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.deferral import place_of_table
 from coordinator.core.maintenance.operations import has_own_priorities, queue_priority
-from coordinator.core.scan_rules import QUIET_ANALYSES, analysis_at_rest
+from coordinator.core.scan_rules import QUIET_ANALYSES, analysis_at_rest, wanted_analysis
 from coordinator.core.triggers import TriggerDecision, refusal_reason
 
 STALE_MAX_S = 60.0
@@ -105,12 +105,11 @@ def _queueable_jobs(
 
 def _wanted_analysis(cluster: ClusterState, event: on.TabletPlanned) -> tuple[Job, ...]:
     """Return the analysis that somebody has asked for, unless it is under way."""
-    group = cluster.wanted_analyses.get(event.tablet)
-    if group is None:
-        return ()
-    if not event.record.files:
+    group = wanted_analysis(event.record)
+    if not group:
         cluster.wanted_analyses.pop(event.tablet)
         return ()
+    cluster.wanted_analyses.put(event.tablet, group)
     job = analysis_job(event.tablet, cluster.table_name(event.tablet.table), group)
     under_way = {each.job_id for each in cluster.attempts.of_tablet(event.tablet)}
     under_way.update(each.job.id for each in cluster.takes.reserving_on(event.tablet))

@@ -260,9 +260,6 @@ def _decide_for_operator(
             cluster.paused_groups.pop(group, None)
         case events.LimitsSeen(limits=limits):
             cluster.grants.scopes.set_explicit(limits)
-        case events.AnalysisAsked(tablet=asked, group=group):
-            cluster.wanted_analyses.put(asked, group)
-            return [do.Replan(tablet=asked)]
         case events.ReadsReported(scans=scans):
             _note_scans(cluster, scans, now_s)
         case events.QuarantineLifted(table=table, tablet=tablet):

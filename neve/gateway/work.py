@@ -498,9 +498,11 @@ class WorkRoutes:
         services = self._services
         found = await services.table(table)
         await check_writable(services, found)
-        tablets = [each.id.text for each in await self._tablets(found, tablet)]
-        await services.coordinator.analyze(found.id, tablets)
-        return {"tablets": tablets}
+        tablets = await self._tablets(found, tablet)
+        await services.coordinator.analyze(
+            found.id, [each.id.text for each in tablets if each.files]
+        )
+        return {"tablets": [each.id.text for each in tablets]}
 
     async def live_bytes(
         self,
@@ -515,6 +517,7 @@ class WorkRoutes:
         tablets = await self._tablets(found, tablet)
         texts = [each.id.text for each in tablets]
         waiting = set(await services.coordinator.unanalyzed(found.id, texts))
+        waiting |= {each.id.text for each in tablets if each.files and each.record.analysis_group}
         history = await services.store.history(found.id, LIST_MAX)
         # Newest first, and of each tablet the newest counts.
         last = {each.job: each for each in reversed(history) if each.end == AttemptEnd.COMMITTED}

@@ -70,6 +70,7 @@ async def test_a_split_moves_files_and_watermarks_to_both_sides(harness: Harness
     applied(await harness.apply(note(tablet, settled=((1.0, b"4"),))))
     keys = TabletKeys.of(tablet)
     await harness.write(set_string(keys.purge, b"3"), hset(keys.record, {"p": 1}))
+    applied(await harness.apply(note(tablet, analysis_group="night")))
     for _ in range(2):
         applied(await harness.apply(split(tablet)))
     found = await tablet_of(harness, tablet)
@@ -106,6 +107,7 @@ async def test_a_split_moves_files_and_watermarks_to_both_sides(harness: Harness
         found = await tablet_of(harness, half)
         assert (found.purge, found.record.settled, found.operation) == (b"3", ((1.0, b"4"),), None)
         assert found.record.analysis_version != found.record.version
+        assert (found.record.analysis_group, found.record.compactions) == ("night", 1)
     assert await harness.store.locate(tablet.table, b"b") == left
 
 
@@ -116,6 +118,7 @@ async def test_a_merge_joins_files_and_watermarks_of_two_tablets(harness: Harnes
     applied(await harness.add(right, file("r", b"n", b"z")))
     applied(await harness.apply(note(left, settled=((1.0, b"4"), (5.0, b"8")))))
     applied(await harness.apply(note(right, settled=((3.0, b"6"),))))
+    applied(await harness.apply(note(left, analysis_group="night")))
     refused(await harness.apply(merge(right, left)), "bounds")
     applied(await harness.apply(reserve(left, "s1", "l")))
     for _ in range(2):
@@ -137,6 +140,7 @@ async def test_a_merge_joins_files_and_watermarks_of_two_tablets(harness: Harnes
     ]
     found = await tablet_of(harness, right)
     assert (found.purge, found.record.settled) == (b"3", ((3.0, b"4"), (5.0, b"6")))
+    assert (found.record.analysis_group, found.record.compactions) == ("night", 1)
     assert operation_tablets(found) is None
     assert not [key for key in await harness.keys(table.id) if ":tablet:6d:" in key]
     refused(await harness.add(left, file("l2", b"a", b"b")), "tablet")

@@ -251,6 +251,8 @@ HALVED = "k"
 SELECTOR_DUE = "t"
 RECENT_ADDS = "l"
 ANSWERED = "g"
+ANALYSIS_GROUP = "y"
+COMPACTIONS = "c"
 
 _NOTE = (
     enum_slot("analysis", Analysis),
@@ -265,9 +267,10 @@ _NUMBERS = {
     b"r": "running",
     b"w": "waiting",
     b"x": "failures",
+    b"c": "compactions",
 }
 _FLAGS = {b"s": "selected", b"o": "operation"}
-_TEXTS = {b"e": "failure", b"q": "selector_hash"}
+_TEXTS = {b"e": "failure", b"q": "selector_hash", b"y": "analysis_group"}
 
 
 def unpack_record(where: str, stored: Mapping[bytes, bytes]) -> Record:

@@ -1,4 +1,4 @@
-"""New settings of a table: what they make due is begun at once, without a full scan of all tables."""
+"""New settings of a table: what they make due is begun at once, and waits for no full scan."""
 
 from __future__ import annotations
 

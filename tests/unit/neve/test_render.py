@@ -307,7 +307,7 @@ def test_every_listing_looks_as_it_did(golden: Callable[[Path, Answer], None]) -
 
 
 def test_a_plan_says_by_place_which_jobs_wait_for_which() -> None:
-    cut, drop, move, later, even = CHAIN.jobs
+    cut, drop, move, _, even = CHAIN.jobs
 
     assert (cut.cuts_at_s, cut.output_rows_max) == ((DAY_S, 2 * DAY_S, 3 * DAY_S), 5_000_000)
     assert [each.action for each in (cut, drop, move)] == ["rewrite", "drop", "move"]
