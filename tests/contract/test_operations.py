@@ -70,7 +70,6 @@ async def test_a_split_moves_files_and_watermarks_to_both_sides(harness: Harness
     applied(await harness.apply(note(tablet, settled=((1.0, b"4"),))))
     keys = TabletKeys.of(tablet)
     await harness.write(set_string(keys.purge, b"3"), hset(keys.record, {"p": 1}))
-    applied(await harness.apply(note(tablet, analysis_group="night")))
     for _ in range(2):
         applied(await harness.apply(split(tablet)))
     found = await tablet_of(harness, tablet)
@@ -107,7 +106,6 @@ async def test_a_split_moves_files_and_watermarks_to_both_sides(harness: Harness
         found = await tablet_of(harness, half)
         assert (found.purge, found.record.settled, found.operation) == (b"3", ((1.0, b"4"),), None)
         assert found.record.analysis_version != found.record.version
-        assert (found.record.analysis_group, found.record.compactions) == ("night", 1)
     assert await harness.store.locate(tablet.table, b"b") == left
 
 
@@ -118,7 +116,6 @@ async def test_a_merge_joins_files_and_watermarks_of_two_tablets(harness: Harnes
     applied(await harness.add(right, file("r", b"n", b"z")))
     applied(await harness.apply(note(left, settled=((1.0, b"4"), (5.0, b"8")))))
     applied(await harness.apply(note(right, settled=((3.0, b"6"),))))
-    applied(await harness.apply(note(left, analysis_group="night")))
     refused(await harness.apply(merge(right, left)), "bounds")
     applied(await harness.apply(reserve(left, "s1", "l")))
     for _ in range(2):
@@ -140,7 +137,6 @@ async def test_a_merge_joins_files_and_watermarks_of_two_tablets(harness: Harnes
     ]
     found = await tablet_of(harness, right)
     assert (found.purge, found.record.settled) == (b"3", ((3.0, b"4"), (5.0, b"6")))
-    assert (found.record.analysis_group, found.record.compactions) == ("night", 1)
     assert operation_tablets(found) is None
     assert not [key for key in await harness.keys(table.id) if ":tablet:6d:" in key]
     refused(await harness.add(left, file("l2", b"a", b"b")), "tablet")
@@ -231,3 +227,32 @@ async def test_steps_of_another_operation_and_of_no_table(harness: Harness) -> N
     for change in (step(CLOSE, tablet), end(tablet), split(tablet)):
         refused(await harness.apply(change), "table")
     assert await harness.keys(tablet.table) == []
+
+
+async def test_both_sides_of_a_split_and_a_merge_keep_count_and_wished_analysis(
+    harness: Harness,
+) -> None:
+    tablet = await harness.tablet_with("a", "b")
+    left = TabletId(tablet.table, b"c")
+    applied(await harness.apply(reserve(tablet, "s1", "a", "b")))
+    applied(await harness.apply(commit(tablet, "s1")))
+    applied(await harness.apply(note(tablet, analysis_group="night")))
+
+    async def facts(*tablets: TabletId) -> list[tuple[str, int]]:
+        records = await harness.store.records(tablets)
+        return [(each.analysis_group, each.compactions) for each in records if each is not None]
+
+    applied(await harness.apply(split(tablet)))
+    for to in (DRAIN, CLOSE):
+        applied(await harness.apply(step(to, tablet)))
+    applied(await harness.apply(end(tablet)))
+    assert await facts(left, tablet) == [("night", 1)] * 2
+
+    applied(await harness.apply(note(tablet, analysis_group="")))
+    applied(await harness.add(left, file("l", b"a", b"b")))
+    applied(await harness.apply(reserve(left, "s2", "l")))
+    applied(await harness.apply(commit(left, "s2")))
+    applied(await harness.apply(merge(left, tablet, "op2")))
+    applied(await harness.apply(step(CLOSE, left, tablet, name="op2")))
+    applied(await harness.apply(end(left, tablet, name="op2")))
+    assert await facts(tablet) == [("night", 2)]

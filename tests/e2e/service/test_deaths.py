@@ -152,8 +152,8 @@ def test_a_new_coordinator_adopts_what_runs(service: Service) -> None:
         assert table.add(*(bag_rows(10, seed) for seed in range(FILES))).rows == 10 * FILES
 
     service.wait("analysis", lambda: not service.client.live_bytes(table.name)[0].waiting)
-    finish(service, table, commits=3)
-    assert [inputs for inputs in table.commits() if not inputs] == [()], "the analysis"
+    assert service.client.live_bytes(table.name)[0].read_bytes is not None
+    finish(service, table, commits=2)
     assert service.client.tablets(table.name)[0].compactions == 2, "and the two others"
     assert ends(table)[job.attempt] == ("committed", job.compactor, "")
     assert {end for end, _, _ in ends(table).values()} == {"committed"}
