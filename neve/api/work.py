@@ -100,6 +100,11 @@ class Finished:
     ended_s: float
     reason: str = ""
     cause: str = ""
+    superseded: int = 0
+    """Rows that a newer one of their key replaced."""
+    tombstones_dropped: int = 0
+    expired_dropped: int = 0
+    """Rows that had expired, and are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
