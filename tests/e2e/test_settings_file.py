@@ -24,6 +24,7 @@ from neve.api.work import Finished
 from neve.local import LocalStack
 from neve.local.stack import stop_stack
 from neve.local.stack_folder import StackFolder
+from tests.support.page_cache import resident_bytes
 from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.plugin_package import install, settings_file
 from tests.support.stack import Service, words_of
@@ -61,6 +62,7 @@ groups = [{ group = "night" }]
 """What the page's file leaves out; every write is slower than the latency that is allowed."""
 ENVIRON = {
     "NEVE_COMPACTOR_BEAT_INTERVAL_S": "0.5",
+    "NEVE_COMPACTOR_PAGE_CACHE": "drop",
     "NEVE_GROUPS_SMALL_SLOTS": "2",
     "NEVE_GROUPS_SMALL_URGENT_SLOTS": "1",
     "NEVE_GROUPS_LARGE_EXECUTORS": "2",
@@ -225,6 +227,11 @@ def test_large_jobs_go_to_the_large_group_under_the_limit_of_their_volume(
     service.client.wait_until_at_rest("large", timeout_s=SERVICE_S)
     done = commits(service, "large")
     assert {(each.group, each.compactor) for each in done} == {("large", "large-1")}
+    (file,) = service.client.files("large")
+    folder = service.folder / "large"
+    assert resident_bytes(folder / file.path) == 0, "readers keep what they had in memory"
+    assert service.client.scan("large").num_rows == FILES * 3000
+    assert resident_bytes(folder / file.path) > 0
 
 
 def test_a_request_is_done_though_the_planner_wants_none_of_its_files(service: Service) -> None:
