@@ -283,6 +283,33 @@ class PlannedJob:
     action: JobAction = JobAction.REWRITE
 
 
+class IntervalState(StrEnum):
+    """What a planner makes of an interval of time, in Apache Druid's words."""
+
+    RUNNING = "running"
+    SKIPPED = "skipped"
+    """It may not be compacted now."""
+    POLICY_EXCLUDED = "policy-excluded"
+    """It might be, and the planner's policy is against it."""
+    PENDING = "pending"
+    COMPLETE = "complete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedInterval:
+    """What a planner makes of an interval of time, and why: the first check that decides it."""
+
+    start_s: float
+    end_s: float
+    """The interval ends before it."""
+    state: IntervalState
+    reason: str
+    files: int
+    """With rows of the interval."""
+    size_bytes: int
+    """Of these files, each whole."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a planner wants for one tablet and one kind.
@@ -295,6 +322,8 @@ class Plan:
     """Path → why it was left out."""
     due_at_s: float | None = None
     """When the planner has to be asked again though nothing has changed; None: never."""
+    intervals: tuple[PlannedInterval, ...] = ()
+    """In order, if the planner goes by intervals of time; for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,3 +354,5 @@ class TabletPlan:
     """None: the tablet is at rest, or nobody has measured it."""
     triggered_at_s: float = 0.0
     """The trigger that the plan answers (`Table.triggered_at_s`); 0: none that is still open."""
+    intervals: tuple[PlannedInterval, ...] = ()
+    """Of system jobs; see `Plan`."""

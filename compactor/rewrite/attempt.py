@@ -88,7 +88,9 @@ def rewrite(
                 raise
             if _gives_pages_back(spark):
                 read = [file.path for file in assignment.inputs]
-                forget_pages(plan.location, [*read, *(file.path for file in result.files)])
+                forget_pages(
+                    table_location(plan.location), [*read, *(file.path for file in result.files)]
+                )
             reporter.done(plan.inputs.rows)
             changes = read_change_counts(folder)
     return RewriteResult(

@@ -21,6 +21,7 @@ from common.model.job import (
     JobAction,
     Kind,
     Plan,
+    PlannedInterval,
     PlannedJob,
     TabletPlan,
     job_id,
@@ -326,6 +327,7 @@ def plan_tablet(
     left = _left_alone(tablet, table)
     jobs: list[Job] = []
     due_s: float | None = None
+    intervals: tuple[PlannedInterval, ...] = ()
     problems: list[PluginError] = []
     for kind, candidates in _candidates(tablet, table, now_s).items():
         facts = _facts(kind, tablet.selection, requests)
@@ -333,8 +335,9 @@ def plan_tablet(
             continue
         try:
             context = (configured, facts, now_s)
-            wanted, reasons, again_s = _plan_kind(tablet, table, kind, candidates, context)
-            due_s = again_s if due_s is None else earliest_s(due_s, again_s)
+            wanted, reasons, plan = _plan_kind(tablet, table, kind, candidates, context)
+            due_s = plan.due_at_s if due_s is None else earliest_s(due_s, plan.due_at_s)
+            intervals = plan.intervals if kind is Kind.SYSTEM else intervals
         except PluginError as problem:
             problems.append(problem)
             wanted, reasons = (), {file.path: str(problem) for file in candidates}
@@ -344,8 +347,14 @@ def plan_tablet(
         raise problems[0]
     planned = {path for job in jobs for path in job.inputs}
     left = {path: why for path, why in left.items() if path not in planned}
-    plan = TabletPlan(jobs=tuple(jobs), left=left, holds=holds_of(tablet), due_at_s=due_s)
-    return _answering(plan, tablet, table) if table.triggered_at_s else plan
+    found = TabletPlan(
+        jobs=tuple(jobs),
+        left=left,
+        holds=holds_of(tablet),
+        due_at_s=due_s,
+        intervals=intervals,
+    )
+    return _answering(found, tablet, table) if table.triggered_at_s else found
 
 
 def _answering(plan: TabletPlan, tablet: Tablet, table: Table) -> TabletPlan:
@@ -465,8 +474,8 @@ def _plan_kind(
     kind: Kind,
     candidates: tuple[DataFile, ...],
     context: tuple[_Policies, RequestFacts | None, float],
-) -> tuple[tuple[Job, ...], dict[str, str], float | None]:
-    """Return the jobs of one kind, why its other candidates were left, and when to ask again.
+) -> tuple[tuple[Job, ...], dict[str, str], Plan]:
+    """Return the jobs of one kind, why its other candidates were left, and the planner's answer.
 
     Raises:
         PluginError: The planner or the dispatcher misbehaved.
@@ -503,7 +512,7 @@ def _plan_kind(
         f"planner {planner} gave no reason",
     )
     left.update(plan.left)
-    return jobs, left, plan.due_at_s
+    return jobs, left, plan
 
 
 def _key_types(table: Table) -> tuple[KeyType, ...]:

@@ -39,6 +39,23 @@ class PlannedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """What a planner that goes by time makes of an interval of a tablet."""
+
+    tablet: str
+    start_s: float
+    end_s: float
+    """The interval ends before it. Seconds since 1970."""
+    state: str
+    """`running`, `skipped`, `policy-excluded`, `pending` or `complete`."""
+    reason: str
+    files: int
+    size_bytes: int
+    """Of these files, each whole."""
+    table: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Jobs that would be planned now. `left`: path → why no job takes the file.
 
@@ -49,6 +66,8 @@ class Plan:
     left: dict[str, str] = field(default_factory=dict)
     running: int = 0
     """Number of running jobs. Their outputs may need further jobs."""
+    intervals: tuple[Interval, ...] = ()
+    """In order, if the table's planner goes by intervals of time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

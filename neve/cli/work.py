@@ -170,10 +170,37 @@ def render_plan(found: api.Plan, keys: TabletKeys) -> RenderableType:
             for place, each in enumerate(found.jobs)
         ],
     )
-    if not found.left:
-        return planned
-    left = grid([("NOT PLANNED", ""), ("WHY", "")], sorted(found.left.items()))
-    return lines(planned, "", left)
+    parts: list[RenderableType | str] = [planned]
+    if found.intervals:
+        parts += ["", _intervals(found.intervals, keys)]
+    if found.left:
+        parts += ["", grid([("NOT PLANNED", ""), ("WHY", "")], sorted(found.left.items()))]
+    return lines(*parts)
+
+
+def _intervals(found: Sequence[api.Interval], keys: TabletKeys) -> RenderableType:
+    """Return what the planner makes of intervals of time."""
+    return grid(
+        [
+            ("INTERVAL FROM (UTC)", WHOLE),
+            ("TABLET", ""),
+            ("STATE", WHOLE),
+            ("FILES", RIGHT),
+            ("SIZE", RIGHT),
+            ("WHY", ""),
+        ],
+        [
+            (
+                time_text(each.start_s),
+                shortened(keys(each.table, each.tablet), _NARROW),
+                each.state,
+                each.files,
+                format_bytes(each.size_bytes),
+                each.reason,
+            )
+            for each in found
+        ],
+    )
 
 
 _NARROW = 20

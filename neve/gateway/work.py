@@ -119,14 +119,25 @@ def _text(table: Table, version: bytes) -> str:
 # -------------------------------------------------------------------------------------------- Views
 
 
-def plan_view(table: Table, plans: Sequence[TabletPlan], running: int) -> api.Plan:
+def plan_view(
+    table: Table,
+    plans: Sequence[TabletPlan],
+    running: int,
+    tablets: Sequence[TabletId] = (),
+) -> api.Plan:
     """Return what would be planned for some tablets of a table.
 
     Args:
         table: As stored.
         plans: Of the tablets.
         running: Jobs under way on them.
+        tablets: Which these are, in order; intervals are named by them.
     """
+    intervals = tuple(
+        decode(api.Interval, asdict(each) | {"tablet": tablet.text, "table": table.name})
+        for tablet, plan in zip(tablets, plans, strict=False)
+        for each in plan.intervals
+    )
     wanted = [job for plan in plans for job in plan.jobs]
     places = {job.id: place for place, job in enumerate(wanted)}
     jobs = [
@@ -138,7 +149,7 @@ def plan_view(table: Table, plans: Sequence[TabletPlan], running: int) -> api.Pl
         for job in wanted
     ]
     left = {path: why for plan in plans for path, why in plan.left.items()}
-    return api.Plan(jobs=tuple(jobs), left=left, running=running)
+    return api.Plan(jobs=tuple(jobs), left=left, running=running, intervals=intervals)
 
 
 def queued_view(queued: QueuedJob) -> api.PlannedJob:
@@ -454,12 +465,14 @@ class WorkRoutes:
         found = await services.table(table)
         now_s = await services.store.now_s()
         plans: list[TabletPlan] = []
+        tablets: list[TabletId] = []
         running = 0
         async for page in services.pages(found):
             running += sum(len(each.running) for each in page)
             plans += await services.rows.run(found.location, self._planned, found, page, now_s)
+            tablets += [each.id for each in page]
             bounded_count(len(plans) or 1, PLANNED_TABLETS_MAX, "number of tablets to plan")
-        return plan_view(found, plans, running)
+        return plan_view(found, plans, running, tablets)
 
     def _planned(self, table: Table, tablets: list[Tablet], now_s: float) -> list[TabletPlan]:
         try:

@@ -271,13 +271,15 @@ def test_each_file_lies_in_one_chunk_of_time(service: Service) -> None:
     service.client.pause_group("default")
     try:
         service.client.resume(table.name)
-        jobs = service.client.plan(table.name).jobs
+        plan = service.client.plan(table.name)
     finally:
         service.client.resume_group("default")
+    jobs = plan.jobs
     assert {each.action for each in jobs} == {"rewrite"}
     assert all(time_s % 100 == 0 for each in jobs for time_s in each.cuts_at_s)
     assert any(each.cuts_at_s and each.outputs > 1 for each in jobs), jobs
     assert any(each.after for each in jobs), jobs
+    assert "pending" in {each.state for each in plan.intervals}
     service.wait("compaction", table.commits, table=table)
     service.wait_until_at_rest(table)
     table.check_rows()
@@ -288,6 +290,9 @@ def test_each_file_lies_in_one_chunk_of_time(service: Service) -> None:
     ]
     assert sorted(chunks, key=str) == sorted([*((at, at) for at in range(9)), None], key=str)
     assert sum(file.rows for file in files) == 8 * 150 + 25
+    intervals = service.client.plan(table.name).intervals
+    assert [each.start_s for each in intervals] == [100.0 * at for at in range(9)]
+    assert {each.state for each in intervals} == {"complete"}
     assert {dict(file.tags).get("chunk", "").split(":")[1] for file in files} == {"100"}
     assert len(table.commits()) > 1, jobs
     left = service.client.explain(table.name)[0].left

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from common.model.job import TabletPlan
+from common.model.job import IntervalState, PlannedInterval, TabletPlan
 from common.model.key_values import KeyType
 from common.model.keys import encode_key
 from common.model.table import Table
+from common.model.tablet import TabletId
 from common.wire import AttemptProgress
 from neve.api import (
     recovery as recovery_api,
@@ -147,7 +148,20 @@ PLANNED = (
     replace(QUEUED.job, id="even", outputs_expected=4),
 )
 EVENTS = Table(id="t-1", name="events", location="s3://lake/events", schema=())
-CHAIN = plan_view(EVENTS, [TabletPlan(jobs=PLANNED[:3]), TabletPlan(jobs=PLANNED[3:])], 0)
+DAY = PlannedInterval(
+    start_s=DAY_S,
+    end_s=2 * DAY_S,
+    state=IntervalState.SKIPPED,
+    reason="is in an interval that is skipped (skip_offset)",
+    files=3,
+    size_bytes=4096,
+)
+CHAIN = plan_view(
+    EVENTS,
+    [TabletPlan(jobs=PLANNED[:3], intervals=(DAY,)), TabletPlan(jobs=PLANNED[3:])],
+    0,
+    [QUEUED.job.tablet, TabletId("t-1", b"\xff")],
+)
 OFFLINE = {
     "jobs": [
         {"files": ["a", "b"], "group": "small", "kind": "SYSTEM", "priority": 2, "reason": "alike"}
@@ -313,6 +327,8 @@ def test_a_plan_says_by_place_which_jobs_wait_for_which() -> None:
     assert [each.action for each in (cut, drop, move)] == ["rewrite", "drop", "move"]
     assert (move.tags, even.outputs) == ({"level": "2"}, 4)
     assert [each.after for each in CHAIN.jobs] == [(), (), (), (0, 2), ()]
+    (interval,) = CHAIN.intervals
+    assert (interval.tablet, interval.state) == (QUEUED.job.tablet.text, "skipped")
 
 
 def test_totals_are_shown_once_they_are_known() -> None:
@@ -382,6 +398,7 @@ NARROW: dict[str, Callable[[], RenderableType]] = {
         work_api.Plan(
             jobs=(of_long_tablet(queued_view(QUEUED)), *map(of_long_tablet, CHAIN.jobs)),
             left={"a/" * 90: "old " * 40},
+            intervals=tuple(map(of_long_tablet, CHAIN.intervals)),
         ),
         LONG_KEYS,
     ),
