@@ -87,10 +87,7 @@ def rewrite(
                 _delete(plan.location, plan.output.paths)
                 raise
             if _gives_pages_back(spark):
-                read = [file.path for file in assignment.inputs]
-                forget_pages(
-                    table_location(plan.location), [*read, *(file.path for file in result.files)]
-                )
+                _give_pages_back(plan, assignment, result)
             reporter.done(plan.inputs.rows)
             changes = read_change_counts(folder)
     return RewriteResult(
@@ -193,6 +190,11 @@ def _scratch(spark: Any) -> str:
 def _gives_pages_back(spark: Any) -> bool:
     """Return whether pages of inputs and outputs go out of memory when a job is done."""
     return bool(spark.conf.get(PAGE_CACHE_SETTING, "keep") == "drop")
+
+
+def _give_pages_back(plan: RewritePlan, assignment: Assignment, result: TaskResult) -> None:
+    paths = [file.path for file in (*assignment.inputs, *result.files)]
+    forget_pages(table_location(plan.location), paths)
 
 
 def _task_memory(spark: Any) -> tuple[int, int]:
