@@ -281,6 +281,34 @@ def test_a_scan_merges_what_it_reads(client: Client, folder: Path) -> None:
     assert client.count("events") == 2
 
 
+def test_a_table_gets_another_key_by_a_new_table_alone(
+    client: Client, folder: Path, tmp_path: Path
+) -> None:
+    client.append("events", rows(1, 150, 250))
+    client.append("events", rows(2, v=2, gone=[True]))
+    before = client.describe("events")
+    with pytest.raises(CallerError, match="key"):
+        client.set("events", {"key": "name"})
+    assert client.describe("events") == before
+
+    client.create_table(
+        "renewed",
+        str(tmp_path / "renewed"),
+        schema=SCHEMA,
+        key=["name"],
+        version_column="v",
+        tombstone_column="gone",
+    )
+    for _ in range(2):  # A copy that was interrupted may begin anew.
+        for batch in client.scan("events", batches=True):
+            client.append("renewed", batch)
+    client.drop("events", delete_files=True)
+
+    found = client.scan("renewed", ["name", "id"]).to_pydict()
+    assert found == {"name": ["n1", "n150", "n250"], "id": [1, 150, 250]}
+    client.create_table("events", str(tmp_path / "again"), schema=SCHEMA)
+
+
 def test_a_scan_shows_tombstones_to_those_who_ask(client: Client, folder: Path) -> None:
     client.append("events", rows(1, 2, 150, v=1))
     client.append("events", rows(2, 150, v=2, gone=[True, True]))
