@@ -21,7 +21,6 @@ from common.model.job import (
     JobAction,
     Kind,
     Plan,
-    PlannedInterval,
     PlannedJob,
     TabletPlan,
     job_id,
@@ -326,8 +325,7 @@ def plan_tablet(
         return cut_plan(tablet, table, _service(table, Kind.SYSTEM, None, configured))
     left = _left_alone(tablet, table)
     jobs: list[Job] = []
-    due_s: float | None = None
-    intervals: tuple[PlannedInterval, ...] = ()
+    answers: list[Plan] = []
     problems: list[PluginError] = []
     for kind, candidates in _candidates(tablet, table, now_s).items():
         facts = _facts(kind, tablet.selection, requests)
@@ -335,9 +333,8 @@ def plan_tablet(
             continue
         try:
             context = (configured, facts, now_s)
-            wanted, reasons, plan = _plan_kind(tablet, table, kind, candidates, context)
-            due_s = plan.due_at_s if due_s is None else earliest_s(due_s, plan.due_at_s)
-            intervals = plan.intervals if kind is Kind.SYSTEM else intervals
+            wanted, reasons, answer = _plan_kind(tablet, table, kind, candidates, context)
+            answers.append(answer)
         except PluginError as problem:
             problems.append(problem)
             wanted, reasons = (), {file.path: str(problem) for file in candidates}
@@ -345,16 +342,26 @@ def plan_tablet(
         left.update(reasons)
     if problems and not jobs:
         raise problems[0]
+    return _tablet_plan(tablet, table, jobs, left, answers)
+
+
+def _tablet_plan(
+    tablet: Tablet,
+    table: Table,
+    jobs: Sequence[Job],
+    left: Mapping[str, str],
+    answers: Sequence[Plan],
+) -> TabletPlan:
+    """Return the plan of a tablet from the answers of its planners."""
     planned = {path for job in jobs for path in job.inputs}
-    left = {path: why for path, why in left.items() if path not in planned}
-    found = TabletPlan(
+    plan = TabletPlan(
         jobs=tuple(jobs),
-        left=left,
+        left={path: why for path, why in left.items() if path not in planned},
         holds=holds_of(tablet),
-        due_at_s=due_s,
-        intervals=intervals,
+        due_at_s=earliest_s(*(answer.due_at_s for answer in answers)),
+        intervals=tuple(each for answer in answers for each in answer.intervals),
     )
-    return _answering(found, tablet, table) if table.triggered_at_s else found
+    return _answering(plan, tablet, table) if table.triggered_at_s else plan
 
 
 def _answering(plan: TabletPlan, tablet: Tablet, table: Table) -> TabletPlan:

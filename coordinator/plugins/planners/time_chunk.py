@@ -594,7 +594,9 @@ INTERVALS_MAX = 1000
 def _intervals(
     work: _Work, jobs: Sequence[PlannedJob], left: Mapping[str, str]
 ) -> tuple[PlannedInterval, ...]:
-    """Return what the plan makes of each chunk that has files."""
+    """Return what the plan makes of each chunk that has files; of a request nothing."""
+    if work.is_user:
+        return ()
     planned = {path: job.reason for job in jobs for path in job.files}
     running = merge_intervals(
         (each.start, each.end)
