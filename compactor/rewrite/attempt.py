@@ -193,7 +193,8 @@ def _gives_pages_back(spark: Any) -> bool:
 
 
 def _give_pages_back(plan: RewritePlan, assignment: Assignment, result: TaskResult) -> None:
-    paths = [file.path for file in (*assignment.inputs, *result.files)]
+    read, written = assignment.inputs, result.files
+    paths = [*(file.path for file in read), *(file.path for file in written)]
     forget_pages(table_location(plan.location), paths)
 
 
