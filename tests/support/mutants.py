@@ -125,6 +125,7 @@ SUITES = {
         *("tests/contract/test_statistics.py", "tests/contract/test_operations.py"),
         *("tests/unit/coordinator_core/test_conversations.py", "-k", "not redis and not cluster"),
     ],
+    "summaries": ["tests/unit/requests/test_selector_summaries.py"],
     "moves-and-drops": ["tests/sim/test_jobs_without_rewrite.py"],
     "page-cache": ["tests/unit/compactor/test_page_cache.py"],
     "time-window": ["tests/unit/coordinator/test_time_window_planner.py"],
