@@ -399,8 +399,8 @@ def _summary(path: str, name: str, data: bytes) -> str:
         )
     try:
         return data.decode()
-    except UnicodeDecodeError as error:
-        raise RequestError(f"file {path}: its footer's {name!r} is no text in UTF-8") from error
+    except UnicodeDecodeError as odd:
+        raise RequestError(f"file {path}: its footer's {name!r} is no text in UTF-8") from odd
 
 
 # ---- Files that a reader process opens first
