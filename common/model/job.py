@@ -283,6 +283,10 @@ class PlannedJob:
     action: JobAction = JobAction.REWRITE
 
 
+INTERVALS_MAX = 1000
+"""Of one plan."""
+
+
 class IntervalState(StrEnum):
     """What a planner makes of an interval of time, in Apache Druid's words."""
 
@@ -323,7 +327,8 @@ class Plan:
     due_at_s: float | None = None
     """When the planner has to be asked again though nothing has changed; None: never."""
     intervals: tuple[PlannedInterval, ...] = ()
-    """In order, if the planner goes by intervals of time; for people."""
+    """In order, if the planner goes by intervals of time; for people. At most `INTERVALS_MAX` are
+    shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from common.errors import PluginError
 from common.model.file import DataFile
 from common.model.group import Service
 from common.model.job import (
+    INTERVALS_MAX,
     PLANNED_ACTIONS,
     TIME_CUTS_MAX,
     Job,
@@ -359,7 +360,7 @@ def _tablet_plan(
         left={path: why for path, why in left.items() if path not in planned},
         holds=holds_of(tablet),
         due_at_s=earliest_s(*(answer.due_at_s for answer in answers)),
-        intervals=tuple(each for answer in answers for each in answer.intervals),
+        intervals=tuple(each for answer in answers for each in answer.intervals[:INTERVALS_MAX]),
     )
     return _answering(plan, tablet, table) if table.triggered_at_s else plan
 

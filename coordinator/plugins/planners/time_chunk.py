@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from common.errors import ConfigError
 from common.model.file import DataFile, total_bytes
 from common.model.job import (
+    INTERVALS_MAX,
     TIME_CUTS_MAX,
     IntervalState,
     JobAction,
@@ -587,14 +588,10 @@ def _plan_of(work: _Work, expired: Sequence[DataFile], files: Sequence[DataFile]
     )
 
 
-INTERVALS_MAX = 1000
-"""The newest ones of a plan, for people."""
-
-
 def _intervals(
     work: _Work, jobs: Sequence[PlannedJob], left: Mapping[str, str]
 ) -> tuple[PlannedInterval, ...]:
-    """Return what the plan makes of each chunk that has files; of a request nothing."""
+    """Return what the plan makes of the newest chunks that have files; of a request nothing."""
     if work.is_user:
         return ()
     planned = {path: job.reason for job in jobs for path in job.files}
