@@ -631,7 +631,7 @@ def _state_of(
     if overlapped(chunk.start, chunk.end, running):
         return IntervalState.RUNNING, "a job over files of it is under way"
     note = work.notes.get(chunk.index, "")
-    if overlapped(chunk.start, chunk.end, [*work.in_use]) or overlapped(
+    if overlapped(chunk.start, chunk.end, work.in_use) or overlapped(
         chunk.start, chunk.end, work.skipped
     ):
         return IntervalState.SKIPPED, note
