@@ -251,7 +251,7 @@ HALVED = "k"
 SELECTOR_DUE = "t"
 RECENT_ADDS = "l"
 ANSWERED = "g"
-ANALYSIS_GROUP = "y"
+ANALYSIS_GROUP = "u"
 COMPACTIONS = "c"
 
 _NOTE = (
@@ -270,7 +270,7 @@ _NUMBERS = {
     b"c": "compactions",
 }
 _FLAGS = {b"s": "selected", b"o": "operation"}
-_TEXTS = {b"e": "failure", b"q": "selector_hash", b"y": "analysis_group"}
+_TEXTS = {b"e": "failure", b"q": "selector_hash", b"u": "analysis_group"}
 
 
 def unpack_record(where: str, stored: Mapping[bytes, bytes]) -> Record:
