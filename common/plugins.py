@@ -211,6 +211,17 @@ def require_options(
         raise RequestError(said) from error
 
 
+def summary_names(selector: object, options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return which entries of footers a selector wants; most want none.
+
+    Args:
+        selector: Any.
+        options: As they were checked.
+    """
+    wanted = getattr(selector, "summary_names", None)
+    return () if wanted is None else tuple(wanted(options))
+
+
 def load_requested(
     kind: str,
     name: str,

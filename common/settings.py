@@ -262,6 +262,13 @@ class CompactorSettings:
         "Longest wait for running jobs when a compactor is shut down. Jobs that still run are"
         " handed back, and another compactor takes them.",
     )
+    page_cache: str = setting(
+        "keep",
+        "What becomes of the pages of a job's files in the memory of the compactor's node: `keep`"
+        " leaves them to the system; `drop` gives them back when the job is done, so that pages of"
+        " other files stay.",
+        choices=("keep", "drop"),
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""

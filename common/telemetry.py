@@ -273,6 +273,13 @@ METRICS: tuple[Metric, ...] = (
     _by_ray("attempts_total", "counter", "Attempts that ended, by how they ended.", "end"),
     _by_ray("read_bytes_total", "counter", "Bytes of the inputs of attempts that committed."),
     _by_ray("written_bytes_total", "counter", "Bytes of the outputs of attempts that committed."),
+    _by_ray(
+        "rows_dropped_total",
+        "counter",
+        "Rows of the inputs of attempts that committed which outputs do not have: `superseded`,"
+        " `tombstone`, `expired` or `transform`.",
+        "reason",
+    ),
     _by_ray("rewrite_seconds", "histogram", "Time to rewrite and verify, whatever the end."),
     _by_ray("throttled_seconds_total", "counter", "Time that tasks of ended attempts have waited."),
     _by_ray("slots", "gauge", "Attempts that the compactor runs at a time, at most."),

@@ -217,7 +217,7 @@ class CoordinatorActor:
         """Return the attempts under way."""
         return self._state.running(self._now_s())
 
-    async def backlog_history(self) -> tuple[BacklogSample, ...]:
+    async def backlog_history(self) -> list[BacklogSample]:
         """Return what was still to be rewritten in the last hour, oldest first."""
         return self._state.backlog_history()
 
@@ -275,9 +275,8 @@ class CoordinatorActor:
         services = self._settings.services
         name = None if known is None else known.settings.service
         service = services.get(name or "") or next(iter(services.values()))
-        for tablet in tablets:
-            asked = TabletId.parse(table, tablet)
-            self._service.submit(on.AnalysisAsked(tablet=asked, group=service.groups[-1].name))
+        asked = [TabletId.parse(table, tablet) for tablet in tablets]
+        await self._parts.triggers.ask_analyses(table, asked, service.groups[-1].name)
 
     async def unanalyzed(self, table: str, tablets: Sequence[str]) -> list[str]:
         """Return which tablets still wait for their live bytes to be counted."""

@@ -4,7 +4,7 @@ Pure functions over a document. Every refusal says where, what, and what was exp
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -402,6 +402,7 @@ def plan_offline(
         `{"jobs": [{"files", "group", "priority", "kind", "reason"}], "left": {path: why}}`. A job
         has `action`, `outputs`, `cuts` (hex), `cuts_at` (seconds), `tags` too where it does more
         than make one file, and `after` (places of jobs in the list) where it waits for others.
+        `intervals` stands there if the planner goes by intervals of time.
 
     Raises:
         RequestError: The document, a setting or the planner's name is refused.
@@ -433,6 +434,7 @@ def plan_offline(
             for job in jobs
         ],
         "left": left,
+        **({"intervals": [asdict(each) for each in plan.intervals]} if plan.intervals else {}),
     }
 
 
@@ -452,6 +454,8 @@ def _beyond_a_merge(job: Job, places: Mapping[str, int]) -> dict[str, Any]:
         said["cuts"] = [cut.hex() for cut in job.cuts]
     if job.cuts_at_s:
         said["cuts_at"] = list(job.cuts_at_s)
+    if job.output_rows_max:
+        said["output_rows_max"] = job.output_rows_max
     if job.output_tags:
         said["tags"] = dict(job.output_tags)
     if job.depends_on:

@@ -9,7 +9,14 @@ protocol with one parameter object: `docs/plugins.md` describes them.
 from common.errors import ConfigError, PluginError, RequestError
 from common.model.file import DataFile
 from common.model.group import Group
-from common.model.job import JobAction, Kind, Plan, PlannedJob
+from common.model.job import (
+    IntervalState,
+    JobAction,
+    Kind,
+    Plan,
+    PlannedInterval,
+    PlannedJob,
+)
 from common.model.request import OutputSpec
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import TabletId
@@ -38,6 +45,7 @@ __all__ = [
     "DispatchParameters",
     "Dispatcher",
     "Group",
+    "IntervalState",
     "JobAction",
     "Kind",
     "OutputConfigurer",
@@ -46,6 +54,7 @@ __all__ = [
     "PartialOutput",
     "Plan",
     "PlanParameters",
+    "PlannedInterval",
     "PlannedJob",
     "Planner",
     "PluginError",

@@ -283,6 +283,37 @@ class PlannedJob:
     action: JobAction = JobAction.REWRITE
 
 
+INTERVALS_MAX = 1000
+"""Of one plan."""
+
+
+class IntervalState(StrEnum):
+    """What a planner makes of an interval of time, in Apache Druid's words."""
+
+    RUNNING = "running"
+    SKIPPED = "skipped"
+    """It may not be compacted now."""
+    POLICY_EXCLUDED = "policy-excluded"
+    """It might be, and the planner's policy is against it."""
+    PENDING = "pending"
+    COMPLETE = "complete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedInterval:
+    """What a planner makes of an interval of time, and why: the first check that decides it."""
+
+    start_s: float
+    end_s: float
+    """The interval ends before it."""
+    state: IntervalState
+    reason: str
+    files: int
+    """With rows of the interval."""
+    size_bytes: int
+    """Of these files, each whole."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a planner wants for one tablet and one kind.
@@ -295,6 +326,9 @@ class Plan:
     """Path → why it was left out."""
     due_at_s: float | None = None
     """When the planner has to be asked again though nothing has changed; None: never."""
+    intervals: tuple[PlannedInterval, ...] = ()
+    """In order, if the planner goes by intervals of time; for people. At most `INTERVALS_MAX` are
+    shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,3 +361,5 @@ class TabletPlan:
     """The trigger that the plan answers (`Table.triggered_at_s`); 0: none that is still open."""
     analysis_group: str = ""
     """Group that is to analyse the tablet, as the trigger `analysis` asks; empty: it does not."""
+    intervals: tuple[PlannedInterval, ...] = ()
+    """Of system jobs; see `Plan`."""

@@ -199,6 +199,12 @@ class Record:
     """`Table.triggered_at_s` of the last trigger for which the tablet has come to rest."""
     statistics: TabletStatistics | None = None
     """What the last analysis has found; None: there was none since the tablet has these bounds."""
+    analysis_group: str = ""
+    """Whose compactors are to count the tablet's live bytes, as somebody asked; empty: nobody has,
+    or it is done."""
+    compactions: int = 0
+    """Jobs that have committed here, analyses apart. A split gives both sides the count, a merge
+    takes the larger one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

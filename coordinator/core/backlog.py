@@ -224,6 +224,6 @@ class BacklogHistory:
             )
         )
 
-    def samples(self) -> tuple[BacklogSample, ...]:
+    def samples(self) -> list[BacklogSample]:
         """Return what is remembered, oldest first."""
-        return tuple(self._samples)
+        return list(self._samples)

@@ -134,8 +134,8 @@ class ClusterState:
         self.grants = Grants(limits)
         self.backlogs, self.backlog_history = Backlogs(), BacklogHistory()
         self.wanted_analyses: BoundedMap[TabletId, str] = BoundedMap(limits.deferrals_max)
-        """Tablets whose live bytes are to be counted, and by which group. Whoever restarts the
-        coordinator asks again."""
+        """Tablets whose live bytes are to be counted, and by which group, as their records said
+        when they were planned last."""
         self.retry = Retry(limits)
         self.crashes = CrashHistory(limits.failures_max)
         self.deferrals, self.replan_timers = Deferrals(limits.deferrals_max), ReplanTimers()

@@ -198,15 +198,6 @@ class QuarantineLifted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysisAsked:
-    """Somebody wants what is live in a tablet to be counted."""
-
-    tablet: TabletId
-    group: str
-    """Whose compactors shall do it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsSeen:
     """These limits of scopes are in the store: all that there are."""
 
@@ -245,9 +236,7 @@ PlanEvent = TableSeen | TableGone | TabletPlanned | PlanningFailed | TabletGone 
 TakeEvent = TakeAsked | TakeLate | TakeLeft | JobReserved | JobRefused | JobReserveUnknown
 CompactorEvent = CompactorHeard | CompactorGone | DrainAsked
 AttemptEvent = AttemptReported | AttemptSettled | ReservationsFound | AttemptCancelAsked
-OperatorEvent = (
-    GroupPaused | GroupResumed | QuarantineLifted | AnalysisAsked | LimitsSeen | ReadsReported
-)
+OperatorEvent = GroupPaused | GroupResumed | QuarantineLifted | LimitsSeen | ReadsReported
 
 DecidingEvent = PlanEvent | TakeEvent | CompactorEvent | AttemptEvent | OperatorEvent | Ticked
 

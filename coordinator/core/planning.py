@@ -15,6 +15,7 @@ from common.errors import PluginError
 from common.model.file import DataFile
 from common.model.group import Service
 from common.model.job import (
+    INTERVALS_MAX,
     PLANNED_ACTIONS,
     TIME_CUTS_MAX,
     Job,
@@ -340,16 +341,15 @@ def plan_tablet(
     if is_cutting(tablet.operation):
         return cut_plan(tablet, table, _service(table, Kind.SYSTEM, None, configured))
     left = _left_alone(tablet, table)
-    jobs, problems = list[Job](), list[PluginError]()
-    due_s: float | None = None
+    jobs, answers, problems = list[Job](), list[Plan](), list[PluginError]()
     for kind, candidates in _candidates(tablet, table, now_s).items():
         facts = _facts(kind, tablet.selection, requests)
         if only not in {None, kind} or (kind is Kind.USER and facts is None):
             continue
         try:
             context = (configured, facts, now_s, around)
-            wanted, reasons, again_s = _plan_kind(tablet, table, kind, candidates, context)
-            due_s = again_s if due_s is None else earliest_s(due_s, again_s)
+            wanted, reasons, answer = _plan_kind(tablet, table, kind, candidates, context)
+            answers.append(answer)
         except PluginError as problem:
             problems.append(problem)
             wanted, reasons = (), {file.path: str(problem) for file in candidates}
@@ -357,16 +357,29 @@ def plan_tablet(
         left.update(reasons)
     if problems and not jobs:
         raise problems[0]
-    plan = TabletPlan(jobs=tuple(jobs), left=left, due_at_s=due_s)
-    fitting = within_space(plan, table.settings, around.free_bytes, now_s)
-    return _completed(fitting, tablet, table, configured)
+    plan = _tablet_plan(tablet, jobs, left, answers)
+    plan = within_space(plan, table.settings, around.free_bytes, now_s)
+    return _completed(plan, tablet, table, configured)
+
+
+def _tablet_plan(
+    tablet: Tablet, jobs: Sequence[Job], left: Mapping[str, str], answers: Sequence[Plan]
+) -> TabletPlan:
+    """Return the plan of a tablet from the answers of its planners."""
+    return TabletPlan(
+        jobs=tuple(jobs),
+        left=left,
+        holds=holds_of(tablet),
+        due_at_s=earliest_s(*(answer.due_at_s for answer in answers)),
+        intervals=tuple(each for answer in answers for each in answer.intervals[:INTERVALS_MAX]),
+    )
 
 
 def _completed(plan: TabletPlan, tablet: Tablet, table: Table, configured: _Policies) -> TabletPlan:
-    """Return a plan with what else it says: who holds files, what triggers ask for."""
+    """Return a plan with what else it says: why files are left, what triggers ask for."""
     planned = {path for job in plan.jobs for path in job.inputs}
     left = {path: why for path, why in plan.left.items() if path not in planned}
-    plan = replace(plan, left=left, holds=holds_of(tablet))
+    plan = replace(plan, left=left)
     if wants_analysis(tablet.files.values(), table.settings):
         group = _service(table, Kind.SYSTEM, None, configured).groups[-1].name
         plan = replace(plan, analysis_group=group)
@@ -532,8 +545,8 @@ def _plan_kind(
     kind: Kind,
     candidates: tuple[DataFile, ...],
     context: tuple[_Policies, RequestFacts | None, float, Surroundings],
-) -> tuple[tuple[Job, ...], dict[str, str], float | None]:
-    """Return the jobs of one kind, why its other candidates were left, and when to ask again.
+) -> tuple[tuple[Job, ...], dict[str, str], Plan]:
+    """Return the jobs of one kind, why its other candidates were left, and the planner's answer.
 
     Raises:
         PluginError: The planner or the dispatcher misbehaved.
@@ -573,7 +586,7 @@ def _plan_kind(
         f"planner {planner} gave no reason",
     )
     left.update(plan.left)
-    return jobs, left, plan.due_at_s
+    return jobs, left, plan
 
 
 def _key_types(table: Table) -> tuple[KeyType, ...]:

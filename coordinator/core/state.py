@@ -174,7 +174,7 @@ class CoordinatorState:
         """Return the attempts that are not over."""
         return views.running_attempts(self._cluster, now_s)
 
-    def backlog_history(self) -> tuple[BacklogSample, ...]:
+    def backlog_history(self) -> list[BacklogSample]:
         """Return what was still to be rewritten lately, oldest first."""
         return self._cluster.backlog_history.samples()
 
@@ -280,9 +280,6 @@ def _decide_for_operator(
             cluster.paused_groups.pop(group, None)
         case events.LimitsSeen(limits=limits):
             cluster.grants.scopes.set_explicit(limits)
-        case events.AnalysisAsked(tablet=asked, group=group):
-            cluster.wanted_analyses.put(asked, group)
-            return [do.Replan(tablet=asked)]
         case events.ReadsReported(scans=scans):
             _note_scans(cluster, scans, now_s)
         case events.QuarantineLifted(table=table, tablet=tablet):

@@ -585,7 +585,6 @@ SILENT = frozenset(
         on.CompactorGone,
         on.AttemptCancelAsked,
         on.DrainAsked,
-        on.AnalysisAsked,
         on.LimitsSeen,
         on.ReadsReported,
         on.Ticked,

@@ -25,6 +25,7 @@ from coordinator.core.attempts import Attempt, AttemptState
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.compactors import Compactor
 from coordinator.core.deferral import table_of_place
+from coordinator.core.plan_events import why_not_queued
 from coordinator.core.queue.job_queue import JobQueue
 from coordinator.core.throttle.allocation import UNLIMITED
 from coordinator.core.triggers import is_gated, triggers_text
@@ -340,18 +341,14 @@ def _of_queue(cluster: ClusterState, queued: tuple[Job, ...]) -> list[str]:
 
 def why_held(cluster: ClusterState, job: Job, now_s: float) -> str | None:
     """Return why a job is not begun now, though it is wanted and a slot were free; or None."""
+    busy = cluster.busy_inputs(job.tablet)
+    why = why_not_queued(cluster, job, busy, frozenset(job.depends_on), now_s)
     pause = cluster.retry.pause_of(job, now_s)
-    if pause is not None:
-        return f"{pause.reason} ({_until(pause.until_s, now_s)})"
-    if not cluster.hands_out(job.tablet.table):
-        return f"table {job.table_name} is paused"
-    if job.depends_on:
-        return f"it waits for {format_count(len(job.depends_on), 'other job')} of its plan"
-    if not cluster.busy_inputs(job.tablet).isdisjoint(job.inputs):
-        return "it waits for an attempt over the same files to end"
-    if job.group in cluster.paused_groups:
+    if pause is not None and why == pause.reason:
+        return f"{why} ({_until(pause.until_s, now_s)})"
+    if why is None and job.group in cluster.paused_groups:
         return f"group {job.group} is paused"
-    return None
+    return why
 
 
 def _why_waiting(cluster: ClusterState, job: Job) -> str:

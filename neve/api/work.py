@@ -24,6 +24,35 @@ class PlannedJob:
     age_s: float | None = None
     cost_bytes: int = 0
     """Bytes that the job reads and writes, if its outputs are as large as its inputs."""
+    action: str = "rewrite"
+    """`rewrite`, `drop` (all rows have expired), `move` (files get other tags) or `analyze`."""
+    outputs: int = 1
+    """Number of outputs at most."""
+    cuts_at_s: tuple[float, ...] = ()
+    """Times at which a new output begins, ascending, in seconds since 1970."""
+    output_rows_max: int = 0
+    """Rows of one output at most; 0: no limit."""
+    tags: dict[str, str] = field(default_factory=dict)
+    """Tags of each output or, if the job moves its files, of each of these."""
+    after: tuple[int, ...] = ()
+    """Of a plan: places in `jobs`, from 0, of the jobs that must be committed first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """What a planner that goes by time makes of an interval of a tablet."""
+
+    tablet: str
+    start_s: float
+    end_s: float
+    """The interval ends before it. Seconds since 1970."""
+    state: str
+    """`running`, `skipped`, `policy-excluded`, `pending` or `complete`."""
+    reason: str
+    files: int
+    size_bytes: int
+    """Of these files, each whole."""
+    table: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +66,8 @@ class Plan:
     left: dict[str, str] = field(default_factory=dict)
     running: int = 0
     """Number of running jobs. Their outputs may need further jobs."""
+    intervals: tuple[Interval, ...] = ()
+    """In order, if the table's planner goes by intervals of time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +119,11 @@ class Finished:
     ended_s: float
     reason: str = ""
     cause: str = ""
+    superseded: int = 0
+    """Rows that a newer one of their key replaced."""
+    tombstones_dropped: int = 0
+    expired_dropped: int = 0
+    """Rows that had expired, and are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,8 +145,10 @@ def render_plan(found: api.Plan, keys: TabletKeys) -> RenderableType:
     """Return what would be planned, and why files are left. `keys` gives the keys of tablets."""
     planned = grid(
         [
+            ("JOB", RIGHT),
             ("TABLET", ""),
-            ("KIND", ""),
+            ("KIND", WHOLE),
+            ("ACTION", WHOLE),
             ("GROUP", ""),
             ("PRIORITY", RIGHT),
             ("FILES", RIGHT),
@@ -155,21 +157,73 @@ def render_plan(found: api.Plan, keys: TabletKeys) -> RenderableType:
         ],
         [
             (
-                shortened(keys(each.table, each.tablet)),
+                place,
+                shortened(keys(each.table, each.tablet), _NARROW),
                 each.kind,
-                shortened(each.group),
+                each.action,
+                shortened(each.group, _NARROW),
                 each.priority,
                 len(each.files),
                 format_bytes(each.input_bytes),
-                each.reason,
+                "; ".join([each.reason, *_outputs_text(each)]),
             )
-            for each in found.jobs
+            for place, each in enumerate(found.jobs)
         ],
     )
-    if not found.left:
-        return planned
-    left = grid([("NOT PLANNED", ""), ("WHY", "")], sorted(found.left.items()))
-    return lines(planned, "", left)
+    parts: list[RenderableType | str] = [planned]
+    if found.intervals:
+        parts += ["", _intervals(found.intervals, keys)]
+    if found.left:
+        parts += ["", grid([("NOT PLANNED", ""), ("WHY", "")], sorted(found.left.items()))]
+    return lines(*parts)
+
+
+def _intervals(found: Sequence[api.Interval], keys: TabletKeys) -> RenderableType:
+    """Return what the planner makes of intervals of time."""
+    return grid(
+        [
+            ("INTERVAL FROM (UTC)", WHOLE),
+            ("TABLET", ""),
+            ("STATE", WHOLE),
+            ("FILES", RIGHT),
+            ("SIZE", RIGHT),
+            ("WHY", ""),
+        ],
+        [
+            (
+                time_text(each.start_s),
+                shortened(keys(each.table, each.tablet), _NARROW),
+                each.state,
+                each.files,
+                format_bytes(each.size_bytes),
+                each.reason,
+            )
+            for each in found
+        ],
+    )
+
+
+_NARROW = 20
+"""Letters of a name in a listing with many columns."""
+
+
+def _outputs_text(job: api.PlannedJob) -> list[str]:
+    """Return what a planned job does besides making one file, and what it waits for."""
+    said: list[str] = []
+    if job.cuts_at_s:
+        first, last = time_text(job.cuts_at_s[0]), time_text(job.cuts_at_s[-1])
+        times = f"at {first}" if len(job.cuts_at_s) == 1 else f"{len(job.cuts_at_s)} times"
+        between = "" if len(job.cuts_at_s) == 1 else f" from {first} to {last}"
+        said.append(f"outputs are cut {times}{between} UTC")
+    elif job.outputs > 1:
+        said.append(f"makes up to {job.outputs:,} files")
+    if job.output_rows_max:
+        said.append(f"outputs have at most {job.output_rows_max:,} rows")
+    if job.tags:
+        said.append("tags " + ", ".join(f"{name}={value}" for name, value in job.tags.items()))
+    if job.after:
+        said.append("after " + ", ".join(f"job {place}" for place in job.after))
+    return said
 
 
 def render_explanations(found: Sequence[api.Explanation], keys: TabletKeys) -> RenderableType:

@@ -119,17 +119,37 @@ def _text(table: Table, version: bytes) -> str:
 # -------------------------------------------------------------------------------------------- Views
 
 
-def plan_view(table: Table, plans: Sequence[TabletPlan], running: int) -> api.Plan:
+def plan_view(
+    table: Table,
+    plans: Sequence[TabletPlan],
+    running: int,
+    tablets: Sequence[TabletId] = (),
+) -> api.Plan:
     """Return what would be planned for some tablets of a table.
 
     Args:
         table: As stored.
         plans: Of the tablets.
         running: Jobs under way on them.
+        tablets: Which these are, in order; intervals are named by them.
     """
-    jobs = [replace(_planned_view(job), table=table.name) for plan in plans for job in plan.jobs]
+    intervals = tuple(
+        decode(api.Interval, asdict(each) | {"tablet": tablet.text, "table": table.name})
+        for tablet, plan in zip(tablets, plans, strict=False)
+        for each in plan.intervals
+    )
+    wanted = [job for plan in plans for job in plan.jobs]
+    places = {job.id: place for place, job in enumerate(wanted)}
+    jobs = [
+        replace(
+            _planned_view(job),
+            table=table.name,
+            after=tuple(places[each] for each in job.depends_on),
+        )
+        for job in wanted
+    ]
     left = {path: why for plan in plans for path, why in plan.left.items()}
-    return api.Plan(jobs=tuple(jobs), left=left, running=running)
+    return api.Plan(jobs=tuple(jobs), left=left, running=running, intervals=intervals)
 
 
 def queued_view(queued: QueuedJob) -> api.PlannedJob:
@@ -150,6 +170,11 @@ def _planned_view(job: Job) -> api.PlannedJob:
         priority=job.priority,
         kind=job.kind.value,
         reason=job.reason,
+        action=job.action,
+        outputs=job.outputs_expected,
+        cuts_at_s=job.cuts_at_s,
+        output_rows_max=job.output_rows_max,
+        tags=dict(job.output_tags),
     )
 
 
@@ -477,12 +502,14 @@ class WorkRoutes:
         found = await services.table(table)
         now_s = await services.store.now_s()
         plans: list[TabletPlan] = []
+        tablets: list[TabletId] = []
         running = 0
         async for page in services.pages(found):
             running += sum(len(each.running) for each in page)
             plans += await services.rows.run(found.location, self._planned, found, page, now_s)
+            tablets += [each.id for each in page]
             bounded_count(len(plans) or 1, PLANNED_TABLETS_MAX, "number of tablets to plan")
-        return plan_view(found, plans, running)
+        return plan_view(found, plans, running, tablets)
 
     def _planned(self, table: Table, tablets: list[Tablet], now_s: float) -> list[TabletPlan]:
         try:
@@ -521,9 +548,11 @@ class WorkRoutes:
         services = self._services
         found = await services.table(table)
         await check_writable(services, found)
-        tablets = [each.id.text for each in await self._tablets(found, tablet)]
-        await services.coordinator.analyze(found.id, tablets)
-        return {"tablets": tablets}
+        tablets = await self._tablets(found, tablet)
+        await services.coordinator.analyze(
+            found.id, [each.id.text for each in tablets if each.files]
+        )
+        return {"tablets": [each.id.text for each in tablets]}
 
     async def live_bytes(
         self,
@@ -538,6 +567,7 @@ class WorkRoutes:
         tablets = await self._tablets(found, tablet)
         texts = [each.id.text for each in tablets]
         waiting = set(await services.coordinator.unanalyzed(found.id, texts))
+        waiting |= {each.id.text for each in tablets if each.files and each.record.analysis_group}
         history = await services.store.history(found.id, LIST_MAX)
         # Newest first, and of each tablet the newest counts.
         last = {each.job: each for each in reversed(history) if each.end == AttemptEnd.COMMITTED}

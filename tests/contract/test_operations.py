@@ -246,3 +246,32 @@ async def test_steps_of_another_operation_and_of_no_table(harness: Harness) -> N
     for change in (step(CLOSE, tablet), end(tablet), split(tablet)):
         refused(await harness.apply(change), "table")
     assert await harness.keys(tablet.table) == []
+
+
+async def test_both_sides_of_a_split_and_a_merge_keep_count_and_wished_analysis(
+    harness: Harness,
+) -> None:
+    tablet = await harness.tablet_with("a", "b")
+    left = TabletId(tablet.table, b"c")
+    applied(await harness.apply(reserve(tablet, "s1", "a", "b")))
+    applied(await harness.apply(commit(tablet, "s1")))
+    applied(await harness.apply(note(tablet, analysis_group="night")))
+
+    async def facts(*tablets: TabletId) -> list[tuple[str, int]]:
+        records = await harness.store.records(tablets)
+        return [(each.analysis_group, each.compactions) for each in records if each is not None]
+
+    applied(await harness.apply(split(tablet)))
+    for to in (DRAIN, CLOSE):
+        applied(await harness.apply(step(to, tablet)))
+    applied(await harness.apply(end(tablet)))
+    assert await facts(left, tablet) == [("night", 1)] * 2
+
+    applied(await harness.apply(note(tablet, analysis_group="")))
+    applied(await harness.add(left, file("l", b"a", b"b")))
+    applied(await harness.apply(reserve(left, "s2", "l")))
+    applied(await harness.apply(commit(left, "s2")))
+    applied(await harness.apply(merge(left, tablet, "op2")))
+    applied(await harness.apply(step(CLOSE, left, tablet, name="op2")))
+    applied(await harness.apply(end(left, tablet, name="op2")))
+    assert await facts(tablet) == [("night", 2)]

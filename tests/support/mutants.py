@@ -124,6 +124,17 @@ SUITES = {
     "trackers": ["tests/unit/coordinator/test_trackers.py", "tests/property/trackers"],
     "log-segment": ["tests/unit/coordinator/test_log_segment_planner.py"],
     "live-bytes": ["tests/unit/compactor/test_live_rows.py"],
+    "analyses": [
+        *(
+            f"tests/unit/coordinator_shell/test_{name}.py"
+            for name in ("live_bytes", "new_settings")
+        ),
+        *("tests/contract/test_statistics.py", "tests/contract/test_operations.py"),
+        *("tests/unit/coordinator_core/test_conversations.py", "-k", "not redis and not cluster"),
+    ],
+    "summaries": ["tests/unit/requests/test_selector_summaries.py"],
+    "moves-and-drops": ["tests/sim/test_jobs_without_rewrite.py"],
+    "page-cache": ["tests/unit/compactor/test_page_cache.py"],
     "time-window": ["tests/unit/coordinator/test_time_window_planner.py"],
     "leveled": [
         f"tests/unit/coordinator/test_{name}.py" for name in ("leveled_planner", "key_cuts")

@@ -254,6 +254,8 @@ SELECTOR_DUE = "t"
 RECENT_ADDS = "l"
 ANSWERED = "g"
 STATISTICS = "y"
+ANALYSIS_GROUP = "u"
+COMPACTIONS = "c"
 
 _NOTE = (
     enum_slot("analysis", Analysis),
@@ -268,9 +270,10 @@ _NUMBERS = {
     b"r": "running",
     b"w": "waiting",
     b"x": "failures",
+    b"c": "compactions",
 }
 _FLAGS = {b"s": "selected", b"o": "operation"}
-_TEXTS = {b"e": "failure", b"q": "selector_hash"}
+_TEXTS = {b"e": "failure", b"q": "selector_hash", b"u": "analysis_group"}
 
 
 def unpack_record(where: str, stored: Mapping[bytes, bytes]) -> Record:

@@ -17,6 +17,8 @@ from common.metadata.changes import (
 from common.metadata.codec.layout import pack
 from common.metadata.codec.table import SETTINGS, unpack_settings
 from common.metadata.codec.tablet import (
+    ANALYSIS_GROUP,
+    COMPACTIONS,
     FAILURE,
     FAILURES,
     HALVED,
@@ -248,6 +250,7 @@ def _commit_statistics(change: CommitAttempt, statistics: Statistics) -> Transac
             (
                 *files_written(keys, measured),
                 *attempt_ended(table, keys, entry, mark, history),
+                hdel(keys.record, ANALYSIS_GROUP),
                 *tablet_changed(
                     change.tablet,
                     "commit",
@@ -327,7 +330,10 @@ def _retagged(
         *attempt_ended(table, keys, entry, mark, history),
         hdel(keys.record, FAILURES, FAILURE),
         *tablet_changed(
-            change.tablet, "commit", attempt=entry.attempt, counts=file_counts((), running=-1)
+            change.tablet,
+            "commit",
+            attempt=entry.attempt,
+            counts=file_counts((), running=-1) | {COMPACTIONS: 1},
         ),
     )
 
@@ -469,7 +475,7 @@ def _replaced(
             change.tablet,
             "commit",
             attempt=entry.attempt,
-            counts=file_counts(outputs, inputs, running=-1),
+            counts=file_counts(outputs, inputs, running=-1) | {COMPACTIONS: 1},
         ),
     )
 

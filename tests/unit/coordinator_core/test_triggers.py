@@ -220,9 +220,8 @@ def test_a_count_of_live_bytes_that_somebody_asked_for_is_no_answer_of_the_plann
     weighted = replace(TABLE, settings=settings(ADMIN, maintenance_priority=5, workload_points=100))
     state.handle(on.TableSeen(table=weighted), 1.0)
     state.handle(on.ReadsReported(scans={TABLET: 1000}), 2.0)
-    state.handle(on.AnalysisAsked(tablet=TABLET, group="default"), 3.0)
     plan = TabletPlan(left={"a": "too few"}, triggered_at_s=5.0)
-    record = Record(version=3, files=1)
+    record = Record(version=3, files=1, analysis_group="default")
     state.handle(on.TabletPlanned(tablet=TABLET, plan=plan, record=record, settings_version=1), 9.0)
 
     (queued,) = state.queued("default", 9, 9.0)

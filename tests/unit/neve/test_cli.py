@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +91,27 @@ def test_rows_in_and_out(neve: Shell, folder: Path, tmp_path: Path) -> None:
         neve.run("scan", "events", "-o", str(tmp_path / name), says="wrote 2 rows")
     assert pq.read_table(tmp_path / "out.parquet").equals(rows)
     assert pa.ipc.open_file(str(tmp_path / "out.arrow")).read_all().equals(rows)
+
+
+def test_rows_that_are_gone_for_others(neve: Shell, tmp_path: Path) -> None:
+    gone = (tmp_path / "gone").as_uri()
+    words = ["--schema", "id:int64,v:int64,at:int64,dead:bool", "--key", "id", "--version", "v"]
+    words += ["--tombstone", "dead", "--time", "at", "--set", "ttl=1d"]
+    neve.run("table", "create", "gone", "--location", gone, *words)
+    now_s = int(time.time())
+    rows = {"id": [1, 2, 3], "v": [1] * 3, "at": [0, now_s, now_s], "dead": [False, True, False]}
+    pq.write_table(pa.table(rows), tmp_path / "three.parquet")
+    neve.run("append", "gone", str(tmp_path / "three.parquet"))
+
+    def ids(*flags: str) -> list[int]:
+        found = [row["id"] for row in neve.json("scan", "gone", *flags)]
+        assert neve.json("scan", "gone", "--count", *flags)["rows"] == len(found)
+        return found
+
+    assert ids() == [3]
+    assert ids("--include-expired") == [1, 3]
+    assert ids("--include-deleted") == [2, 3]
+    assert ids("--include-expired", "--include-deleted") == [1, 2, 3]
 
 
 def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> None:
