@@ -22,6 +22,7 @@ from common.model.job import (
     JobAction,
     Kind,
     Plan,
+    PlannedInterval,
     PlannedJob,
     TabletPlan,
     job_id,
@@ -62,6 +63,8 @@ OUTPUTS_MAX = 10_000
 
 def holds_of(tablet: Tablet) -> tuple[str, ...]:
     """Return a sentence for the selection of a tablet, and one for each request that waits."""
+    if not tablet.waiting and tablet.selection is None:
+        return ()
     waits = sorted(tablet.waiting, key=lambda request: (tablet.waiting[request], request))
     sentences = [waiting_sentence(request) for request in waits]
     if tablet.selection is not None:
@@ -366,20 +369,24 @@ def _tablet_plan(
     tablet: Tablet, jobs: Sequence[Job], left: Mapping[str, str], answers: Sequence[Plan]
 ) -> TabletPlan:
     """Return the plan of a tablet from the answers of its planners."""
+    planned = {path for job in jobs for path in job.inputs}
+    intervals: tuple[PlannedInterval, ...] = ()
+    due_s: float | None = None
+    for answer in answers:
+        intervals += answer.intervals[:INTERVALS_MAX]
+        if answer.due_at_s is not None:
+            due_s = earliest_s(due_s, answer.due_at_s)
     return TabletPlan(
         jobs=tuple(jobs),
-        left=left,
+        left={path: why for path, why in left.items() if path not in planned} if planned else left,
         holds=holds_of(tablet),
-        due_at_s=earliest_s(*(answer.due_at_s for answer in answers)),
-        intervals=tuple(each for answer in answers for each in answer.intervals[:INTERVALS_MAX]),
+        due_at_s=due_s,
+        intervals=intervals,
     )
 
 
 def _completed(plan: TabletPlan, tablet: Tablet, table: Table, configured: _Policies) -> TabletPlan:
-    """Return a plan with what else it says: why files are left, what triggers ask for."""
-    planned = {path for job in plan.jobs for path in job.inputs}
-    left = {path: why for path, why in plan.left.items() if path not in planned}
-    plan = replace(plan, left=left)
+    """Return a plan with what triggers ask for."""
     if wants_analysis(tablet.files.values(), table.settings):
         group = _service(table, Kind.SYSTEM, None, configured).groups[-1].name
         plan = replace(plan, analysis_group=group)
@@ -545,7 +552,7 @@ def _plan_kind(
     kind: Kind,
     candidates: tuple[DataFile, ...],
     context: tuple[_Policies, RequestFacts | None, float, Surroundings],
-) -> tuple[tuple[Job, ...], dict[str, str], Plan]:
+) -> tuple[tuple[Job, ...], Mapping[str, str], Plan]:
     """Return the jobs of one kind, why its other candidates were left, and the planner's answer.
 
     Raises:
@@ -581,12 +588,9 @@ def _plan_kind(
     partition = tablet.bounds.partition
     planned = checked_jobs(planner, plan, parameters)
     jobs = tuple(replace(job, partition=partition) for job in planned) if partition else planned
-    left = dict.fromkeys(
-        [file.path for file in candidates if file.path not in plan.left],
-        f"planner {planner} gave no reason",
-    )
-    left.update(plan.left)
-    return jobs, left, plan
+    without = [file.path for file in candidates if file.path not in plan.left]
+    silent = dict.fromkeys(without, f"planner {planner} gave no reason")
+    return jobs, {**silent, **plan.left} if silent else plan.left, plan
 
 
 def _key_types(table: Table) -> tuple[KeyType, ...]:
@@ -620,6 +624,8 @@ def _fallen_back(name: str, fallback: Planner, parameters: PlanParameters) -> Pl
 
 def _running(tablet: Tablet, around: Surroundings) -> tuple[RunningJob, ...]:
     """Return the jobs under way; inputs are files of the tablet until they commit."""
+    if not tablet.running:
+        return ()
     return tuple(
         _running_job(tablet, entry, around.progress.get(attempt))
         for attempt, entry in sorted(tablet.running.items())

@@ -36,6 +36,8 @@ TABLES_MAX = 10_000
 
 def is_gated(settings: TableSettings) -> bool:
     """Return whether system jobs of a table are planned only when a trigger asks."""
+    if not settings.triggers:
+        return False
     named = set(settings.triggers) - {ANALYSIS}
     return bool(named) and CHANGE not in named
 
