@@ -245,6 +245,23 @@ def is_urgent(job: Job) -> bool:
     return class_of(job.priority) >= PriorityClass.OVER_LIMIT
 
 
+class LaneClass(IntEnum):
+    """The classes of priority, and beneath them the analyses, which have no priority of theirs."""
+
+    STATISTICS = -1
+    SYSTEM = PriorityClass.SYSTEM
+    USER = PriorityClass.USER
+    OVER_LIMIT = PriorityClass.OVER_LIMIT
+    URGENT = PriorityClass.URGENT
+
+
+def lane_class(job: Job) -> LaneClass:
+    """Return the class in which a job waits for its turn."""
+    if job.action == JobAction.ANALYZE.value:
+        return LaneClass.STATISTICS
+    return LaneClass(class_of(job.priority))
+
+
 def _within(rank: PriorityClass, points: int) -> int:
     return rank * CLASS_WIDTH + min(points, CLASS_WIDTH - 1)
 

@@ -91,7 +91,9 @@ class ControlReadings:
     memory_bytes: int = 1
     """What the backlog is normalised by: the memory of all executors, as far as is known."""
     rewrite_bytes_s: float | None = None
-    """Input bytes that are rewritten per second, as measured while work waited; None: not known."""
+    """Input bytes that are rewritten per second now; None: not known."""
+    slot_bytes_s: float | None = None
+    """Input bytes that one busy slot rewrites per second, as measured; None: not known."""
     arrival_bytes_s: float | None = None
     """Bytes by which the backlog grows per second, before rewrites take from it; None: unknown."""
     foreground: ForegroundLatency | None = None
