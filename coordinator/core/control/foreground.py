@@ -56,7 +56,7 @@ class ReaderLatencies:
 
     def by_table(self, now_s: float) -> dict[str, float]:
         """Return the latency of each table whose readers are heard."""
-        waits = {table: each.at(now_s) for table, each in self._tables.items()}
+        waits = {table: each.at(now_s) for table, each in self._tables}
         return {
             table: each.wait_s / each.reads
             for table, each in waits.items()

@@ -14,8 +14,8 @@ from math import exp, isfinite
 
 from common.spi.controller import (
     DEFAULT_SHARES,
-    Controller,
     ControlDecision,
+    Controller,
     ControlReadings,
     ForegroundLatency,
     ShareClass,
@@ -79,7 +79,7 @@ class WorkRates:
     arrived_bytes: float = 0.0
 
     def seen(self, facts: ClusterFacts, now_s: float) -> "WorkRates":
-        """Return the rates after a look. A backlog that is not known leaves arrivals as they are."""
+        """Return the rates after a look; while a backlog is not known, nothing arrives."""
         known = isfinite(facts.backlog_bytes)
         backlog = facts.backlog_bytes if known else self.backlog_bytes
         if self.seen_s is None:
@@ -136,11 +136,11 @@ class ControlLoop:
     Always true: `decision` has shares for every class, each above 0.
     """
 
-    def __init__(self, controller: Controller, rules: ControlRules) -> None:
+    def __init__(self, controller: Controller | None, rules: ControlRules) -> None:
         """Decide nothing yet: the shares of the settings hold until the first look.
 
         Args:
-            controller: The plug-in.
+            controller: The plug-in; None: the shares of the rules stay.
             rules: The operator's.
         """
         self.controller, self.rules = controller, rules
@@ -157,6 +157,11 @@ class ControlLoop:
         self.failures = 0
         self._rates = WorkRates()
         self._living_slots: Mapping[str, int] = {}
+
+    @property
+    def name(self) -> str:
+        """Name of the controller; empty: there is none."""
+        return "" if self.controller is None else self.controller.name
 
     def is_due(self, now_s: float) -> bool:
         """Return whether a period has passed since the last look."""
@@ -224,13 +229,15 @@ class ControlLoop:
 
     def _asked(self, readings: ControlReadings) -> ControlDecision:
         """Return what the controller wants, or the decision in force if it fails."""
+        if self.controller is None:
+            return ControlDecision(shares=self.rules.base_shares, bytes_s=self.rules.bytes_s_max)
         try:
             wanted = self.controller.decide(readings)
             require_sound(wanted)
         except Exception as error:  # A plug-in must not stop the coordinator.
             self.failure = f"{type(error).__name__}: {error}"
             self.failures += 1
-            told = f"controller {self.controller.name} fails, nothing changes: {self.failure}"
+            told = f"controller {self.name} fails, nothing changes: {self.failure}"
             return replace(self.decision, reasons=(told,))
         self.failure = ""
         return wanted

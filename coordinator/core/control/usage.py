@@ -13,7 +13,7 @@ class ClassUsage:
     """Bytes by class. Bounded by the window: one entry a second."""
 
     def __init__(self) -> None:
-        self.total_bytes: Counter[ShareClass] = Counter({each: 0 for each in ShareClass})
+        self.total_bytes: Counter[ShareClass] = Counter(dict.fromkeys(ShareClass, 0))
         """Since the coordinator was started."""
         self._steps: deque[tuple[float, Counter[ShareClass]]] = deque()
         self._window: Counter[ShareClass] = Counter()

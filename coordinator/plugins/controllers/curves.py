@@ -14,13 +14,14 @@
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 
 from common.errors import ConfigError
 from common.spi.controller import (
     SHARES_FULL,
-    Controller,
     ControlDecision,
+    Controller,
     ControlReadings,
     ShareClass,
 )
@@ -28,7 +29,7 @@ from common.spi.options import option, option_names, read_options
 from common.units import format_bytes, format_duration
 
 SCYLLA_POINTS = ((0.0, 50.0), (1.5, 100.0), (30.0, 1000.0))
-"""ScyllaDB's points of compaction. The floor keeps little data that is overwritten much in shape."""
+"""ScyllaDB's points of compaction. Little data that is overwritten much needs the floor."""
 POINTS_MAX = 32
 
 
@@ -67,7 +68,7 @@ class ControlPoints:
         return line[0][1] if shares <= line[0][0] else _between(line, shares)
 
     def capped(self, shares_max: float) -> "ControlPoints":
-        """Return the line under another maximum: that of the last point, never below the one before.
+        """Return the line with another last point, whose shares are never below those before it.
 
         As in ScyllaDB, the whole last stretch becomes flatter.
         """
@@ -88,9 +89,9 @@ def _problem_of(points: Sequence[tuple[float, float]]) -> str | None:
     if not all(isfinite(number) for point in points for number in point):
         return "one is not a number, expected finite ones"
     backlogs, shares = [each for each, _ in points], [each for _, each in points]
-    if backlogs[0] != 0 or any(b <= a for a, b in zip(backlogs, backlogs[1:], strict=False)):
+    if backlogs[0] != 0 or any(b <= a for a, b in pairwise(backlogs)):
         return "backlogs must rise from 0"
-    if shares[0] <= 0 or any(b < a for a, b in zip(shares, shares[1:], strict=False)):
+    if shares[0] <= 0 or any(b < a for a, b in pairwise(shares)):
         return "shares must be above 0 and must not fall"
     return None
 

@@ -15,8 +15,8 @@ from math import isfinite
 from common.errors import ConfigError
 from common.spi.controller import (
     SHARES_FULL,
-    Controller,
     ControlDecision,
+    Controller,
     ControlReadings,
     ShareClass,
 )
