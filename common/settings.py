@@ -464,7 +464,7 @@ class ControlSettings:
         " `control-points`, `drain-time`, `debt`, or one of a package.",
     )
     options: tuple[str, ...] = setting(
-        (), "Options of the controller, such as `goal=10min`; control.md lists them."
+        (), "Options of the controller, such as `goal=10m`; control.md lists them."
     )
     period_s: float = setting(
         1.0, "Time between two decisions; not below `coordinator.tick_s`.", least=0.05, most=3600

@@ -103,6 +103,19 @@ def admission(cluster: ClusterState, group: str) -> JobFilter | None:
     return admits
 
 
+def why_barred(cluster: ClusterState, job: Job) -> str | None:
+    """Return why a queued job may not start by the controller or its weight, or None."""
+    if _is_capped(cluster, job.group) and lane_class(job) in CAPPED:
+        slots = cluster.control.slots_of(job.group)
+        return f"the controller lets such jobs have {slots} slots (`neve control`)"
+    volume, weight = cluster.volume_of(job.tablet.table), weight_of(job)
+    most = cluster.limits.volume_weight_max
+    running = _running_weights(cluster)[volume, weight] if most else 0
+    if most and not admits_weight(weight, [weight] * running, most):
+        return f"volume {volume} runs {running} jobs of about its size, as many as it may"
+    return None
+
+
 def weight_of(job: Job) -> int:
     """Return the weight of a job; one that rewrites nothing has none."""
     return job_weight(job.input_bytes, drops_only=job.action != JobAction.REWRITE.value)

@@ -30,6 +30,7 @@ from coordinator.core.compactors import Compactor
 from coordinator.core.control.loop import ControlLoop, ControlSample
 from coordinator.core.control.usage import fractions
 from coordinator.core.deferral import table_of_place
+from coordinator.core.enforcement import why_barred
 from coordinator.core.queue.job_queue import JobQueue
 from coordinator.core.throttle.allocation import UNLIMITED
 from coordinator.core.triggers import is_gated, triggers_text
@@ -418,7 +419,7 @@ def _why_waiting(cluster: ClusterState, job: Job) -> str:
         return unserved
     if cluster.keeps_slots(group) and not is_urgent(job):
         return "the free slots of the group are kept for urgent jobs"
-    full = cluster.capacity.full(group)
+    full = cluster.capacity.full(group) or why_barred(cluster, job)
     if full is not None:
         return full
     if job.tablet.table in saturated_tables(cluster):

@@ -141,7 +141,10 @@ def _lowered(
     most = _unhindered_bytes_s(decided, readings)
     if most is None:
         return decided
-    floor = min(floor_bytes_s(readings, rules), most)
+    floor = floor_bytes_s(readings, rules)
+    if decided.bytes_s is not None:  # Neither does the floor let rewrites move more than that.
+        floor = min(floor, decided.bytes_s)
+    most = max(most, floor)
     kept = (waits.limit_s / waits.latency_s) ** (readings.period_s / REACTION_S)
     rate = floor + (most - floor) * kept
     told = (

@@ -26,6 +26,10 @@ from coordinator.core.control.usage import ClassUsage, fractions
 
 RATE_DECAY_S = 60.0
 """Work done longer ago counts less and less: after this time, 1/e."""
+ARRIVAL_DECAY_S = 600.0
+"""The same of work that arrives: a burst is a matter of the backlog, not of the rate."""
+ARRIVAL_MIN_S = 300.0
+"""Arrivals of a shorter time are divided by this one: the first burst is no rate."""
 BUSY_MIN_S = 1.0
 """Less of it says nothing of a slot's rate."""
 HISTORY_STEP_S = 5.0
@@ -73,7 +77,7 @@ class WorkRates:
     seen_s: float | None = None
     backlog_bytes: float = 0.0
     done_bytes: float = 0.0
-    sum_s: float = 0.0
+    arriving_s: float = 0.0
     busy_slot_s: float = 0.0
     rewritten_bytes: float = 0.0
     arrived_bytes: float = 0.0
@@ -86,6 +90,7 @@ class WorkRates:
             return replace(self, seen_s=now_s, backlog_bytes=backlog, done_bytes=facts.done_bytes)
         passed_s = max(0.0, now_s - self.seen_s)
         kept = exp(-passed_s / RATE_DECAY_S)
+        arrivals_kept = exp(-passed_s / ARRIVAL_DECAY_S)
         # Progress is told by fractions and may go back with a lost attempt.
         done = max(0.0, facts.done_bytes - self.done_bytes)
         arrived = max(0.0, backlog - self.backlog_bytes + done) if known else 0.0
@@ -93,10 +98,10 @@ class WorkRates:
             seen_s=now_s,
             backlog_bytes=backlog,
             done_bytes=facts.done_bytes,
-            sum_s=self.sum_s * kept + passed_s,
+            arriving_s=self.arriving_s * arrivals_kept + passed_s,
             busy_slot_s=self.busy_slot_s * kept + facts.busy_slots * passed_s,
             rewritten_bytes=self.rewritten_bytes * kept + done,
-            arrived_bytes=self.arrived_bytes * kept + arrived,
+            arrived_bytes=self.arrived_bytes * arrivals_kept + arrived,
         )
 
     @property
@@ -109,7 +114,9 @@ class WorkRates:
     @property
     def arrival_bytes_s(self) -> float | None:
         """Bytes per second by which work arrives; None: not known."""
-        return self.arrived_bytes / self.sum_s if self.sum_s >= BUSY_MIN_S else None
+        if self.arriving_s < BUSY_MIN_S:
+            return None
+        return self.arrived_bytes / max(self.arriving_s, ARRIVAL_MIN_S)
 
 
 # ------------------------------------------------------------------------------------- The loop

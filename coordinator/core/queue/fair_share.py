@@ -31,7 +31,7 @@ Rules, in this order:
 Every step is O(log n), amortised. Deterministic: no clock, no chance, no order of sets.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, nlargest
 from operator import itemgetter
@@ -147,11 +147,6 @@ class _ClassTurn:
     clock: float = 0.0
     jobs: int = 0
 
-    @property
-    def lag(self) -> float:
-        """Where it stands against the other classes: the lowest goes first."""
-        return self.clock + HEAD_START_BYTES / self.shares
-
 
 class ClassTurns:
     """Turns of classes of work by shares."""
@@ -184,14 +179,17 @@ class ClassTurns:
         self._clock = max(self._clock, turn.clock)
         turn.clock += cost_bytes / turn.shares
 
-    def next_of(self, classes: Container[LaneClass]) -> LaneClass | None:
-        """Return the class whose turn it is; None: no class has a lane that may give.
+    def next_of(self, classes: Sequence[LaneClass]) -> LaneClass:
+        """Return the class whose turn it is; of two that stand alike, the first.
 
         Args:
-            classes: That have jobs which may be handed out.
+            classes: That have jobs which may be handed out, highest first; at least one.
         """
-        lane_classes = [each for each in SHARE_CLASSES if each in classes]
-        return min(lane_classes, key=lambda each: self._of[each].lag, default=None)
+        return min(classes, key=self._lag_of)
+
+    def _lag_of(self, lane_class: LaneClass) -> float:
+        turn = self._of[lane_class]
+        return turn.clock + HEAD_START_BYTES / turn.shares
 
     def are_one(self, first: LaneClass, second: LaneClass) -> bool:
         """Return whether two classes of lanes are one class of work."""
@@ -290,7 +288,7 @@ class FairShare:
         if len(waiting) == 1:
             return highest
         if self._turns is not None:
-            highest = self._turns.next_of(waiting) or highest
+            highest = self._turns.next_of(waiting)
             if not self._turns.are_one(highest, best_class):
                 return highest
         return None if highest is not best_class else highest

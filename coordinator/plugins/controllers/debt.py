@@ -84,7 +84,7 @@ class DebtController:
         """Return the slots that the debt asks for."""
         own = self._options
         most = max(own.min_slots, own.max_slots or readings.slots_max)
-        debt = max(0.0, readings.backlog_bytes - own.allowed_bytes)
+        debt = readings.backlog_bytes - own.allowed_bytes
         slots = debt_slots(
             own.min_slots,
             most,
@@ -94,10 +94,10 @@ class DebtController:
             step_bytes=own.step_bytes,
         )
         part = slots / most
-        owed = format_bytes(round(debt)) if isfinite(debt) else "not known"
+        owed = format_bytes(round(max(0.0, debt))) if isfinite(debt) else "not known"
         limit = readings.bytes_s_max
         return ControlDecision(
-            shares={**readings.base_shares, ShareClass.SYSTEM: SHARES_FULL * part},
+            shares={**readings.base_shares, ShareClass.SYSTEM: max(1.0, SHARES_FULL * part)},
             bytes_s=None if limit is None else limit * part,
             slots=slots,
             reasons=(f"the debt is {owed}: {slots} of {most} slots",),
