@@ -255,11 +255,17 @@ class LaneClass(IntEnum):
     URGENT = PriorityClass.URGENT
 
 
+_ANALYZE = JobAction.ANALYZE.value
+_LANES = (LaneClass.SYSTEM, LaneClass.USER, LaneClass.OVER_LIMIT, LaneClass.URGENT)
+
+
 def lane_class(job: Job) -> LaneClass:
     """Return the class in which a job waits for its turn."""
-    if job.action == JobAction.ANALYZE.value:
+    if job.action == _ANALYZE:
         return LaneClass.STATISTICS
-    return LaneClass(class_of(job.priority))
+    # As `class_of`, without making an enum of a number: each job that is offered comes by here.
+    place = job.priority // CLASS_WIDTH
+    return _LANES[place if 0 <= place < len(_LANES) else 0 if place < 0 else -1]
 
 
 def _within(rank: PriorityClass, points: int) -> int:
