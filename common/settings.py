@@ -9,6 +9,7 @@ name.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
+from common.control_settings import ControlSettings
 from common.errors import ConfigError
 from common.log_events import LogLevel
 from common.model.group import LIMIT_BYTES_S_MIN, Group, Service
@@ -121,6 +122,11 @@ class CoordinatorSettings:
         least=1,
     )
     volume_running_max: int = setting(0, "Jobs of one volume that run at a time; 0: no limit.")
+    volume_weight_max: int = setting(
+        0,
+        "Jobs of about the same size (a factor of 4) that run on one volume at a time; 0: no limit"
+        " (control.md).",
+    )
     deferral_max_s: float = setting(
         300.0, "A job that a full queue dropped is planned again after this time at the latest."
     )
@@ -605,6 +611,7 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     trace: TraceSettings = field(default_factory=TraceSettings)
     autoscaler: AutoscalerSettings = field(default_factory=AutoscalerSettings)
+    control: ControlSettings = field(default_factory=ControlSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     groups: Mapping[str, GroupSettings] = field(
         default_factory=lambda: {DEFAULT_GROUP: GroupSettings()}

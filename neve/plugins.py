@@ -20,6 +20,14 @@ from common.model.job import (
 from common.model.request import OutputSpec
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import TabletId
+from common.spi.controller import (
+    ControlDecision,
+    Controller,
+    ControllerPlugin,
+    ControlReadings,
+    ForegroundLatency,
+    ShareClass,
+)
 from common.spi.dispatcher import Dispatcher, DispatchParameters
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.output import OutputConfigurer, OutputParameters
@@ -40,10 +48,15 @@ __all__ = [
     "Chosen",
     "Column",
     "ConfigError",
+    "ControlDecision",
+    "ControlReadings",
+    "Controller",
+    "ControllerPlugin",
     "DataFile",
     "DeclaredPlanner",
     "DispatchParameters",
     "Dispatcher",
+    "ForegroundLatency",
     "Group",
     "IntervalState",
     "JobAction",
@@ -64,6 +77,7 @@ __all__ = [
     "RunningJob",
     "Selector",
     "SelectorParameters",
+    "ShareClass",
     "Table",
     "TableSettings",
     "TabletId",

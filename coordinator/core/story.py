@@ -587,6 +587,7 @@ SILENT = frozenset(
         on.DrainAsked,
         on.LimitsSeen,
         on.ReadsReported,
+        on.LatencyReported,
         on.Ticked,
     }
 )

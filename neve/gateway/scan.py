@@ -390,15 +390,18 @@ class ScanRoutes:
         Of rows with the same key only the newest is returned. Deleted and expired rows are left
         out unless they are asked for.
         """
-        found = await self._services.table(table)
+        services = self._services
+        found = await services.table(table)
         asked = replace(
             scan_options(found, columns, start, end),
             include_expired=include_expired,
             include_deleted=include_deleted,
         )
-        stream = arrow_stream(self._services, found, asked)
+        begun_s = services.clock.now_s()
+        stream = arrow_stream(services, found, asked)
         # What fails before the first rows is told as a problem, not as a broken stream.
         first = await anext(stream)
+        services.waits.note(services, found.id, max(0.0, services.clock.now_s() - begun_s), 1)
         return StreamingResponse(_with_first(first, stream), media_type=api.ARROW_STREAM)
 
     async def count(

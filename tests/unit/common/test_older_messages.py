@@ -48,6 +48,7 @@ NEW_MESSAGES = {
     *("ScalingDecision", "GroupScaling", "TableTrigger", "TabletTrigger", "TriggerReport"),
     *("MaintenanceOperation", "TableMaintenance", "TabletRates", "TableBacklog"),
     "BacklogSample",
+    *("ControlStatus", "ControlPoint", "ClassControl"),
 }
 
 
