@@ -1,6 +1,6 @@
 """Does the loop close on a real stack? Arrivals at 20, 50 and 80 % of capacity, each with a burst.
 
-    python -m benchmarks.closed_loop [--phase 60] [--capacity 6MB] [--controller drain-time]
+    python -m benchmarks.closed_loop [--phase 60] [--capacity 4MB] [--controller drain-time]
         [--option goal=20s] [--limit 0] [--csv FILE] [--svg FILE]
 
 Starts two compactors of two slots. Their rewrites may move `--capacity` bytes per second together.
@@ -44,8 +44,9 @@ STEP_S = 1.0
 READ_BYTES = 8 * 1024**2
 SETTINGS = {
     "planner": "bin-pack",
-    "planner_options": "min_input_files=4,max_wait=5s",
-    "target_bytes": "8MB",
+    "planner_options": "min_input_files=10,max_wait=1h",
+    "target_bytes": "3MB",
+    "max_files": 12,
     "codec": "none",
 }
 
@@ -114,7 +115,7 @@ def main() -> None:
     """Run the phases, print what came of them, and write the samples."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--phase", type=float, default=60.0, help="seconds of each phase")
-    parser.add_argument("--capacity", default="6MB", help="bytes per second of all rewrites")
+    parser.add_argument("--capacity", default="4MB", help="bytes per second of all rewrites")
     parser.add_argument("--controller", default="drain-time")
     parser.add_argument("--option", action="append", help="of the controller; default: goal=20s")
     parser.add_argument("--limit", default="0s", help="readers may wait for this time; 0s: any")

@@ -75,6 +75,9 @@ class ControlDecision:
     goes by its own rules."""
     reasons: tuple[str, ...] = ()
     """Why, a sentence each, most important first."""
+    for_readers: bool = False
+    """Whether `bytes_s` is lower than the controller wanted, because readers waited. The guard sets
+    it; a controller leaves it out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,13 +26,10 @@ SUITES = {
     "core": ["tests/unit/coordinator_core"],
     "autoscaler": ["tests/unit/coordinator_core/test_autoscaling.py"],
     "control": [
+        *(f"tests/unit/coordinator_core/test_{name}.py" for name in ("control", "enforcement")),
         *(
-            "tests/unit/coordinator/test_controllers.py",
             "tests/property/queue/test_class_shares.py",
-        ),
-        *(
-            f"tests/unit/coordinator_core/test_{name}.py"
-            for name in ("control", "enforcement", "control_fluid")
+            "tests/unit/coordinator/test_controllers.py",
         ),
     ],
     "contract": ["tests/contract", "-k", "memory"],

@@ -152,14 +152,12 @@ def _lowered(
         f" {format_duration(waits.limit_s)}: {format_bytes(rate)}/s,"
         f" never below {format_bytes(floor)}/s"
     )
-    return replace(decided, bytes_s=rate, reasons=(*decided.reasons, told))
+    return replace(decided, bytes_s=rate, for_readers=True, reasons=(*decided.reasons, told))
 
 
 def _unhindered_bytes_s(decided: ControlDecision, readings: ControlReadings) -> float | None:
     """Return what rewrites would move if readers were well; None: nothing tells that yet."""
-    known = [decided.bytes_s]
-    if readings.previous is not None:
-        known.append(readings.previous.bytes_s)
+    known = [decided.bytes_s, _rate_for_readers(readings)]
     limits = [each for each in known if each is not None]
     if limits:
         return min(limits)
@@ -171,12 +169,17 @@ def _risen(
     decided: ControlDecision, readings: ControlReadings, rules: GuardRules
 ) -> ControlDecision:
     """Return a decision whose rate comes back in steps if readers had lowered it."""
-    before = None if readings.previous is None else readings.previous.bytes_s
-    most = decided.bytes_s
+    before, most = _rate_for_readers(readings), decided.bytes_s
     if before is None or (most is not None and before >= most):
         return decided
     risen = max(before, floor_bytes_s(readings, rules)) * (1 + RISE * readings.period_s)
-    if most is not None:
-        return replace(decided, bytes_s=min(risen, most))
     moved = MOVED_PER_INPUT * (readings.rewrite_bytes_s or 0.0)
-    return decided if risen > 2 * moved else replace(decided, bytes_s=risen)
+    if risen >= (2 * moved if most is None else most):
+        return decided
+    return replace(decided, bytes_s=risen, for_readers=True)
+
+
+def _rate_for_readers(readings: ControlReadings) -> float | None:
+    """Return the rate in force if it is lower than it would be without readers, or None."""
+    previous = readings.previous
+    return previous.bytes_s if previous is not None and previous.for_readers else None

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite
+from math import ceil, isfinite
 
 from common.errors import ConfigError
 from common.spi.controller import (
@@ -26,7 +26,7 @@ from common.spi.controller import (
     ShareClass,
 )
 from common.spi.options import option, option_names, read_options
-from common.units import format_bytes, format_duration
+from common.units import format_bytes, format_count, format_duration
 
 SCYLLA_POINTS = ((0.0, 50.0), (1.5, 100.0), (30.0, 1000.0))
 """ScyllaDB's points of compaction. Little data that is overwritten much needs the floor."""
@@ -197,6 +197,10 @@ class ControlPointsControllers:
 # ------------------------------------------------------------------------------- By time to drain
 
 
+JOBS_PER_SLOT = 4
+"""While nobody knows how long a job takes; as the autoscaler's rule."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainTimeOptions:
     """Numbers of the controller `drain-time`."""
@@ -216,15 +220,16 @@ class DrainTimeController:
         self._goal_s, self._shares_min = goal_s, shares_min
 
     def decide(self, readings: ControlReadings) -> ControlDecision:
-        """Return the part of all slots that is needed; all of them while the rate is not known."""
+        """Return the part of all slots that is needed; by jobs while the rate is not known."""
         goal = f"the goal is {format_duration(self._goal_s)}"
         backlog = f"the backlog is {_backlog_text(readings)}"
         slot_bytes_s = readings.slot_bytes_s
         if not readings.backlog_bytes > 0:
             return with_system_shares(readings, self._shares_min, f"{backlog}, {goal}")
-        if not isfinite(readings.backlog_bytes) or not slot_bytes_s or not readings.slots_max:
-            unknown = f"{backlog}, and no rate has been measured: all slots, {goal}"
-            return with_system_shares(readings, SHARES_FULL, unknown)
+        if not isfinite(readings.backlog_bytes) or not readings.slots_max:
+            return with_system_shares(readings, SHARES_FULL, f"{backlog}: all slots, {goal}")
+        if not slot_bytes_s:
+            return self._by_jobs(readings, f"{backlog}, and no rate has been measured, {goal}")
         whole_bytes_s = slot_bytes_s * readings.slots_max
         arriving = readings.arrival_bytes_s or 0.0
         needed = readings.backlog_bytes / self._goal_s + arriving
@@ -235,6 +240,16 @@ class DrainTimeController:
             f" arrive; {goal}: {shares:.0f} shares"
         )
         return with_system_shares(readings, shares, told)
+
+    def _by_jobs(self, readings: ControlReadings, told: str) -> ControlDecision:
+        """Return a slot for every few jobs: one that is busy for a moment tells the rate."""
+        jobs = readings.queued_jobs + readings.busy_slots
+        slots = ceil(jobs / JOBS_PER_SLOT)
+        shares = max(self._shares_min, SHARES_FULL * min(1.0, slots / readings.slots_max))
+        jobs_text = format_count(jobs, "job")
+        return with_system_shares(
+            readings, shares, f"{told}: {JOBS_PER_SLOT} of {jobs_text} for each slot"
+        )
 
 
 class DrainTimeControllers:

@@ -16,7 +16,13 @@ from common.control_settings import ControlSettings
 from common.errors import ConfigError
 from common.plugins import CONTROLLERS, load_controller_plugin
 from common.setting_rules import SettingError
-from common.spi.controller import DEFAULT_SHARES, Controller, ControlReadings, ShareClass
+from common.spi.controller import (
+    DEFAULT_SHARES,
+    Controller,
+    ControlReadings,
+    ForegroundLatency,
+    ShareClass,
+)
 from coordinator.core.control.loop import require_sound
 from coordinator.core.queue.admission import admits_fan_in, admits_weight, job_weight
 from coordinator.plugins.controllers.curves import ControlPoints, parse_points
@@ -141,9 +147,11 @@ def test_drain_time_asks_for_what_drains_the_backlog_within_the_goal() -> None:
     }
 
 
-def test_drain_time_takes_all_slots_while_no_rate_is_known_and_few_without_backlog() -> None:
+def test_drain_time_goes_by_jobs_while_no_rate_is_known_and_takes_few_without_backlog() -> None:
     made = controller("drain-time", min_shares=70)
-    assert system(made.decide(readings(1e9))) == 1000.0
+    slots = [made.decide(readings(1e9, queued_jobs=n)).slots for n in (0, 20, 39, 40, 999)]
+    assert slots == [1, 5, 10, 10, 20]
+    assert system(made.decide(readings(math.inf))) == 1000.0, "nor is the backlog known"
     assert system(made.decide(readings(0.0))) == 70.0
     assert system(made.decide(readings(1.0, slot_bytes_s=5e6))) == 70.0
 
@@ -237,6 +245,22 @@ def test_a_loop_has_what_the_settings_say() -> None:
     assert loop.rules.foreground_limit_s == 0.2
     with pytest.raises(SettingError, match="option goal_s"):
         load_controller(ControlSettings(controller="drain-time", options=("goal=soon",)))
+
+
+def test_the_controller_of_the_page_on_plug_ins_works_as_it_stands() -> None:
+    page = (Path(__file__).parents[3] / "docs/plugins.md").read_text("utf-8")
+    code = page.split("## A controller")[1].split("```python\n")[1].split("```")[0]
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(compile(code, "docs/plugins.md", "exec"), names)
+    made = names["NightControllers"]().controller({"day_shares": "80"})
+    by_night = made.decide(readings(1e9))
+    by_day = made.decide(readings(1e9, foreground=ForegroundLatency(latency_s=0.1, limit_s=1.0)))
+    for found in (by_night, by_day):
+        require_sound(found)
+    assert (system(by_night), by_night.slots) == (1000.0, 20)
+    assert (system(by_day), by_day.slots) == (80.0, 2)
+    with pytest.raises(ConfigError, match="unknown option 'hours'"):
+        names["NightControllers"]().controller({"hours": 3})
 
 
 # ----------------------------------------------------------------------------------- Weights

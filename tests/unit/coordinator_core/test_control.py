@@ -146,7 +146,7 @@ def test_no_latency_lowers_the_rate_below_what_arrives(
         foreground=waits(latency_s),
         arrival_bytes_s=arrives,
         rewrite_bytes_s=1e6,
-        previous=None if before is None else decision(100.0, bytes_s=before),
+        previous=None if before is None else decision(100.0, bytes_s=before, for_readers=True),
     )
     found = guarded(decision(100.0, bytes_s=wanted), now, RULES)
     floor = max(1 * MB, MOVED_PER_INPUT * FLOOR_MARGIN * arrives)
@@ -155,8 +155,14 @@ def test_no_latency_lowers_the_rate_below_what_arrives(
     assert found.bytes_s is None or found.bytes_s >= min(floor, most) * 0.999
 
 
+def test_a_rate_that_the_controller_raises_rises_at_once() -> None:
+    before = readings(previous=decision(100.0, bytes_s=10 * MB))
+    found = guarded(decision(100.0, bytes_s=100 * MB), before, RULES)
+    assert (found.bytes_s, found.for_readers) == (100 * MB, False)
+
+
 def test_the_rate_comes_back_in_steps_and_in_the_end_as_a_whole() -> None:
-    held, steps = decision(100.0, bytes_s=10 * MB), 0
+    held, steps = decision(100.0, bytes_s=10 * MB, for_readers=True), 0
     while held.bytes_s != 100 * MB:
         before = held.bytes_s or 0.0
         held = guarded(decision(100.0, bytes_s=100 * MB), readings(previous=held), RULES)
@@ -167,7 +173,7 @@ def test_the_rate_comes_back_in_steps_and_in_the_end_as_a_whole() -> None:
 
 
 def test_a_rate_without_a_limit_has_none_again_once_it_hinders_nobody() -> None:
-    held = decision(100.0, bytes_s=10 * MB)
+    held = decision(100.0, bytes_s=10 * MB, for_readers=True)
     busy = readings(previous=held, rewrite_bytes_s=5 * MB)
     assert guarded(decision(100.0), busy, RULES).bytes_s == pytest.approx(10.3 * MB)
     slow = readings(previous=held, rewrite_bytes_s=2 * MB)
