@@ -13,6 +13,7 @@ from neve.cli import (
     requests,
     rows,
     serve,
+    simulate,
     stack,
     tables,
     work,
@@ -30,6 +31,7 @@ VERBS = (
     requests.register,
     work.register,
     maintenance.register,
+    simulate.register,
     compactors.register,
     work.register_limits,
     recovery.register,
@@ -77,6 +79,8 @@ EXAMPLES = {
     "analyze": "neve analyze users --wait",
     "trigger": "neve trigger users",
     "ops": "neve ops users",
+    "simulate": "neve simulate spec.toml --report report.html",
+    "record": "neve record users --for 10m",
     "lift-quarantine": "neve lift-quarantine users",
     "lower-watermark": "neve lower-watermark users last",
     "compactor list": "neve compactor list",
@@ -107,6 +111,7 @@ PANELS = {
     "Compactions": ("compact", "request", "job", "pause", "resume"),
     "See what happens and why": (
         *("status", "jobs", "queue", "plan", "backlog", "explain", "ops", "history"),
+        *("simulate", "record"),
     ),
     "Control": (
         *("compactor", "group", "limits", "volume"),
