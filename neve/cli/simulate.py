@@ -257,7 +257,7 @@ def _show(session: Session, outcomes: "Sequence[Outcome]") -> None:
 
 def render_outcomes(outcomes: "Sequence[Outcome]") -> RenderableType:
     """Return a table with one line per variant, within 100 columns, and what does not fit in it."""
-    from neve.simulate.report import drain_text
+    from neve.simulate.report import days_text, drain_text
 
     shown = grid(
         [("VARIANT", ""), *((name, RIGHT) for name in _COLUMNS)],
@@ -280,7 +280,7 @@ def render_outcomes(outcomes: "Sequence[Outcome]") -> RenderableType:
     )
     first = outcomes[0]
     arrived = (
-        f"{first.length_s / 86_400:g} days, {format_count(first.arrived_files, 'file')} of "
+        f"{days_text(first.length_s)}, {format_count(first.arrived_files, 'file')} of "
         f"{format_bytes(first.arrived_bytes)} arrive"
     )
     late = [each.variant for each in outcomes if not each.at_rest]

@@ -1,2 +1,1 @@
-"""`neve simulate`: days of compaction in seconds, decided by the code of the service.
-"""
+"""`neve simulate`: days of compaction in seconds, decided by the code of the service."""

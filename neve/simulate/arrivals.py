@@ -100,7 +100,7 @@ def _file(table: TableRule, chance: Random) -> ArrivingFile:
     )
 
 
-# --------------------------------------------------------------------------------------------- Times
+# -------------------------------------------------------------------------------------------- Times
 
 
 def _times(rule: ArrivalRule, chance: Random, length_s: float) -> Iterator[float]:
@@ -153,4 +153,3 @@ def _played(
             file = ArrivingFile(each.size_bytes, rows, deletes, rows * rule.updates)
             yield Flush(round(begin_s + each.at_s, 3), each.tablet % tablets, [file])
         begin_s += recording.length_s
-

@@ -7,11 +7,11 @@ by their dashes, too, for those who cannot tell the colours apart.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import ceil, floor, log10
+from math import ceil, floor, log, log10
 
 WIDTH, HEIGHT = 560, 236
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 14, 34
-TICKS = 4
+TICKS_MAX = 5
 POINTS_MAX = 400
 """Points of a line; of more, each of these stands for the largest one of its part."""
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4", "1 4")
@@ -31,25 +31,27 @@ class Line:
     points: Sequence[Point]
 
 
-def chart(title: str, lines: Sequence[Line], form: Callable[[float], str]) -> str:
+def chart(
+    title: str, lines: Sequence[Line], form: Callable[[float], str], base: float = 10.0
+) -> str:
     """Return a chart as an SVG element.
 
     Args:
         title: What is drawn, for those who cannot see it.
         lines: In the order of their colours.
         form: Makes the text of a value.
+        base: Of the units of values: 1024 for bytes.
     """
     right = max((line.points[-1][0] for line in lines if line.points), default=1.0) or 1.0
-    top = _round_up(max((y for line in lines for _, y in line.points), default=0.0))
+    step, top = _axis(max((y for line in lines for _, y in line.points), default=0.0), base)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-label="{escape(title)}" font-family="system-ui, sans-serif" font-size="11">',
-        *_grid(right, top, form),
+        *_value_marks(step, top, form),
+        *_time_marks(right),
     ]
     for at, line in enumerate(lines):
-        path = " ".join(
-            f"{_x(x, right):.1f},{_y(y, top):.1f}" for x, y in _thinned(line.points)
-        )
+        path = " ".join(f"{_x(x, right):.1f},{_y(y, top):.1f}" for x, y in _thinned(line.points))
         dash = DASHES[at % len(DASHES)]
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
         parts.append(
@@ -60,9 +62,11 @@ def chart(title: str, lines: Sequence[Line], form: Callable[[float], str]) -> st
     return "\n".join([*parts, "</svg>"])
 
 
-def picture(title: str, lines: Sequence[Line], form: Callable[[float], str]) -> str:
+def picture(
+    title: str, lines: Sequence[Line], form: Callable[[float], str], base: float = 10.0
+) -> str:
     """Return a chart as a file of its own, with its title and the names of its lines."""
-    inner = chart(title, lines, form).partition("\n")[2].removesuffix("</svg>")
+    inner = chart(title, lines, form, base).partition("\n")[2].removesuffix("</svg>")
     rows = 1 + (len(lines) + 2) // 3
     head = 20 + 16 * rows
     colours = "".join(f"--line-{at}:{each};" for at, each in enumerate(COLOURS["light"]))
@@ -82,7 +86,9 @@ def picture(title: str, lines: Sequence[Line], form: Callable[[float], str]) -> 
 
 def key_mark(at: int) -> str:
     """Return the sample of a line, to stand beside its name."""
-    return f'<svg viewBox="0 0 28 10" width="28" height="10" aria-hidden="true">{_key(at, 0, 9)}</svg>'
+    return (
+        f'<svg viewBox="0 0 28 10" width="28" height="10" aria-hidden="true">{_key(at, 0, 9)}</svg>'
+    )
 
 
 def _key(at: int, x: float, y: float) -> str:
@@ -94,23 +100,27 @@ def _key(at: int, x: float, y: float) -> str:
     )
 
 
-def _grid(right: float, top: float, form: Callable[[float], str]) -> list[str]:
+def _value_marks(step: float, top: float, form: Callable[[float], str]) -> list[str]:
+    """Return lines from left to right, each with its value."""
     parts: list[str] = []
-    for at in range(TICKS + 1):
-        value = top * at / TICKS
-        y = _y(value, top)
+    for at in range(round(top / step) + 1):
+        y = _y(at * step, top)
         parts.append(
             f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="var(--rule)"/>'
             f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" fill="var(--faint)">'
-            f"{escape(form(value))}</text>"
+            f"{escape(form(at * step))}</text>"
         )
+    return parts
+
+
+def _time_marks(right: float) -> list[str]:
+    """Return the hours, days or minutes below a chart, and which of them it is."""
     step, unit, name = _time_step(right)
-    for at in range(int(right / step + 1e-9) + 1):
-        x = _x(at * step, right)
-        parts.append(
-            f'<text x="{x:.1f}" y="{HEIGHT - 14}" text-anchor="middle" fill="var(--faint)">'
-            f"{at * step / unit:g}</text>"
-        )
+    parts = [
+        f'<text x="{_x(at * step, right):.1f}" y="{HEIGHT - 14}" text-anchor="middle" '
+        f'fill="var(--faint)">{at * step / unit:g}</text>'
+        for at in range(int(right / step + 1e-9) + 1)
+    ]
     parts.append(
         f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 1}" text-anchor="end" fill="var(--faint)">'
         f"{name}</text>"
@@ -122,23 +132,23 @@ def _time_step(right: float) -> tuple[float, float, str]:
     """Return the hours between two marks, the hours of their unit, and its name."""
     for unit, name in ((24.0, "days"), (1.0, "hours"), (1 / 60, "minutes")):
         if right / unit >= 2.5:
-            return unit * _step(right / unit / 8), unit, name
+            return unit * max(1.0, _round_step(right / unit / 8)), unit, name
     return max(right / 4, 1e-6), 1 / 3600, "seconds"
 
 
-def _step(value: float) -> float:
-    """Return the next number of the row 1, 2, 5, 10, … that is not below a value."""
-    power = 10.0 ** floor(log10(value)) if value > 0 else 1.0
-    found = next(each * power for each in (1, 2, 5, 10) if each * power >= value * 0.999)
-    return max(1.0, found)
-
-
-def _round_up(value: float) -> float:
-    """Return a round number at or above a value, for the top of an axis."""
+def _axis(value: float, base: float) -> tuple[float, float]:
+    """Return the distance of two marks and the top of an axis that shows values up to this one."""
     if value <= 0:
-        return 1.0
-    power = 10.0 ** floor(log10(value))
-    return float(ceil(value / power * 2 - 1e-9) / 2 * power)
+        return 1.0, 1.0
+    unit = base ** floor(log(value, base) + 1e-9)
+    step = unit * _round_step(value / unit / TICKS_MAX)
+    return step, step * max(1, ceil(value / step - 1e-9))
+
+
+def _round_step(value: float) -> float:
+    """Return the next number of the row …, 0.5, 1, 2, 5, 10, … that is not below a value."""
+    power = 10.0 ** floor(log10(value) + 1e-9)
+    return next(each * power for each in (1, 2, 5, 10) if each * power >= value * 0.999)
 
 
 def _x(value: float, right: float) -> float:

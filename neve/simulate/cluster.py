@@ -2,9 +2,9 @@
 
 A job first takes the overhead of its cluster and then moves its input bytes. All jobs of a group on
 a volume move alike fast: as fast as a slot can, or an equal part of what the volume gives. So each
-group has one clock per volume that counts the bytes that a job would have moved since the beginning,
-and a job ends when that clock has come to its own end. That is processor sharing, exactly, for the
-price of a heap.
+group has one clock per volume. It counts the bytes that a job would have moved since the beginning,
+and a job ends when the clock has come to its own end. That is exact processor sharing for the price
+of a heap.
 """
 
 from collections import deque
@@ -111,7 +111,7 @@ class Volume:
     lanes: list[Lane] = field(default_factory=list)
 
     def set_rates(self, now_s: float) -> list[Lane]:
-        """Give each job its part of the limit; return the lanes with jobs whose rate has changed."""
+        """Give each job its part of the limit; return the lanes whose rate has changed."""
         part = self.limit_bytes_s / self.moving if self.moving else inf
         changed: list[Lane] = []
         for lane in self.lanes:

@@ -27,7 +27,7 @@ settings = { ratio = 3, max_files = 10, file_limit = 15 }   # as `neve table set
 # files = "files.json"     # begin with these: `neve table files TABLE --json`
 
 [table.arrivals]
-every = "2m"               # each tablet gets a flush so often, on average; or files_per_s of the table
+every = "2m"               # mean time between flushes of a tablet; or files_per_s of the table
 files = 1                  # of one flush
 size = "4MB"               # mean size of a file; default 8MB
 size_spread = 0.5          # standard deviation of its logarithm; default 0

@@ -124,7 +124,7 @@ def recording_document(recording: Recording) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------------------------------------ Gathered
+# ----------------------------------------------------------------------------------------- Gathered
 
 
 @dataclass(slots=True)
@@ -202,9 +202,7 @@ class ArrivalRecorder:
 # ------------------------------------------------------------------- Files from which a run begins
 
 
-def start_files(
-    document: object, where: str
-) -> tuple[tuple[tuple[int, DataFile], ...], int]:
+def start_files(document: object, where: str) -> tuple[tuple[tuple[int, DataFile], ...], int]:
     """Return files to begin with, each with the number of its tablet, and how many tablets.
 
     Args:
@@ -231,9 +229,9 @@ def start_files(
 
 def _with_simulated_keys(files: Sequence[DataFile]) -> list[DataFile]:
     """Return files of a tablet with keys by their rank: how far apart keys lie is not known."""
-    bounds = sorted({
-        key for file in files for key in (file.key_min, file.key_max) if key is not None
-    })
+    bounds = sorted(
+        {key for file in files for key in (file.key_min, file.key_max) if key is not None}
+    )
     return [
         replace(
             file,

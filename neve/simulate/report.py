@@ -12,7 +12,7 @@ from common.units import format_bytes, format_count, format_duration
 from neve.simulate.charts import COLOURS, Line, chart, key_mark, picture
 from neve.simulate.figures import Outcome, Sample
 
-# -------------------------------------------------------------------------------------- For programs
+# ------------------------------------------------------------------------------------- For programs
 
 
 def as_document(outcomes: Sequence[Outcome], *, samples: bool = True) -> dict[str, Any]:
@@ -97,11 +97,8 @@ def _ratio(value: float) -> str:
     return f"{value:.2f}"
 
 
-def _rate(value: float) -> str:
-    return f"{format_bytes(value)}/s"
-
-
 _Curve = tuple[str, str, Callable[[Sample], float], Callable[[float], str]]
+BYTES_BASE = 1024.0
 CURVES: Mapping[str, _Curve] = {
     "backlog": (
         "Backlog",
@@ -123,7 +120,7 @@ CURVES: Mapping[str, _Curve] = {
     ),
     "write-amplification": (
         "Write amplification",
-        "Bytes written by jobs per byte that arrived, from the beginning to each moment.",
+        "Bytes written by jobs per byte that has arrived until then.",
         lambda sample: sample.write_amplification,
         _ratio,
     ),
@@ -167,6 +164,10 @@ CURVES: Mapping[str, _Curve] = {
 """Name of a picture → its title, what it shows, the value of a sample, and the text of a value."""
 
 
+def _base(form: Callable[[float], str]) -> float:
+    return BYTES_BASE if form is format_bytes else 10.0
+
+
 def _lines(outcomes: Sequence[Outcome], value: Callable[[Sample], float]) -> list[Line]:
     return [
         Line(each.variant, [(sample.at_s / 3600, value(sample)) for sample in each.samples])
@@ -177,16 +178,20 @@ def _lines(outcomes: Sequence[Outcome], value: Callable[[Sample], float]) -> lis
 def pictures(outcomes: Sequence[Outcome]) -> dict[str, str]:
     """Return SVG pictures by the names of their files."""
     return {
-        f"{name}.svg": picture(title, _lines(outcomes, value), form)
+        f"{name}.svg": picture(title, _lines(outcomes, value), form, _base(form))
         for name, (title, _, value, form) in CURVES.items()
     }
 
 
-# ------------------------------------------------------------------------------------------ The page
+# ----------------------------------------------------------------------------------------- The page
 
 
 SUMMARY: Sequence[tuple[str, str, Callable[[Outcome], str]]] = (
-    ("write", "bytes written by jobs per byte that arrived", lambda o: _ratio(o.write_amplification)),
+    (
+        "write",
+        "bytes written by jobs per byte that arrived",
+        lambda o: _ratio(o.write_amplification),
+    ),
     ("space", "bytes stored per visible byte, mean", lambda o: _ratio(o.space_amplification)),
     ("files/tablet", "mean", lambda o: f"{o.files_per_tablet:.1f}"),
     ("files/key", "mean", lambda o: f"{o.files_per_key:.1f}"),
@@ -200,6 +205,12 @@ SUMMARY: Sequence[tuple[str, str, Callable[[Outcome], str]]] = (
     ("jobs", "that were done", lambda o: f"{sum(o.jobs.values()):,}"),
 )
 """Columns of the summary: name, what it means, and the text of a run."""
+
+
+def days_text(length_s: float) -> str:
+    """Return how long files arrive."""
+    days = length_s / 86_400
+    return "1 day" if days == 1 else f"{days:.4g} days"
 
 
 def drain_text(outcome: Outcome) -> str:
@@ -217,7 +228,7 @@ def as_page(outcomes: Sequence[Outcome], specification: str) -> str:
     """
     first = outcomes[0]
     what = (
-        f"{format_count(len(outcomes), 'variant')}, {first.length_s / 86_400:g} days, "
+        f"{format_count(len(outcomes), 'variant')}, {days_text(first.length_s)}, "
         f"{format_count(first.arrived_files, 'file')} of {format_bytes(first.arrived_bytes)} arrive"
     )
     sections = "".join(_section(name, outcomes) for name in CURVES)
@@ -275,8 +286,9 @@ def _kinds(outcomes: Sequence[Outcome]) -> str:
 def _section(name: str, outcomes: Sequence[Outcome]) -> str:
     title, meaning, value, form = CURVES[name]
     lines = _lines(outcomes, value)
+    drawn = chart(title, lines, form, _base(form))
     return (
-        f'<section id="{name}"><h2>{title}</h2><p>{meaning}</p>{chart(title, lines, form)}'
+        f'<section id="{name}"><h2>{title}</h2><p>{meaning}</p>{drawn}'
         f"<details><summary>Figures of {title.lower()}</summary>{_figures(title, lines, form)}"
         "</details></section>\n"
     )

@@ -22,18 +22,18 @@ from functools import lru_cache
 from itertools import pairwise
 from math import expm1, inf, log, log1p
 
-# ------------------------------------------------------------------------- Keys and how many are hit
+# ------------------------------------------------------------------------ Keys and how many are hit
 
 
 @lru_cache(maxsize=256)
 def _zipf_classes(keys: int, skew: float) -> tuple[tuple[float, float], ...]:
-    """Return classes of keys by rank, each twice as wide as the one before.
+    """Return classes of keys by rank: the first ranks alone, later ones with their neighbours.
 
     Each is its number of keys and the chance of one draw to hit one of them.
     """
-    edges = [1.0]
-    while edges[-1] < keys + 1:
-        edges.append(min(edges[-1] * 2, keys + 1.0))
+    edges = [1]
+    while edges[-1] <= keys:
+        edges.append(min(max(edges[-1] + 1, edges[-1] * 5 // 4), keys + 1))
     masses = [_zipf_mass(low, high, skew) for low, high in pairwise(edges)]
     total = sum(masses)
     return tuple(
@@ -42,8 +42,12 @@ def _zipf_classes(keys: int, skew: float) -> tuple[tuple[float, float], ...]:
     )
 
 
-def _zipf_mass(low: float, high: float, skew: float) -> float:
-    """Return the integral of rank to the power of -skew."""
+def _zipf_mass(first: int, behind: int, skew: float) -> float:
+    """Return the sum of rank to the power of -skew, from one rank to before another."""
+    if behind == first + 1:
+        return float(first**-skew)
+    # About the integral from half a rank before the first to half a rank behind the last.
+    low, high = first - 0.5, behind - 0.5
     if abs(skew - 1.0) < 1e-9:
         return log(high / low)
     return float((high ** (1.0 - skew) - low ** (1.0 - skew)) / (1.0 - skew))
@@ -75,7 +79,7 @@ class KeyPopulation:
         return -scale * sum(count * expm1(-each * chance) for count, chance in classes)
 
 
-# ---------------------------------------------------------------------------- What files are made of
+# --------------------------------------------------------------------------- What files are made of
 
 
 @dataclass(frozen=True, slots=True)

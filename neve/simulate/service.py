@@ -24,7 +24,7 @@ from neve.simulate.recording import (
 LATELY_S = 86_400.0
 """So far back is looked for what has come."""
 HISTORY_MAX = 10_000
-"""Attempts that a service tells of at a time: a full answer does not reach back to the beginning."""
+"""Attempts that a service tells of at a time: a full answer does not reach back further."""
 SLOT_BYTES_S = 50e6
 """Of a slot where no job has been done yet."""
 OVERHEAD_S = 0.5

@@ -99,7 +99,7 @@ class TableRule:
     arrivals: ArrivalRule
     tablet_skew: float = 0.0
     """Exponent of the Zipf law by which arrivals choose a tablet; 0: all alike."""
-    population: KeyPopulation = KeyPopulation(1)
+    population: KeyPopulation = field(default_factory=lambda: KeyPopulation(1))
     row_bytes: int = 100
     initial_bytes: int = 0
     """Of one file that each tablet has at the beginning."""
@@ -108,7 +108,7 @@ class TableRule:
     planner_name: str = DEFAULT_PLANNER
     planner: Planner = field(repr=False)
     options: Mapping[str, object] = field(default_factory=dict)
-    settings: TableSettings = TableSettings()
+    settings: TableSettings = field(default_factory=TableSettings)
     tracker: tuple[str, TrackerPlugin] | None = None
     """By its name; None: the jobs that are planned count."""
 
@@ -137,7 +137,7 @@ class ClusterRule:
     volumes: Mapping[str, float] = field(default_factory=dict)
     """Volume → bytes per second of all its jobs; one that is not named has no limit."""
     queue_jobs_max: int = 200_000
-    scaling: AutoscalerRules = AutoscalerRules()
+    scaling: AutoscalerRules = field(default_factory=AutoscalerRules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,9 +196,7 @@ def read_specifications(
     return found
 
 
-def _of_variant(
-    body: Mapping[str, Any], variant: Mapping[str, Any], where: str
-) -> dict[str, Any]:
+def _of_variant(body: Mapping[str, Any], variant: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the document as a variant has it."""
     over = Section(variant, where)
     over.raw("name")
@@ -216,11 +214,11 @@ def _of_variant(
             table.pop("tracker", None)
             table["planner"] = planner
         table = merged_documents(table, {"options": options, "settings": settings})
-        tables[at] = merged_documents(table, by_table.get(table.get("name"), {}))
+        tables[at] = merged_documents(table, by_table.get(str(table.get("name")), {}))
     return merged_documents({**body, "table": tables}, changed)
 
 
-# ------------------------------------------------------------------------------------------- Reading
+# ------------------------------------------------------------------------------------------ Reading
 
 
 def _read(body: Mapping[str, Any], read: ReadFile, variant: str) -> Specification:
@@ -232,7 +230,7 @@ def _read(body: Mapping[str, Any], read: ReadFile, variant: str) -> Specificatio
         variant=variant,
         days=days,
         seed=basic.count("seed", 1, least=0, most=(1 << 63) - 1),
-        sample_s=basic.duration_s("sample", most_s / 200, least=1.0, most=max(1.0, most_s)),
+        sample_s=basic.duration_s("sample", max(1.0, most_s / 200), least=1.0, most=max(1.0, most_s)),
         drain_max_s=basic.duration_s("drain_max", DAY_S, least=0.0, most=DAYS_MAX * DAY_S),
         tables=tuple(
             _table(each, read, most_s) for each in whole.sections("table", most=TABLES_MAX)
@@ -365,9 +363,7 @@ def _arrivals(
         late_max_s=section.duration_s("late_max", DAY_S, least=1.0, most=DAYS_MAX * DAY_S),
         daily=section.number("daily", 0.0, least=0.0, most=1.0),
         peak_hour=section.number("peak_hour", 14.0, least=0.0, most=24.0),
-        bursts=tuple(
-            _burst(each, length_s) for each in section.sections("burst", most=BURSTS_MAX)
-        ),
+        bursts=tuple(_burst(each, length_s) for each in section.sections("burst", most=BURSTS_MAX)),
     )
     section.close()
     return rule
@@ -409,7 +405,7 @@ def _cluster(section: Section) -> ClusterRule:
     volumes = section.section("volumes")
     cluster = ClusterRule(
         groups=tuple(replace(by_name[group.name], group=group) for group in order),
-        job_overhead_s=section.duration_s("job_overhead", 0.5, least=0.0, most=3600.0),
+        job_overhead_s=section.duration_s("job_overhead", 0.5, least=0.001, most=3600.0),
         volumes={
             name: float(volumes.size_bytes(name, 0, least=1, most=BYTES_MAX))
             for name in volumes.names()
@@ -438,9 +434,7 @@ def _group(section: Section) -> GroupRule:
         slots=section.count("slots", 4, least=1, most=1_000),
         count_min=bounds.count("min", min(1, count_max), least=0, most=count_max),
         count_max=count_max,
-        slot_bytes_s=float(
-            section.size_bytes("slot_bytes_s", 50_000_000, least=1, most=BYTES_MAX)
-        ),
+        slot_bytes_s=float(section.size_bytes("slot_bytes_s", 50_000_000, least=1, most=BYTES_MAX)),
         start_s=section.duration_s("start", 30.0, least=0.0, most=DAY_S),
     )
     bounds.close()
@@ -465,4 +459,3 @@ def _scaling(section: Section) -> AutoscalerRules:
     )
     section.close()
     return rules
-

@@ -113,9 +113,7 @@ class SimulatedTablet:
         )
         size_bytes, rows, dead = coming.size_bytes, coming.rows, coming.deletes
         if draws:
-            rows, dead = rows_in(
-                inserts, draws, coming.deletes, self.keys, self.rule.population
-            )
+            rows, dead = rows_in(inserts, draws, coming.deletes, self.keys, self.rule.population)
             size_bytes = max(1, round(size_bytes * rows / coming.rows))
         return self._put(self._file(size_bytes, rows, content, now_s, dead=dead), content)
 
@@ -157,7 +155,9 @@ class SimulatedTablet:
         written = 0
         for content, count, dead in outputs:
             size = max(1, round(count * row_bytes))
-            written += self._put(self._file(size, count, content, now_s, dead=dead, job=job), content)
+            written += self._put(
+                self._file(size, count, content, now_s, dead=dead, job=job), content
+            )
         return written
 
     def _purged_share(self, contents: Sequence[Content], now_s: float) -> float:
@@ -194,7 +194,7 @@ class SimulatedTablet:
             written += self._put(file, content)
         return written
 
-    # ---------------------------------------------------------------------------------------- Inside
+    # -------------------------------------------------------------------------------------- Inside
 
     def _file(
         self,

@@ -201,7 +201,7 @@ class World:
         self._pushed += 1
         heappush(self._events, (at_s, self._pushed, happen, given))
 
-    # -------------------------------------------------------------------------------------- Arrivals
+    # ------------------------------------------------------------------------------------ Arrivals
 
     def _next_flush(self, table: SimulatedTable) -> None:
         flush = next(table.coming, None)
@@ -216,9 +216,7 @@ class World:
         for coming in flush.files:
             self._arrival += 1
             outcome.arrived_files += 1
-            outcome.arrived_bytes += tablet.arrive(
-                coming, self._arrival, now_s, table.interval_s
-            )
+            outcome.arrived_bytes += tablet.arrive(coming, self._arrival, now_s, table.interval_s)
         outcome.files += len(flush.files)
         if outcome.files > FILES_MAX:
             raise RequestError(
@@ -233,7 +231,7 @@ class World:
         self._changed[tablet] = None
         self._unsampled[tablet] = None
 
-    # --------------------------------------------------------------------------------------- Planning
+    # ------------------------------------------------------------------------------------- Planning
 
     def _plan(self, tablet: SimulatedTablet) -> None:
         table: SimulatedTable = tablet.table  # type: ignore[assignment]  # made by `_new_table`
@@ -247,7 +245,7 @@ class World:
         outcome.plans += 1
         outcome.files_max = max(outcome.files_max, len(files))
         wanted = self._wanted(tablet, table, candidates) if candidates else []
-        tablet.planned_bytes = sum([job.input_bytes for job in wanted])
+        tablet.planned_bytes = sum(job.input_bytes for job in wanted)
         if wanted or tablet.queued:
             self._replace(tablet, wanted)
 
@@ -306,7 +304,7 @@ class World:
             self._deferrals.defer(job.tablet, job.group, self.now_s)
         tablet.queued = len(answer.kept) + len(answer.accepted)
 
-    # ------------------------------------------------------------------------------------- Hand-out
+    # ----------------------------------------------------------------------------------- Hand-out
 
     def _hand_out(self) -> None:
         for name, group in self.groups.items():
@@ -399,7 +397,7 @@ class World:
     def _table_of(self, tablet: SimulatedTablet) -> SimulatedTable:
         return tablet.table  # type: ignore[return-value]  # made by `_new_table`
 
-    # -------------------------------------------------------------------------------------- Scaling
+    # ------------------------------------------------------------------------------------ Scaling
 
     def _scale(self, group: SimulatedGroup) -> None:
         rule = group.rule
@@ -425,7 +423,7 @@ class World:
             ages.popleft()
         return self.now_s - offered[ages[0]] if ages else 0.0
 
-    # -------------------------------------------------------------------------------------- Sampling
+    # ------------------------------------------------------------------------------------ Sampling
 
     def _sample(self) -> None:
         self._measure()
@@ -484,9 +482,7 @@ class World:
             return attempt.moved_share(self.now_s)
         if self._table_of(self._tablet_of(attempt)).volume in self._volumes:
             return 0.0
-        moving_s = (
-            self.now_s - attempt.begun_s - self.specification.cluster.job_overhead_s
-        )
+        moving_s = self.now_s - attempt.begun_s - self.specification.cluster.job_overhead_s
         work_s = attempt.job.input_bytes / group.rule.slot_bytes_s
         return min(1.0, max(0.0, moving_s / work_s))
 
@@ -509,7 +505,7 @@ class World:
         except Exception as error:
             raise PluginError(f"tracker {name}: {type(error).__name__}: {error}") from error
 
-    # ---------------------------------------------------------------------------------------- The end
+    # -------------------------------------------------------------------------------------- The end
 
     def _end_s(self) -> float:
         return self.specification.length_s + self.specification.drain_max_s
