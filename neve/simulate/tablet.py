@@ -173,9 +173,9 @@ class SimulatedTablet:
             return 0.0
         to_s = max(each.deleted_to_s for each in contents)
         old_s = now_s - self.rule.settings.tombstone_retention_s
-        if to_s <= old_s:
-            return 1.0
-        return min(1.0, max(0.0, (old_s - since_s) / (to_s - since_s)))
+        if old_s <= since_s:
+            return 0.0
+        return 1.0 if to_s <= old_s else (old_s - since_s) / (to_s - since_s)
 
     def _write_timed(
         self, job: Job, inputs: Sequence[DataFile], contents: Sequence[Content], now_s: float

@@ -293,13 +293,15 @@ class World:
             self._offered[job.id] = self.now_s
             self._by_age[job.group].append(job.id)
             self._queued_bytes[job.group] += job.input_bytes
-        rejected = [job for job, _ in answer.rejected]
-        for job in (*answer.removed, *answer.evicted):
+        # A job that was evicted for one of its own plan may have been let in again after it.
+        inside = {job.id for job in (*answer.kept, *answer.accepted)}
+        evicted = [job for job in answer.evicted if job.id not in inside]
+        for job in (*answer.removed, *evicted):
             if self._offered.pop(job.id, None) is not None:
                 self._queued_bytes[job.group] -= job.input_bytes
-        for job in answer.evicted:
+        for job in evicted:
             self._by_id[job.tablet].queued -= 1
-        for job in (*answer.evicted, *rejected):
+        for job in (*evicted, *(job for job, _ in answer.rejected)):
             self.outcome.deferred += 1
             self._deferrals.defer(job.tablet, job.group, self.now_s)
         tablet.queued = len(answer.kept) + len(answer.accepted)
