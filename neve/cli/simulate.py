@@ -44,7 +44,7 @@ def simulate(
     session: Session,
     specification: Annotated[
         Path | None,
-        typer.Argument(help="TOML file that says what is simulated.", metavar="[SPEC.toml]"),
+        typer.Argument(help="TOML file that says what is simulated.", metavar="[SPECIFICATION]"),
     ] = None,
     *,
     example: Annotated[
@@ -123,10 +123,10 @@ def record(
     """
     from neve.simulate.recording import ArrivalRecorder, recording_document
 
-    clock, client, pause = SystemClock(), session.client, Event()
     length_s = parse_duration_s(length, "--for")
     if not 1.0 <= length_s <= 30 * 86_400:
         raise RequestError(f"--for is {length}, expected 1s to 30d")
+    clock, client, pause = SystemClock(), session.client, Event()
     recorder = ArrivalRecorder(name, clock.now_s())
     end_s = recorder.since_s + length_s
     recorder.note_files(client.files(name))

@@ -13,7 +13,7 @@ drain_max = "1d"           # then the run goes on without arrivals until all wor
 
 [[table]]
 name = "events"
-tablets = 40               # default: 1
+tablets = 20               # default: 1
 keyed = true               # false: an append-only table, whose rows have times
 tablet_skew = 0.6          # Zipf exponent: some tablets get more files; default 0, all alike
 keys = 400_000             # keys of a tablet that updates may fall on; default 1,000,000
@@ -27,13 +27,13 @@ settings = { ratio = 3, max_files = 10, file_limit = 15 }   # as `neve table set
 # files = "files.json"     # begin with these: `neve table files TABLE --json`
 
 [table.arrivals]
-every = "2m"               # mean time between flushes of a tablet; or files_per_s of the table
+every = "4m"               # mean time between flushes of a tablet; or files_per_s of the table
 files = 1                  # of one flush
 size = "4MB"               # mean size of a file; default 8MB
 size_spread = 0.5          # standard deviation of its logarithm; default 0
 regular = false            # true: at equal intervals instead of by chance
 updates = 0.4              # share of rows with a key that is there already; default 0
-deletes = 0.05             # share of rows that are tombstones; default 0
+deletes = 0.02             # share of rows that are tombstones; default 0
 late = 0.0                 # share of files with older rows, up to late_max (tables without a key)
 daily = 0.5                # from half to one and a half of the mean rate; default 0
 peak_hour = 14             # when the daily curve is highest
@@ -42,7 +42,7 @@ peak_hour = 14             # when the daily curve is highest
 [[table.arrivals.burst]]
 at = "6h"
 for = "1h"
-times = 4                  # as many files as usual; default 2
+times = 6                  # as many files as usual; default 2
 
 [cluster]
 job_overhead = "0.5s"      # what each job takes beside its bytes
@@ -50,9 +50,9 @@ job_overhead = "0.5s"      # what each job takes beside its bytes
 
 [[cluster.group]]
 name = "default"
-slots = 2                  # jobs of one compactor at a time; default 4
+slots = 1                  # jobs of one compactor at a time; default 4
 compactors = { min = 1, max = 6 }    # default 1
-slot_bytes_s = "20MB"      # input bytes that a slot rewrites per second; default 50,000,000
+slot_bytes_s = "2MB"       # input bytes that a slot rewrites per second; default 50,000,000
 start = "30s"              # until a new compactor takes jobs
 
 [cluster.autoscaler]

@@ -25,7 +25,7 @@ def test_the_example_is_read_as_it_says() -> None:
 
     assert [first.variant, second.variant, third.variant] == ["ratio 3", "ratio 2", "size-tiered"]
     (table,) = first.tables
-    assert (table.tablets, table.planner_name, table.settings.ratio) == (40, "ratio", 3.0)
+    assert (table.tablets, table.planner_name, table.settings.ratio) == (20, "ratio", 3.0)
     assert second.tables[0].settings.ratio == 2.0
     assert third.tables[0].planner_name == "size-tiered"
     assert third.tables[0].tracker is not None
