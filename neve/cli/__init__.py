@@ -13,6 +13,7 @@
     requests      compact, request …, job cancel
     work          status, jobs, queue, explain, plan, history, limits
     maintenance   trigger, ops
+    simulate      simulate, record
     compactors    compactor …, group …
     recovery      fsck, gc, rebuild, backup, restore
     doctor        what keeps Névé from working here

@@ -77,12 +77,10 @@ def simulate(
     """Simulate days of compaction in seconds, by the code that decides in the service.
 
     The file describes tables, arrivals and a cluster; --example prints one. --from takes a table
-    of a running service instead: its files, settings, compactors and what has come lately, and
-    sets the planners that are named beside the present one.
+    of a service as it is now instead, and sets other planners beside the present one.
     """
     # Here, so that the client's verbs start without the planners.
     from neve.simulate.example import EXAMPLE
-    from neve.simulate.specification import read_specifications
 
     if example:
         session.write(EXAMPLE)
@@ -91,22 +89,17 @@ def simulate(
         raise RequestError("give either a specification or --from; --example prints one")
     if settings and table is None:
         raise RequestError("--set goes with --from; a specification has settings of its own")
-    given = name_values(settings or [], "setting")
-    if table is not None:
-        document, text = _of_service(session, table, planners or [], given)
-        planners = []
-    else:
-        assert specification is not None
+    if specification is not None:
         text = _text(specification)
-        document = _toml(text, specification)
-    basic = {"days": days, "seed": seed}
-    changed = {name: value for name, value in basic.items() if value is not None}
-    document = {**document, "simulation": {**document.get("simulation", {}), **changed}}
-    folder = Path() if specification is None else specification.parent
-    runs = read_specifications(document, _reader(folder), planners or [])
-    outcomes = [_run(session, each, at, len(runs)) for at, each in enumerate(runs)]
+        document, variants, folder = _toml(text, specification), planners, specification.parent
+    else:
+        given = name_values(settings or [], "setting")
+        document, text = _of_service(session, str(table), planners or [], given)
+        variants, folder = [], Path()
+    changed = _with_basics(document, days=days, seed=seed)
+    outcomes = _simulated(session, changed, variants or [], folder)
     _write(outcomes, text, csv=csv, plots=plots, report=report)
-    _show(session, outcomes)
+    session.show(_as_document(outcomes), lambda: render_outcomes(outcomes))
 
 
 def record(
@@ -212,6 +205,25 @@ def _of_service(
 # ------------------------------------------------------------------------------------ Running
 
 
+def _with_basics(document: dict[str, Any], **basics: float | None) -> dict[str, Any]:
+    """Return a document with what the command line says of the section `simulation`."""
+    changed = {name: value for name, value in basics.items() if value is not None}
+    before = document.get("simulation", {})
+    if not changed or not isinstance(before, dict):
+        return document  # What is no table is refused when it is read.
+    return {**document, "simulation": {**before, **changed}}
+
+
+def _simulated(
+    session: Session, document: dict[str, Any], planners: Sequence[str], folder: Path
+) -> "list[Outcome]":
+    """Return what each variant comes to."""
+    from neve.simulate.specification import read_specifications
+
+    runs = read_specifications(document, _reader(folder), planners)
+    return [_run(session, each, at, len(runs)) for at, each in enumerate(runs)]
+
+
 def _run(session: Session, specification: "Specification", at: int, count: int) -> "Outcome":
     """Simulate one variant; a bar shows how far it is."""
     from neve.simulate.world import World
@@ -249,10 +261,10 @@ def _write(
         report.write_text(as_page(outcomes, text), "utf-8")
 
 
-def _show(session: Session, outcomes: "Sequence[Outcome]") -> None:
+def _as_document(outcomes: "Sequence[Outcome]") -> dict[str, Any]:
     from neve.simulate.report import as_document
 
-    session.show(as_document(outcomes), lambda: render_outcomes(outcomes))
+    return as_document(outcomes)
 
 
 def render_outcomes(outcomes: "Sequence[Outcome]") -> RenderableType:

@@ -7,7 +7,7 @@ by their dashes, too, for those who cannot tell the colours apart.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import ceil, floor, log, log10
+from math import ceil, floor, log2, log10
 
 WIDTH, HEIGHT = 560, 236
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 14, 34
@@ -140,7 +140,7 @@ def _axis(value: float, base: float) -> tuple[float, float]:
     """Return the distance of two marks and the top of an axis that shows values up to this one."""
     if value <= 0:
         return 1.0, 1.0
-    unit = base ** floor(log(value, base) + 1e-9)
+    unit = base ** floor(log2(value) / log2(base) + 1e-9)
     step = unit * _round_step(value / unit / TICKS_MAX)
     return step, step * max(1, ceil(value / step - 1e-9))
 

@@ -32,7 +32,7 @@ DONE_BYTES = 0.5
 
 
 @dataclass(slots=True, eq=False)
-class Attempt:
+class SimulatedAttempt:
     """A job under way on a slot."""
 
     job: Job
@@ -65,7 +65,7 @@ class Lane:
     rate: float = 0.0
     turn: int = 0
     """Raised whenever the rate changes or a job comes: ends that were foreseen before are void."""
-    _ends: list[tuple[float, int, Attempt]] = field(default_factory=list)
+    _ends: list[tuple[float, int, SimulatedAttempt]] = field(default_factory=list)
     _entered: int = 0
 
     def clock_at(self, now_s: float) -> float:
@@ -77,17 +77,17 @@ class Lane:
         self.clock = self.clock_at(now_s)
         self.seen_s = now_s
 
-    def enter(self, attempt: Attempt, now_s: float) -> None:
+    def enter(self, attempt: SimulatedAttempt, now_s: float) -> None:
         """Let a job begin to move its bytes."""
         self.advance(now_s)
         self._entered += 1
         attempt.lane, attempt.goal = self, self.clock + attempt.job.input_bytes
         heappush(self._ends, (attempt.goal, self._entered, attempt))
 
-    def pop_ended(self, now_s: float) -> list[Attempt]:
+    def pop_ended(self, now_s: float) -> list[SimulatedAttempt]:
         """Take out the jobs that have moved all their bytes."""
         self.advance(now_s)
-        ended: list[Attempt] = []
+        ended: list[SimulatedAttempt] = []
         # After a long time one step of the clock may be more than half a byte.
         reached = self.clock + max(DONE_BYTES, self.clock * 1e-12)
         while self._ends and self._ends[0][0] <= reached:
@@ -148,7 +148,7 @@ class SimulatedGroup:
         self.starting: dict[str, float] = {}
         """Compactor → since when."""
         self.committed_bytes = 0
-        self.running: dict[Attempt, None] = {}
+        self.running: dict[SimulatedAttempt, None] = {}
         self.compactor_s = 0.0
         """Seconds of compactors so far, started ones included."""
         self.busy_s = 0.0
@@ -188,7 +188,7 @@ class SimulatedGroup:
             self._free.popleft()
         return None
 
-    def begin(self, attempt: Attempt, now_s: float) -> None:
+    def begin(self, attempt: SimulatedAttempt, now_s: float) -> None:
         """Let a job run on the compactor that `free_slot` has returned."""
         self.note_time(now_s)
         compactor = self._free.popleft()
@@ -197,7 +197,7 @@ class SimulatedGroup:
         assert compactor.busy <= compactor.slots, compactor
         self.running[attempt] = None
 
-    def end(self, attempt: Attempt, now_s: float) -> None:
+    def end(self, attempt: SimulatedAttempt, now_s: float) -> None:
         """Give the slot of a job back; a draining compactor leaves with its last one."""
         self.note_time(now_s)
         del self.running[attempt]

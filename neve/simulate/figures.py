@@ -3,9 +3,9 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import ceil, exp, log
+from math import ceil, log2
 
-BIN_WIDTH = log(1.02)
+BIN_WIDTH = log2(1.02)
 WAIT_LEAST_S = 0.001
 SETTLED_AFTER = 0.1
 """Means leave out this share of the time, in which tables fill."""
@@ -21,7 +21,7 @@ class WaitHistogram:
 
     def note(self, wait_s: float) -> None:
         """Count a time."""
-        at = 0 if wait_s <= WAIT_LEAST_S else ceil(log(wait_s / WAIT_LEAST_S) / BIN_WIDTH)
+        at = 0 if wait_s <= WAIT_LEAST_S else ceil(log2(wait_s / WAIT_LEAST_S) / BIN_WIDTH)
         self._bins[at] += 1
         self.count += 1
         self.longest_s = max(self.longest_s, wait_s)
@@ -32,7 +32,7 @@ class WaitHistogram:
         for at, count in sorted(self._bins.items()):
             left -= count
             if left <= 0:
-                bound_s = WAIT_LEAST_S * exp(at * BIN_WIDTH) if at else 0.0
+                bound_s = WAIT_LEAST_S * 2 ** (at * BIN_WIDTH) if at else 0.0
                 return min(self.longest_s, bound_s)
         return self.longest_s
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import expm1, inf, log, log1p
+from math import expm1, inf, log1p
 
 # ------------------------------------------------------------------------ Keys and how many are hit
 
@@ -49,7 +49,7 @@ def _zipf_mass(first: int, behind: int, skew: float) -> float:
     # About the integral from half a rank before the first to half a rank behind the last.
     low, high = first - 0.5, behind - 0.5
     if abs(skew - 1.0) < 1e-9:
-        return log(high / low)
+        return log1p((high - low) / low)
     return float((high ** (1.0 - skew) - low ** (1.0 - skew)) / (1.0 - skew))
 
 
@@ -82,9 +82,9 @@ class KeyPopulation:
 # --------------------------------------------------------------------------- What files are made of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Content:
-    """What is in one file of a keyed table; numbers are expected values."""
+    """What is in one file of a keyed table; numbers are expected values. It never changes."""
 
     inserts: float
     draws: float = 0.0

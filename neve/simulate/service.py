@@ -16,6 +16,7 @@ from neve.api.tables import File, Table
 from neve.api.work import Compactor, Finished, Group
 from neve.simulate.recording import (
     ArrivalRecorder,
+    Recording,
     json_listing,
     recording_document,
     start_files,
@@ -63,36 +64,37 @@ def described(
     recorder = ArrivalRecorder(table.name, _since_s(table, history, now_s))
     recorder.note_files(files)
     recorder.note_history(history)
-    recording = recorder.recording(now_s)
-    listed = json_listing(files)
-    _, tablets = start_files(listed, "files")
     own = str(table.settings.get("planner") or DEFAULT_PLANNER)
     overhead_s, slot_bytes_s = job_speed(history)
     return {
         "simulation": {"days": 7.0, "seed": 1, "begin_s": now_s},
-        "table": [
-            {
-                "name": table.name,
-                "tablets": max(tablets, recording.tablets, table.tablets or 1),
-                "keyed": bool(table.key),
-                "row_bytes": _row_bytes(files),
-                "keys": max(1, round(sum(file.rows for file in files) / tablets)),
-                "planner": own,
-                "settings": _kept_settings(table),
-                "options": dict(table.settings.get("planner_options") or {}),
-                "files": listed,
-                "arrivals": (
-                    {"recorded": recording_document(recording)}
-                    if recording.arrivals
-                    else {"every": _NEVER}
-                ),
-            }
-        ],
+        "table": [_table(table, files, recorder.recording(now_s), own)],
         "cluster": {
             "job_overhead": overhead_s,
             "group": [_group(groups, compactors, slot_bytes_s)],
         },
         "variant": _variants(own, planners, settings),
+    }
+
+
+def _table(
+    table: Table, files: Sequence[File], recording: Recording, planner: str
+) -> dict[str, Any]:
+    """Return a table as it is, and what comes to it."""
+    listed = json_listing(files)
+    _, tablets = start_files(listed, "files")
+    recorded = {"recorded": recording_document(recording)}
+    return {
+        "name": table.name,
+        "tablets": max(tablets, recording.tablets, table.tablets or 1),
+        "keyed": bool(table.key),
+        "row_bytes": _row_bytes(files),
+        "keys": max(1, round(sum(file.rows for file in files) / tablets)),
+        "planner": planner,
+        "settings": _kept_settings(table),
+        "options": dict(table.settings.get("planner_options") or {}),
+        "files": listed,
+        "arrivals": recorded if recording.arrivals else {"every": _NEVER},
     }
 
 

@@ -230,7 +230,9 @@ def _read(body: Mapping[str, Any], read: ReadFile, variant: str) -> Specificatio
         variant=variant,
         days=days,
         seed=basic.count("seed", 1, least=0, most=(1 << 63) - 1),
-        sample_s=basic.duration_s("sample", max(1.0, most_s / 200), least=1.0, most=max(1.0, most_s)),
+        sample_s=basic.duration_s(
+            "sample", max(1.0, most_s / 200), least=1.0, most=max(1.0, most_s)
+        ),
         drain_max_s=basic.duration_s("drain_max", DAY_S, least=0.0, most=DAYS_MAX * DAY_S),
         tables=tuple(
             _table(each, read, most_s) for each in whole.sections("table", most=TABLES_MAX)

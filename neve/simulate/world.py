@@ -32,7 +32,7 @@ from coordinator.core.queue.backfill import Backfill, Capacity
 from coordinator.core.queue.fair_share import FairShare
 from coordinator.core.queue.job_queue import JobQueue, JobQueues
 from neve.simulate.arrivals import Flush, flushes
-from neve.simulate.cluster import Attempt, Lane, SimulatedGroup, Volume
+from neve.simulate.cluster import Lane, SimulatedAttempt, SimulatedGroup, Volume
 from neve.simulate.figures import Outcome, Sample
 from neve.simulate.specification import Specification, TableRule
 from neve.simulate.tablet import SimulatedTablet
@@ -316,7 +316,9 @@ class World:
                 job = None if compactor is None else self._backfill.take(name)
                 if compactor is None or job is None:
                     break
-                self._launch(group, Attempt(job, self._by_id[job.tablet], compactor, self.now_s))
+                self._launch(
+                    group, SimulatedAttempt(job, self._by_id[job.tablet], compactor, self.now_s)
+                )
             self._plan_deferred(name, queue)
 
     def _plan_deferred(self, group: str, queue: JobQueue) -> None:
@@ -330,7 +332,7 @@ class World:
             for tablet in self._deferrals.pop(group, self._limits.replans_per_turn_max):
                 self._push(self.now_s + 0.001, self._note_change, self._by_id[tablet])
 
-    def _launch(self, group: SimulatedGroup, attempt: Attempt) -> None:
+    def _launch(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> None:
         job, tablet = attempt.job, self._tablet_of(attempt)
         waited_s = self.now_s - self._offered.pop(job.id)
         tablet.queued -= 1
@@ -350,7 +352,9 @@ class World:
         work_s = job.input_bytes / group.rule.slot_bytes_s if moves else 0.0
         self._push(round(self.now_s + overhead_s + work_s, 3), self._end, group, attempt)
 
-    def _begin_to_move(self, group: SimulatedGroup, attempt: Attempt, volume: Volume) -> None:
+    def _begin_to_move(
+        self, group: SimulatedGroup, attempt: SimulatedAttempt, volume: Volume
+    ) -> None:
         name = self._table_of(self._tablet_of(attempt)).volume
         lane = group.lanes.get(name)
         if lane is None:
@@ -378,7 +382,7 @@ class World:
         changed = lane.volume.set_rates(self.now_s)
         self._foresee(group, {lane: None, **dict.fromkeys(changed)})
 
-    def _end(self, group: SimulatedGroup, attempt: Attempt) -> None:
+    def _end(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> None:
         """Let a job commit."""
         job, tablet, outcome = attempt.job, self._tablet_of(attempt), self.outcome
         before = len(tablet.files)
@@ -393,7 +397,7 @@ class World:
         group.end(attempt, self.now_s)
         self._note_change(tablet)
 
-    def _tablet_of(self, attempt: Attempt) -> SimulatedTablet:
+    def _tablet_of(self, attempt: SimulatedAttempt) -> SimulatedTablet:
         return attempt.tablet  # type: ignore[return-value]  # made by `_hand_out`
 
     def _table_of(self, tablet: SimulatedTablet) -> SimulatedTable:
@@ -479,7 +483,7 @@ class World:
                     read[path] = int(tablet.files[path].size_bytes * share)
         return found
 
-    def _moved_share(self, group: SimulatedGroup, attempt: Attempt) -> float:
+    def _moved_share(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> float:
         if attempt.lane is not None or not attempt.job.cost_bytes:
             return attempt.moved_share(self.now_s)
         if self._table_of(self._tablet_of(attempt)).volume in self._volumes:

@@ -17,8 +17,9 @@ from neve.simulate.figures import Outcome
 from neve.simulate.recording import RecordedArrival, Recording, recording_document
 from neve.simulate.specification import read_specifications
 from neve.simulate.world import World
+from tests.support.fast_and_slow import first_fast
 from tests.support.sim_cluster import Cluster
-from tests.support.sim_disk import ROW_BYTES
+from tests.support.sim_disk import ROW_BYTES, key_bytes
 from tests.support.sim_options import SERVICE, Options
 from tests.support.sim_run import as_simulated, told_from
 
@@ -90,14 +91,11 @@ def recorded(cluster: Cluster, tablets: list[TabletId], begun_s: float) -> Recor
         if path.startswith("t0/app")
     ]
     length_s = max(HOUR_S, max(each.at_s for each in arrivals) + 1.0)
-    return Recording(
-        table="t0", tablets=len(ends), length_s=length_s, arrivals=tuple(arrivals)
-    )
+    return Recording(table="t0", tablets=len(ends), length_s=length_s, arrivals=tuple(arrivals))
 
 
 def file_keys(cluster: Cluster, path: str) -> list[bytes]:
     disk = cluster.truth.disk
-    from tests.support.sim_disk import key_bytes  # noqa: PLC0415
 
     return [key_bytes(disk.key_of[row]) for row in disk.ever(path)]
 
@@ -136,16 +134,15 @@ def foretold(real: RealHour) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", first_fast(1, [1, 2]))
 def test_an_hour_of_the_service_is_foretold(seed: int) -> None:
-    """Bytes rewritten within 3 %, jobs within 3 %: chance decides when jobs end, so plans differ."""
+    """Within 2 %: chance decides when jobs end, so plans differ."""
     real = live(seed)
     outcome = foretold(real)
 
     assert outcome.at_rest
     assert real.jobs > 300
     assert outcome.arrived_bytes == sum(each.size_bytes for each in real.recording.arrivals)
-    print(seed, real.rewritten_bytes, outcome.rewritten_bytes, real.jobs, outcome.jobs, real.files, outcome.files)
-    assert outcome.rewritten_bytes == pytest.approx(real.rewritten_bytes, rel=0.03)
-    assert sum(outcome.jobs.values()) == pytest.approx(real.jobs, rel=0.03)
+    assert outcome.rewritten_bytes == pytest.approx(real.rewritten_bytes, rel=0.02)
+    assert sum(outcome.jobs.values()) == pytest.approx(real.jobs, rel=0.02)
     assert outcome.files == pytest.approx(real.files, abs=4)

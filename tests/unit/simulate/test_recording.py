@@ -58,7 +58,9 @@ def finished(attempt: str, inputs: tuple[str, ...], started_s: float) -> Finishe
 
 def test_a_file_counts_once_however_often_it_is_seen() -> None:
     recorder = ArrivalRecorder("events", since_s=100.0)
-    recorder.note_files([file("old", 50.0), file("a", 101.0, rows=7), file("b", 102.0, tablet="07")])
+    recorder.note_files(
+        [file("old", 50.0), file("a", 101.0, rows=7), file("b", 102.0, tablet="07")]
+    )
     recorder.note_files([file("a", 101.0, rows=7), file("made", 103.0, job="job-1")])
     recorder.note_history([finished("1", ("a", "old", "unseen", "b"), 110.0)] * 2)
     recorder.note_history([finished("2", ("_neve/1.parquet", "c"), 120.0)])

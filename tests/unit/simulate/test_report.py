@@ -112,7 +112,9 @@ def test_csv_and_json_tell_the_same(outcomes: list[Outcome]) -> None:
     samples = [sample for each in whole["variants"] for sample in each["samples"]]
 
     assert len(rows) == len(samples)
-    assert [int(row["backlog_bytes"]) for row in rows] == [each["backlog_bytes"] for each in samples]
+    assert [int(row["backlog_bytes"]) for row in rows] == [
+        each["backlog_bytes"] for each in samples
+    ]
     assert {row["variant"] for row in rows} == {EVIL, "size-tiered"}
     assert whole["variants"][0]["jobs"] == dict(outcomes[0].jobs)
     assert "samples" not in as_document(outcomes, samples=False)["variants"][0]

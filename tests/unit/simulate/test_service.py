@@ -51,7 +51,9 @@ COMPACTORS = [
 ]
 
 
-def made(planners: list[str], settings: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
+def made(
+    planners: list[str], settings: dict[str, str] | None = None, **more: Any
+) -> dict[str, Any]:
     given: dict[str, Any] = {"files": FILES, "history": [], "groups": [GROUP]} | more
     return described(
         more.get("table", TABLE),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,3 +161,43 @@ def test_groups_are_ordered_by_the_sizes_they_take() -> None:
     refused(document(cluster={"group": [{"name": "a"}, {"name": "b"}]}), "cluster")
     most = {"name": "a", "compactors": {"min": 5, "max": 2}}
     refused(document(cluster={"group": [most]}), "compactors.min is 5, expected 0 to 2")
+
+
+# ------------------------------------------------------------------------------------- The page
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "simulation.md").read_text("utf-8")
+SECTIONS = {
+    "[simulation]": {"simulation": {"zz": 1}, "table": [{"name": "a"}]},
+    "[[table]]": {"table": [{"name": "a", "zz": 1}]},
+    "[table.arrivals]": {"table": [{"name": "a", "arrivals": {"zz": 1}}]},
+    "[cluster]": {"table": [{"name": "a"}], "cluster": {"zz": 1}},
+}
+"""Heading of a section of the page → a document that asks which keys there are."""
+
+
+def known_keys(written: dict[str, Any]) -> set[str]:
+    with pytest.raises(RequestError) as raised:
+        read(written)
+    return set(str(raised.value).partition("known: ")[2].split(", "))
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_the_page_names_every_key(heading: str) -> None:
+    section = PAGE.partition(f"### `{heading}`\n")[2].partition("\n#")[0]
+    cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    named = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    last = {name.strip("[]").rpartition(".")[2] for name in named}
+
+    inside = {"arrivals"} if heading == "[[table]]" else set()
+    assert last | inside == known_keys(SECTIONS[heading])
+
+
+def test_examples_of_the_page_can_be_read() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    recording = {"table": "a", "tablets": 1, "length_s": 9, "arrivals": [{"at": 1, "size": 5}]}
+    assert len(blocks) == 2
+    for block in blocks:
+        whole = block if "[[variant]]" not in block else "[[table]]\nname = 'a'\n" + block
+        whole = whole.replace("[table.arrivals]", "[[table]]\nname = 'a'\n[table.arrivals]")
+        read_specifications(tomllib.loads(whole), {"arrivals.json": recording}.__getitem__)

@@ -211,7 +211,9 @@ def specifications(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @settings(
-    max_examples=8, phases=[Phase.explicit, Phase.generate], suppress_health_check=[HealthCheck.too_slow]
+    max_examples=8,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
 )
 @given(written=specifications())
 def test_bytes_and_files_are_conserved_and_slots_never_exceeded(written: dict[str, Any]) -> None:
