@@ -25,6 +25,7 @@ from common.settings import (
     ClusterSettings,
     CompactorCount,
     CompactorSettings,
+    ControlSettings,
     CoordinatorSettings,
     GatewaySettings,
     GroupSettings,
@@ -46,6 +47,7 @@ SECTIONS: dict[str, type] = {
     "log": LogSettings,
     "trace": TraceSettings,
     "autoscaler": AutoscalerSettings,
+    "control": ControlSettings,
     "cluster": ClusterSettings,
 }
 NAMED_SECTIONS = ("groups", "services")

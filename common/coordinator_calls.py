@@ -11,6 +11,7 @@ from common.wire import (
     Assignment,
     AttemptReport,
     CompactorStatus,
+    ControlStatus,
     CoordinatorStatus,
     Explanation,
     Heartbeat,
@@ -185,6 +186,18 @@ class OperatorCalls(Protocol):
             table: Id of the table.
             scans: End of a tablet as text → scans since the last call.
         """
+        ...
+
+    async def note_latencies(self, latencies: Mapping[str, tuple[float, int]]) -> None:
+        """Hear how long readers have waited.
+
+        Args:
+            latencies: Id of a table → average wait in seconds, and the reads that it is of.
+        """
+        ...
+
+    async def control(self) -> ControlStatus:
+        """Return what the controller reads and has decided."""
         ...
 
     async def trigger(self, table: str) -> TriggerReport:

@@ -121,6 +121,11 @@ class CoordinatorSettings:
         least=1,
     )
     volume_running_max: int = setting(0, "Jobs of one volume that run at a time; 0: no limit.")
+    volume_weight_max: int = setting(
+        0,
+        "Jobs of about the same size (a factor of 4) that run on one volume at a time; 0: no limit"
+        " (control.md).",
+    )
     deferral_max_s: float = setting(
         300.0, "A job that a full queue dropped is planned again after this time at the latest."
     )
@@ -450,6 +455,115 @@ class AutoscalerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSettings:
+    """How much compaction there is, and how classes of work share it (control.md)."""
+
+    controller: str = setting(
+        "static",
+        "Plug-in that decides shares, slots and bytes per second: `static` (nothing changes),"
+        " `control-points`, `drain-time`, `debt`, or one of a package.",
+    )
+    options: tuple[str, ...] = setting(
+        (), "Options of the controller, such as `goal=10m`; control.md lists them."
+    )
+    period_s: float = setting(
+        1.0, "Time between two decisions; not below `coordinator.tick_s`.", least=0.05, most=3600
+    )
+    system_shares: float = setting(
+        100.0,
+        "Shares of what the service tidies up for its own reasons, if the controller sets none.",
+        kind=SettingKind.NUMBER,
+        least=1,
+        most=1_000_000,
+    )
+    user_shares: float = setting(
+        1_000.0,
+        "Shares of requests. While several classes have jobs, they get bytes in proportion to their"
+        " shares.",
+        kind=SettingKind.NUMBER,
+        least=1,
+        most=1_000_000,
+    )
+    urgent_shares: float = setting(
+        10_000.0,
+        "Shares of urgent jobs: of tablets with more files than their table allows, of splits, of"
+        " requests with the largest boost.",
+        kind=SettingKind.NUMBER,
+        least=1,
+        most=1_000_000,
+    )
+    statistics_shares: float = setting(
+        10.0,
+        "Shares of analyses, which count live bytes.",
+        kind=SettingKind.NUMBER,
+        least=1,
+        most=1_000_000,
+    )
+    slew_shares_s: float = setting(
+        100.0,
+        "Shares per second that a class may gain or lose by the controller; 0: any number.",
+        kind=SettingKind.NUMBER,
+    )
+    hysteresis: float = setting(
+        0.05,
+        "Part of its shares by which those of a class must change; smaller changes are left out.",
+        kind=SettingKind.NUMBER,
+        most=0.9,
+    )
+    bytes_s_max: int = size_setting(
+        0,
+        "Bytes per second that all rewrites together may ever read and write; the controller"
+        " divides them; 0: no limit.",
+        least=LIMIT_BYTES_S_MIN,
+        off=True,
+    )
+    bytes_s_min: int = size_setting(
+        1024**2,
+        "Whatever the controller decides and readers report, all rewrites together may read and"
+        " write so many bytes per second.",
+        least=LIMIT_BYTES_S_MIN,
+    )
+    foreground_limit_s: float = setting(
+        0.0,
+        "Readers may wait for this time on average (`POST /v1/reads`); beyond it rewrites get fewer"
+        " bytes per second. 0: readers are not listened to.",
+        most=3600,
+    )
+    memory_bytes: int = size_setting(
+        0,
+        "What `control-points` divides the backlog by; 0: the heaps of all executors that may run.",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values that break their rules."""
+        check_section("control", self)
+        if 0 < self.bytes_s_max < self.bytes_s_min:
+            raise SettingError(
+                f"setting control.bytes_s_max is {self.bytes_s_max} B, expected 0 (none) or at"
+                f" least control.bytes_s_min, {self.bytes_s_min} B",
+                "control.bytes_s_max",
+                "control.bytes_s_min",
+            )
+
+    def option_values(self) -> dict[str, object]:
+        """Return the options of the controller by name.
+
+        Raises:
+            SettingError: One is not of the form `name=value`, or is there twice.
+        """
+        found: dict[str, object] = {}
+        for text in self.options:
+            name, equals, value = (each.strip() for each in text.partition("="))
+            if not equals or not name or name in found:
+                raise SettingError(
+                    f"setting control.options has {text[:80]!r}, expected name=value, each once",
+                    "control.options",
+                )
+            found[name] = value
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
     """Where `neve serve` puts what it starts on a Ray cluster."""
 
@@ -598,6 +712,7 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     trace: TraceSettings = field(default_factory=TraceSettings)
     autoscaler: AutoscalerSettings = field(default_factory=AutoscalerSettings)
+    control: ControlSettings = field(default_factory=ControlSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     groups: Mapping[str, GroupSettings] = field(
         default_factory=lambda: {DEFAULT_GROUP: GroupSettings()}

@@ -108,6 +108,55 @@ METRICS: tuple[Metric, ...] = (
         "Bytes still to be rewritten until planners want nothing; of the 99 tables with most.",
         ("table",),
     ),
+    Metric("neve_control_shares", "gauge", "Shares that a class of work has.", ("class",)),
+    Metric(
+        "neve_control_granted_ratio",
+        "gauge",
+        "Part of all shares that a class has: of bytes, while every class has jobs.",
+        ("class",),
+    ),
+    Metric(
+        "neve_control_used_ratio",
+        "gauge",
+        "Part of the bytes handed out in the last minute that a class got.",
+        ("class",),
+    ),
+    Metric(
+        "neve_control_bytes_total",
+        "counter",
+        "Bytes of the jobs of a class that were handed out.",
+        ("class",),
+    ),
+    Metric(
+        "neve_control_bytes_per_second",
+        "gauge",
+        "Bytes per second that the controller lets all rewrites move; absent: no limit.",
+    ),
+    Metric(
+        "neve_control_slots",
+        "gauge",
+        "Slots that the controller lets system jobs have; absent: as many as there are.",
+    ),
+    Metric(
+        "neve_control_arrival_bytes_per_second",
+        "gauge",
+        "Bytes of rewriting that arrive per second.",
+    ),
+    Metric(
+        "neve_control_rewrite_bytes_per_second",
+        "gauge",
+        "Input bytes that are rewritten per second.",
+    ),
+    Metric(
+        "neve_control_reader_wait_seconds",
+        "gauge",
+        "Average wait of the readers of the table that wait longest; absent: none is heard.",
+    ),
+    Metric(
+        "neve_control_failures_total",
+        "counter",
+        "Answers of the controller that did not count.",
+    ),
     Metric("neve_jobs_running", "gauge", "Running attempts.", ("group",)),
     Metric(
         "neve_jobs_longest_seconds",

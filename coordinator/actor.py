@@ -29,6 +29,7 @@ from common.wire import (
     Assignment,
     AttemptReport,
     CompactorStatus,
+    ControlStatus,
     CoordinatorStatus,
     Explanation,
     Heartbeat,
@@ -291,6 +292,15 @@ class CoordinatorActor:
         """Count scans of tablets."""
         counts = {TabletId.parse(table, tablet): count for tablet, count in scans.items()}
         self._service.submit(on.ReadsReported(scans=counts))
+
+    async def note_latencies(self, latencies: Mapping[str, tuple[float, int]]) -> None:
+        """Hear how long readers of tables have waited."""
+        for table, (latency_s, reads) in latencies.items():
+            self._service.submit(on.LatencyReported(table=table, latency_s=latency_s, reads=reads))
+
+    async def control(self) -> ControlStatus:
+        """Return what the controller reads and has decided."""
+        return self._state.control(self._now_s())
 
     async def trigger(self, table: str) -> TriggerReport:
         """Have the planner of a table asked now; return what it decides for each tablet."""

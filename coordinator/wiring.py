@@ -24,6 +24,7 @@ from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
 from coordinator.figures import (
     backlog_figures,
+    control_figures,
     fault_figures,
     request_figures,
     scaling_figures,
@@ -35,7 +36,7 @@ from coordinator.figures import (
 )
 from coordinator.maintenance import Maintenance
 from coordinator.ports import CompactorLever, PlanTablet, Submit
-from coordinator.registry import planner_for
+from coordinator.registry import control_loop, planner_for
 from coordinator.requests.driver import RequestDriver
 from coordinator.requests.selector_calls import AutomaticRequests, SelectorCalls
 from coordinator.requests.tablet_steps import Policies, RequestSteps
@@ -122,6 +123,7 @@ class CoordinatorParts:
             *store_figures(self.store_care.health),
             *scope_figures(status.scopes),
             *backlog_figures(status.backlogs),
+            *control_figures(self.state.control(now_s)),
         )
         return replace(
             status,
@@ -242,6 +244,7 @@ def _state_of(settings: Settings, context: ShellContext, *, is_scaled: bool) -> 
         limits=Limits.of(own, beat_interval_s=beat_s, urgent_slots=urgent),
         groups=served,
         scaled=[name for name, most in served.items() if most and is_scaled],
+        control=control_loop(settings),
     )
 
 

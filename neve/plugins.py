@@ -13,6 +13,14 @@ from common.model.job import JobAction, Kind, Plan, PlannedJob
 from common.model.request import OutputSpec
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import TabletId
+from common.spi.controller import (
+    ControlDecision,
+    Controller,
+    ControllerPlugin,
+    ControlReadings,
+    ForegroundLatency,
+    ShareClass,
+)
 from common.spi.dispatcher import Dispatcher, DispatchParameters
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.output import OutputConfigurer, OutputParameters
@@ -33,10 +41,15 @@ __all__ = [
     "Chosen",
     "Column",
     "ConfigError",
+    "ControlDecision",
+    "ControlReadings",
+    "Controller",
+    "ControllerPlugin",
     "DataFile",
     "DeclaredPlanner",
     "DispatchParameters",
     "Dispatcher",
+    "ForegroundLatency",
     "Group",
     "JobAction",
     "Kind",
@@ -55,6 +68,7 @@ __all__ = [
     "RunningJob",
     "Selector",
     "SelectorParameters",
+    "ShareClass",
     "Table",
     "TableSettings",
     "TabletId",

@@ -245,6 +245,29 @@ def is_urgent(job: Job) -> bool:
     return class_of(job.priority) >= PriorityClass.OVER_LIMIT
 
 
+class LaneClass(IntEnum):
+    """The classes of priority, and beneath them the analyses, which have no priority of theirs."""
+
+    STATISTICS = -1
+    SYSTEM = PriorityClass.SYSTEM
+    USER = PriorityClass.USER
+    OVER_LIMIT = PriorityClass.OVER_LIMIT
+    URGENT = PriorityClass.URGENT
+
+
+_ANALYZE = JobAction.ANALYZE.value
+_LANES = (LaneClass.SYSTEM, LaneClass.USER, LaneClass.OVER_LIMIT, LaneClass.URGENT)
+
+
+def lane_class(job: Job) -> LaneClass:
+    """Return the class in which a job waits for its turn."""
+    if job.action == _ANALYZE:
+        return LaneClass.STATISTICS
+    # As `class_of`, without making an enum of a number: each job that is offered comes by here.
+    place = job.priority // CLASS_WIDTH
+    return _LANES[place if 0 <= place < len(_LANES) else 0 if place < 0 else -1]
+
+
 def _within(rank: PriorityClass, points: int) -> int:
     return rank * CLASS_WIDTH + min(points, CLASS_WIDTH - 1)
 

@@ -6,6 +6,7 @@ In reading order:
     options     options of a plug-in as a dataclass
     planner     files of a tablet in, jobs out
     tracker     files of a tablet in, bytes still to be rewritten out
+    controller  backlog and measured rates in, shares, bytes per second and slots out
     selector    files of a tablet in, those that a request takes out
     transform   rows in, changed rows out
     output      how the outputs of a job are written

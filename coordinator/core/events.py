@@ -222,6 +222,16 @@ class ReadsReported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyReported:
+    """Readers of a table have waited. The controller hears of it."""
+
+    table: str
+    latency_s: float
+    """On average."""
+    reads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepAnswered:
     """The store has answered a step of a request, split or merge. It changes no decision."""
 
@@ -246,7 +256,13 @@ TakeEvent = TakeAsked | TakeLate | TakeLeft | JobReserved | JobRefused | JobRese
 CompactorEvent = CompactorHeard | CompactorGone | DrainAsked
 AttemptEvent = AttemptReported | AttemptSettled | ReservationsFound | AttemptCancelAsked
 OperatorEvent = (
-    GroupPaused | GroupResumed | QuarantineLifted | AnalysisAsked | LimitsSeen | ReadsReported
+    GroupPaused
+    | GroupResumed
+    | QuarantineLifted
+    | AnalysisAsked
+    | LimitsSeen
+    | ReadsReported
+    | LatencyReported
 )
 
 DecidingEvent = PlanEvent | TakeEvent | CompactorEvent | AttemptEvent | OperatorEvent | Ticked

@@ -12,6 +12,7 @@ from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
 from common.wire import (
+    ControlStatus,
     CoordinatorStatus,
     Explanation,
     QueuedJob,
@@ -32,7 +33,9 @@ from coordinator.core.assignment import answer_nothing
 from coordinator.core.attempt_events import expire_attempts
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.compactor_events import lose_silent_compactors
+from coordinator.core.control.loop import ControlLoop
 from coordinator.core.deferral import table_of_place
+from coordinator.core.enforcement import steer
 from coordinator.core.limits import Limits
 from coordinator.core.maintenance.heat import Heat
 from coordinator.core.story import Story
@@ -43,6 +46,7 @@ from coordinator.core.triggers import TriggerDecision
 
 def tick(cluster: ClusterState, now_s: float) -> list[Action]:
     """Return what follows from time alone."""
+    steer(cluster, now_s)
     cluster.grants.divide(now_s)
     _note_room(cluster)
     return [
@@ -119,6 +123,7 @@ class CoordinatorState:
         limits: Limits | None = None,
         groups: Collection[str] = (),
         scaled: Collection[str] = (),
+        control: ControlLoop | None = None,
     ) -> None:
         """Know nothing yet.
 
@@ -128,9 +133,10 @@ class CoordinatorState:
             limits: Taken instead of what the settings ask for.
             groups: Compaction groups that the settings name, with compactors or without.
             scaled: Those of which compactors are started when there is work.
+            control: Decides how much compaction there is; None: default shares, and no more.
         """
         self._coordinator = coordinator
-        self._cluster = ClusterState(limits or Limits.of(settings), groups, scaled)
+        self._cluster = ClusterState(limits or Limits.of(settings), groups, scaled, control)
         self._story = Story(self._cluster)
 
     def handle(self, event: events.Event, now_s: float) -> list[Action]:
@@ -223,6 +229,14 @@ class CoordinatorState:
         """Return the ids of a tablet's queued jobs."""
         return tuple(job.id for job in self._cluster.queues.jobs_of(tablet))
 
+    def slots_wanted(self, group: str) -> int | None:
+        """Return how many slots of a group the controller wants; None: it leaves that open."""
+        return self._cluster.control.slots_of(group)
+
+    def control(self, now_s: float) -> ControlStatus:
+        """Return what the controller reads and has decided."""
+        return views.control_status(self._cluster, now_s)
+
     @property
     def rows_transformed(self) -> int:
         """How many rows attempts with a transform have read, as compactors report them."""
@@ -265,6 +279,8 @@ def _decide_for_operator(
             return [do.Replan(tablet=asked)]
         case events.ReadsReported(scans=scans):
             _note_scans(cluster, scans, now_s)
+        case events.LatencyReported(table=table, latency_s=latency_s, reads=reads):
+            cluster.control.latencies.note(table, latency_s, reads, now_s)
         case events.QuarantineLifted(table=table, tablet=tablet):
             return _lift_quarantine(cluster, table, tablet)
         case _:

@@ -588,6 +588,7 @@ SILENT = frozenset(
         on.AnalysisAsked,
         on.LimitsSeen,
         on.ReadsReported,
+        on.LatencyReported,
         on.Ticked,
     }
 )

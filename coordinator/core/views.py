@@ -9,9 +9,13 @@ from typing import assert_never
 from common.model.job import Job, analysis_id, is_urgent
 from common.model.table import TableState
 from common.model.tablet import TabletId
+from common.spi.controller import ShareClass
 from common.units import format_bytes, format_count
 from common.wire import (
+    ClassControl,
     CompactorStatus,
+    ControlPoint,
+    ControlStatus,
     CoordinatorStatus,
     Explanation,
     GroupStatus,
@@ -23,7 +27,10 @@ from coordinator.core.assignment import saturated_tables
 from coordinator.core.attempts import Attempt, AttemptState
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.compactors import Compactor
+from coordinator.core.control.loop import ControlLoop, ControlSample
+from coordinator.core.control.usage import fractions
 from coordinator.core.deferral import table_of_place
+from coordinator.core.enforcement import why_barred
 from coordinator.core.queue.job_queue import JobQueue
 from coordinator.core.throttle.allocation import UNLIMITED
 from coordinator.core.triggers import is_gated, triggers_text
@@ -83,6 +90,66 @@ def coordinator_status(
                 if each.start_problem
             ),
         ),
+    )
+
+
+def control_status(cluster: ClusterState, now_s: float) -> ControlStatus:
+    """Return what the controller reads and has decided."""
+    loop, found = cluster.control, cluster.control.readings
+    decision, backlog_bytes = loop.decision, 0.0 if found is None else found.backlog_bytes
+    latencies = loop.latencies.by_table(now_s)
+    return ControlStatus(
+        controller=loop.name,
+        now_s=now_s,
+        decided_at_s=None if found is None else found.time_s,
+        period_s=loop.rules.period_s,
+        classes=_class_lines(loop, now_s),
+        bytes_s=decision.bytes_s,
+        slots=decision.slots,
+        reasons=decision.reasons,
+        table_weights={name: each for name, each in decision.table_weights.items() if each != 1.0},
+        backlog_bytes=backlog_bytes,
+        memory_bytes=loop.rules.memory_bytes,
+        arrival_bytes_s=None if found is None else found.arrival_bytes_s,
+        rewrite_bytes_s=None if found is None else found.rewrite_bytes_s,
+        slot_bytes_s=None if found is None else found.slot_bytes_s,
+        living_slots=0 if found is None else found.slots,
+        busy_slots=0 if found is None else found.busy_slots,
+        slots_max=0 if found is None else found.slots_max,
+        latencies_s={cluster.table_name(table): each for table, each in latencies.items()},
+        latency_limit_s=loop.rules.foreground_limit_s,
+        failure=loop.failure,
+        failures=loop.failures,
+        history=tuple(_control_point(each) for each in loop.history),
+    )
+
+
+def _class_lines(loop: ControlLoop, now_s: float) -> tuple[ClassControl, ...]:
+    used_bytes = loop.usage.last_minute(now_s)
+    granted, used = fractions(loop.decision.shares), fractions(used_bytes)
+    return tuple(
+        ClassControl(
+            name=each.value,
+            shares=loop.decision.shares[each],
+            granted=granted[each],
+            used=used[each],
+            used_bytes=used_bytes[each],
+            total_bytes=loop.usage.total_bytes[each],
+        )
+        for each in ShareClass
+    )
+
+
+def _control_point(sample: ControlSample) -> ControlPoint:
+    return ControlPoint(
+        at_s=sample.at_s,
+        backlog_bytes=sample.backlog_bytes,
+        shares={each.value: shares for each, shares in sample.shares.items()},
+        used={each.value: part for each, part in sample.used.items()},
+        bytes_s=sample.bytes_s,
+        slots=sample.slots,
+        busy_slots=sample.busy_slots,
+        latency_s=sample.latency_s,
     )
 
 
@@ -352,7 +419,7 @@ def _why_waiting(cluster: ClusterState, job: Job) -> str:
         return unserved
     if cluster.keeps_slots(group) and not is_urgent(job):
         return "the free slots of the group are kept for urgent jobs"
-    full = cluster.capacity.full(group)
+    full = cluster.capacity.full(group) or why_barred(cluster, job)
     if full is not None:
         return full
     if job.tablet.table in saturated_tables(cluster):

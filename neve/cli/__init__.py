@@ -14,6 +14,7 @@
     work          status, jobs, queue, explain, plan, history, limits
     maintenance   trigger, ops
     simulate      simulate, record
+    control       control: the controller, its readings and decision
     compactors    compactor …, group …
     recovery      fsck, gc, rebuild, backup, restore
     doctor        what keeps Névé from working here

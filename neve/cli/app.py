@@ -7,6 +7,7 @@ import typer
 
 from neve.cli import (
     compactors,
+    control,
     doctor,
     maintenance,
     recovery,
@@ -32,6 +33,7 @@ VERBS = (
     work.register,
     maintenance.register,
     simulate.register,
+    control.register,
     compactors.register,
     work.register_limits,
     recovery.register,
@@ -73,6 +75,7 @@ EXAMPLES = {
     "jobs": "neve jobs",
     "queue": "neve queue --group default",
     "backlog": "neve backlog --files files.json --strategy leveled",
+    "control": "neve control --watch",
     "explain": "neve explain users",
     "plan": "neve plan users",
     "history": "neve history users --count 5",
@@ -110,7 +113,7 @@ PANELS = {
     "Tables and rows": ("table", "add", "append", "call", "scan"),
     "Compactions": ("compact", "request", "job", "pause", "resume"),
     "See what happens and why": (
-        *("status", "jobs", "queue", "plan", "backlog", "explain", "ops", "history"),
+        *("status", "jobs", "queue", "plan", "backlog", "control", "explain", "ops", "history"),
         *("simulate", "record"),
     ),
     "Control": (

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from neve.api.control import Control
 from neve.api.work import (
     Backlog,
     Compactor,
@@ -232,6 +233,21 @@ class WorkCalls(TableCalls):
         """
         body = {"tablets": dict(tablets)}
         self._connection.call("POST", table_path(table, "reads"), body=body)
+
+    def report_latency(self, table: str, latency_s: float, reads: int = 1) -> None:
+        """Tell how long readers of a table have waited, so that rewrites leave them room.
+
+        Args:
+            table: Its name.
+            latency_s: Average wait of these reads.
+            reads: How many, since the last call.
+        """
+        body = {"tables": {table: {"reads": reads, "latency_s": latency_s}}}
+        self._connection.call("POST", "/v1/reads", body=body)
+
+    def control(self) -> Control:
+        """Return what the controller reads and decides, and what each class of work gets."""
+        return decode(Control, self._connection.call("GET", "/v1/control"))
 
     def trigger(self, table: str) -> Trigger:
         """Have the planner of a table asked now; return what it decides for each tablet.

@@ -22,6 +22,7 @@
     requests/           submit, follow, cancel, dry run
     split_merge         splits and merges that users wish for
     work                status, jobs, queue, plan, explain, story, history, compactors, limits
+    control             what the controller decides, and how long readers wait
     progress_stream     long work as lines of JSON
     recovery            fsck, gc, rebuild, backup, restore
 

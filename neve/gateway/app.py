@@ -14,6 +14,7 @@ from common.errors import UnavailableError
 from common.units import format_duration
 from neve.gateway import problems
 from neve.gateway.authentication import Authentication, CountedRequests
+from neve.gateway.control import ControlRoutes
 from neve.gateway.imports import ImportRoutes
 from neve.gateway.ingest.routes import IngestRoutes
 from neve.gateway.metrics import RequestMetrics
@@ -106,6 +107,7 @@ def create_app(services: Services) -> FastAPI:
         RequestRoutes(services),
         OperationRoutes(services),
         WorkRoutes(services),
+        ControlRoutes(services),
         LimitRoutes(services),
         RecoveryRoutes(services),
     ):

@@ -360,11 +360,14 @@ class ScanRoutes:
 
         Of rows with the same key only the newest is returned. Deleted rows are left out.
         """
-        found = await self._services.table(table)
+        services = self._services
+        found = await services.table(table)
         asked = scan_options(found, columns, start, end)
-        stream = arrow_stream(self._services, found, asked)
+        begun_s = services.clock.now_s()
+        stream = arrow_stream(services, found, asked)
         # What fails before the first rows is told as a problem, not as a broken stream.
         first = await anext(stream)
+        services.waits.note(services, found.id, max(0.0, services.clock.now_s() - begun_s), 1)
         return StreamingResponse(_with_first(first, stream), media_type=api.ARROW_STREAM)
 
     async def count(self, table: str, start: Start = None, end: End = None) -> dict[str, int]:

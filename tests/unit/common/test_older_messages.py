@@ -45,6 +45,7 @@ NEW_FIELDS = {
 NEW_MESSAGES = {
     *("ScalingDecision", "GroupScaling", "TableTrigger", "TabletTrigger", "TriggerReport"),
     *("MaintenanceOperation", "TableMaintenance", "TabletRates", "TableBacklog"),
+    *("ControlStatus", "ControlPoint", "ClassControl"),
 }
 
 
