@@ -4,6 +4,7 @@ import json
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,6 +55,10 @@ def simulate(
         list[str] | None,
         typer.Option("--planner", help="A planner, in place of the variants; may be repeated."),
     ] = None,
+    controllers: Annotated[
+        list[str] | None,
+        typer.Option("--controller", help="A controller, as --planner; may be repeated."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="With --from: `name=value` for the planner; may be repeated."),
@@ -87,18 +92,19 @@ def simulate(
         return
     if (specification is None) == (table is None):
         raise RequestError("give either a specification or --from; --example prints one")
-    if settings and table is None:
+    if table is None and settings:
         raise RequestError("--set goes with --from; a specification has settings of its own")
-    if specification is not None:
-        text = _text(specification)
-        document, variants, folder = _toml(text, specification), planners, specification.parent
-    else:
-        given = name_values(settings or [], "setting")
-        document, text = _of_service(session, str(table), planners or [], given)
-        variants, folder = [], Path()
-    changed = _with_basics(document, days=days, seed=seed)
-    outcomes = _simulated(session, changed, variants or [], folder)
-    _write(outcomes, text, csv=csv, plots=plots, report=report)
+    if table is not None and controllers:
+        raise RequestError("--controller goes with a specification, which has a [cluster]")
+    named = (planners or [], controllers or [])
+    given = name_values(settings or [], "setting")
+    source = (
+        _of_file(specification, *named)
+        if specification is not None
+        else _of_service(session, str(table), named[0], given)
+    )
+    outcomes = _simulated(session, source, days=days, seed=seed)
+    _write(outcomes, source.text, csv=csv, plots=plots, report=report)
     session.show(_as_document(outcomes), lambda: render_outcomes(outcomes))
 
 
@@ -144,6 +150,23 @@ def record(
 # --------------------------------------------------------------------------------------- Reading
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A document, its text for people, and how it becomes runs."""
+
+    document: dict[str, Any]
+    text: str
+    folder: Path = Path()
+    """Where files lie that it names."""
+    planners: Sequence[str] = ()
+    controllers: Sequence[str] = ()
+
+
+def _of_file(path: Path, planners: Sequence[str], controllers: Sequence[str]) -> _Source:
+    text = _text(path)
+    return _Source(_toml(text, path), text, path.parent, planners, controllers)
+
+
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > DOCUMENT_BYTES_MAX:
@@ -179,8 +202,8 @@ def _reader(folder: Path) -> Callable[[str], object]:
 
 def _of_service(
     session: Session, table: str, planners: Sequence[str], settings: dict[str, str]
-) -> tuple[dict[str, Any], str]:
-    """Return the specification of a table of a service, and the same as text."""
+) -> _Source:
+    """Return the specification of a table of a service."""
     from neve.simulate.service import described
 
     client = session.client
@@ -199,7 +222,7 @@ def _of_service(
         {name: value for name, value in each.items() if name not in {"files", "arrivals"}}
         for each in document["table"]
     ]
-    return document, json.dumps({**document, "table": shown}, indent=2)
+    return _Source(document, json.dumps({**document, "table": shown}, indent=2))
 
 
 # ------------------------------------------------------------------------------------ Running
@@ -214,13 +237,13 @@ def _with_basics(document: dict[str, Any], **basics: float | None) -> dict[str, 
     return {**document, "simulation": {**before, **changed}}
 
 
-def _simulated(
-    session: Session, document: dict[str, Any], planners: Sequence[str], folder: Path
-) -> "list[Outcome]":
+def _simulated(session: Session, source: _Source, **basics: float | None) -> "list[Outcome]":
     """Return what each variant comes to."""
     from neve.simulate.specification import read_specifications
 
-    runs = read_specifications(document, _reader(folder), planners)
+    document = _with_basics(source.document, **basics)
+    read = _reader(source.folder)
+    runs = read_specifications(document, read, source.planners, source.controllers)
     return [_run(session, each, at, len(runs)) for at, each in enumerate(runs)]
 
 

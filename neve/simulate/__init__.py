@@ -13,6 +13,8 @@ In reading order:
     rows           how many rows a merge leaves, as expected numbers
     tablet         files of a tablet, and what a commit leaves
     cluster        compactors, slots, volumes, scaling
+    control        the controller, and what its decisions let start
+    measures       backlog and live bytes, where something has changed
     world          the events, and the decisions that follow from them
     figures        samples, waits and sums
     charts         lines over time as SVG

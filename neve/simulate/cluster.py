@@ -110,9 +110,14 @@ class Volume:
     """Jobs that move bytes now."""
     lanes: list[Lane] = field(default_factory=list)
 
-    def set_rates(self, now_s: float) -> list[Lane]:
-        """Give each job its part of the limit; return the lanes whose rate has changed."""
-        part = self.limit_bytes_s / self.moving if self.moving else inf
+    def set_rates(self, now_s: float, most: float = inf) -> list[Lane]:
+        """Give each job its part of the limit; return the lanes whose rate has changed.
+
+        Args:
+            now_s: The time now.
+            most: Bytes per second that no job may move more than, whatever the volume gives.
+        """
+        part = min(most, self.limit_bytes_s / self.moving if self.moving else inf)
         changed: list[Lane] = []
         for lane in self.lanes:
             rate = min(lane.slot_bytes_s, part)

@@ -58,6 +58,10 @@ start = "30s"              # until a new compactor takes jobs
 [cluster.autoscaler]
 drain_target = "5m"        # and grow_after, grow_interval, shrink_after, shrink_interval
 
+# [control]                # no controller if this section is missing
+# controller = "control-points"
+# memory = "4GB"           # what it divides the backlog by
+
 # Each variant is a run of its own; keys that it names win over those above.
 [[variant]]
 name = "ratio 3"

@@ -25,6 +25,7 @@ from common.spi.tracker import TrackerPlugin
 from coordinator.core.autoscaling.demand import AutoscalerRules
 from neve.offline import a_list, an_object
 from neve.setting_values import read_settings
+from neve.simulate.control import ControlRule, read_control
 from neve.simulate.recording import Recording, read_recording, start_files
 from neve.simulate.rows import KeyPopulation
 from neve.simulate.sections import Section, checked_total, merged_documents
@@ -152,6 +153,8 @@ class Specification:
     """How long the run goes on without arrivals until all work is done."""
     tables: tuple[TableRule, ...]
     cluster: ClusterRule
+    control: ControlRule | None = None
+    """None: no controller; jobs have all slots and bytes that there are."""
     begin_s: float = BEGIN_S
     """The time at its beginning, in seconds since the epoch; a midnight."""
 
@@ -165,14 +168,18 @@ class Specification:
 
 
 def read_specifications(
-    document: object, read: ReadFile, planners: Sequence[str] = ()
+    document: object,
+    read: ReadFile,
+    planners: Sequence[str] = (),
+    controllers: Sequence[str] = (),
 ) -> list[Specification]:
     """Return the runs of a document, one for each variant.
 
     Args:
         document: As TOML or JSON gives it.
         read: Returns the JSON in a file that the document names.
-        planners: Names; each is a variant of its own. Empty: those of the document.
+        planners: Names; each is a variant of its own, in place of those of the document.
+        controllers: Names; each is a variant of its own, with each of the planners.
 
     Raises:
         RequestError: Names the key, its value and what was expected.
@@ -180,8 +187,8 @@ def read_specifications(
     """
     body = an_object(document, "the specification")
     variants = a_list(body.pop("variant", None) or [], "variant")
-    if planners:
-        variants = [{"name": name, "planner": name} for name in planners]
+    if planners or controllers:
+        variants = _named_variants(planners, controllers)
     if len(variants) > VARIANTS_MAX:
         raise RequestError(f"there are {len(variants)} variants, expected at most {VARIANTS_MAX}")
     found = [
@@ -196,13 +203,26 @@ def read_specifications(
     return found
 
 
+def _named_variants(planners: Sequence[str], controllers: Sequence[str]) -> list[dict[str, str]]:
+    """Return a variant for each planner with each controller."""
+    chosen = [
+        {"planner": planner, "controller": controller}
+        for planner in planners or [""]
+        for controller in controllers or [""]
+    ]
+    named = [{kind: name for kind, name in each.items() if name} for each in chosen]
+    return [{"name": ", ".join(each.values()), **each} for each in named]
+
+
 def _of_variant(body: Mapping[str, Any], variant: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the document as a variant has it."""
     over = Section(variant, where)
     over.raw("name")
+    controller = over.raw("controller")
     planner, options, settings = over.raw("planner"), over.table("options"), over.table("settings")
     by_table = over.table("table")
-    changed = {name: over.table(name) for name in ("simulation", "cluster") if name in over}
+    sections = ("simulation", "cluster", "control")
+    changed = {name: over.table(name) for name in sections if name in over}
     over.close()
     tables = [dict(an_object(each, "table")) for each in a_list(body.get("table"), "table")]
     if unknown := sorted(by_table.keys() - {each.get("name") for each in tables}):
@@ -215,6 +235,11 @@ def _of_variant(body: Mapping[str, Any], variant: Mapping[str, Any], where: str)
             table["planner"] = planner
         table = merged_documents(table, {"options": options, "settings": settings})
         tables[at] = merged_documents(table, by_table.get(str(table.get("name")), {}))
+    if controller is not None:
+        changed["control"] = {"controller": controller, **changed.get("control", {})}
+        before = an_object(body.get("control") or {}, "control")
+        if before.get("controller") != controller:
+            body = {**body, "control": {k: v for k, v in before.items() if k != "options"}}
     return merged_documents({**body, "table": tables}, changed)
 
 
@@ -224,6 +249,7 @@ def _of_variant(body: Mapping[str, Any], variant: Mapping[str, Any], where: str)
 def _read(body: Mapping[str, Any], read: ReadFile, variant: str) -> Specification:
     whole = Section(body, "")
     basic = whole.section("simulation")
+    cluster = _cluster(whole.section("cluster"))
     days = basic.number("days", 1.0, least=1e-4, most=DAYS_MAX)
     most_s = days * DAY_S
     specification = Specification(
@@ -237,13 +263,21 @@ def _read(body: Mapping[str, Any], read: ReadFile, variant: str) -> Specificatio
         tables=tuple(
             _table(each, read, most_s) for each in whole.sections("table", most=TABLES_MAX)
         ),
-        cluster=_cluster(whole.section("cluster")),
+        cluster=cluster,
+        control=_control(whole, cluster),
         begin_s=basic.number("begin_s", BEGIN_S, least=0.0, most=1e11),
     )
     basic.close()
     whole.close()
     _check_together(specification)
     return specification
+
+
+def _control(whole: Section, cluster: ClusterRule) -> ControlRule | None:
+    if "control" not in whole:
+        return None
+    slots = {each.group.name: each.count_max * each.slots for each in cluster.groups}
+    return read_control(whole.section("control"), slots)
 
 
 def _check_together(specification: Specification) -> None:

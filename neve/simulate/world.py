@@ -21,10 +21,11 @@ from common.errors import PluginError, RequestError
 from common.model.job import Job, Kind
 from common.model.key_values import KeyType
 from common.model.tablet import TabletId
+from common.spi.controller import DEFAULT_SHARES
 from common.spi.planner import PlanParameters
-from common.spi.tracker import WorkUnderWay
 from common.units import format_count, format_duration
 from coordinator.core.autoscaling.demand import GroupLoad
+from coordinator.core.control.loop import ClusterFacts
 from coordinator.core.deferral import Deferrals
 from coordinator.core.limits import Limits
 from coordinator.core.planning import checked_jobs
@@ -33,7 +34,9 @@ from coordinator.core.queue.fair_share import FairShare
 from coordinator.core.queue.job_queue import JobQueue, JobQueues
 from neve.simulate.arrivals import Flush, flushes
 from neve.simulate.cluster import Lane, SimulatedAttempt, SimulatedGroup, Volume
+from neve.simulate.control import SimulatedControl, is_capped
 from neve.simulate.figures import Outcome, Sample
+from neve.simulate.measures import TabletMeasures
 from neve.simulate.specification import Specification, TableRule
 from neve.simulate.tablet import SimulatedTablet
 
@@ -41,7 +44,6 @@ ROUND_S = 5.0
 """Between two looks of the autoscaler; of longer gaps its policy counts only so much."""
 FILES_MAX = 3_000_000
 """Files that may be stored at one moment: beyond it memory would not last."""
-NO_WORK = WorkUnderWay()
 
 Event = tuple[float, int, Callable[..., None], tuple[Any, ...]]
 """When, the order of events at one moment, what happens, and with what."""
@@ -82,23 +84,23 @@ class World:
         self._backfill = Backfill(self.queues, self.capacity)
         self._deferrals = Deferrals(self._limits.deferrals_max)
         self._volumes = {name: Volume(limit) for name, limit in cluster.volumes.items()}
+        self.control = (
+            None if specification.control is None else SimulatedControl(specification.control)
+        )
+        self._shares: list[FairShare] = []
         self.groups = {
             each.group.name: SimulatedGroup(each, cluster.scaling) for each in cluster.groups
         }
-        self._planner_groups = tuple(each.group for each in cluster.groups)
         self._events: list[Event] = []
-        self._pushed = 0
         self._changed: dict[SimulatedTablet, None] = {}
-        self._unsampled: dict[SimulatedTablet, None] = {}
-        self._backlogs: dict[SimulatedTablet, float] = {}
-        self._live: dict[SimulatedTablet, float] = {}
+        self._measures = TabletMeasures()
         self._offered: dict[str, float] = {}
         """Queued job → when it was wanted first."""
         self._by_age: dict[str, deque[str]] = {name: deque() for name in self.groups}
         self._queued_bytes = dict.fromkeys(self.groups, 0)
         self._arriving = 0
         """Tables of which more files will come."""
-        self._arrival = 0
+        self._pushed = self._arrival = 0
         self.tables = [self._new_table(each, at) for at, each in enumerate(specification.tables)]
         self._by_id = {tablet.id: tablet for tablet in self.tablets()}
         self._begin()
@@ -144,22 +146,29 @@ class World:
     # -------------------------------------------------------------------------------- The beginning
 
     def _begin(self) -> None:
-        begin_s = self.specification.begin_s
         for table in self.tables:
-            for number, file in table.rule.files:
-                table.tablets[number].begin_with(file, 0)
-            for tablet in table.tablets:
-                if table.rule.initial_bytes:
-                    tablet.begin_with_bytes(table.rule.initial_bytes, begin_s)
-                self.outcome.initial_bytes += tablet.stored_bytes
-                self.outcome.files += len(tablet.files)
-                self._note_change(tablet)
-            self._arriving += 1
-            self._next_flush(table)
+            self._begin_table(table)
         for group in self.groups.values():
             if group.scales:
                 self._push(ROUND_S, self._scale, group)
         self._push(0.0, self._sample)
+        if self.control is not None:
+            # What a controller limits is shared on volumes.
+            for table in self.tables:
+                self._volumes.setdefault(table.volume, Volume())
+            self._push(self.control.period_s, self._steer, self.control)
+
+    def _begin_table(self, table: SimulatedTable) -> None:
+        for number, file in table.rule.files:
+            table.tablets[number].begin_with(file, 0)
+        for tablet in table.tablets:
+            if table.rule.initial_bytes:
+                tablet.begin_with_bytes(table.rule.initial_bytes, self.specification.begin_s)
+            self.outcome.initial_bytes += tablet.stored_bytes
+            self.outcome.files += len(tablet.files)
+            self._note_change(tablet)
+        self._arriving += 1
+        self._next_flush(table)
 
     def _new_table(self, rule: TableRule, at: int) -> SimulatedTable:
         own_id = f"table{at}"
@@ -177,7 +186,7 @@ class World:
                 "kind": Kind.SYSTEM,
                 "settings": rule.settings,
                 "options": rule.options,
-                "groups": self._planner_groups,
+                "groups": tuple(each.group for each in self.specification.cluster.groups),
                 "keyed": rule.keyed,
                 "timed": not rule.keyed,
                 "key_types": (KeyType.INT,) if rule.keyed else (),
@@ -189,12 +198,13 @@ class World:
     def _new_queue(self, _group: str) -> JobQueue:
         tables = self.specification.tables
         weights = {f"table{at}": each.settings.weight for at, each in enumerate(tables)}
-        limits = self._limits
+        limits, shares = self._limits, FairShare(weights, DEFAULT_SHARES)
+        self._shares.append(shares)
         return JobQueue(
             limits.queue_bytes_max,
             limits.queue_jobs_max,
             ageing_s=1.0 / limits.ageing_per_s,
-            shares=FairShare(weights),
+            shares=shares,
         )
 
     def _push(self, at_s: float, happen: Callable[..., None], *given: Any) -> None:
@@ -229,7 +239,7 @@ class World:
 
     def _note_change(self, tablet: SimulatedTablet) -> None:
         self._changed[tablet] = None
-        self._unsampled[tablet] = None
+        self._measures.note_change(tablet)
 
     # ------------------------------------------------------------------------------------- Planning
 
@@ -313,13 +323,23 @@ class World:
             queue = self.queues.queue(name)
             while len(queue) and not self.capacity.full(name):
                 compactor = group.free_slot()
-                job = None if compactor is None else self._backfill.take(name)
+                job = None if compactor is None else self._take(name, group)
                 if compactor is None or job is None:
                     break
                 self._launch(
                     group, SimulatedAttempt(job, self._by_id[job.tablet], compactor, self.now_s)
                 )
             self._plan_deferred(name, queue)
+
+    def _take(self, name: str, group: SimulatedGroup) -> Job | None:
+        """Take the next job of a group that the controller lets start."""
+        if self.control is None:
+            return self._backfill.take(name)
+
+        def running() -> int:
+            return sum(is_capped(each.job) for each in group.running)
+
+        return self._backfill.take(name, admits=self.control.admission(name, running))
 
     def _plan_deferred(self, group: str, queue: JobQueue) -> None:
         """Plan deferred tablets again when the queue has drained to half of its bound."""
@@ -341,7 +361,7 @@ class World:
         self.capacity.enter(job.id, job.group, job.input_bytes)
         group.begin(attempt, self.now_s)
         tablet.reserve(job)
-        self._unsampled[tablet] = None
+        self._measures.note_change(tablet)
         overhead_s = self.specification.cluster.job_overhead_s
         moves = job.cost_bytes > 0
         volume = self._volumes.get(self._table_of(tablet).volume)
@@ -362,25 +382,35 @@ class World:
             volume.lanes.append(lane)
         volume.moving += 1
         lane.enter(attempt, self.now_s)
-        self._foresee(group, {lane: None, **dict.fromkeys(volume.set_rates(self.now_s))})
+        self._foresee({lane: None, **self._changed_rates(volume)})
 
-    def _foresee(self, group: SimulatedGroup, lanes: dict[Lane, None]) -> None:
+    def _changed_rates(self, volume: Volume) -> dict[Lane, None]:
+        """Share what there is between the jobs that move bytes; return lanes with another rate."""
+        limit = None if self.control is None else self.control.moving_bytes_s
+        if limit is None:
+            return dict.fromkeys(volume.set_rates(self.now_s))
+        moving = sum(each.moving for each in self._volumes.values())
+        most = limit / max(1, moving)
+        return dict.fromkeys(
+            lane for each in self._volumes.values() for lane in each.set_rates(self.now_s, most)
+        )
+
+    def _foresee(self, lanes: dict[Lane, None]) -> None:
         """Foresee anew when the next job of each lane ends."""
         for lane in lanes:
             lane.turn += 1
             end_s = lane.next_end_s()
             if end_s is not None:
-                self._push(max(self.now_s, end_s), self._lane_end, group, lane, lane.turn)
+                self._push(max(self.now_s, end_s), self._lane_end, lane, lane.turn)
 
-    def _lane_end(self, group: SimulatedGroup, lane: Lane, turn: int) -> None:
+    def _lane_end(self, lane: Lane, turn: int) -> None:
         if turn != lane.turn:
             return
         ended = lane.pop_ended(self.now_s)
         lane.volume.moving -= len(ended)
         for attempt in ended:
             self._end(self.groups[attempt.job.group], attempt)
-        changed = lane.volume.set_rates(self.now_s)
-        self._foresee(group, {lane: None, **dict.fromkeys(changed)})
+        self._foresee({lane: None, **self._changed_rates(lane.volume)})
 
     def _end(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> None:
         """Let a job commit."""
@@ -417,10 +447,44 @@ class World:
             queued_bytes=self._queued_bytes[group.name],
             deferred_tablets=self._deferrals.count(group.name),
             oldest_age_s=self._oldest_s(group.name),
+            slots_wanted=None if self.control is None else self.control.slots_of(group.name),
         )
         for name in group.scale(waiting, self.now_s):
             self._push(self.now_s + rule.start_s, group.ready, name, self.now_s + rule.start_s)
         self._push(self.now_s + ROUND_S, self._scale, group)
+
+    def _steer(self, control: SimulatedControl) -> None:
+        """Let the controller decide, and have queues and volumes keep to it."""
+        self._measure()
+        before = control.moving_bytes_s
+        decision = control.look(self._facts(), self.now_s)
+        for shares in self._shares:
+            shares.set_shares(decision.shares)
+        if control.moving_bytes_s != before:
+            changed: dict[Lane, None] = {}
+            for volume in self._volumes.values():
+                changed |= self._changed_rates(volume)
+            self._foresee(changed)
+        self._push(self.now_s + control.period_s, self._steer, control)
+
+    def _facts(self) -> ClusterFacts:
+        groups = self.groups.values()
+        moved = sum(
+            each.job.input_bytes * self._moved_share(group, each)
+            for group in groups
+            for each in group.running
+        )
+        return ClusterFacts(
+            backlog_bytes=self._measures.backlog_bytes,
+            done_bytes=sum(group.committed_bytes for group in groups) + moved,
+            group_slots={
+                group.name: sum(each.slots for each in group.compactors.values())
+                for group in groups
+            },
+            busy_slots=sum(len(group.running) for group in groups),
+            queued_jobs=len(self.queues),
+            deepest_files=self.outcome.files_max,
+        )
 
     def _oldest_s(self, group: str) -> float:
         """Return how long the oldest queued job of a group has waited."""
@@ -442,11 +506,11 @@ class World:
                 arrived_bytes=outcome.arrived_bytes,
                 rewritten_bytes=outcome.rewritten_bytes,
                 stored_bytes=stored,
-                live_bytes=round(sum(self._live.values())),
+                live_bytes=round(self._measures.live_bytes),
                 files=outcome.files,
                 files_per_tablet=outcome.files / tablets,
                 files_per_key=spans / tablets,
-                backlog_bytes=round(sum(self._backlogs.values())),
+                backlog_bytes=round(self._measures.backlog_bytes),
                 queued_jobs=len(self.queues),
                 queued_bytes=sum(self._queued_bytes.values()),
                 oldest_s=max(map(self._oldest_s, self.groups)),
@@ -457,19 +521,8 @@ class World:
         self._push(self.now_s + self.specification.sample_s, self._sample)
 
     def _measure(self) -> None:
-        """Measure the tablets that have changed since the last sample."""
-        progress = self._progress()
-        changed, self._unsampled = self._unsampled, {}
-        now_s = self.specification.begin_s + self.now_s
-        for tablet in changed:
-            self._live[tablet] = tablet.live_bytes(now_s)
-            backlog = self._backlog_bytes(tablet, progress.get(tablet.id, {}), now_s)
-            if backlog:
-                self._backlogs[tablet] = backlog
-            else:
-                self._backlogs.pop(tablet, None)
-            if tablet.running or tablet.rule.settings.ttl_s is not None:
-                self._unsampled[tablet] = None
+        """Measure the tablets that have changed since the last time."""
+        self._measures.measure(self._progress(), self.specification.begin_s + self.now_s)
 
     def _progress(self) -> dict[TabletId, dict[str, int]]:
         """Return by tablet and path how many bytes of inputs have been rewritten."""
@@ -491,25 +544,6 @@ class World:
         moving_s = self.now_s - attempt.begun_s - self.specification.cluster.job_overhead_s
         work_s = attempt.job.input_bytes / group.rule.slot_bytes_s
         return min(1.0, max(0.0, moving_s / work_s))
-
-    def _backlog_bytes(
-        self, tablet: SimulatedTablet, read_bytes: dict[str, int], now_s: float
-    ) -> float:
-        rule = tablet.rule
-        if rule.tracker is None:
-            under_way = sum(job.size_bytes for job in tablet.running.values())
-            return tablet.planned_bytes + under_way - sum(read_bytes.values())
-        name, plugin = rule.tracker
-        try:
-            known = {
-                key: value for key, value in rule.options.items() if key in plugin.option_names
-            }
-            tracker = plugin.tracker(rule.settings, known)
-            for file in tablet.files.values():
-                tracker.add(file)
-            return tracker.backlog_bytes(WorkUnderWay(read_bytes=read_bytes, now_s=now_s))
-        except Exception as error:
-            raise PluginError(f"tracker {name}: {type(error).__name__}: {error}") from error
 
     # -------------------------------------------------------------------------------------- The end
 

@@ -74,6 +74,14 @@ def test_planners_are_set_side_by_side(neve: Shell, spec: str) -> None:
     assert len({each["write_amplification"] for each in found}) == 3
 
 
+def test_controllers_are_set_side_by_side(neve: Shell, spec: str) -> None:
+    words = ["--controller", "static", "--controller", "control-points"]
+    found = neve.json("simulate", spec, *words)["variants"]
+
+    assert [each["variant"] for each in found] == ["static", "control-points"]
+    neve.run("simulate", "--from", "a", *words, code=2, says="--controller goes with a spec")
+
+
 def test_what_is_wrong_is_said_in_a_sentence(neve: Shell, spec: str, tmp_path: Path) -> None:
     bad = tmp_path / "bad.toml"
     bad.write_text("[simulation\n")

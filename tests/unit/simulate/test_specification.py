@@ -172,6 +172,7 @@ SECTIONS = {
     "[[table]]": {"table": [{"name": "a", "zz": 1}]},
     "[table.arrivals]": {"table": [{"name": "a", "arrivals": {"zz": 1}}]},
     "[cluster]": {"table": [{"name": "a"}], "cluster": {"zz": 1}},
+    "[control]": {"table": [{"name": "a"}], "control": {"controller": "static", "zz": 1}},
 }
 """Heading of a section of the page → a document that asks which keys there are."""
 
