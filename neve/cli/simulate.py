@@ -32,6 +32,20 @@ LOOK_SHARE = 20
 """A look takes at most one part in so many of the time."""
 
 
+Planners = Annotated[
+    list[str] | None,
+    typer.Option("--planner", help="A planner, in place of the variants; may be repeated."),
+]
+Controllers = Annotated[
+    list[str] | None,
+    typer.Option("--controller", help="A controller, as --planner; may be repeated."),
+]
+PlannerSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="With --from: `name=value` for the planner; may be repeated."),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
     verb(app, "simulate")(simulate)
@@ -51,18 +65,9 @@ def simulate(
     example: Annotated[
         bool, typer.Option("--example", help="Print a specification with comments, and end.")
     ] = False,
-    planners: Annotated[
-        list[str] | None,
-        typer.Option("--planner", help="A planner, in place of the variants; may be repeated."),
-    ] = None,
-    controllers: Annotated[
-        list[str] | None,
-        typer.Option("--controller", help="A controller, as --planner; may be repeated."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="With --from: `name=value` for the planner; may be repeated."),
-    ] = None,
+    planners: Planners = None,
+    controllers: Controllers = None,
+    settings: PlannerSettings = None,
     table: Annotated[
         str | None,
         typer.Option("--from", help="Simulate this table of a service as it is now."),

@@ -14,9 +14,8 @@ In reading order:
     tablet         files of a tablet, and what a commit leaves
     cluster        compactors, slots, volumes, scaling
     control        the controller, and what its decisions let start
-    measures       backlog and live bytes, where something has changed
     world          the events, and the decisions that follow from them
-    figures        samples, waits and sums
+    figures        samples, waits and sums; backlog and live bytes
     charts         lines over time as SVG
     report         JSON, CSV, pictures, and a page that stands alone
 """

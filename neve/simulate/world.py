@@ -35,8 +35,7 @@ from coordinator.core.queue.job_queue import JobQueue, JobQueues
 from neve.simulate.arrivals import Flush, flushes
 from neve.simulate.cluster import Lane, SimulatedAttempt, SimulatedGroup, Volume
 from neve.simulate.control import SimulatedControl, is_capped
-from neve.simulate.figures import Outcome, Sample
-from neve.simulate.measures import TabletMeasures
+from neve.simulate.figures import Outcome, Sample, TabletMeasures
 from neve.simulate.specification import Specification, TableRule
 from neve.simulate.tablet import SimulatedTablet
 
