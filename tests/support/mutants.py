@@ -51,6 +51,7 @@ SUITES = {
         "tests/unit/compactor/test_service.py",
     ],
     "logs": ["tests/unit/common/test_event_log.py"],
+    "simulate": ["tests/unit/simulate"],
     "triggers": [
         *("tests/unit/coordinator_core/test_triggers.py", "tests/contract/test_triggers.py"),
         *("tests/unit/coordinator_shell/test_triggers.py", "-k", "not redis"),

@@ -142,10 +142,31 @@ def test_compactors_come_with_a_burst_and_leave_after_it() -> None:
 def test_a_full_queue_sheds_jobs_which_are_planned_again() -> None:
     table = {"tablets": 40, "arrivals": {"every": "20s", "size": "4MB"}}
     written = document(table, cluster={"queue_jobs": 2}, simulation={"days": 0.01})
-    outcome = run(written)
+    made = world(written)
+    outcome = made.run()
 
     assert outcome.deferred > 0
     assert outcome.at_rest
+    for tablet in made.tablets():
+        made._plan(tablet)
+    assert not len(made.queues), "planners want something, but nobody did it"
+
+
+def test_a_job_that_was_evicted_for_one_of_its_own_plan_is_let_in_again() -> None:
+    """Several jobs of one plan, in a queue for two of them."""
+    table = {
+        "tablets": 1,
+        "planner": "bin-pack",
+        "keyed": False,
+        "settings": {"target_bytes": "4MB"},
+        "arrivals": {"every": 5, "size": "1MB", "size_spread": 1.0, "files": 3},
+    }
+    group = {"name": "default", "slots": 2, "compactors": 2, "slot_bytes_s": "100KB"}
+    basic = {"days": 0.006, "seed": 0, "drain_max": "20m"}
+    outcome = run(document(table, cluster={"group": [group], "queue_jobs": 2}, simulation=basic))
+
+    assert outcome.deferred > 0
+    assert outcome.jobs["rewrite"] > 10
 
 
 def test_a_run_that_is_not_done_says_so() -> None:
