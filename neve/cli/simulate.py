@@ -28,6 +28,8 @@ HISTORY_MAX = 10_000
 """Attempts that a service tells of at a time."""
 LOOK_S = 2.0
 """Between two looks of `neve record`; more where a look takes long."""
+LOOKED_BACK = 1_000
+"""Attempts that a look goes back."""
 LOOK_SHARE = 20
 """A look takes at most one part in so many of the time."""
 
@@ -139,7 +141,7 @@ def record(
         while (left_s := end_s - clock.now_s()) > 0:
             pause.wait(min(left_s, max(LOOK_S, LOOK_SHARE * look_s)))
             begun_s = clock.now_s()
-            recorder.note_history(client.history(name, HISTORY_MAX))
+            recorder.note_history(client.history(name, LOOKED_BACK))
             recorder.note_files(client.files(name))
             look_s = clock.now_s() - begun_s
     except KeyboardInterrupt:

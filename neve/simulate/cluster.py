@@ -23,6 +23,7 @@ from coordinator.core.autoscaling.memory import Memory
 from coordinator.core.autoscaling.policy import Decision, decide
 from coordinator.core.autoscaling.rate import RewriteRate
 from neve.simulate.specification import GroupRule
+from neve.simulate.tablet import SimulatedTablet
 
 DONE_BYTES = 0.5
 """A job with fewer bytes left has ended: clocks are floating numbers."""
@@ -36,8 +37,7 @@ class SimulatedAttempt:
     """A job under way on a slot."""
 
     job: Job
-    tablet: object
-    """The simulated tablet; the cluster does not look into it."""
+    tablet: SimulatedTablet
     compactor: "SimulatedCompactor"
     begun_s: float
     lane: "Lane | None" = None

@@ -4,16 +4,17 @@ Files have the metadata that planners see. What is in them is a `Content` where 
 where it has none, rows lie evenly between the first and the last time of a file.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
+from typing import Any
 
 from common.model.file import DataFile
 from common.model.job import Job, JobAction
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.spi.planner import RunningJob
-from neve.simulate.arrivals import ArrivingFile
+from neve.simulate.arrivals import ArrivingFile, Flush
 from neve.simulate.recording import place_of_key, simulated_key
 from neve.simulate.rows import Content, merged, rows_in
 from neve.simulate.specification import TableRule
@@ -21,6 +22,21 @@ from neve.simulate.specification import TableRule
 CUT_STEP_S = 0.001
 """The last row before a cut is so much earlier."""
 FIRST_KEY, LAST_KEY = simulated_key(0.0), simulated_key(1.0)
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedTable:
+    """A table with what does not change from plan to plan."""
+
+    rule: TableRule
+    id: str
+    tablets: "list[SimulatedTablet]"
+    coming: Iterator[Flush]
+    volume: str
+    interval_s: float
+    """Between two flushes of a tablet, on average."""
+    parameters: dict[str, Any]
+    """Of the planner, as far as they are those of the table."""
 
 
 class SimulatedTablet:
@@ -31,17 +47,16 @@ class SimulatedTablet:
         "rule", "running", "spans", "stored_bytes", "table",
     )  # fmt: skip
 
-    def __init__(self, rule: TableRule, table: object, table_id: str, number: int) -> None:
+    def __init__(self, table: SimulatedTable, number: int) -> None:
         """Begin without files.
 
         Args:
-            rule: Of its table.
-            table: Whatever the caller knows of the table.
-            table_id: Id of the table.
+            table: Whose tablet it is.
             number: Of the tablet, from 0.
         """
+        rule = table.rule
         last = number == rule.tablets - 1
-        self.id = TabletId(table_id, PLUS_INFINITY if last else number.to_bytes(4, "big"))
+        self.id = TabletId(table.id, PLUS_INFINITY if last else number.to_bytes(4, "big"))
         self.rule, self.table = rule, table
         self.files: dict[str, DataFile] = {}
         self.contents: dict[str, Content] = {}

@@ -12,7 +12,6 @@ and lost messages are the subject of other tests.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
 from typing import Any
@@ -37,7 +36,7 @@ from neve.simulate.cluster import Lane, SimulatedAttempt, SimulatedGroup, Volume
 from neve.simulate.control import SimulatedControl, is_capped
 from neve.simulate.figures import Outcome, Sample, TabletMeasures
 from neve.simulate.specification import Specification, TableRule
-from neve.simulate.tablet import SimulatedTablet
+from neve.simulate.tablet import SimulatedTable, SimulatedTablet
 
 ROUND_S = 5.0
 """Between two looks of the autoscaler; of longer gaps its policy counts only so much."""
@@ -46,21 +45,6 @@ FILES_MAX = 3_000_000
 
 Event = tuple[float, int, Callable[..., None], tuple[Any, ...]]
 """When, the order of events at one moment, what happens, and with what."""
-
-
-@dataclass(slots=True, eq=False)
-class SimulatedTable:
-    """A table with what does not change from plan to plan."""
-
-    rule: TableRule
-    id: str
-    tablets: list[SimulatedTablet]
-    coming: Iterator[Flush]
-    volume: str
-    interval_s: float
-    """Between two flushes of a tablet, on average."""
-    parameters: dict[str, Any]
-    """Of the planner, as far as they are those of the table."""
 
 
 class World:
@@ -191,7 +175,7 @@ class World:
                 "key_types": (KeyType.INT,) if rule.keyed else (),
             },
         )
-        table.tablets = [SimulatedTablet(rule, table, own_id, n) for n in range(rule.tablets)]
+        table.tablets = [SimulatedTablet(table, number) for number in range(rule.tablets)]
         return table
 
     def _new_queue(self, _group: str) -> JobQueue:
@@ -243,7 +227,7 @@ class World:
     # ------------------------------------------------------------------------------------- Planning
 
     def _plan(self, tablet: SimulatedTablet) -> None:
-        table: SimulatedTable = tablet.table  # type: ignore[assignment]  # made by `_new_table`
+        table = tablet.table
         files, reserved = tablet.files, tablet.reserved
         candidates = (
             tuple([file for path, file in files.items() if path not in reserved])
@@ -352,7 +336,7 @@ class World:
                 self._push(self.now_s + 0.001, self._note_change, self._by_id[tablet])
 
     def _launch(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> None:
-        job, tablet = attempt.job, self._tablet_of(attempt)
+        job, tablet = attempt.job, attempt.tablet
         waited_s = self.now_s - self._offered.pop(job.id)
         tablet.queued -= 1
         self._queued_bytes[job.group] -= job.input_bytes
@@ -363,7 +347,7 @@ class World:
         self._measures.note_change(tablet)
         overhead_s = self.specification.cluster.job_overhead_s
         moves = job.cost_bytes > 0
-        volume = self._volumes.get(self._table_of(tablet).volume)
+        volume = self._volumes.get(tablet.table.volume)
         if moves and volume is not None:
             self._push(self.now_s + overhead_s, self._begin_to_move, group, attempt, volume)
             return
@@ -374,7 +358,7 @@ class World:
     def _begin_to_move(
         self, group: SimulatedGroup, attempt: SimulatedAttempt, volume: Volume
     ) -> None:
-        name = self._table_of(self._tablet_of(attempt)).volume
+        name = attempt.tablet.table.volume
         lane = group.lanes.get(name)
         if lane is None:
             lane = group.lanes[name] = Lane(group.rule.slot_bytes_s, volume)
@@ -413,7 +397,7 @@ class World:
 
     def _end(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> None:
         """Let a job commit."""
-        job, tablet, outcome = attempt.job, self._tablet_of(attempt), self.outcome
+        job, tablet, outcome = attempt.job, attempt.tablet, self.outcome
         before = len(tablet.files)
         stored = tablet.stored_bytes
         written = tablet.commit(job, self.specification.begin_s + self.now_s)
@@ -425,12 +409,6 @@ class World:
         self.capacity.leave(job.id)
         group.end(attempt, self.now_s)
         self._note_change(tablet)
-
-    def _tablet_of(self, attempt: SimulatedAttempt) -> SimulatedTablet:
-        return attempt.tablet  # type: ignore[return-value]  # made by `_hand_out`
-
-    def _table_of(self, tablet: SimulatedTablet) -> SimulatedTable:
-        return tablet.table  # type: ignore[return-value]  # made by `_new_table`
 
     # ------------------------------------------------------------------------------------ Scaling
 
@@ -529,7 +507,7 @@ class World:
         for group in self.groups.values():
             for attempt in group.running:
                 share = self._moved_share(group, attempt)
-                tablet = self._tablet_of(attempt)
+                tablet = attempt.tablet
                 read = found.setdefault(tablet.id, {})
                 for path in attempt.job.inputs:
                     read[path] = int(tablet.files[path].size_bytes * share)
@@ -538,7 +516,7 @@ class World:
     def _moved_share(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> float:
         if attempt.lane is not None or not attempt.job.cost_bytes:
             return attempt.moved_share(self.now_s)
-        if self._table_of(self._tablet_of(attempt)).volume in self._volumes:
+        if attempt.tablet.table.volume in self._volumes:
             return 0.0
         moving_s = self.now_s - attempt.begun_s - self.specification.cluster.job_overhead_s
         work_s = attempt.job.input_bytes / group.rule.slot_bytes_s

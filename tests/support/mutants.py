@@ -20,7 +20,7 @@ from queue import Queue
 ROOT = Path(__file__).parents[2]
 COPIED = (
     *("common", "coordinator", "compactor", "neve", "tests", "docs"),
-    *("pyproject.toml", "requirements"),
+    *("benchmarks", "pyproject.toml", "requirements"),
 )
 SUITES = {
     "core": ["tests/unit/coordinator_core"],

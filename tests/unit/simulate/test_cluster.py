@@ -12,6 +12,7 @@ from common.model.tablet import PLUS_INFINITY, TabletId
 from coordinator.core.autoscaling.demand import AutoscalerRules, GroupLoad
 from neve.simulate.cluster import Lane, SimulatedAttempt, SimulatedCompactor, SimulatedGroup, Volume
 from neve.simulate.specification import GroupRule
+from tests.support.simulated import document, world
 
 MIB = 1024**2
 
@@ -30,8 +31,11 @@ def job(number: int, size_bytes: int) -> Job:
     )
 
 
+TABLET = next(world(document()).tablets())
+
+
 def attempt(number: int, size_bytes: int) -> SimulatedAttempt:
-    return SimulatedAttempt(job(number, size_bytes), None, SimulatedCompactor("c", 9), 0.0)
+    return SimulatedAttempt(job(number, size_bytes), TABLET, SimulatedCompactor("c", 9), 0.0)
 
 
 def ends(volume: Volume, starts: list[tuple[float, Lane, SimulatedAttempt]]) -> dict[str, float]:
@@ -103,7 +107,7 @@ def test_a_group_never_runs_more_jobs_than_it_has_slots() -> None:
     for number in range(2):
         compactor = made.free_slot()
         assert compactor is not None
-        made.begin(SimulatedAttempt(job(number, 1), None, compactor, 0.0), 0.0)
+        made.begin(SimulatedAttempt(job(number, 1), TABLET, compactor, 0.0), 0.0)
     assert made.free_slot() is None
 
     made.end(next(iter(made.running)), 1.0)
@@ -114,7 +118,7 @@ def test_time_of_compactors_and_of_slots_is_counted() -> None:
     made = group(slots=4, count_min=2, count_max=2)
     compactor = made.free_slot()
     assert compactor is not None
-    one = SimulatedAttempt(job(1, 1), None, compactor, 10.0)
+    one = SimulatedAttempt(job(1, 1), TABLET, compactor, 10.0)
     made.begin(one, 10.0)
     made.end(one, 25.0)
     made.note_time(100.0)

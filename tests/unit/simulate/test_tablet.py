@@ -10,15 +10,16 @@ from common.model.job import Job, JobAction, Kind
 from neve.simulate.arrivals import ArrivingFile
 from neve.simulate.recording import simulated_key
 from neve.simulate.tablet import CUT_STEP_S, SimulatedTablet, alive_part
-from tests.support.simulated import document, read
+from tests.support.simulated import document, world
 
 DAY_S = 86_400.0
 NOW_S = 1_767_225_600.0
 
 
 def tablet(**table: Any) -> SimulatedTablet:
-    rule = read(document({"arrivals": {"every": "1m"}, "keys": 1000, **table})).tables[0]
-    return SimulatedTablet(rule, None, "t", 0)
+    written = document({"tablets": 1, "arrivals": {"every": "1m"}, "keys": 1000, **table})
+    (made,) = world(written).tablets()
+    return made
 
 
 def arrive(made: SimulatedTablet, number: int, now_s: float = NOW_S, **rows: float) -> str:
