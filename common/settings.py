@@ -8,6 +8,7 @@ name.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from common.errors import ConfigError
 from common.log_events import LogLevel
@@ -454,6 +455,10 @@ class AutoscalerSettings:
         check_section("autoscaler", self)
 
 
+def _shares_setting(default: float, doc: str) -> Any:
+    return setting(default, doc, kind=SettingKind.NUMBER, least=1, most=1_000_000)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSettings:
     """How much compaction there is, and how classes of work share it (control.md)."""
@@ -469,36 +474,21 @@ class ControlSettings:
     period_s: float = setting(
         1.0, "Time between two decisions; not below `coordinator.tick_s`.", least=0.05, most=3600
     )
-    system_shares: float = setting(
+    system_shares: float = _shares_setting(
         100.0,
         "Shares of what the service tidies up for its own reasons, if the controller sets none.",
-        kind=SettingKind.NUMBER,
-        least=1,
-        most=1_000_000,
     )
-    user_shares: float = setting(
+    user_shares: float = _shares_setting(
         1_000.0,
         "Shares of requests. While several classes have jobs, they get bytes in proportion to their"
         " shares.",
-        kind=SettingKind.NUMBER,
-        least=1,
-        most=1_000_000,
     )
-    urgent_shares: float = setting(
+    urgent_shares: float = _shares_setting(
         10_000.0,
         "Shares of urgent jobs: of tablets with more files than their table allows, of splits, of"
         " requests with the largest boost.",
-        kind=SettingKind.NUMBER,
-        least=1,
-        most=1_000_000,
     )
-    statistics_shares: float = setting(
-        10.0,
-        "Shares of analyses, which count live bytes.",
-        kind=SettingKind.NUMBER,
-        least=1,
-        most=1_000_000,
-    )
+    statistics_shares: float = _shares_setting(10.0, "Shares of analyses, which count live bytes.")
     slew_shares_s: float = setting(
         100.0,
         "Shares per second that a class may gain or lose by the controller; 0: any number.",

@@ -14,7 +14,7 @@ from common.model.job import Job, JobAction, Kind, LaneClass, lane_class
 from common.spi.controller import ControlDecision, ShareClass
 from coordinator.core.attempts import Attempt, AttemptState
 from coordinator.core.cluster_state import ClusterState
-from coordinator.core.control.loop import ClusterFacts
+from coordinator.core.control.measurements import ClusterFacts
 from coordinator.core.queue.admission import JobFilter, admits_weight, job_weight
 from coordinator.core.queue.fair_share import JOB_COST_BYTES, SHARE_CLASSES
 

@@ -28,7 +28,7 @@ from coordinator.core.attempts import Attempt, AttemptState
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.compactors import Compactor
 from coordinator.core.control.loop import ControlLoop, ControlSample
-from coordinator.core.control.usage import fractions
+from coordinator.core.control.measurements import fractions
 from coordinator.core.deferral import table_of_place
 from coordinator.core.enforcement import why_barred
 from coordinator.core.queue.job_queue import JobQueue

@@ -14,7 +14,6 @@ from common.errors import UnavailableError
 from common.units import format_duration
 from neve.gateway import problems
 from neve.gateway.authentication import Authentication, CountedRequests
-from neve.gateway.control import ControlRoutes
 from neve.gateway.imports import ImportRoutes
 from neve.gateway.ingest.routes import IngestRoutes
 from neve.gateway.metrics import RequestMetrics
@@ -24,7 +23,7 @@ from neve.gateway.scan import ScanRoutes
 from neve.gateway.services import BEARER, Services
 from neve.gateway.split_merge import OperationRoutes
 from neve.gateway.tables import TableRoutes
-from neve.gateway.work import LimitRoutes, WorkRoutes
+from neve.gateway.work import ControlRoutes, LimitRoutes, WorkRoutes
 
 # ------------------------------------------------ One answer for all who ask at about the same time
 

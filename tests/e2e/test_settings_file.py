@@ -55,6 +55,12 @@ body_bytes_max = "64MB"
 file_bytes_max = "64KB"
 level = "warning"
 
+[control]
+controller = "control-points"
+options = ["static_shares=900"]
+bytes_s_max = "200MB"
+foreground_limit_s = "500ms"
+
 [services.night]
 groups = [{ group = "night" }]
 """
@@ -239,6 +245,39 @@ def test_a_request_is_done_though_the_planner_wants_none_of_its_files(service: S
     assert all(text == text.upper() for text in found)
     (done,) = [each for each in commits(service, "wished") if each.kind == "USER"]
     assert "planner small-files takes no file of the request" in done.reason
+
+
+def test_the_controller_of_the_file_decides_and_listens_to_readers(
+    shell: Shell, service: Service
+) -> None:
+    found = shell.json("control")
+    assert found["controller"] == "control-points"
+    assert found["reasons"][0] == "static_shares holds 900 shares"
+    assert (found["slots"], found["slots_max"]) == (3, 3)
+    classes = {each["name"]: each for each in found["classes"]}
+    assert classes["system"]["shares"] == 900
+    assert classes["system"]["total_bytes"] > 0
+    assert classes["user"]["total_bytes"] > 0
+    assert found["history"], "what happened is kept for plots"
+    assert found["bytes_s"] == 180 * 1024**2
+    (limit,) = [each for each in service.client.limits() if each.kind == "control"]
+    assert limit.rate_bytes_s == found["bytes_s"]
+
+    def lowered() -> bool:
+        service.client.report_latency("wished", 5.0, reads=100)
+        return bool((service.client.control().bytes_s or 0) < 100 * 1024**2)
+
+    service.wait("a lower rate", lowered)
+    told = " ".join(shell.run("control").stdout.split())
+    assert "more than 500 ms" in told
+    assert "never below" in told
+    token = {"Authorization": f"Bearer {service.stack.token}"}
+    series = httpx.get(f"{service.stack.gateway_url}/metrics", headers=token).text.splitlines()
+    assert 'neve_control_shares{class="system"} 900.0' in series
+    (rate,) = [each for each in series if each.startswith("neve_control_bytes_per_second ")]
+    assert float(rate.split()[1]) < 180 * 1024**2
+    (wait,) = [each for each in series if each.startswith("neve_control_reader_wait_seconds ")]
+    assert float(wait.split()[1]) > 0.5
 
 
 def test_a_setting_that_no_planner_of_a_service_reads_has_no_effect(

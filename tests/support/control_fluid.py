@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from common.spi.controller import Controller, ShareClass
 from coordinator.core.control.guard import MOVED_PER_INPUT
-from coordinator.core.control.loop import ClusterFacts, ControlLoop, ControlRules
+from coordinator.core.control.loop import ControlLoop, ControlRules
+from coordinator.core.control.measurements import ClusterFacts
 
 MIB = 1024.0**2
 GIB = 1024.0**3

@@ -25,6 +25,16 @@ COPIED = (
 SUITES = {
     "core": ["tests/unit/coordinator_core"],
     "autoscaler": ["tests/unit/coordinator_core/test_autoscaling.py"],
+    "control": [
+        *(
+            "tests/unit/coordinator/test_controllers.py",
+            "tests/property/queue/test_class_shares.py",
+        ),
+        *(
+            f"tests/unit/coordinator_core/test_{name}.py"
+            for name in ("control", "enforcement", "control_fluid")
+        ),
+    ],
     "contract": ["tests/contract", "-k", "memory"],
     "ray-cluster": [
         "tests/unit/serve",

@@ -6,8 +6,7 @@
 4. The decision is enforced on the queues (shares), on hand-out and autoscaler (slots), and on
    grants (bytes per second).
 
-    loop        readings, decision, history
-    guard       slew limit, hysteresis, readers' latency, and the floor below which nothing falls
-    foreground  how long readers wait, by table, with decay
-    usage       bytes handed out to each class in the last minute
+    loop          readings, decision, history
+    guard         slew limit, hysteresis, readers' latency, and the floor below which nothing falls
+    measurements  rates of work, waits of readers, bytes of each class
 """

@@ -10,7 +10,6 @@ period, and rates are known again a minute later.
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import exp, isfinite
 
 from common.spi.controller import (
     DEFAULT_SHARES,
@@ -20,18 +19,15 @@ from common.spi.controller import (
     ForegroundLatency,
     ShareClass,
 )
-from coordinator.core.control.foreground import ReaderLatencies
 from coordinator.core.control.guard import SHARES_MAX, SHARES_MIN, GuardRules, guarded
-from coordinator.core.control.usage import ClassUsage, fractions
+from coordinator.core.control.measurements import (
+    ClassUsage,
+    ClusterFacts,
+    ReaderLatencies,
+    WorkRates,
+    fractions,
+)
 
-RATE_DECAY_S = 60.0
-"""Work done longer ago counts less and less: after this time, 1/e."""
-ARRIVAL_DECAY_S = 600.0
-"""The same of work that arrives: a burst is a matter of the backlog, not of the rate."""
-ARRIVAL_MIN_S = 300.0
-"""Arrivals of a shorter time are divided by this one: the first burst is no rate."""
-BUSY_MIN_S = 1.0
-"""Less of it says nothing of a slot's rate."""
 HISTORY_STEP_S = 5.0
 HISTORY_MAX = 720
 """Samples that are kept: an hour."""
@@ -49,74 +45,6 @@ class ControlRules:
     memory_bytes: int = 1
     group_slots: Mapping[str, int] = field(default_factory=dict)
     """Group → slots of all compactors that may ever run for it by the settings."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFacts:
-    """What the cluster shows at a look."""
-
-    backlog_bytes: float
-    table_backlogs: Mapping[str, float] = field(default_factory=dict)
-    """By the name of the table."""
-    done_bytes: float = 0.0
-    """Input bytes that were rewritten since the start, those of running attempts included."""
-    group_slots: Mapping[str, int] = field(default_factory=dict)
-    """Group → slots of its living compactors."""
-    busy_slots: int = 0
-    queued_jobs: int = 0
-    deepest_files: int = 0
-
-
-# --------------------------------------------------------------------------------- Measured rates
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkRates:
-    """How fast work arrives and is done: decayed sums."""
-
-    seen_s: float | None = None
-    backlog_bytes: float = 0.0
-    done_bytes: float = 0.0
-    arriving_s: float = 0.0
-    busy_slot_s: float = 0.0
-    rewritten_bytes: float = 0.0
-    arrived_bytes: float = 0.0
-
-    def seen(self, facts: ClusterFacts, now_s: float) -> "WorkRates":
-        """Return the rates after a look; while a backlog is not known, nothing arrives."""
-        known = isfinite(facts.backlog_bytes)
-        backlog = facts.backlog_bytes if known else self.backlog_bytes
-        if self.seen_s is None:
-            return replace(self, seen_s=now_s, backlog_bytes=backlog, done_bytes=facts.done_bytes)
-        passed_s = max(0.0, now_s - self.seen_s)
-        kept = exp(-passed_s / RATE_DECAY_S)
-        arrivals_kept = exp(-passed_s / ARRIVAL_DECAY_S)
-        # Progress is told by fractions and may go back with a lost attempt.
-        done = max(0.0, facts.done_bytes - self.done_bytes)
-        arrived = max(0.0, backlog - self.backlog_bytes + done) if known else 0.0
-        return WorkRates(
-            seen_s=now_s,
-            backlog_bytes=backlog,
-            done_bytes=facts.done_bytes,
-            arriving_s=self.arriving_s * arrivals_kept + passed_s,
-            busy_slot_s=self.busy_slot_s * kept + facts.busy_slots * passed_s,
-            rewritten_bytes=self.rewritten_bytes * kept + done,
-            arrived_bytes=self.arrived_bytes * arrivals_kept + arrived,
-        )
-
-    @property
-    def slot_bytes_s(self) -> float | None:
-        """Input bytes that a busy slot rewrites per second; None: not known."""
-        if self.busy_slot_s < BUSY_MIN_S or not self.rewritten_bytes:
-            return None
-        return self.rewritten_bytes / self.busy_slot_s
-
-    @property
-    def arrival_bytes_s(self) -> float | None:
-        """Bytes per second by which work arrives; None: not known."""
-        if self.arriving_s < BUSY_MIN_S:
-            return None
-        return self.arrived_bytes / max(self.arriving_s, ARRIVAL_MIN_S)
 
 
 # ------------------------------------------------------------------------------------- The loop

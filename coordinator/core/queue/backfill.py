@@ -113,9 +113,10 @@ class Backfill:
         refused: list[str] = []
 
         def may_start(job: Job) -> bool:
-            if (only_urgent and not is_urgent(job)) or (admits and not admits(job)):
+            if only_urgent and not is_urgent(job):
                 return False
-            if first is not None and job.id != first.id and job.priority <= first.priority:
+            passes = first is not None and job.id != first.id and job.priority <= first.priority
+            if passes or (admits is not None and not admits(job)):
                 return False
             if self._capacity.fits(group, job.input_bytes):
                 return True

@@ -17,7 +17,6 @@ from common.spi.controller import (
     ForegroundLatency,
     ShareClass,
 )
-from coordinator.core.control.foreground import DECAY_S, LATENCY_MAX_S, TABLES_MAX, ReaderLatencies
 from coordinator.core.control.guard import (
     FLOOR_MARGIN,
     MOVED_PER_INPUT,
@@ -28,11 +27,17 @@ from coordinator.core.control.guard import (
 from coordinator.core.control.loop import (
     HISTORY_MAX,
     HISTORY_STEP_S,
-    ClusterFacts,
     ControlLoop,
     ControlRules,
 )
-from coordinator.core.control.usage import ClassUsage
+from coordinator.core.control.measurements import (
+    DECAY_S,
+    LATENCY_MAX_S,
+    TABLES_MAX,
+    ClassUsage,
+    ClusterFacts,
+    ReaderLatencies,
+)
 
 pytestmark = pytest.mark.unit
 
