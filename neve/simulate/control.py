@@ -15,7 +15,8 @@ from common.model.job import Job, LaneClass, lane_class
 from common.plugins import load_controller_plugin, request_errors
 from common.spi.controller import ControlDecision, ControllerPlugin
 from coordinator.core.control.guard import MOVED_PER_INPUT, GuardRules
-from coordinator.core.control.loop import ClusterFacts, ControlLoop, ControlRules
+from coordinator.core.control.loop import ControlLoop, ControlRules
+from coordinator.core.control.measurements import ClusterFacts
 from neve.simulate.sections import Section
 
 PERIOD_S = 10.0

@@ -24,7 +24,7 @@ from common.spi.controller import DEFAULT_SHARES
 from common.spi.planner import PlanParameters
 from common.units import format_count, format_duration
 from coordinator.core.autoscaling.demand import GroupLoad
-from coordinator.core.control.loop import ClusterFacts
+from coordinator.core.control.measurements import ClusterFacts
 from coordinator.core.deferral import Deferrals
 from coordinator.core.limits import Limits
 from coordinator.core.planning import checked_jobs

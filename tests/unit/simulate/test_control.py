@@ -27,13 +27,14 @@ def loaded(control: dict[str, Any], **more: Any) -> World:
 
 
 def test_rewrites_move_no_more_bytes_than_the_controller_may_give() -> None:
-    limit = 6_000_000
+    limit = 2_000_000
     made = loaded({"controller": "static", "bytes_s_max": limit, "period": "5s"})
     outcome = made.run()
     made.check()
 
     # Whatever is read is written again, but for the seconds before the first decision.
-    assert outcome.read_bytes * 2 <= limit * (outcome.ended_s + 60)
+    moved_bytes = 2 * outcome.read_bytes
+    assert 0.9 < moved_bytes / (limit * (outcome.ended_s + 60)) <= 1.0
     free = loaded({"controller": "static"})
     assert free.run().ended_s < outcome.ended_s
 

@@ -153,7 +153,7 @@ def test_a_full_queue_sheds_jobs_which_are_planned_again() -> None:
 
 
 def test_a_job_that_was_evicted_for_one_of_its_own_plan_is_let_in_again() -> None:
-    """Several jobs of one plan, in a queue for two of them."""
+    """Several jobs of one plan, in a queue for a few of them."""
     table = {
         "tablets": 1,
         "planner": "bin-pack",
@@ -162,8 +162,9 @@ def test_a_job_that_was_evicted_for_one_of_its_own_plan_is_let_in_again() -> Non
         "arrivals": {"every": 5, "size": "1MB", "size_spread": 1.0, "files": 3},
     }
     group = {"name": "default", "slots": 2, "compactors": 2, "slot_bytes_s": "100KB"}
-    basic = {"days": 0.006, "seed": 0, "drain_max": "20m"}
-    outcome = run(document(table, cluster={"group": [group], "queue_jobs": 2}, simulation=basic))
+    cluster = {"group": [group], "queue_jobs": 5, "volumes": {"default": "150KB"}}
+    basic = {"days": 0.006, "seed": 0, "drain_max": "5m"}
+    outcome = run(document(table, cluster=cluster, simulation=basic))
 
     assert outcome.deferred > 0
     assert outcome.jobs["rewrite"] > 10
