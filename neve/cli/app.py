@@ -14,6 +14,7 @@ from neve.cli import (
     requests,
     rows,
     serve,
+    simulate,
     stack,
     tables,
     work,
@@ -31,6 +32,7 @@ VERBS = (
     requests.register,
     work.register,
     maintenance.register,
+    simulate.register,
     control.register,
     compactors.register,
     work.register_limits,
@@ -80,6 +82,8 @@ EXAMPLES = {
     "analyze": "neve analyze users --wait",
     "trigger": "neve trigger users",
     "ops": "neve ops users",
+    "simulate": "neve simulate spec.toml --report report.html",
+    "record": "neve record users --for 10m",
     "lift-quarantine": "neve lift-quarantine users",
     "lower-watermark": "neve lower-watermark users last",
     "compactor list": "neve compactor list",
@@ -110,6 +114,7 @@ PANELS = {
     "Compactions": ("compact", "request", "job", "pause", "resume"),
     "See what happens and why": (
         *("status", "jobs", "queue", "plan", "backlog", "control", "explain", "ops", "history"),
+        *("simulate", "record"),
     ),
     "Control": (
         *("compactor", "group", "limits", "volume"),

@@ -20,7 +20,7 @@ from queue import Queue
 ROOT = Path(__file__).parents[2]
 COPIED = (
     *("common", "coordinator", "compactor", "neve", "tests", "docs"),
-    *("pyproject.toml", "requirements"),
+    *("benchmarks", "pyproject.toml", "requirements"),
 )
 SUITES = {
     "core": ["tests/unit/coordinator_core"],
@@ -58,6 +58,7 @@ SUITES = {
         "tests/unit/compactor/test_service.py",
     ],
     "logs": ["tests/unit/common/test_event_log.py"],
+    "simulate": ["tests/unit/simulate"],
     "triggers": [
         *("tests/unit/coordinator_core/test_triggers.py", "tests/contract/test_triggers.py"),
         *("tests/unit/coordinator_shell/test_triggers.py", "-k", "not redis"),
