@@ -118,8 +118,12 @@ deaths: install  ## Kill and freeze each process below a compactor, in each phas
 	@NEVE_DEATHS=all $(PY) -m pytest tests/e2e/test_spark_deaths.py -v
 
 .PHONY: bench
-bench: install  ## Measure queue, planning, store, memory, latency and autoscaling; figures: docs/benchmarks.md
-	@for name in queue planning scan store memory latency autoscaling; do $(PY) -m benchmarks.bench_$$name || exit 1; done
+bench: install  ## Measure queue, planning, store, memory, latency, autoscaling and simulator; figures: docs/benchmarks.md
+	@for name in queue planning scan store memory latency autoscaling simulate; do $(PY) -m benchmarks.bench_$$name || exit 1; done
+
+.PHONY: bench-control
+bench-control: install  ## Close the loop of control on two compactors; six minutes; BENCH="--phase 30" for less
+	@$(PY) -m benchmarks.closed_loop $(BENCH)
 
 .PHONY: bench-rewrite
 bench-rewrite: install  ## Measure the rewrite beside other engines; BENCH="--scale 0.25" for less

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from common.clock import SystemClock
+from common.garbage_collection import ignore_what_is_loaded
 from common.ids import RandomIds, call_id
 from common.metadata.changes import (
     AddFiles,
@@ -99,6 +100,7 @@ async def reads(url: str, tablets: int) -> None:
     store = connect(StoreSettings(url=url))
     table = await fill(store, tablets)
     ids = [TabletId(table, end_of(number)) for number in range(tablets)]
+    ignore_what_is_loaded()  # As each process of the service does.
     await rate("tablets(), all keys", 15_000, ids, store.tablets)
     await rate("files() only", 15_000, ids, store.files)
     await rate("records() only", 100_000, ids, store.records)

@@ -14,6 +14,7 @@ In reading order:
     spi/             the interfaces of plug-ins
     plugins          how plug-ins are found and loaded
     setting_rules    what a setting may be
+    control_settings  the section `control` of the settings
     settings         every setting with its default
     compactor_needs  what a compactor asks of the nodes of a Ray cluster
     config           settings read: defaults < file < environment < flags
@@ -27,6 +28,7 @@ In reading order:
     coordinator_proxy  these calls, sent to the coordinator's actor
     metadata/        the store: changes as values, executed over Redis
     memory_limit     a process's limit of memory
+    garbage_collection  what the garbage collector need not look at again
     backoff          how long to wait before the next try
     bounded_map      a map that forgets its oldest entries
     indexes          members by a key, in the order in which they came

@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from common.control_settings import ControlSettings
 from common.errors import ConfigError, RequestError
 from common.model.group import Group, Service
 from common.model.table import DNS_LABEL
@@ -47,6 +48,7 @@ SECTIONS: dict[str, type] = {
     "log": LogSettings,
     "trace": TraceSettings,
     "autoscaler": AutoscalerSettings,
+    "control": ControlSettings,
     "cluster": ClusterSettings,
     "access": AccessSettings,
 }

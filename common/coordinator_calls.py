@@ -10,7 +10,9 @@ from typing import Protocol
 from common.wire import (
     Assignment,
     AttemptReport,
+    BacklogSample,
     CompactorStatus,
+    ControlStatus,
     CoordinatorStatus,
     Explanation,
     Heartbeat,
@@ -67,6 +69,10 @@ class OperatorCalls(Protocol):
 
     async def running(self) -> Sequence[RunningAttempt]:
         """Return the attempts under way."""
+        ...
+
+    async def backlog_history(self) -> Sequence[BacklogSample]:
+        """Return what was still to be rewritten in the last hour, oldest first."""
         ...
 
     async def compactors(self) -> Sequence[CompactorStatus]:
@@ -185,6 +191,18 @@ class OperatorCalls(Protocol):
             table: Id of the table.
             scans: End of a tablet as text → scans since the last call.
         """
+        ...
+
+    async def note_latencies(self, latencies: Mapping[str, tuple[float, int]]) -> None:
+        """Hear how long readers have waited.
+
+        Args:
+            latencies: Id of a table → average wait in seconds, and the reads that it is of.
+        """
+        ...
+
+    async def control(self) -> ControlStatus:
+        """Return what the controller reads and has decided."""
         ...
 
     async def trigger(self, table: str) -> TriggerReport:

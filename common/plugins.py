@@ -1,4 +1,4 @@
-"""The six kinds of plug-in: each is found by the name of an entry point.
+"""The seven kinds of plug-in: each is found by the name of an entry point.
 
 Packages bring plug-ins as entry points, and so does Névé. Run from a source tree that was
 never installed, Névé has no entry points, so its own plug-ins are listed here, too; a test
@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol, TypeVar, cast
 
 from common.errors import CompactionError, ConfigError, PluginError, RequestError
+from common.spi.controller import ControllerPlugin
 from common.spi.dispatcher import Dispatcher
 from common.spi.output import OutputConfigurer
 from common.spi.planner import Planner
@@ -93,6 +94,7 @@ PLANNERS = ExtensionPoint(
     {
         "bin-pack": "coordinator.plugins.planners.bin_pack:BinPackPlanner",
         "budgeted": "coordinator.plugins.planners.budgeted:BudgetedPlanner",
+        "delta": "coordinator.plugins.planners.delta:DeltaPlanner",
         "log-segment": "coordinator.plugins.planners.log_segment:LogSegmentPlanner",
         "leveled": "coordinator.plugins.planners.leveled:LeveledPlanner",
         "ratio": "coordinator.plugins.planners.ratio:RatioPlanner",
@@ -141,7 +143,25 @@ TRACKERS = ExtensionPoint(
         "time-window": "coordinator.plugins.trackers.windows:TimeWindowTrackers",
     },
 )
-EXTENSION_POINTS = (PLANNERS, DISPATCHERS, SELECTORS, TRANSFORMS, CONFIGURERS, TRACKERS)
+CONTROLLERS = ExtensionPoint(
+    "neve.controllers",
+    ("controller",),
+    {
+        "control-points": "coordinator.plugins.controllers.curves:ControlPointsControllers",
+        "debt": "coordinator.plugins.controllers.debt:DebtControllers",
+        "drain-time": "coordinator.plugins.controllers.curves:DrainTimeControllers",
+        "static": "coordinator.plugins.controllers.debt:StaticControllers",
+    },
+)
+EXTENSION_POINTS = (
+    PLANNERS,
+    DISPATCHERS,
+    SELECTORS,
+    TRANSFORMS,
+    CONFIGURERS,
+    TRACKERS,
+    CONTROLLERS,
+)
 
 
 def load_planner(name: str) -> Planner:
@@ -152,6 +172,11 @@ def load_planner(name: str) -> Planner:
 def load_tracker(name: str) -> TrackerPlugin:
     """Return a new maker of backlog trackers; errors as for `ExtensionPoint.load`."""
     return cast("TrackerPlugin", TRACKERS.load(name))
+
+
+def load_controller_plugin(name: str) -> ControllerPlugin:
+    """Return a new maker of controllers; errors as for `ExtensionPoint.load`."""
+    return cast("ControllerPlugin", CONTROLLERS.load(name))
 
 
 def load_dispatcher(name: str) -> Dispatcher:
@@ -208,6 +233,17 @@ def require_options(
         cause = str(error) if isinstance(error, CompactionError) else repr(error)
         said = cause if f"{kind} {name}" in cause else f"{kind} {name} refuses its options: {cause}"
         raise RequestError(said) from error
+
+
+def summary_names(selector: object, options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return which entries of footers a selector wants; most want none.
+
+    Args:
+        selector: Any.
+        options: As they were checked.
+    """
+    wanted = getattr(selector, "summary_names", None)
+    return () if wanted is None else tuple(wanted(options))
 
 
 def load_requested(

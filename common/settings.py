@@ -9,6 +9,7 @@ name.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
+from common.control_settings import ControlSettings
 from common.errors import ConfigError
 from common.log_events import LogLevel
 from common.model.group import LIMIT_BYTES_S_MIN, Group, Service
@@ -121,6 +122,11 @@ class CoordinatorSettings:
         least=1,
     )
     volume_running_max: int = setting(0, "Jobs of one volume that run at a time; 0: no limit.")
+    volume_weight_max: int = setting(
+        0,
+        "Jobs of about the same size (a factor of 4) that run on one volume at a time; 0: no limit"
+        " (control.md).",
+    )
     deferral_max_s: float = setting(
         300.0, "A job that a full queue dropped is planned again after this time at the latest."
     )
@@ -262,6 +268,13 @@ class CompactorSettings:
         "Longest wait for running jobs when a compactor is shut down. Jobs that still run are"
         " handed back, and another compactor takes them.",
     )
+    page_cache: str = setting(
+        "keep",
+        "What becomes of the pages of a job's files in the memory of the compactor's node: `keep`"
+        " leaves them to the system; `drop` gives them back when the job is done, so that pages of"
+        " other files stay.",
+        choices=("keep", "drop"),
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""
@@ -389,12 +402,8 @@ class AccessSettings:
         "Bytes per second of the bodies that one caller sends; of five seconds at once. 0: no"
         " limit.",
     )
-    caller_scans_max: int = setting(
-        0, "Scans at a time of one caller. 0: as many as `gateway.scans_max`."
-    )
-    caller_compactions_max: int = setting(
-        0, "Compaction requests of one caller that are not finished. 0: no limit."
-    )
+    caller_scans_max: int = setting(0, "Scans at a time of one caller. 0: no limit of its own.")
+    caller_compactions_max: int = setting(0, "Unfinished compactions of one caller. 0: no limit.")
     audit_file: str = setting(
         "",
         "File of the audit: JSON lines, two for each call that may change something. `neve up` uses"
@@ -692,6 +701,7 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     trace: TraceSettings = field(default_factory=TraceSettings)
     autoscaler: AutoscalerSettings = field(default_factory=AutoscalerSettings)
+    control: ControlSettings = field(default_factory=ControlSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     groups: Mapping[str, GroupSettings] = field(

@@ -113,6 +113,62 @@ METRICS: tuple[Metric, ...] = (
         "Bytes still to be rewritten until planners want nothing; of the 99 tables with most.",
         ("table",),
     ),
+    Metric(
+        "neve_backlog_untracked_tables",
+        "gauge",
+        "Tables of which the wanted jobs stand for the backlog: their planner has no tracker "
+        "(`none`), or it failed at the last plan (`failed`).",
+        ("cause",),
+    ),
+    Metric("neve_control_shares", "gauge", "Shares that a class of work has.", ("class",)),
+    Metric(
+        "neve_control_granted_ratio",
+        "gauge",
+        "Part of all shares that a class has: of bytes, while every class has jobs.",
+        ("class",),
+    ),
+    Metric(
+        "neve_control_used_ratio",
+        "gauge",
+        "Part of the bytes handed out in the last minute that a class got.",
+        ("class",),
+    ),
+    Metric(
+        "neve_control_bytes_total",
+        "counter",
+        "Bytes of the jobs of a class that were handed out.",
+        ("class",),
+    ),
+    Metric(
+        "neve_control_bytes_per_second",
+        "gauge",
+        "Bytes per second that the controller lets all rewrites move; absent: no limit.",
+    ),
+    Metric(
+        "neve_control_slots",
+        "gauge",
+        "Slots that the controller lets system jobs have; absent: as many as there are.",
+    ),
+    Metric(
+        "neve_control_arrival_bytes_per_second",
+        "gauge",
+        "Bytes of rewriting that arrive per second.",
+    ),
+    Metric(
+        "neve_control_rewrite_bytes_per_second",
+        "gauge",
+        "Input bytes that are rewritten per second.",
+    ),
+    Metric(
+        "neve_control_reader_wait_seconds",
+        "gauge",
+        "Average wait of the readers of the table that wait longest; absent: none is heard.",
+    ),
+    Metric(
+        "neve_control_failures_total",
+        "counter",
+        "Answers of the controller that did not count.",
+    ),
     Metric("neve_jobs_running", "gauge", "Running attempts.", ("group",)),
     Metric(
         "neve_jobs_longest_seconds",
@@ -271,6 +327,13 @@ METRICS: tuple[Metric, ...] = (
     _by_ray("attempts_total", "counter", "Attempts that ended, by how they ended.", "end"),
     _by_ray("read_bytes_total", "counter", "Bytes of the inputs of attempts that committed."),
     _by_ray("written_bytes_total", "counter", "Bytes of the outputs of attempts that committed."),
+    _by_ray(
+        "rows_dropped_total",
+        "counter",
+        "Rows of the inputs of attempts that committed which outputs do not have: `superseded`,"
+        " `tombstone`, `expired` or `transform`.",
+        "reason",
+    ),
     _by_ray("rewrite_seconds", "histogram", "Time to rewrite and verify, whatever the end."),
     _by_ray("throttled_seconds_total", "counter", "Time that tasks of ended attempts have waited."),
     _by_ray("slots", "gauge", "Attempts that the compactor runs at a time, at most."),

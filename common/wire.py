@@ -320,6 +320,18 @@ class TableBacklog:
 
 
 @readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogSample:
+    """What was still to be rewritten at a moment."""
+
+    at_s: float
+    size_bytes: int
+    """In all tables."""
+    tables: dict[str, int]
+    """Name → bytes, of the tables with most; a table at rest is missing."""
+
+
+@readable_across_releases
 @dataclass(frozen=True, slots=True)
 class MetricValue:
     """One value of a metric of `common.telemetry`."""
@@ -458,6 +470,77 @@ class TableMaintenance:
     rates: tuple[TabletRates, ...] = ()
     more: bool = False
     """Whether the table has further tablets."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassControl:
+    """A class of work: the shares that it is granted, and what it was handed."""
+
+    name: str
+    """One of `common.spi.controller.ShareClass`."""
+    shares: float
+    granted: float
+    """Part of all shares, 0 to 1: its part of bytes while every class has jobs."""
+    used: float
+    """Part of the bytes that were handed out in the last minute, 0 to 1."""
+    used_bytes: int
+    """In the last minute."""
+    total_bytes: int
+    """Since the coordinator was started."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPoint:
+    """A moment of the history of control."""
+
+    at_s: float
+    backlog_bytes: float
+    shares: dict[str, float]
+    used: dict[str, float]
+    """Class → part of the bytes of the minute before."""
+    bytes_s: float | None
+    slots: int | None
+    busy_slots: int
+    latency_s: float | None
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlStatus:
+    """What the controller reads, what it has decided and why, and what became of it."""
+
+    controller: str
+    now_s: float
+    decided_at_s: float | None
+    """None: nothing has been decided yet."""
+    period_s: float
+    classes: tuple[ClassControl, ...]
+    bytes_s: float | None
+    """All rewrites together may move so much per second; None: no limit."""
+    slots: int | None
+    """Slots of system jobs and statistics in all; None: as many as there are."""
+    reasons: tuple[str, ...]
+    table_weights: dict[str, float]
+    """Table → factor of its weight, where it is not 1."""
+    backlog_bytes: float
+    memory_bytes: int
+    arrival_bytes_s: float | None
+    rewrite_bytes_s: float | None
+    slot_bytes_s: float | None
+    living_slots: int
+    busy_slots: int
+    slots_max: int
+    latencies_s: dict[str, float]
+    """Table → how long its readers wait on average."""
+    latency_limit_s: float | None
+    """None: readers are not listened to."""
+    failure: str = ""
+    """Why the controller's last answer does not count."""
+    failures: int = 0
+    history: tuple[ControlPoint, ...] = ()
+    """Oldest first; an hour at most."""
 
 
 @readable_across_releases

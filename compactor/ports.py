@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from common.model.outcome import AttemptEnd
+from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Table
 from common.wire import Assignment
 from compactor.core.progress import (
@@ -123,4 +123,8 @@ class CompactorMetrics(Protocol):
             written_bytes: Size of its outputs; 0 unless it committed.
             waited_s: How long its tasks have waited for the grant, together.
         """
+        ...
+
+    def rows_dropped(self, counts: RowCounts) -> None:
+        """Count the rows that an attempt which has committed left out, by reason."""
         ...

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 from ray.util import metrics as ray_metrics
 
-from common.model.outcome import AttemptEnd
+from common.model.outcome import AttemptEnd, RowCounts
 from common.telemetry import METRICS, Exporter, Metric
 from common.wire import Heartbeat
 
@@ -56,6 +56,16 @@ class RayMetrics:
         self._add("read_bytes_total", read_bytes)
         self._add("written_bytes_total", written_bytes)
         self._add("throttled_seconds_total", waited_s)
+
+    def rows_dropped(self, counts: RowCounts) -> None:
+        """Count the rows that an attempt which has committed left out, by reason."""
+        for reason, rows in (
+            ("superseded", counts.superseded),
+            ("tombstone", counts.tombstones_dropped),
+            ("expired", counts.expired_dropped),
+            ("transform", counts.transform_dropped),
+        ):
+            self._add("rows_dropped_total", rows, reason=reason)
 
     async def sample_forever(
         self, status: Callable[[], Heartbeat], starts: Callable[[], int]

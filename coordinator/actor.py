@@ -14,6 +14,7 @@ import ray
 from common.actor_class import callable_across_releases
 from common.clock import SystemClock
 from common.coordinator_calls import CoordinatorCalls
+from common.garbage_collection import ignore_what_is_loaded
 from common.ids import RandomIds
 from common.log_files import LogFiles
 from common.metadata.redis import connect
@@ -28,7 +29,9 @@ from common.wire import (
     NAMESPACE,
     Assignment,
     AttemptReport,
+    BacklogSample,
     CompactorStatus,
+    ControlStatus,
     CoordinatorStatus,
     Explanation,
     Heartbeat,
@@ -103,6 +106,7 @@ class CoordinatorActor:
         self._state, self._service = self._parts.state, self._parts.service
         self._scanner, self._requests = self._parts.scanner, self._parts.requests
         self._ready = asyncio.Event()
+        ignore_what_is_loaded()
         self._loops = [asyncio.get_running_loop().create_task(self._guarded(self._run()))]
 
     async def _guarded(self, loop: Awaitable[None]) -> None:
@@ -214,6 +218,10 @@ class CoordinatorActor:
         """Return the attempts under way."""
         return self._state.running(self._now_s())
 
+    async def backlog_history(self) -> list[BacklogSample]:
+        """Return what was still to be rewritten in the last hour, oldest first."""
+        return self._state.backlog_history()
+
     async def compactors(self) -> list[CompactorStatus]:
         """Return the compactors."""
         return list((await self.status()).compactors)
@@ -268,9 +276,8 @@ class CoordinatorActor:
         services = self._settings.services
         name = None if known is None else known.settings.service
         service = services.get(name or "") or next(iter(services.values()))
-        for tablet in tablets:
-            asked = TabletId.parse(table, tablet)
-            self._service.submit(on.AnalysisAsked(tablet=asked, group=service.groups[-1].name))
+        asked = [TabletId.parse(table, tablet) for tablet in tablets]
+        await self._parts.triggers.ask_analyses(table, asked, service.groups[-1].name)
 
     async def unanalyzed(self, table: str, tablets: Sequence[str]) -> list[str]:
         """Return which tablets still wait for their live bytes to be counted."""
@@ -291,6 +298,15 @@ class CoordinatorActor:
         """Count scans of tablets."""
         counts = {TabletId.parse(table, tablet): count for tablet, count in scans.items()}
         self._service.submit(on.ReadsReported(scans=counts))
+
+    async def note_latencies(self, latencies: Mapping[str, tuple[float, int]]) -> None:
+        """Hear how long readers of tables have waited."""
+        for table, (latency_s, reads) in latencies.items():
+            self._service.submit(on.LatencyReported(table=table, latency_s=latency_s, reads=reads))
+
+    async def control(self) -> ControlStatus:
+        """Return what the controller reads and has decided."""
+        return self._state.control(self._now_s())
 
     async def trigger(self, table: str) -> TriggerReport:
         """Have the planner of a table asked now; return what it decides for each tablet."""

@@ -334,6 +334,7 @@ class Autoscaler:
             ),
             failed=failed,
             paused=found.paused,
+            slots_wanted=self._state.slots_wanted(found.group),
         )
 
     async def _perform(

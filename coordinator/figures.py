@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterator, Mapping
 from common.metadata.store_values import StoreHealth
 from common.model.group import LimitStatus
 from common.model.request import RequestState
-from common.wire import GroupStatus, MetricValue, TableBacklog
+from common.wire import ControlStatus, GroupStatus, MetricValue, TableBacklog
+from coordinator.core.backlog import PLANNED_JOBS
 from coordinator.requests.driver import RequestDriver
 from coordinator.requests.selector_calls import SelectorCalls
 from coordinator.scan.full_scan import FullScan
@@ -117,7 +118,30 @@ def scope_figures(scopes: Collection[LimitStatus]) -> Iterator[MetricValue]:
         yield MetricValue("neve_throttle_waited_seconds_total", scope.waited_s, labels)
 
 
+def control_figures(control: ControlStatus) -> Iterator[MetricValue]:
+    """Yield what the controller has decided, and what became of it; no limit has no value."""
+    for each in control.classes:
+        yield MetricValue("neve_control_shares", each.shares, (each.name,))
+        yield MetricValue("neve_control_granted_ratio", each.granted, (each.name,))
+        yield MetricValue("neve_control_used_ratio", each.used, (each.name,))
+        yield MetricValue("neve_control_bytes_total", each.total_bytes, (each.name,))
+    for name, value in (
+        ("neve_control_bytes_per_second", control.bytes_s),
+        ("neve_control_slots", control.slots),
+        ("neve_control_arrival_bytes_per_second", control.arrival_bytes_s),
+        ("neve_control_rewrite_bytes_per_second", control.rewrite_bytes_s),
+        ("neve_control_reader_wait_seconds", max(control.latencies_s.values(), default=None)),
+        ("neve_control_failures_total", control.failures),
+    ):
+        if value is not None:
+            yield MetricValue(name, value)
+
+
 def backlog_figures(backlogs: Collection[TableBacklog]) -> Iterator[MetricValue]:
-    """Yield the backlog of each table, and of all that have no line of their own as `(others)`."""
+    """Yield the backlog of each table, of all others as `(others)`, and what is not measured."""
     for each in backlogs:
         yield MetricValue("neve_backlog_bytes", each.size_bytes, (each.table or "(others)",))
+    untracked = [each for each in backlogs if each.strategy == PLANNED_JOBS]
+    failed = sum(1 for each in untracked if each.problem)
+    for cause, count in (("none", len(untracked) - failed), ("failed", failed)):
+        yield MetricValue("neve_backlog_untracked_tables", count, (cause,))

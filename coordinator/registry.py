@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
+from common.control_settings import ControlSettings
 from common.errors import ConfigError, PluginError
 from common.model.group import Service
 from common.model.job import Kind, TabletPlan
@@ -11,14 +12,19 @@ from common.plugins import (
     DEFAULT_PLANNER,
     PLANNERS,
     TRACKERS,
+    load_controller_plugin,
     load_dispatcher,
     load_planner,
     load_tracker,
 )
 from common.setting_rules import SettingError
 from common.settings import Settings
-from common.spi.planner import Planner, RequestFacts, check_options, settings_read_by
+from common.spi.controller import Controller, ShareClass
+from common.spi.planner import Planner, RequestFacts, Surroundings, check_options, settings_read_by
 from common.spi.tracker import BacklogTracker, TrackerPlugin
+from common.units import parse_size_bytes
+from coordinator.core.control.guard import GuardRules
+from coordinator.core.control.loop import ControlLoop, ControlRules
 from coordinator.core.planning import plan_tablet, with_backlog
 from coordinator.ports import PlanTablet
 
@@ -126,6 +132,67 @@ def unread_of_table(settings: Settings) -> Callable[[TableSettings], Mapping[str
     return unread
 
 
+# ------------------------------------------------------------------------------------ Controllers
+
+
+def load_controller(settings: ControlSettings) -> Controller:
+    """Return the controller of the settings.
+
+    Raises:
+        SettingError: It is not installed, does not load, or refuses its options.
+    """
+    options = settings.option_values()
+    try:
+        plugin = load_controller_plugin(settings.controller)
+        return plugin.controller(options)
+    except (ConfigError, PluginError) as error:
+        names = ("control.controller", *(["control.options"] if options else []))
+        raise SettingError(str(error), *names) from error
+
+
+def control_loop(settings: Settings) -> ControlLoop:
+    """Return the loop of control of a service, which has decided nothing yet.
+
+    Raises:
+        SettingError: As for `load_controller`.
+    """
+    own = settings.control
+    rules = ControlRules(
+        period_s=own.period_s,
+        base_shares={
+            ShareClass.SYSTEM: own.system_shares,
+            ShareClass.USER: own.user_shares,
+            ShareClass.URGENT: own.urgent_shares,
+            ShareClass.STATISTICS: own.statistics_shares,
+        },
+        guard=GuardRules(
+            slew_shares_s=own.slew_shares_s,
+            hysteresis=own.hysteresis,
+            bytes_s_min=own.bytes_s_min,
+        ),
+        bytes_s_max=own.bytes_s_max or None,
+        foreground_limit_s=own.foreground_limit_s or None,
+        memory_bytes=own.memory_bytes or executors_memory_bytes(settings),
+        group_slots={
+            name: each.compactors.max * settings.compactor_of(name).slots
+            for name, each in settings.groups.items()
+        },
+    )
+    return ControlLoop(load_controller(own), rules)
+
+
+def executors_memory_bytes(settings: Settings) -> int:
+    """Return the heaps of all executors that may run at the same time."""
+    return sum(
+        own.executors * parse_size_bytes(own.executor_memory)
+        for group in settings.compactors_max()
+        for own in [settings.compactor_of(group)]
+    )
+
+
+# --------------------------------------------------------------------------------------- Trackers
+
+
 class _BrokenTrackers:
     """Stands for a plug-in that does not load: whoever asks it is told why."""
 
@@ -151,10 +218,21 @@ def load_trackers() -> dict[str, TrackerPlugin]:
     return found
 
 
-def planner_for(settings: Settings) -> PlanTablet:
+def unknown_surroundings(_tablet: Tablet, _table: Table) -> Surroundings:
+    """Return what a process knows that hears of no reads, attempts and free space: nothing."""
+    return Surroundings()
+
+
+def planner_for(
+    settings: Settings, around: Callable[[Tablet, Table], Surroundings] = unknown_surroundings
+) -> PlanTablet:
     """Return the function that plans a tablet by what is configured.
 
     Everything is loaded now, so that a mistake stops the start and not the planning.
+
+    Args:
+        settings: The operator's.
+        around: Tells what is known of a tablet besides its metadata.
 
     Raises:
         SettingError: A planner or the dispatcher is not installed, does not load, or refuses
@@ -186,6 +264,7 @@ def planner_for(settings: Settings) -> PlanTablet:
             fallback=fallback,
             requests=requests,
             only=only,
+            around=around(tablet, table),
         )
         return with_backlog(
             found,

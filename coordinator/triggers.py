@@ -1,10 +1,12 @@
 """Has planners asked: by the trigger `periodic` when it is due, by `admin` when operators ask.
 
+Operators ask for analyses the same way.
 `core.triggers` has the rules. What is asked is noted in the store first, so that it outlives this
 process; then the scanner reads and plans the tablets like any that have changed.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from common.errors import (
@@ -14,11 +16,19 @@ from common.errors import (
     UnavailableError,
     UnknownTableError,
 )
-from common.metadata.changes import Applied, Refused, TriggerTable
+from common.metadata.changes import (
+    Applied,
+    Outcome,
+    Refused,
+    TriggerTable,
+    WriteAnalyses,
+    WriteAnalysis,
+)
 from common.model.table import Table
-from common.model.tablet import TabletId
+from common.model.tablet import Analysis, TabletId
 from common.wire import TabletTrigger, TriggerReport, TriggerVerdict
 from coordinator.context import ShellContext
+from coordinator.core.scan_rules import ANALYSES_AT_ONCE
 from coordinator.core.state import CoordinatorState
 from coordinator.core.triggers import ADMIN, PERIODIC, PeriodicTriggers, why_not_triggered
 from coordinator.scan.scanner import BATCH_TABLETS, Scanner
@@ -85,6 +95,27 @@ class TriggerDriver:
         await self._scanner.refresh_tables()
         return await self._report(self._table(table_id))
 
+    async def ask_analyses(self, table_id: str, tablets: Sequence[TabletId], group: str) -> None:
+        """Have the live bytes of tablets counted, also by the coordinators that come after.
+
+        Args:
+            table_id: Id of the table.
+            tablets: Of the table; one that has gone meanwhile is passed over.
+            group: Whose compactors count.
+
+        Raises:
+            RefusedError: The table is being dropped.
+            UnavailableError: The store gave no clear answer.
+            MetadataError: The store did not answer as it should.
+        """
+        for first in range(0, len(tablets), ANALYSES_AT_ONCE):
+            some = tablets[first : first + ANALYSES_AT_ONCE]
+            notes = tuple(_wish(tablet, group) for tablet in some)
+            outcome = await self._context.apply(WriteAnalyses(table=table_id, notes=notes))
+            _require_applied(outcome, f"analyses of table {table_id}")
+            for tablet in some:
+                self._scanner.ask(tablet)
+
     def _table(self, table_id: str) -> Table:
         table = self._scanner.tables.get(table_id)
         if table is None:
@@ -93,10 +124,7 @@ class TriggerDriver:
 
     async def _note(self, table: Table, trigger: str) -> None:
         outcome = await self._context.apply(TriggerTable(table=table.id, trigger=trigger))
-        if isinstance(outcome, Refused):
-            raise RefusedError(outcome.reason, outcome.code)
-        if not isinstance(outcome, Applied):
-            raise UnavailableError(f"trigger of table {table.name}: {outcome.reason}")
+        _require_applied(outcome, f"trigger of table {table.name}")
 
     async def _report(self, table: Table) -> TriggerReport:
         """Plan the first tablets at once, before all that waits; the full scan plans the others."""
@@ -130,3 +158,22 @@ class TriggerDriver:
             files=decision.files,
             reason=decision.reason,
         )
+
+
+def _wish(tablet: TabletId, group: str) -> WriteAnalysis:
+    """Return the note that somebody wants a tablet's live bytes counted, and nothing else."""
+    return WriteAnalysis(
+        tablet=tablet,
+        analysis=Analysis.UNKNOWN,
+        version=-1,
+        settings_version=-1,
+        analysis_group=group,
+    )
+
+
+def _require_applied(outcome: Outcome, what: str) -> None:
+    """Raise what the store has said, unless it has done it."""
+    if isinstance(outcome, Refused):
+        raise RefusedError(outcome.reason, outcome.code)
+    if not isinstance(outcome, Applied):
+        raise UnavailableError(f"{what}: {outcome.reason}")

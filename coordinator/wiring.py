@@ -8,9 +8,10 @@ from typing import Any
 from common.metadata.ports import TabletStore
 from common.model.location_identity import LocationIdentity
 from common.model.table import Table
-from common.model.tablet import TabletId
+from common.model.tablet import Tablet, TabletId
 from common.parquet.resolved_locations import identities_of
 from common.settings import Settings
+from common.spi.planner import Surroundings
 from common.wire import (
     CoordinatorStatus,
     Explanation,
@@ -24,6 +25,7 @@ from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
 from coordinator.figures import (
     backlog_figures,
+    control_figures,
     fault_figures,
     request_figures,
     scaling_figures,
@@ -35,7 +37,7 @@ from coordinator.figures import (
 )
 from coordinator.maintenance import Maintenance
 from coordinator.ports import CompactorLever, PlanTablet, Submit
-from coordinator.registry import planner_for
+from coordinator.registry import control_loop, planner_for
 from coordinator.requests.driver import RequestDriver
 from coordinator.requests.selector_calls import AutomaticRequests, SelectorCalls
 from coordinator.requests.tablet_steps import Policies, RequestSteps
@@ -47,7 +49,7 @@ from coordinator.split_merge.driver import OperationDriver
 from coordinator.split_merge.step_runner import OperationRules, OperationSteps
 from coordinator.storage.garbage_collector import GarbageCollector, collect_forever
 from coordinator.storage.manifests import ManifestPublisher
-from coordinator.storage.storage_access import ArrowStorage
+from coordinator.storage.storage_access import ArrowStorage, FreeSpace
 from coordinator.storage.unfinished_tables import UnfinishedTables
 from coordinator.store_watch import RateLimits, StoreHealthWatch
 from coordinator.triggers import TriggerDriver
@@ -122,6 +124,7 @@ class CoordinatorParts:
             *store_figures(self.store_care.health),
             *scope_figures(status.scopes),
             *backlog_figures(status.backlogs),
+            *control_figures(self.state.control(now_s)),
         )
         return replace(
             status,
@@ -242,6 +245,7 @@ def _state_of(settings: Settings, context: ShellContext, *, is_scaled: bool) -> 
         limits=Limits.of(own, beat_interval_s=beat_s, urgent_slots=urgent),
         groups=served,
         scaled=[name for name, most in served.items() if most and is_scaled],
+        control=control_loop(settings),
     )
 
 
@@ -265,10 +269,11 @@ def assemble(
         ConfigError: A plug-in of the settings is not installed.
         PluginError: One of them does not load.
     """
-    plan = planner_for(settings)
-    scanner = Scanner(context.store, plan, context.log, context.faults)
     own = settings.coordinator
     state = _state_of(settings, context, is_scaled=lever is not None)
+    space = FreeSpace(context.clock, context.threads, lambda tablet: scanner.ask(tablet))
+    plan = planner_for(settings, _surroundings(context, state, space))
+    scanner = Scanner(context.store, plan, context.log, context.faults)
     service = CoordinatorService(state, context, scanner)
     submit = service.submit
     scanner.attach(submit)
@@ -286,7 +291,7 @@ def assemble(
     full_scan.use(remote, own.full_scan_tasks)
     scanner.on_table_changed += [requests.table_changed, operations.table_changed]
     scanner.on_tablet_changed.append(requests.tablet_changed)
-    scanner.on_tablet_read += [automatic.tablet_read, operations.tablet_read]
+    scanner.on_tablet_read += [automatic.tablet_read, operations.tablet_read, space.tablet_read]
     return CoordinatorParts(
         store=context.store,
         context=context,
@@ -304,6 +309,21 @@ def assemble(
         maintenance=_maintenance(settings, context, plan, state, autoscaler),
         autoscaler=autoscaler,
     )
+
+
+def _surroundings(
+    context: ShellContext, state: CoordinatorState, space: FreeSpace
+) -> Callable[[Tablet, Table], Surroundings]:
+    """Return the function that tells what planners may know besides metadata."""
+
+    def around(tablet: Tablet, table: Table) -> Surroundings:
+        return Surroundings(
+            heat=state.heat(tablet.id, context.clock.now_s()),
+            progress=state.progress(tablet.id) if tablet.running else {},
+            free_bytes=space.of(table),
+        )
+
+    return around
 
 
 def _maintenance(

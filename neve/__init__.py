@@ -18,6 +18,7 @@ Importing this needs httpx and pyarrow, and nothing else of the project. In read
     recovery          check, sweep, rebuild, backup, restore
     offline           planners without a server
     offline_backlog   backlog trackers without a server
+    simulate          days of compaction in seconds, without a server
     serve             `neve serve`: the service on a cluster that runs already
     local             the stack on one machine
     demo              `neve demo`

@@ -4,7 +4,7 @@ Pure functions over a document. Every refusal says where, what, and what was exp
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -13,13 +13,14 @@ from common.config import parse_group
 from common.errors import ConfigError, RequestError
 from common.model.file import DataFile
 from common.model.group import Group
-from common.model.job import Job, JobAction, Kind, Plan
+from common.model.job import Job, JobAction, Kind, Plan, TabletPlan
+from common.model.outcome import TabletStatistics
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.plugins import DEFAULT_PLANNER, load_planner, request_errors
 from common.settings import checked_groups
-from common.spi.planner import Planner, PlanParameters, RequestFacts, RunningJob
+from common.spi.planner import COLD, Heat, Planner, PlanParameters, RequestFacts, RunningJob
 from common.units import parse_size_bytes
-from coordinator.core.planning import checked_jobs
+from coordinator.core.planning import checked_jobs, within_space
 from neve.setting_values import read_settings
 
 # ----------------------------------------------------------------------- Small checks of a document
@@ -94,7 +95,7 @@ def _value_text(value: object) -> str:
 
 _FIELDS = frozenset({
     "table", "kind", "files", "candidates", "running", "groups", "keyed", "now", "compacted",
-    "partial",
+    "partial", "heat", "free_bytes", "statistics",
 })  # fmt: skip
 """`compacted` and `partial` belong to `neve backlog`, which reads the same document."""
 _FILE_COUNTS = {"rows": "rows", "tombstones": "tombstones"}
@@ -139,6 +140,9 @@ class TabletDocument:
     keyed: bool
     now_s: float | None
     """The time of the plan; None: nobody has said."""
+    heat: Heat = COLD
+    free_bytes: int | None = None
+    statistics: TabletStatistics | None = None
 
 
 def read_document(document: object, tablet: str | None = None) -> TabletDocument:
@@ -176,7 +180,48 @@ def read_document(document: object, tablet: str | None = None) -> TabletDocument
         groups=read_groups(body.get("groups")),
         keyed=a_switch(body.get("keyed", True), "keyed"),
         now_s=None if body.get("now") is None else a_number(body["now"], "now"),
+        heat=_heat(body.get("heat")),
+        free_bytes=None
+        if body.get("free_bytes") is None
+        else _size(body["free_bytes"], "free_bytes"),
+        statistics=_statistics(body.get("statistics"), files),
     )
+
+
+def _heat(written: object) -> Heat:
+    """Return rates per second; what nobody says is 0."""
+    body = an_object(written or {}, "heat", {"scans", "rows"})
+    found = {name: a_number(value, f"heat.{name}") for name, value in body.items()}
+    for name, rate in found.items():
+        if rate < 0:
+            raise RequestError(f"heat.{name} is {rate:g}, expected at least 0 per second")
+    return Heat(scans_s=found.get("scans", 0.0), rows_s=found.get("rows", 0.0))
+
+
+def _statistics(written: object, files: Mapping[str, DataFile]) -> TabletStatistics | None:
+    """Return what an analysis has found, as the document has it; null: there was none."""
+    if written is None:
+        return None
+    body = an_object(written, "statistics", {"updated_rows", "changed", "merged", "compared"})
+    changed = an_object(body.get("changed") or {}, "statistics.changed")
+    shares = {name: _share(value, f"statistics.changed.{name}") for name, value in changed.items()}
+    merged = body.get("merged")
+    return TabletStatistics(
+        tablet_version=0,
+        measured_at_s=0.0,
+        rows=sum(file.rows for file in files.values()),
+        updated_rows=a_count(body.get("updated_rows", 0), "statistics.updated_rows"),
+        compared_rows=a_count(body.get("compared", 0), "statistics.compared"),
+        changed_shares=tuple(sorted(shares.items())),
+        merged_share=None if merged is None else _share(merged, "statistics.merged"),
+    )
+
+
+def _share(value: object, where: str) -> float:
+    share = a_number(value, where)
+    if not 0 <= share <= 1:
+        raise RequestError(f"{where} is {share:g}, expected a share from 0 to 1")
+    return share
 
 
 def read_groups(written: object) -> tuple[Group, ...]:
@@ -346,7 +391,8 @@ def plan_offline(
 
     Args:
         document: The tablet: `table`, `kind`, `files`, `candidates`, `running`, `groups`, `keyed`
-            (true), `now` (seconds since the epoch; the present time if it is left out).
+            (true), `now` (seconds since the epoch; the present time if it is left out), `heat`,
+            `free_bytes`, `statistics`.
             A list of files, as `neve table files --json` gives it, will do.
         planner: Name of the planner; None: `ratio`.
         overrides: Settings that win over those in `table`; values may be texts.
@@ -356,6 +402,7 @@ def plan_offline(
         `{"jobs": [{"files", "group", "priority", "kind", "reason"}], "left": {path: why}}`. A job
         has `action`, `outputs`, `cuts` (hex), `cuts_at` (seconds), `tags` too where it does more
         than make one file, and `after` (places of jobs in the list) where it waits for others.
+        `intervals` stands there if the planner goes by intervals of time.
 
     Raises:
         RequestError: The document, a setting or the planner's name is refused.
@@ -367,11 +414,13 @@ def plan_offline(
         loaded = load_planner(name)
     parameters = _parameters(described, loaded, overrides or {})
     plan = _plan(loaded, parameters)
-    jobs = checked_jobs(name, plan, parameters)
+    wanted = TabletPlan(jobs=checked_jobs(name, plan, parameters), left=plan.left)
+    wanted = within_space(wanted, parameters.settings, parameters.free_bytes, parameters.now_s)
+    jobs = wanted.jobs
     places = {job.id: place for place, job in enumerate(jobs)}
     planned = {path for job in jobs for path in job.inputs}
     left = {path: why for path, why in _left_files(described).items() if path not in planned}
-    left.update(plan.left)
+    left.update(wanted.left)
     return {
         "jobs": [
             {
@@ -385,6 +434,7 @@ def plan_offline(
             for job in jobs
         ],
         "left": left,
+        **({"intervals": [asdict(each) for each in plan.intervals]} if plan.intervals else {}),
     }
 
 
@@ -404,6 +454,8 @@ def _beyond_a_merge(job: Job, places: Mapping[str, int]) -> dict[str, Any]:
         said["cuts"] = [cut.hex() for cut in job.cuts]
     if job.cuts_at_s:
         said["cuts_at"] = list(job.cuts_at_s)
+    if job.output_rows_max:
+        said["output_rows_max"] = job.output_rows_max
     if job.output_tags:
         said["tags"] = dict(job.output_tags)
     if job.depends_on:
@@ -431,6 +483,9 @@ def _parameters(
         now_s=SystemClock().now_s() if described.now_s is None else described.now_s,
         keyed=described.keyed,
         timed=any(file.time_max_s is not None for file in described.files.values()),
+        heat=described.heat,
+        free_bytes=described.free_bytes,
+        statistics=described.statistics,
     )
 
 

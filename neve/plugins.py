@@ -9,10 +9,25 @@ protocol with one parameter object: `docs/plugins.md` describes them.
 from common.errors import ConfigError, PluginError, RequestError
 from common.model.file import DataFile
 from common.model.group import Group
-from common.model.job import JobAction, Kind, Plan, PlannedJob
+from common.model.job import (
+    IntervalState,
+    JobAction,
+    Kind,
+    Plan,
+    PlannedInterval,
+    PlannedJob,
+)
 from common.model.request import OutputSpec
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import TabletId
+from common.spi.controller import (
+    ControlDecision,
+    Controller,
+    ControllerPlugin,
+    ControlReadings,
+    ForegroundLatency,
+    ShareClass,
+)
 from common.spi.dispatcher import Dispatcher, DispatchParameters
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.output import OutputConfigurer, OutputParameters
@@ -33,11 +48,17 @@ __all__ = [
     "Chosen",
     "Column",
     "ConfigError",
+    "ControlDecision",
+    "ControlReadings",
+    "Controller",
+    "ControllerPlugin",
     "DataFile",
     "DeclaredPlanner",
     "DispatchParameters",
     "Dispatcher",
+    "ForegroundLatency",
     "Group",
+    "IntervalState",
     "JobAction",
     "Kind",
     "OutputConfigurer",
@@ -46,6 +67,7 @@ __all__ = [
     "PartialOutput",
     "Plan",
     "PlanParameters",
+    "PlannedInterval",
     "PlannedJob",
     "Planner",
     "PluginError",
@@ -55,6 +77,7 @@ __all__ = [
     "RunningJob",
     "Selector",
     "SelectorParameters",
+    "ShareClass",
     "Table",
     "TableSettings",
     "TabletId",

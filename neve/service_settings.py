@@ -15,7 +15,7 @@ from common.errors import ConfigError
 from common.model.group import Group, Service
 from common.setting_rules import SettingError, SettingKind, shown_value
 from common.settings import CompactorCount, GroupSettings, Settings
-from coordinator.registry import planner_for
+from coordinator.registry import load_controller, planner_for
 
 HIDDEN = "(set, not shown)"
 DEFAULT_SOURCE = "default"
@@ -84,6 +84,7 @@ def check_service(settings: Settings) -> None:
     """
     try:
         planner_for(settings)
+        load_controller(settings.control)
     except SettingError as error:
         given = {name: settings.sources[name] for name in error.names if name in settings.sources}
         where = ", ".join(f"{name} is from {source}" for name, source in given.items())

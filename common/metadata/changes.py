@@ -68,6 +68,8 @@ class WriteAnalysis:
     answered_s: float | None = None
     """The trigger for which the tablet has come to rest (`Table.triggered_at_s`), or None to
     leave it; said with the analysis."""
+    analysis_group: str | None = None
+    """Whose compactors are to count the tablet's live bytes, or None to leave it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,11 +51,13 @@ class LimitScopeKind(StrEnum):
     """All attempts of a compaction group."""
     VOLUME = "volume"
     """All attempts on tables with this `volume` in their settings."""
+    CONTROL = "control"
+    """All attempts of the service: the controller's limit, which no operator sets."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LimitScope:
-    """Whatever has a limit of its own; every attempt is under two, its group and its volume."""
+    """Whatever has a limit of its own; every attempt is under its group, its volume, and all."""
 
     kind: LimitScopeKind
     name: str
@@ -73,14 +75,23 @@ class LimitScope:
             RequestError: It is none.
         """
         kind, _, name = text.partition(":")
-        if kind not in set(LimitScopeKind) or not DNS_LABEL.fullmatch(name):
+        if kind not in (LimitScopeKind.GROUP, LimitScopeKind.VOLUME) or not DNS_LABEL.fullmatch(
+            name
+        ):
             raise RequestError(f"{text!r} is no scope, expected group:<name> or volume:<name>")
         return cls(LimitScopeKind(kind), name)
 
 
-def limit_scopes(group: str, volume: str) -> tuple[LimitScope, LimitScope]:
+CONTROL_SCOPE = LimitScope(LimitScopeKind.CONTROL, "all")
+
+
+def limit_scopes(group: str, volume: str) -> tuple[LimitScope, ...]:
     """Return what an attempt of a group on a volume is under."""
-    return LimitScope(LimitScopeKind.GROUP, group), LimitScope(LimitScopeKind.VOLUME, volume)
+    return (
+        LimitScope(LimitScopeKind.GROUP, group),
+        LimitScope(LimitScopeKind.VOLUME, volume),
+        CONTROL_SCOPE,
+    )
 
 
 def checked_limit(bytes_s: int, what: str) -> int:
@@ -115,7 +126,7 @@ class LimitStatus:
     """A line of the listing of limits: a group or a volume, and what moves under it."""
 
     kind: str
-    """`group` or `volume`."""
+    """`group` or `volume`; `control`: all, by the controller."""
     name: str
     limit_bytes_s: int | None
     """None: no limit."""

@@ -245,6 +245,29 @@ def is_urgent(job: Job) -> bool:
     return class_of(job.priority) >= PriorityClass.OVER_LIMIT
 
 
+class LaneClass(IntEnum):
+    """The classes of priority, and beneath them the analyses, which have no priority of theirs."""
+
+    STATISTICS = -1
+    SYSTEM = PriorityClass.SYSTEM
+    USER = PriorityClass.USER
+    OVER_LIMIT = PriorityClass.OVER_LIMIT
+    URGENT = PriorityClass.URGENT
+
+
+_ANALYZE = JobAction.ANALYZE.value
+_LANES = (LaneClass.SYSTEM, LaneClass.USER, LaneClass.OVER_LIMIT, LaneClass.URGENT)
+
+
+def lane_class(job: Job) -> LaneClass:
+    """Return the class in which a job waits for its turn."""
+    if job.action == _ANALYZE:
+        return LaneClass.STATISTICS
+    # As `class_of`, without making an enum of a number: each job that is offered comes by here.
+    place = job.priority // CLASS_WIDTH
+    return _LANES[place if 0 <= place < len(_LANES) else 0 if place < 0 else -1]
+
+
 def _within(rank: PriorityClass, points: int) -> int:
     return rank * CLASS_WIDTH + min(points, CLASS_WIDTH - 1)
 
@@ -283,6 +306,37 @@ class PlannedJob:
     action: JobAction = JobAction.REWRITE
 
 
+INTERVALS_MAX = 1000
+"""Of one plan."""
+
+
+class IntervalState(StrEnum):
+    """What a planner makes of an interval of time, in Apache Druid's words."""
+
+    RUNNING = "running"
+    SKIPPED = "skipped"
+    """It may not be compacted now."""
+    POLICY_EXCLUDED = "policy-excluded"
+    """It might be, and the planner's policy is against it."""
+    PENDING = "pending"
+    COMPLETE = "complete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedInterval:
+    """What a planner makes of an interval of time, and why: the first check that decides it."""
+
+    start_s: float
+    end_s: float
+    """The interval ends before it."""
+    state: IntervalState
+    reason: str
+    files: int
+    """With rows of the interval."""
+    size_bytes: int
+    """Of these files, each whole."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a planner wants for one tablet and one kind.
@@ -295,6 +349,9 @@ class Plan:
     """Path → why it was left out."""
     due_at_s: float | None = None
     """When the planner has to be asked again though nothing has changed; None: never."""
+    intervals: tuple[PlannedInterval, ...] = ()
+    """In order, if the planner goes by intervals of time; for people. At most `INTERVALS_MAX` are
+    shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,3 +382,7 @@ class TabletPlan:
     """None: the tablet is at rest, or nobody has measured it."""
     triggered_at_s: float = 0.0
     """The trigger that the plan answers (`Table.triggered_at_s`); 0: none that is still open."""
+    analysis_group: str = ""
+    """Group that is to analyse the tablet, as the trigger `analysis` asks; empty: it does not."""
+    intervals: tuple[PlannedInterval, ...] = ()
+    """Of system jobs; see `Plan`."""

@@ -205,6 +205,34 @@ class FileStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TabletStatistics:
+    """What an analysis has found about the rows of a tablet. Bounded in size."""
+
+    tablet_version: int
+    """Of the tablet as it was read."""
+    measured_at_s: float
+    """The `now` of the row rules."""
+    rows: int
+    """Rows of all files."""
+    updated_rows: int = 0
+    """Those that a newer row of the same key hides."""
+    key_quantiles: tuple[bytes, ...] = ()
+    """Keys, or beginnings of keys, that cut the rows into parts of about equal bytes, ascending."""
+    compared_rows: int = 0
+    """Updates whose columns were compared with the row that they hide; 0: columns were not read."""
+    changed_shares: tuple[tuple[str, float], ...] = ()
+    """Column → share of the compared updates that change it."""
+    merged_share: float | None = None
+    """Of the rows of deltas, the share whose older row is in the tablet: a merge leaves one row of
+    both. Rows are whole, so it is the same for all columns. None: not looked at."""
+
+    @property
+    def updated_share(self) -> float:
+        """Share of the rows that are hidden by newer ones."""
+        return self.updated_rows / self.rows if self.rows else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
     """What an analysis has counted in a tablet, and what that has cost."""
 
@@ -215,3 +243,5 @@ class Statistics:
     read_bytes: int
     """Stored bytes of the columns that were read."""
     elapsed_s: float
+    tablet: TabletStatistics | None = None
+    """Of a table with a key: what was found about its rows."""

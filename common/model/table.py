@@ -9,7 +9,7 @@ from common.model.fields import StoredValue, check_field_types, readable_across_
 
 PLANNER_SETTINGS = frozenset({"ratio", "lowest_ratio", "file_limit", "target_bytes"})
 """Settings of a table that nobody but planners reads."""
-TRIGGERS = ("change", "periodic", "admin")
+TRIGGERS = ("change", "periodic", "admin", "analysis")
 """Names that the setting `triggers` may have."""
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -102,8 +102,8 @@ class TableSettings(StoredValue):
     """Options of the planner."""
     triggers: tuple[str, ...] = ()
     """What has the planner asked: `change`, `periodic`, `admin`; empty: changes, and operators.
-    Without `change`, system jobs are planned only from files that were there when a trigger
-    asked."""
+    With `periodic` or `admin` and without `change`, system jobs are planned only from files that
+    were there when a trigger asked. `analysis` has tablets analysed that have changed much."""
     maintenance_priority: int = 0
     """From -5 to 5: multiplies the points of the table's system jobs by 1.1 to the power of it,
     inside their class. 0: they stay as their planner has them."""
@@ -115,6 +115,15 @@ class TableSettings(StoredValue):
     trigger_spread_s: float = 300.0
     """The first `periodic` asking of a table is late by up to this time, by a hash of its id, so
     that tables are not compacted all at once; never more than the interval. 0: all at once."""
+    analysis_share: float = 0.5
+    """Share of a tablet's bytes that is new since its last analysis from which on the trigger
+    `analysis` asks for another one."""
+    analysis_columns: tuple[str, ...] = ()
+    """Columns of a table with a key that an analysis reads besides those that tell which rows are
+    live: it counts by how many updates each is changed. Empty: none, which costs least."""
+    keep_free_bytes: int = 0
+    """System jobs do not begin where their outputs would leave less space free than this in the
+    table's location; 0: free space is not looked at."""
 
     def __post_init__(self) -> None:
         """Refuse other types; which values are allowed is checked where users write them."""

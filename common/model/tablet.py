@@ -11,6 +11,7 @@ from enum import StrEnum
 from common.model.fields import StoredValue, readable_across_releases
 from common.model.file import DataFile
 from common.model.job import Kind
+from common.model.outcome import TabletStatistics
 
 PLUS_INFINITY = b"\xff"
 """End of the last tablet: sorts after every encoded key."""
@@ -196,6 +197,14 @@ class Record:
     """Until when → lowest version that adds have reached; see `common.metadata.recent_adds`."""
     answered_s: float = 0.0
     """`Table.triggered_at_s` of the last trigger for which the tablet has come to rest."""
+    statistics: TabletStatistics | None = None
+    """What the last analysis has found; None: there was none since the tablet has these bounds."""
+    analysis_group: str = ""
+    """Whose compactors are to count the tablet's live bytes, as somebody asked; empty: nobody has,
+    or it is done."""
+    compactions: int = 0
+    """Jobs that have committed here, analyses apart. A split gives both sides the count, a merge
+    takes the larger one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -346,6 +346,63 @@ def _spread(rows: int, count: int) -> list[int]:
     return [round(number * step) for number in range(count)]
 
 
+# ---- Summaries: what writers have left in footers
+
+
+SUMMARY_BYTES_MAX = 64 * 1024
+"""Of one text."""
+
+
+def read_summaries(
+    location: Location, paths: Sequence[str], names: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Return texts of the key-value metadata in footers: path → name → text. Blocks.
+
+    Args:
+        location: Of the table.
+        paths: Relative to it.
+        names: Of the entries; one that a file does not have is left out.
+
+    Raises:
+        RequestError: A file is missing, is not Parquet or is damaged; an entry is too long or no
+            text.
+        UnavailableError: The storage does not answer.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for first in range(0, len(paths), AT_ONCE):
+        some = tuple(paths[first : first + AT_ONCE])
+        found.update(zip(some, _summaries(location, some, tuple(names)), strict=True))
+    return found
+
+
+@in_reader("footers of some files")
+def _summaries(
+    location: Location, paths: Sequence[str], names: Sequence[str]
+) -> list[dict[str, str]]:
+    def look(path: str) -> dict[str, str]:
+        with open_table_file(location, path) as file:
+            known = file.metadata.metadata or {}
+        return {
+            name: _summary(path, name, known[name.encode()])
+            for name in names
+            if name.encode() in known
+        }
+
+    return map_files(location, look, paths)
+
+
+def _summary(path: str, name: str, data: bytes) -> str:
+    if len(data) > SUMMARY_BYTES_MAX:
+        raise RequestError(
+            f"file {path}: its footer's {name!r} has {len(data)} bytes, expected at most "
+            f"{SUMMARY_BYTES_MAX}"
+        )
+    try:
+        return data.decode()
+    except UnicodeDecodeError as odd:
+        raise RequestError(f"file {path}: its footer's {name!r} is no text in UTF-8") from odd
+
+
 # ---- Files that a reader process opens first
 #
 # What is known to end a process that opens a Parquet file does so in its footer. So a service

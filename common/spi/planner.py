@@ -15,6 +15,7 @@ from common.model.file import DataFile
 from common.model.group import Group
 from common.model.job import Kind, Plan
 from common.model.key_values import KeyType
+from common.model.outcome import TabletStatistics
 from common.model.table import TableSettings
 from common.model.tablet import Bounds, TabletId
 
@@ -44,6 +45,32 @@ class RequestFacts:
     hints: Mapping[str, str] = field(default_factory=dict)
     boost: int = 0
     output: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """How often a tablet is read and written: rates per second, over about the last minute."""
+
+    scans_s: float = 0.0
+    rows_s: float = 0.0
+    """Rows that users have added."""
+
+
+COLD = Heat()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What is known of a tablet besides its metadata. Each may be unknown."""
+
+    heat: Heat = COLD
+    progress: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    """Attempt → share of its inputs that is read (0 to 1), bytes of outputs that are written."""
+    free_bytes: int | None = None
+    """Free space where the table's files are; None: nobody has measured."""
+
+
+NOTHING_KNOWN = Surroundings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +104,12 @@ class PlanParameters:
     """Families of the key columns, by which keys can be read; empty: nobody has said."""
     bounds: Bounds | None = None
     """Keys of the tablet; None: nobody has said."""
+    heat: Heat = COLD
+    """How often the tablet is read and written, when it is planned."""
+    free_bytes: int | None = None
+    """Free space where the table's files are; None: nobody has measured."""
+    statistics: TabletStatistics | None = None
+    """What the last analysis has found; None: there was none."""
 
     @property
     def job_bytes_max(self) -> int | None:

@@ -3,6 +3,9 @@
 Entry point group `neve.selectors`. A selector is pure: same parameters, same choice; no
 clock, no I/O, no randomness. It looks at metadata only, and is run in a thread: one that
 takes too long fails its request.
+
+A selector may want summaries that stand in the files themselves: it has a method `summary_names`,
+and is given the texts that footers have under these names.
 """
 
 from collections.abc import Mapping
@@ -25,6 +28,9 @@ class SelectorParameters:
     options: Mapping[str, str] = field(default_factory=dict)
     """As the request, or the table's settings, give them."""
     now_s: float = 0.0
+    summaries: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Path → name → text of the footer's key-value metadata. Names that a file lacks are left out;
+    empty for a selector that wants no summaries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +49,10 @@ class Chosen:
 
 
 class Selector(Protocol):
-    """Chooses the files that a request rewrites in a tablet."""
+    """Chooses the files that a request rewrites in a tablet.
+
+    One that wants summaries has `summary_names(options) -> Sequence[str]`, too.
+    """
 
     def check(self, options: Mapping[str, str]) -> None:
         """Refuse options that are missing, unknown or wrong.

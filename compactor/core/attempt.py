@@ -87,6 +87,13 @@ class AttemptStateMachine:
         return self.progress.bytes_total, sum(each.size_bytes for each in self._commit.outputs)
 
     @property
+    def committed_counts(self) -> RowCounts:
+        """What became of the rows of the inputs that were replaced."""
+        if self.end is AttemptEnd.COMMITTED and isinstance(self._commit, CommitAttempt):
+            return self._commit.counts
+        return RowCounts()
+
+    @property
     def cancel_asked(self) -> bool:
         """Whether somebody wants it back; the rewrite need not begin."""
         return self._cancel is not None

@@ -22,10 +22,11 @@ from compactor.core.progress import OnProgress, RewriteProgress, RewriteResult
 from compactor.rewrite.attempt_folder import attempt_folder, read_change_counts, read_marks
 from compactor.rewrite.choose import Way, count_passes, rewrite_with_spark
 from compactor.rewrite.drop_job import drop_whole
-from compactor.rewrite.file_io import delete_file, table_location
+from compactor.rewrite.file_io import delete_file, forget_pages, table_location
 from compactor.rewrite.live_rows import count_live
 from compactor.rewrite.plan.memory_budget import (
     LIMIT_SETTING,
+    PAGE_CACHE_SETTING,
     SCRATCH_SETTING,
     TASK_BYTES,
     TASK_SETTING,
@@ -85,6 +86,8 @@ def rewrite(
                 # Nothing of this attempt was ever committed, and no other has its paths.
                 _delete(plan.location, plan.output.paths)
                 raise
+            if _gives_pages_back(spark):
+                _give_pages_back(plan, assignment, result)
             reporter.done(plan.inputs.rows)
             changes = read_change_counts(folder)
     return RewriteResult(
@@ -125,7 +128,8 @@ def _analyze(
             plan = make_plan(read, folder, _task_memory(spark), reporter.step)
             _raise_if_cancelled(cancelled)
             reporter.rewriting(plan)
-            found = count_live(plan, read.inputs, partial(run_tasks, spark, plan))
+            columns = assignment.table.settings.analysis_columns
+            found = count_live(plan, read.inputs, partial(run_tasks, spark, plan), columns)
             _raise_if_cancelled(cancelled)
             allowance.settle()
             reporter.done(plan.inputs.rows)
@@ -135,6 +139,7 @@ def _analyze(
         rows=plan.inputs.rows,
         read_bytes=found.read_bytes,
         elapsed_s=clock.now_s() - begun_s,
+        tablet=found.tablet,
     )
     return RewriteResult(outputs=(), counts=RowCounts(), kernel="analyze", statistics=statistics)
 
@@ -182,6 +187,17 @@ def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFact
 def _scratch(spark: Any) -> str:
     """Return where executors and driver both write; empty: in the folder for temporary files."""
     return str(spark.sparkContext.getConf().get(SCRATCH_SETTING, ""))
+
+
+def _gives_pages_back(spark: Any) -> bool:
+    """Return whether pages of inputs and outputs go out of memory when a job is done."""
+    return bool(spark.conf.get(PAGE_CACHE_SETTING, "keep") == "drop")
+
+
+def _give_pages_back(plan: RewritePlan, assignment: Assignment, result: TaskResult) -> None:
+    read, written = assignment.inputs, result.files
+    paths = [*(file.path for file in read), *(file.path for file in written)]
+    forget_pages(table_location(plan.location), paths)
 
 
 def _task_memory(spark: Any) -> tuple[int, int]:

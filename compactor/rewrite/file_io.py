@@ -211,6 +211,23 @@ def folder_fill(rules: RowRules, schema: pa.Schema, path: str) -> Fill:
         raise InputError(str(error)) from error
 
 
+def forget_pages(location: Location, paths: Sequence[str]) -> None:
+    """Give the pages of files back to the system, so that it keeps those of others in memory.
+
+    Of a local disk only, and of this node. It is a hint: what is not durable yet, is mapped or
+    cannot be opened stays as it is.
+    """
+    if not location.is_local:
+        return
+    for path in paths:
+        with suppress(OSError):
+            descriptor = os.open(location.full(path), os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
 def delete_file(location: Location, path: str) -> bool:
     """Delete a file; return whether it is gone. One that was not there is."""
     try:

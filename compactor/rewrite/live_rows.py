@@ -7,10 +7,14 @@ Of any other table only the times of files are read that may hold expired rows.
 A row is live if a reader sees it, or if no rewrite could leave it out yet: a tombstone, or an
 expired row, whose version was not reached one retention ago, and the row that such a tombstone
 hides. Of rows with equal key and version one counts, whichever a merge would choose.
+
+Of a table with a key more is told for nearly nothing: how many rows newer ones hide, and keys that
+cut the tablet into parts of about equal bytes. Where columns are named, they are read in a few
+ranges, evenly apart, and each update there is compared with the row that it hides.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,16 +24,17 @@ import pyarrow.compute as pc
 
 from common.errors import InputError, RequestError
 from common.model.file import DataFile
-from common.model.outcome import FileStatistics
+from common.model.outcome import FileStatistics, TabletStatistics
 from common.parquet.location import Location
 from common.rows.arrays import Flags, Int64s
 from common.rows.conform import conform
 from common.rows.dead_rows import dead_rows, may_expire
 from common.rows.key_encoding import encode_column
-from common.rows.merge import in_range, sorted_rows
+from common.rows.merge import SortedRows, in_range, sorted_rows
 from common.rows.partitions import filled
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
+from common.spi.deltas import delta_sets
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import (
     folder_fill,
@@ -40,7 +45,13 @@ from compactor.rewrite.file_io import (
 )
 from compactor.rewrite.kernel.normalized_keys import MergeRange
 from compactor.rewrite.merge.driver import SAMPLED_GROUPS, sample_keys
-from compactor.rewrite.merge.ranges import key_points, largest_row_groups, tile_ranges
+from compactor.rewrite.merge.ranges import (
+    KeyPoints,
+    key_points,
+    key_quantiles,
+    largest_row_groups,
+    tile_ranges,
+)
 from compactor.rewrite.merge.tasks import MergeInput
 from compactor.rewrite.plan.memory_budget import IN_MEMORY_SHARE, ROWS_MAX
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
@@ -50,6 +61,13 @@ RANGE_ROWS_MAX = 1_000_000
 """Rows of a range at most, as far as statistics tell."""
 ROW_BYTES, KEY_COPIES = 128, 4
 """What a row takes while it is sorted, beside so many copies of its key."""
+KEY_PARTS = 16
+"""Parts of about equal bytes into which the keys that are told cut a tablet."""
+QUANTILE_BYTES_MAX = 64
+"""Of a key that is told: the beginning of a longer one."""
+COMPARED_RANGES_MAX = 8
+COMPARED_ROWS_MAX = 200_000
+"""Of a range whose columns are compared: so a large tablet is sampled."""
 BUNDLES_MAX = 16
 """Tasks that read the times of files."""
 
@@ -60,6 +78,23 @@ class LiveCount:
 
     rows: dict[int, int]
     read_bytes: int
+    hidden_rows: int = 0
+    """Rows that a newer one of their key hides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Updates in some ranges of keys, compared with the rows that they hide."""
+
+    updates: int = 0
+    """Pairs of rows of one key, neither of them a tombstone, the one next to the other."""
+    changed: dict[str, int] = field(default_factory=dict)
+    """Column → updates that change it."""
+    rows: dict[int, int] = field(default_factory=dict)
+    """Rows by number of their file."""
+    merged: dict[int, int] = field(default_factory=dict)
+    """Those among them with an older row of their key."""
+    read_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,51 +103,111 @@ class LiveFiles:
 
     files: tuple[FileStatistics, ...]
     read_bytes: int
+    tablet: TabletStatistics | None = None
+    """Of a table with a key. Its version and time are for whoever knows them."""
 
 
 RunTasks = Callable[[Sequence[Callable[[], object]]], Sequence[Any]]
 
 
-def count_live(plan: RewritePlan, files: Sequence[DataFile], run: RunTasks) -> LiveFiles:
+def count_live(
+    plan: RewritePlan, files: Sequence[DataFile], run: RunTasks, columns: Sequence[str] = ()
+) -> LiveFiles:
     """Return what is live of each file.
 
     Args:
         plan: Whose inputs are the files, in this order.
         files: All files of a tablet.
         run: Runs tasks; returns what they have returned.
+        columns: That are compared between rows of a key; empty: none is read for that.
 
     Raises:
         InputError: A file is missing or unreadable.
     """
+    if plan.rules.row_rules.key:
+        return _count_keyed(plan, files, run, columns)
     rules = _narrow_rules(plan.rules.row_rules)
-    total: dict[int, int] = {}
-    read_bytes = 0
-    if rules.key:
-        paths = plan.inputs.paths
-        small = replace(plan, inputs=plan.inputs.only(()))
-        calls = [
-            partial(_live_of_range, small, paths, work, f"range-{number}")
-            for number, work in enumerate(_ranges(plan, files))
-        ]
-        counts = dict.fromkeys(range(len(files)), 0)
-    else:
-        doubtful = [
-            at
-            for at, file in enumerate(files)
-            if may_expire([file], rules, plan.rules.schema, plan.rules.now_s)
-        ]
-        calls = [
-            partial(_live_of_times, plan, doubtful[at::BUNDLES_MAX], f"times-{at}")
-            for at in range(min(BUNDLES_MAX, len(doubtful)))
-        ]
-        counts = {at: file.rows for at, file in enumerate(files) if at not in set(doubtful)}
-    total.update(counts)
-    for found in run(calls) if calls else ():
+    doubtful = [
+        at
+        for at, file in enumerate(files)
+        if may_expire([file], rules, plan.rules.schema, plan.rules.now_s)
+    ]
+    calls = [
+        partial(_live_of_times, plan, doubtful[at::BUNDLES_MAX], f"times-{at}")
+        for at in range(min(BUNDLES_MAX, len(doubtful)))
+    ]
+    counts = {at: file.rows for at, file in enumerate(files) if at not in set(doubtful)}
+    return _live_files(files, counts, run(calls) if calls else ())
+
+
+def _count_keyed(
+    plan: RewritePlan, files: Sequence[DataFile], run: RunTasks, columns: Sequence[str]
+) -> LiveFiles:
+    paths = plan.inputs.paths
+    small = replace(plan, inputs=plan.inputs.only(()))
+    row_points, byte_points = _points(plan)
+    calls: list[Callable[[], object]] = [
+        partial(_live_of_range, small, paths, work, f"range-{number}")
+        for number, work in enumerate(_ranges(plan, files, row_points))
+    ]
+    compared = _compared_ranges(plan, files, row_points) if columns else []
+    calls += [
+        partial(_compare_range, small, paths, work, tuple(columns), f"columns-{number}")
+        for number, work in enumerate(compared)
+    ]
+    found = list(run(calls)) if calls else []
+    counts, comparisons = found[: len(found) - len(compared)], found[len(found) - len(compared) :]
+    live = _live_files(files, dict.fromkeys(range(len(files)), 0), counts)
+    statistics = TabletStatistics(
+        tablet_version=0,
+        measured_at_s=0.0,
+        rows=sum(file.rows for file in files),
+        updated_rows=sum(each.hidden_rows for each in counts),
+        key_quantiles=_told_keys(byte_points),
+    )
+    if comparisons:
+        statistics = _with_comparison(statistics, files, comparisons)
+    read_bytes = live.read_bytes + sum(each.read_bytes for each in comparisons)
+    return replace(live, read_bytes=read_bytes, tablet=statistics)
+
+
+def _live_files(
+    files: Sequence[DataFile], known: Mapping[int, int], counts: Iterable[LiveCount]
+) -> LiveFiles:
+    total, read_bytes = dict(known), 0
+    for found in counts:
         read_bytes += found.read_bytes
         for at, rows in found.rows.items():
             total[at] = total.get(at, 0) + rows
     return LiveFiles(
         tuple(_statistics_of(file, total.get(at, 0)) for at, file in enumerate(files)), read_bytes
+    )
+
+
+def _told_keys(points: KeyPoints) -> tuple[bytes, ...]:
+    short = (key[:QUANTILE_BYTES_MAX] for key in key_quantiles(points, KEY_PARTS))
+    return tuple(dict.fromkeys(short))
+
+
+def _with_comparison(
+    statistics: TabletStatistics, files: Sequence[DataFile], found: Sequence[Comparison]
+) -> TabletStatistics:
+    """Return statistics with the shares of updates that change columns and that merge."""
+    updates = sum(each.updates for each in found)
+    names = sorted({name for each in found for name in each.changed})
+    deltas = {file.path for each in delta_sets(files) for file in each.deltas}
+    numbers = {at for at, file in enumerate(files) if file.path in deltas}
+    rows = sum(count for each in found for at, count in each.rows.items() if at in numbers)
+    merged = sum(count for each in found for at, count in each.merged.items() if at in numbers)
+    return replace(
+        statistics,
+        compared_rows=updates,
+        changed_shares=tuple(
+            (name, sum(each.changed.get(name, 0) for each in found) / updates)
+            for name in names
+            if updates
+        ),
+        merged_share=merged / rows if rows else None,
     )
 
 
@@ -132,19 +227,44 @@ def _narrow_rules(rules: RowRules) -> RowRules:
     return replace(narrow, schema=schema, partition_by=partition_by)
 
 
-def _ranges(plan: RewritePlan, files: Sequence[DataFile]) -> list[MergeRange]:
-    """Return ranges of keys, each with about as many rows as a task may sort."""
+def _points(plan: RewritePlan) -> tuple[KeyPoints, KeyPoints]:
+    """Return where the rows of the inputs lie, and where their bytes do."""
     groups = plan.inputs.row_groups
-    ends = [end for file in files for end in (file.key_min, file.key_max) if end is not None]
-    row_bytes = ROW_BYTES + KEY_COPIES * max(map(len, ends), default=0)
-    free_bytes = plan.memory.in_memory_bytes * IN_MEMORY_SHARE
-    rows_max = max(1, min(RANGE_ROWS_MAX, free_bytes // (2 * row_bytes)))
     sources = {at: MergeInput(path) for at, path in enumerate(plan.inputs.paths)}
     weighed = [replace(group, size_bytes=group.rows) for group in groups]
     sampled = sample_keys(plan, sources, largest_row_groups(weighed, SAMPLED_GROUPS))
+    return key_points(weighed, sampled), key_points(groups, sampled)
+
+
+def _ranges(plan: RewritePlan, files: Sequence[DataFile], points: KeyPoints) -> list[MergeRange]:
+    """Return ranges of keys, each with about as many rows as a task may sort."""
+    return _tiled(plan, points, _rows_max(plan, files, 0, RANGE_ROWS_MAX))
+
+
+def _compared_ranges(
+    plan: RewritePlan, files: Sequence[DataFile], points: KeyPoints
+) -> list[MergeRange]:
+    """Return a few ranges, evenly apart, whose rows a task holds with all their columns."""
+    groups = plan.inputs.row_groups
+    rows = sum(group.rows for group in groups)
+    decoded = sum(group.size_bytes for group in groups) // max(1, rows)
+    found = _tiled(plan, points, _rows_max(plan, files, 2 * decoded, COMPARED_ROWS_MAX))
+    step = max(1, -(-len(found) // COMPARED_RANGES_MAX))
+    return found[step // 2 :: step]
+
+
+def _rows_max(plan: RewritePlan, files: Sequence[DataFile], row_bytes: int, rows_max: int) -> int:
+    """Return how many rows of so many bytes besides their key a task may sort."""
+    ends = [end for file in files for end in (file.key_min, file.key_max) if end is not None]
+    row_bytes += ROW_BYTES + KEY_COPIES * max(map(len, ends), default=0)
+    free_bytes = plan.memory.in_memory_bytes * IN_MEMORY_SHARE
+    return int(max(1, min(rows_max, free_bytes // (2 * row_bytes))))
+
+
+def _tiled(plan: RewritePlan, points: KeyPoints, rows_max: int) -> list[MergeRange]:
+    groups = plan.inputs.row_groups
     count = -(-sum(group.rows for group in groups) // rows_max)
-    found = tile_ranges(groups, key_points(weighed, sampled), max(1, count))
-    return [work for work in found if work.groups]
+    return [work for work in tile_ranges(groups, points, max(1, count)) if work.groups]
 
 
 # -------------------------------------------------------------------------------------------- Tasks
@@ -154,7 +274,31 @@ def _live_of_range(
     plan: RewritePlan, paths: tuple[str, ...], work: MergeRange, name: str
 ) -> LiveCount:
     """Count the live rows of one range of keys, by file."""
-    rules, mark = _narrow_rules(plan.rules.row_rules), ProgressMark(plan.folder, name)
+    rules = _narrow_rules(plan.rules.row_rules)
+    found = _rows_of_range(plan, paths, work, rules, name)
+    if found.rows is None:
+        return LiveCount({}, found.read_bytes)
+    ordered = sorted_rows(found.rows, rules)
+    live = _live_rows(found.rows, ordered, rules, plan.rules.now_s, plan.rules.drop.settled)
+    counts = _by_file(found.sources[live])
+    return LiveCount(counts, found.read_bytes, len(ordered.row) - int(ordered.new_key.sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class _RangeRows:
+    """The rows of one range of keys."""
+
+    rows: pa.Table | None
+    """None: there is none."""
+    sources: Int64s
+    """The number of the file of each row."""
+    read_bytes: int
+
+
+def _rows_of_range(
+    plan: RewritePlan, paths: tuple[str, ...], work: MergeRange, rules: RowRules, name: str
+) -> _RangeRows:
+    mark = ProgressMark(plan.folder, name)
     location, paid = table_location(plan.location), _Payment(plan)
     start = _later(work.start, plan.rules.start)
     end = _earlier(work.end, plan.rules.end)
@@ -168,11 +312,61 @@ def _live_of_range(
                 tables.append(rows)
                 sources.append(np.full(rows.num_rows, at, np.int64))
     if not tables:
-        return LiveCount({}, paid.bytes)
-    rows = pa.concat_tables(tables)
-    live = _live_rows(rows, rules, plan.rules.now_s, plan.rules.drop.settled)
-    found_at, counts = np.unique(np.concatenate(sources)[live], return_counts=True)
-    return LiveCount(dict(zip(found_at.tolist(), counts.tolist(), strict=True)), paid.bytes)
+        return _RangeRows(None, np.empty(0, np.int64), paid.bytes)
+    return _RangeRows(pa.concat_tables(tables), np.concatenate(sources), paid.bytes)
+
+
+def _by_file(sources: Int64s) -> dict[int, int]:
+    """Return how many rows each file has among some."""
+    numbers, counts = np.unique(sources, return_counts=True)
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
+def _compare_range(
+    plan: RewritePlan,
+    paths: tuple[str, ...],
+    work: MergeRange,
+    columns: tuple[str, ...],
+    name: str,
+) -> Comparison:
+    """Compare the updates in one range of keys with the rows that they hide."""
+    own = plan.rules.row_rules
+    rules = _narrow_rules(own)
+    known = {column.name for column in rules.schema}
+    more = [each for each in own.schema if each.name in columns and each.name not in known]
+    rules = replace(rules, schema=(*rules.schema, *more))
+    found = _rows_of_range(plan, paths, work, rules, name)
+    if found.rows is None:
+        return Comparison(read_bytes=found.read_bytes)
+    ordered = sorted_rows(found.rows, rules)
+    ranks = np.flatnonzero(ordered.new_rank)
+    newer = np.flatnonzero(~np.append(ordered.new_key[ranks][1:], True))
+    new, old = ordered.row[ranks[newer]], ordered.row[ranks[newer + 1]]
+    tombstones, _ = dead_rows(found.rows, rules, plan.rules.now_s)
+    both = ~(tombstones[new] | tombstones[old])
+    return Comparison(
+        updates=int(both.sum()),
+        changed={
+            each: count
+            for each in columns
+            if each in found.rows.column_names
+            and (count := _changed(found.rows.column(each), new[both], old[both])) is not None
+        },
+        rows=_by_file(found.sources),
+        merged=_by_file(found.sources[new]),
+        read_bytes=found.read_bytes,
+    )
+
+
+def _changed(column: pa.ChunkedArray, new: Int64s, old: Int64s) -> int | None:
+    """Return how many values differ between rows; None: values of this type are not compared."""
+    after, before = column.take(pa.array(new)), column.take(pa.array(old))
+    try:
+        differs = pc.fill_null(pc.not_equal(after, before), False)
+    except pa.ArrowNotImplementedError:
+        return None
+    gone = pc.xor(pc.is_null(after), pc.is_null(before))
+    return int(pc.sum(pc.or_(differs, gone)).as_py() or 0)
 
 
 def _live_of_times(plan: RewritePlan, numbers: Sequence[int], name: str) -> LiveCount:
@@ -234,9 +428,10 @@ def _earlier(one: bytes | None, other: bytes | None) -> bytes | None:
     return min((each for each in (one, other) if each is not None), default=None)
 
 
-def _live_rows(rows: pa.Table, rules: RowRules, now_s: float, settled: bytes | None) -> Int64s:
+def _live_rows(
+    rows: pa.Table, ordered: SortedRows, rules: RowRules, now_s: float, settled: bytes | None
+) -> Int64s:
     """Return the numbers of the live rows, all rows of each of their keys being there."""
-    ordered = sorted_rows(rows, rules)
     tombstones, expired = (flags[ordered.row] for flags in dead_rows(rows, rules, now_s))
     # A rank is rows of one key and version: the best of a key comes first, and wins.
     ranks = np.flatnonzero(ordered.new_rank)

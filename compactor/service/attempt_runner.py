@@ -248,6 +248,7 @@ class AttemptRunner:
             written_bytes=written_bytes,
             waited_s=report.waited_s,
         )
+        self._metrics.rows_dropped(attempt.committed_counts)
         self._trace(attempt, read_bytes, written_bytes)
 
     def _trace(self, attempt: AttemptStateMachine, read_bytes: int, written_bytes: int) -> None:

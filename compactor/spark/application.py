@@ -20,6 +20,7 @@ from common.wire import PIN_AMOUNT
 from compactor.rewrite.kernel.concurrency import MERGE_CORES
 from compactor.rewrite.plan.memory_budget import (
     LIMIT_SETTING,
+    PAGE_CACHE_SETTING,
     SCRATCH_SETTING,
     TASK_ENVIRON,
     TASK_SETTING,
@@ -135,6 +136,7 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         TASK_SETTING: str(settings.task_bytes),
         LIMIT_SETTING: str(settings.task_limit_bytes),
         SCRATCH_SETTING: settings.scratch,
+        PAGE_CACHE_SETTING: settings.page_cache,
         "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
         # Jobs share the executor; without this, a small one waits for all tasks of a large one.
         "spark.scheduler.mode": "FAIR",

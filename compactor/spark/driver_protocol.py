@@ -48,6 +48,8 @@ class DriverSettings:
     """A Ray resource of which each executor takes 1, on any node; empty: `node_resource`."""
     scratch: str = ""
     """Folder for what rewrites write on their way; empty: the one for temporary files."""
+    page_cache: str = "keep"
+    """`drop`: pages of a job's files go out of memory when it is done."""
     secret_file: str = ""
     """File of JVM options with the parts' secret, on every node; empty: one is drawn."""
     executor_cores: int = 2
@@ -100,6 +102,7 @@ def driver_settings(
         executors=settings.executors,
         executor_resource=settings.executor_resource,
         scratch=str(Path(settings.scratch) / name) if settings.scratch else "",
+        page_cache=settings.page_cache,
         secret_file=settings.spark_secret_file,
         executor_cores=settings.executor_cores,
         executor_memory=_heap(settings.executor_memory, "executor_memory"),

@@ -6,13 +6,14 @@ it imports no large library at the top.
 """
 
 import ctypes
-import gc
 import importlib
 import os
 import signal
 import sys
 import tempfile
 from pathlib import Path
+
+from common.garbage_collection import ignore_what_is_loaded
 
 PR_SET_PDEATHSIG = 1
 
@@ -55,8 +56,7 @@ def warm_up(_: int) -> None:
         _rehearse(Path(folder, "rows.parquet"))
     # After each task Spark's worker has garbage looked for: among all that was loaded by now
     # that takes 25 ms, and finds nothing.
-    gc.collect()
-    gc.freeze()
+    ignore_what_is_loaded()
 
 
 def _rehearse(path: Path) -> None:

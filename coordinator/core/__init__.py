@@ -19,6 +19,8 @@
     compactors         the living compactors, and their takes
     queue              the bounded queues of jobs, and who may pass whom
     throttle           bytes per second: limits, shares, grants
+    control            how much compaction there is now: readings, guard, decision
+    enforcement        where a decision holds: queues, slots, grants
     autoscaling        how many compactors a group should have
     retry              pauses, quarantine, crash history
     deferral           tablets to be planned again, when there is room or at a time

@@ -30,6 +30,7 @@ from coordinator.core.attempts import (
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.compactor_events import note_sign_of_life
 from coordinator.core.compactors import Compactor, ReservingTake, Take
+from coordinator.core.enforcement import admission, note_handed_out
 from coordinator.core.version_watermark import droppable_version
 
 # -------------------------------------------------------- Volumes that run as many jobs as allowed
@@ -124,10 +125,10 @@ def _knows(take: Take, job: Job) -> bool:
 
 def _next_job(cluster: ClusterState, group: str, free: Sequence[Take], now_s: float) -> Job | None:
     """Take the next job that nothing holds back; the others are planned again later."""
-    only_urgent = cluster.keeps_slots(group)
+    only_urgent, admits = cluster.keeps_slots(group), admission(cluster, group)
     for _ in range(HELD_JOBS_MAX):
         saturated = saturated_tables(cluster)
-        job = cluster.backfill.take(group, saturated, only_urgent=only_urgent)
+        job = cluster.backfill.take(group, saturated, only_urgent=only_urgent, admits=admits)
         if job is None:
             return None
         if not any(_knows(take, job) for take in free):
@@ -204,6 +205,7 @@ def _job_reserved(cluster: ClusterState, event: on.JobReserved, now_s: float) ->
     cluster.attempts.add(running)
     cluster.capacity.enter(attempt, job.group, job.input_bytes)
     cluster.takes.note_answer(take.take, attempt)
+    note_handed_out(cluster, job, now_s)
     if _transforms_rows(assignment):
         cluster.transforming.put(attempt, None)
     return [_assign_action(cluster, take.take, running, assignment, now_s)]

@@ -83,6 +83,16 @@ class Attempt:
     """What its compactor was given, while it is RUNNING and this coordinator has handed it out."""
 
 
+def read_and_written(progress: AttemptProgress) -> tuple[float, int]:
+    """Return the share of the inputs that is read, 0 to 1, and the bytes that are written.
+
+    Compactors count what they move as a whole: what is beyond the inputs was written.
+    """
+    share = progress.bytes_done / progress.bytes_total if progress.bytes_total else 0.0
+    written = max(0, progress.moved_bytes - progress.bytes_done)
+    return min(max(share, 0.0), 1.0), written
+
+
 def attempt_of_job(
     job: Job, attempt: str, compactor: str, state: AttemptState, now_s: float
 ) -> Attempt:

@@ -8,15 +8,17 @@ So a read costs as much as attempts are under way, and files are looked at only 
 A tablet at rest owes nothing and is not kept. Bytes are whole, so that sums are exact.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from common.model.file import DataFile
 from common.model.job import Job, TabletBacklog
 from common.model.table import TableSettings
 from common.model.tablet import Tablet, TabletId
 from common.spi.tracker import TrackerPlugin, WorkUnderWay
-from common.wire import TableBacklog
+from common.wire import BacklogSample, TableBacklog
 
 PLANNED_JOBS = "planned jobs"
 """What is measured where a planner has no tracker: inputs of the jobs that it wants and has."""
@@ -184,3 +186,44 @@ def _line(name: str, own: _OfTable, fallen: float) -> TableBacklog:
         tablets=len(own.tablets),
         problem=last.problem,
     )
+
+
+# ----------------------------------------------------------------------------------- Looked back at
+
+
+HISTORY_EVERY_S: Final = 10.0
+HISTORY_COUNT_MAX: Final = 360
+"""An hour, from all of which a line can be drawn."""
+HISTORY_TABLES_MAX: Final = 20
+"""Tables of a sample that are kept by name."""
+
+
+class BacklogHistory:
+    """What was still to be rewritten lately. It ends with the coordinator's process."""
+
+    def __init__(self) -> None:
+        self._samples: deque[BacklogSample] = deque(maxlen=HISTORY_COUNT_MAX)
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether it is time for another sample."""
+        return not self._samples or now_s - self._samples[-1].at_s >= HISTORY_EVERY_S
+
+    def note(self, backlogs: Sequence[TableBacklog], now_s: float) -> None:
+        """Add a sample.
+
+        Args:
+            backlogs: Of all tables, the largest first.
+            now_s: The time now.
+        """
+        named = [each for each in backlogs if each.table][:HISTORY_TABLES_MAX]
+        self._samples.append(
+            BacklogSample(
+                at_s=now_s,
+                size_bytes=sum(each.size_bytes for each in backlogs),
+                tables={each.table: each.size_bytes for each in named},
+            )
+        )
+
+    def samples(self) -> list[BacklogSample]:
+        """Return what is remembered, oldest first."""
+        return list(self._samples)

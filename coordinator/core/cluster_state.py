@@ -15,6 +15,7 @@ from common.model.group import (
     limit_scopes,
 )
 from common.model.job import Job, is_urgent
+from common.model.outcome import TabletStatistics
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.units import format_duration
@@ -24,8 +25,9 @@ from coordinator.core.attempts import (
     Attempts,
     AttemptState,
 )
-from coordinator.core.backlog import Backlogs
+from coordinator.core.backlog import BacklogHistory, Backlogs
 from coordinator.core.compactors import LivingCompactors, Takes
+from coordinator.core.control.loop import ControlLoop, ControlRules
 from coordinator.core.deferral import Deferrals, ReplanTimers
 from coordinator.core.limits import Limits
 from coordinator.core.maintenance.heat import TabletHeat
@@ -60,6 +62,8 @@ class LastPlan:
     """In a row."""
     triggered_at_s: float = 0.0
     """The trigger that the plan answers; 0: none that was open."""
+    statistics: TabletStatistics | None = None
+    """What the last analysis had found."""
 
 
 class Counters:
@@ -104,8 +108,10 @@ class ClusterState:
         limits: Limits,
         groups: Collection[str] = (),
         scaled: Collection[str] = (),
+        control: ControlLoop | None = None,
     ) -> None:
         self.limits = limits
+        self.control = control or ControlLoop(None, ControlRules())
         self.configured_groups = tuple(sorted(groups))
         """Groups that the settings name; others may be known by their compactors or jobs."""
         self.scaled_groups = frozenset(scaled)
@@ -129,28 +135,30 @@ class ClusterState:
         self.capacity = Capacity(limits)
         self.backfill = Backfill(self.queues, self.capacity)
         self.grants = Grants(limits)
-        self.backlogs = Backlogs()
+        self.backlogs, self.backlog_history = Backlogs(), BacklogHistory()
         self.wanted_analyses: BoundedMap[TabletId, str] = BoundedMap(limits.deferrals_max)
-        """Tablets whose live bytes are to be counted, and by which group. Whoever restarts the
-        coordinator asks again."""
+        """Tablets whose live bytes are to be counted, and by which group, as their records said
+        when they were planned last."""
         self.retry = Retry(limits)
         self.crashes = CrashHistory(limits.failures_max)
         self.deferrals, self.replan_timers = Deferrals(limits.deferrals_max), ReplanTimers()
         tablets_max = limits.last_plans_max
         self.triggers, self.heat = TriggerDecisions(tablets_max), TabletHeat(tablets_max)
-        self._shares: dict[str, FairShare] = {}
+        self.shares: dict[str, FairShare] = {}
+        """Turns of classes and tables, by group."""
 
     def note_table(self, table: Table) -> None:
         """Remember a table and its weight."""
         self.tables[table.id] = table
-        for share in self._shares.values():
+        for share in self.shares.values():
             share.set_weight(table.id, table.settings.weight)
 
     def forget_table(self, table: str) -> None:
         """Drop what is known of a table itself."""
         self.tables.pop(table, None)
         self.backlogs.forget_table(table)
-        for share in self._shares.values():
+        self.control.latencies.forget(table)
+        for share in self.shares.values():
             share.forget(table)
 
     def table_name(self, table: str) -> str:
@@ -194,7 +202,7 @@ class ClusterState:
         known = self.attempts.get(attempt)
         return known is not None and known.state is AttemptState.RUNNING
 
-    def scopes_of(self, attempt: Attempt) -> tuple[LimitScope, LimitScope]:
+    def scopes_of(self, attempt: Attempt) -> tuple[LimitScope, ...]:
         """Return which limits an attempt is under."""
         return limit_scopes(attempt.group, self.volume_of(attempt.tablet.table))
 
@@ -254,12 +262,12 @@ class ClusterState:
 
     def _make_queue(self, group: str) -> JobQueue:
         weights = {table.id: table.settings.weight for table in self.tables.values()}
-        self._shares[group] = FairShare(weights)
+        self.shares[group] = FairShare(weights, self.control.decision.shares)
         limits = self.limits
         ageing_s = 1.0 / limits.ageing_per_s if limits.ageing_per_s > 0 else float("inf")
         return JobQueue(
             limits.queue_bytes_max,
             limits.queue_jobs_max,
             ageing_s=ageing_s,
-            shares=self._shares[group],
+            shares=self.shares[group],
         )

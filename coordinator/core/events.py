@@ -198,15 +198,6 @@ class QuarantineLifted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysisAsked:
-    """Somebody wants what is live in a tablet to be counted."""
-
-    tablet: TabletId
-    group: str
-    """Whose compactors shall do it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsSeen:
     """These limits of scopes are in the store: all that there are."""
 
@@ -219,6 +210,16 @@ class ReadsReported:
     """Readers have scanned tablets. It changes no decision by itself."""
 
     scans: Mapping[TabletId, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyReported:
+    """Readers of a table have waited. The controller hears of it."""
+
+    table: str
+    latency_s: float
+    """On average."""
+    reads: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +247,7 @@ TakeEvent = TakeAsked | TakeLate | TakeLeft | JobReserved | JobRefused | JobRese
 CompactorEvent = CompactorHeard | CompactorGone | DrainAsked
 AttemptEvent = AttemptReported | AttemptSettled | ReservationsFound | AttemptCancelAsked
 OperatorEvent = (
-    GroupPaused | GroupResumed | QuarantineLifted | AnalysisAsked | LimitsSeen | ReadsReported
+    GroupPaused | GroupResumed | QuarantineLifted | LimitsSeen | ReadsReported | LatencyReported
 )
 
 DecidingEvent = PlanEvent | TakeEvent | CompactorEvent | AttemptEvent | OperatorEvent | Ticked

@@ -26,6 +26,8 @@ class Limits:
     """Slots of a group that only urgent jobs get; of one that is not named: none."""
     volume_running_max: int = 0
     """Jobs of one volume under way at a time; 0: no limit."""
+    volume_weight_max: int = 0
+    """Of these, jobs of one weight (`queue.admission.job_weight`); 0: no limit."""
 
     silence_max_s: float = 30.0
     """A compactor unheard of for so long is taken for dead."""
@@ -110,6 +112,7 @@ class Limits:
             running_input_bytes_max=settings.running_bytes_max,
             urgent_slots=dict(urgent_slots or {}),
             volume_running_max=settings.volume_running_max,
+            volume_weight_max=settings.volume_weight_max,
             silence_max_s=settings.silence_max_s,
             stall_max_s=max(5.0, 4 * settings.tick_s),
             unlisted_beats_max=settings.lost_answer_beats,

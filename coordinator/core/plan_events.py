@@ -1,5 +1,6 @@
 """Events of plans, tables and tablets: the plan replaces what is queued for its tablet."""
 
+from collections.abc import Set
 from dataclasses import replace
 from typing import assert_never
 
@@ -16,7 +17,7 @@ from coordinator.core.actions import Action
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.deferral import place_of_table
 from coordinator.core.maintenance.operations import has_own_priorities, queue_priority
-from coordinator.core.scan_rules import QUIET_ANALYSES, analysis_at_rest
+from coordinator.core.scan_rules import QUIET_ANALYSES, analysis_at_rest, wanted_analysis
 from coordinator.core.triggers import TriggerDecision, refusal_reason
 
 STALE_MAX_S = 60.0
@@ -93,22 +94,22 @@ def _queueable_jobs(
         # A job that is given up never commits. What waits for it then waits for what it waited for.
         given_up = cluster.retry.why_given_up(job) is not None
         stands_for[job.id] = waits_for if given_up else frozenset({job.id})
-        why = _why_held(cluster, job, busy, waits_for, now_s)
+        why = why_not_queued(cluster, job, busy, waits_for, now_s)
         if why is None:
             wanted.append(_with_priority(cluster, job, now_s))
         else:
             held.append(why)
+            _plan_again_later(cluster, job, now_s)
     return wanted, held
 
 
 def _wanted_analysis(cluster: ClusterState, event: on.TabletPlanned) -> tuple[Job, ...]:
-    """Return the analysis that somebody has asked for, unless it is under way."""
-    group = cluster.wanted_analyses.get(event.tablet)
-    if group is None:
-        return ()
-    if not event.record.files:
+    """Return the analysis that somebody or a trigger has asked for, unless it is under way."""
+    group = wanted_analysis(event.record) or event.plan.analysis_group
+    if not group:
         cluster.wanted_analyses.pop(event.tablet)
         return ()
+    cluster.wanted_analyses.put(event.tablet, group)
     job = analysis_job(event.tablet, cluster.table_name(event.tablet.table), group)
     under_way = {each.job_id for each in cluster.attempts.of_tablet(event.tablet)}
     under_way.update(each.job.id for each in cluster.takes.reserving_on(event.tablet))
@@ -124,27 +125,37 @@ def _with_priority(cluster: ClusterState, job: Job, now_s: float) -> Job:
     return job if priority == job.priority else replace(job, priority=priority)
 
 
-def _why_held(
-    cluster: ClusterState, job: Job, busy: frozenset[str], waits_for: frozenset[str], now_s: float
+def why_not_queued(
+    cluster: ClusterState, job: Job, busy: frozenset[str], waits_for: Set[str], now_s: float
 ) -> str | None:
     """Return why a job of a plan is not queued now, or None. Each reason ends in a new plan.
 
     A commit, a failure or a refusal of a job that others wait for has the tablet planned again.
     The new plan names files as they are then, so inputs of a job that waited are never stale.
+
+    Args:
+        cluster: Only read.
+        job: Of a plan.
+        busy: Paths that attempts of its tablet hold.
+        waits_for: Ids of the jobs that must be committed first.
+        now_s: The time now.
     """
     if not cluster.hands_out(job.tablet.table):
-        cluster.deferrals.defer(job.tablet, place_of_table(job.tablet.table), now_s)
         return f"table {job.table_name} is paused"
     if waits_for:
         return f"a job waits for {format_count(len(waits_for), 'other job')} of its plan"
     if not busy.isdisjoint(job.inputs):
         return "a job waits for an attempt over the same files to end"
     pause = cluster.retry.pause_of(job, now_s)
-    if pause is None:
-        return None
-    if pause.until_s is not None:
+    return None if pause is None else pause.reason
+
+
+def _plan_again_later(cluster: ClusterState, job: Job, now_s: float) -> None:
+    """Remember what ends the wait of a job, where no event of its tablet does."""
+    if not cluster.hands_out(job.tablet.table):
+        cluster.deferrals.defer(job.tablet, place_of_table(job.tablet.table), now_s)
+    elif (pause := cluster.retry.pause_of(job, now_s)) is not None and pause.until_s is not None:
         cluster.replan_timers.set(job.tablet, pause.until_s)
-    return pause.reason
 
 
 def _note_plan(
@@ -160,6 +171,7 @@ def _note_plan(
         holds=event.plan.holds,
         held=tuple(dict.fromkeys(held)),
         triggered_at_s=event.plan.triggered_at_s,
+        statistics=event.record.statistics,
     )
     cluster.last_plans.put(event.tablet, last_plan)
 
@@ -203,7 +215,8 @@ def _analysis_of(cluster: ClusterState, event: on.TabletPlanned) -> Analysis:
     """Return the analysis that a plan amounts to; a busy tablet is UNSTABLE: scans look again."""
     record = event.record
     busy = record.running or record.waiting or record.selected or record.operation
-    if event.plan.jobs or busy or not cluster.hands_out(event.tablet.table):
+    wanted = event.plan.jobs or event.plan.analysis_group
+    if wanted or busy or not cluster.hands_out(event.tablet.table):
         return Analysis.UNSTABLE
     return analysis_at_rest(record.files)
 

@@ -15,12 +15,14 @@ from common.errors import PluginError
 from common.model.file import DataFile
 from common.model.group import Service
 from common.model.job import (
+    INTERVALS_MAX,
     PLANNED_ACTIONS,
     TIME_CUTS_MAX,
     Job,
     JobAction,
     Kind,
     Plan,
+    PlannedInterval,
     PlannedJob,
     TabletPlan,
     job_id,
@@ -28,16 +30,30 @@ from common.model.job import (
 )
 from common.model.key_values import KeyType, key_type_of
 from common.model.keys import SPLIT_BYTES_MAX
-from common.model.table import Table, TableState
-from common.model.tablet import Selection, Tablet, TabletId
+from common.model.table import Table, TableSettings, TableState
+from common.model.tablet import Reservation, Selection, Tablet, TabletId
 from common.spi.dispatcher import Dispatcher, DispatchParameters
-from common.spi.planner import Planner, PlanParameters, RequestFacts, RunningJob
+from common.spi.planner import (
+    NOTHING_KNOWN,
+    Planner,
+    PlanParameters,
+    RequestFacts,
+    RunningJob,
+    Surroundings,
+)
 from common.spi.tracker import TrackerPlugin
+from common.units import format_bytes
 from coordinator.core.backlog import measured
 from coordinator.core.requests.automatic import AUTOMATIC_PREFIX
 from coordinator.core.scan_rules import earliest_s
 from coordinator.core.split_merge.split_jobs import cut_plan, is_cutting
-from coordinator.core.triggers import gate_sentence, is_gated, is_included, open_trigger_s
+from coordinator.core.triggers import (
+    gate_sentence,
+    is_gated,
+    is_included,
+    open_trigger_s,
+    wants_analysis,
+)
 
 OUTPUTS_MAX = 10_000
 """Of one job; each has a place in its reservation."""
@@ -47,6 +63,8 @@ OUTPUTS_MAX = 10_000
 
 def holds_of(tablet: Tablet) -> tuple[str, ...]:
     """Return a sentence for the selection of a tablet, and one for each request that waits."""
+    if not tablet.waiting and tablet.selection is None:
+        return ()
     waits = sorted(tablet.waiting, key=lambda request: (tablet.waiting[request], request))
     sentences = [waiting_sentence(request) for request in waits]
     if tablet.selection is not None:
@@ -297,6 +315,7 @@ def plan_tablet(
     fallback: Planner | None = None,
     requests: Mapping[str, RequestFacts] | None = None,
     only: Kind | None = None,
+    around: Surroundings = NOTHING_KNOWN,
 ) -> TabletPlan:
     """Return the jobs wanted for a tablet, and why each other file was left.
 
@@ -314,6 +333,7 @@ def plan_tablet(
         requests: Facts of ACTIVE requests by id: the files of another's selection are
             left alone. None: any request may be at work, and has no hints.
         only: Plan jobs of this kind alone.
+        around: What is known of the tablet besides its metadata.
 
     Raises:
         PluginError: A planner or dispatcher misbehaved, and there is no other job.
@@ -324,17 +344,15 @@ def plan_tablet(
     if is_cutting(tablet.operation):
         return cut_plan(tablet, table, _service(table, Kind.SYSTEM, None, configured))
     left = _left_alone(tablet, table)
-    jobs: list[Job] = []
-    due_s: float | None = None
-    problems: list[PluginError] = []
+    jobs, answers, problems = list[Job](), list[Plan](), list[PluginError]()
     for kind, candidates in _candidates(tablet, table, now_s).items():
         facts = _facts(kind, tablet.selection, requests)
         if only not in {None, kind} or (kind is Kind.USER and facts is None):
             continue
         try:
-            context = (configured, facts, now_s)
-            wanted, reasons, again_s = _plan_kind(tablet, table, kind, candidates, context)
-            due_s = again_s if due_s is None else earliest_s(due_s, again_s)
+            context = (configured, facts, now_s, around)
+            wanted, reasons, answer = _plan_kind(tablet, table, kind, candidates, context)
+            answers.append(answer)
         except PluginError as problem:
             problems.append(problem)
             wanted, reasons = (), {file.path: str(problem) for file in candidates}
@@ -342,10 +360,79 @@ def plan_tablet(
         left.update(reasons)
     if problems and not jobs:
         raise problems[0]
+    plan = _tablet_plan(tablet, jobs, left, answers)
+    plan = within_space(plan, table.settings, around.free_bytes, now_s)
+    return _completed(plan, tablet, table, configured)
+
+
+def _tablet_plan(
+    tablet: Tablet, jobs: Sequence[Job], left: Mapping[str, str], answers: Sequence[Plan]
+) -> TabletPlan:
+    """Return the plan of a tablet from the answers of its planners."""
     planned = {path for job in jobs for path in job.inputs}
-    left = {path: why for path, why in left.items() if path not in planned}
-    plan = TabletPlan(jobs=tuple(jobs), left=left, holds=holds_of(tablet), due_at_s=due_s)
+    intervals: tuple[PlannedInterval, ...] = ()
+    due_s: float | None = None
+    for answer in answers:
+        intervals += answer.intervals[:INTERVALS_MAX]
+        if answer.due_at_s is not None:
+            due_s = earliest_s(due_s, answer.due_at_s)
+    return TabletPlan(
+        jobs=tuple(jobs),
+        left={path: why for path, why in left.items() if path not in planned} if planned else left,
+        holds=holds_of(tablet),
+        due_at_s=due_s,
+        intervals=intervals,
+    )
+
+
+def _completed(plan: TabletPlan, tablet: Tablet, table: Table, configured: _Policies) -> TabletPlan:
+    """Return a plan with what triggers ask for."""
+    if wants_analysis(tablet.files.values(), table.settings):
+        group = _service(table, Kind.SYSTEM, None, configured).groups[-1].name
+        plan = replace(plan, analysis_group=group)
     return _answering(plan, tablet, table) if table.triggered_at_s else plan
+
+
+SPACE_RETRY_S = 30.0
+"""A tablet whose jobs do not fit into the free space is planned again after so long."""
+
+
+def within_space(
+    plan: TabletPlan, settings: TableSettings, free_bytes: int | None, now_s: float
+) -> TabletPlan:
+    """Return a plan without the system jobs whose outputs do not fit into the free space.
+
+    Outputs are taken to be as large as the inputs, which stay for their grace. Jobs of one plan run
+    beside each other, so they share the space. Jobs that users ask for are never held.
+
+    Args:
+        plan: Of a tablet.
+        settings: Of its table: `keep_free_bytes` must stay free; 0: nothing is held.
+        free_bytes: Free space; None: unknown, or without an end.
+        now_s: The time now.
+    """
+    kept_bytes = settings.keep_free_bytes
+    if not kept_bytes or free_bytes is None:
+        return plan
+    fitting, left, room = list[Job](), dict[str, str](), free_bytes - kept_bytes
+    for job in plan.jobs:
+        need = job.cost_bytes // 2
+        if job.kind is Kind.USER or need <= room or not need:
+            fitting.append(job)
+            room -= need
+        else:
+            left.update(dict.fromkeys(job.inputs, _short_sentence(need, free_bytes, kept_bytes)))
+    if not left:
+        return plan
+    due_s = earliest_s(plan.due_at_s, now_s + SPACE_RETRY_S)
+    return replace(plan, jobs=tuple(fitting), left={**plan.left, **left}, due_at_s=due_s)
+
+
+def _short_sentence(need: int, free_bytes: int, kept_bytes: int) -> str:
+    return (
+        f"a job would write up to {format_bytes(need)}: {format_bytes(free_bytes)} are free, of "
+        f"which keep_free_bytes keeps {format_bytes(kept_bytes)}"
+    )
 
 
 def _answering(plan: TabletPlan, tablet: Tablet, table: Table) -> TabletPlan:
@@ -464,14 +551,14 @@ def _plan_kind(
     table: Table,
     kind: Kind,
     candidates: tuple[DataFile, ...],
-    context: tuple[_Policies, RequestFacts | None, float],
-) -> tuple[tuple[Job, ...], dict[str, str], float | None]:
-    """Return the jobs of one kind, why its other candidates were left, and when to ask again.
+    context: tuple[_Policies, RequestFacts | None, float, Surroundings],
+) -> tuple[tuple[Job, ...], Mapping[str, str], Plan]:
+    """Return the jobs of one kind, why its other candidates were left, and the planner's answer.
 
     Raises:
         PluginError: The planner or the dispatcher misbehaved.
     """
-    configured, facts, now_s = context
+    configured, facts, now_s, around = context
     service = _service(table, kind, facts, configured)
     planner, options = _planner_of(table, service)
     parameters = PlanParameters(
@@ -482,7 +569,7 @@ def _plan_kind(
         options=options,
         files=tablet.files,
         candidates=candidates,
-        running=_running(tablet),
+        running=_running(tablet, around),
         groups=service.groups,
         waiting=bool(tablet.waiting),
         request=facts,
@@ -491,6 +578,9 @@ def _plan_kind(
         timed=table.time_column is not None,
         key_types=_key_types(table),
         bounds=tablet.bounds,
+        heat=around.heat,
+        free_bytes=around.free_bytes,
+        statistics=tablet.record.statistics,
     )
     plan = _ask(planner, configured.planners, parameters)
     if not plan.jobs and configured.fallback is not None and _is_stuck(tablet, parameters):
@@ -498,12 +588,9 @@ def _plan_kind(
     partition = tablet.bounds.partition
     planned = checked_jobs(planner, plan, parameters)
     jobs = tuple(replace(job, partition=partition) for job in planned) if partition else planned
-    left = dict.fromkeys(
-        [file.path for file in candidates if file.path not in plan.left],
-        f"planner {planner} gave no reason",
-    )
-    left.update(plan.left)
-    return jobs, left, plan.due_at_s
+    without = [file.path for file in candidates if file.path not in plan.left]
+    silent = dict.fromkeys(without, f"planner {planner} gave no reason")
+    return jobs, {**silent, **plan.left} if silent else plan.left, plan
 
 
 def _key_types(table: Table) -> tuple[KeyType, ...]:
@@ -535,14 +622,28 @@ def _fallen_back(name: str, fallback: Planner, parameters: PlanParameters) -> Pl
     return replace(plan, jobs=jobs)
 
 
-def _running(tablet: Tablet) -> tuple[RunningJob, ...]:
+def _running(tablet: Tablet, around: Surroundings) -> tuple[RunningJob, ...]:
     """Return the jobs under way; inputs are files of the tablet until they commit."""
+    if not tablet.running:
+        return ()
     return tuple(
-        RunningJob(
-            kind=entry.kind,
-            files=tuple(tablet.files[path] for path in entry.inputs if path in tablet.files),
-        )
-        for _, entry in sorted(tablet.running.items())
+        _running_job(tablet, entry, around.progress.get(attempt))
+        for attempt, entry in sorted(tablet.running.items())
+    )
+
+
+def _running_job(
+    tablet: Tablet, entry: Reservation, progress: tuple[float, int] | None
+) -> RunningJob:
+    files = tuple(tablet.files[path] for path in entry.inputs if path in tablet.files)
+    if progress is None:
+        return RunningJob(kind=entry.kind, files=files)
+    share, written_bytes = progress
+    return RunningJob(
+        kind=entry.kind,
+        files=files,
+        read_bytes={file.path: int(file.size_bytes * share) for file in files},
+        written_bytes=written_bytes,
     )
 
 

@@ -46,6 +46,8 @@ def needs_look(
     """
     if record is None or record.running or record.waiting or record.operation:
         return True
+    if wanted_analysis(record):
+        return True
     known = (
         record.analysis_version == record.version
         and record.analysis_settings == table.settings_version
@@ -55,6 +57,14 @@ def needs_look(
     if open_trigger_s(table, record):
         return True
     return is_recheck_due(record, now_s) or (fresh and record.analysis is Analysis.DEFERRED)
+
+
+def wanted_analysis(record: Record) -> str:
+    """Return the group that is to count a tablet's live bytes, as somebody asked; or nothing.
+
+    A tablet that has lost its files meanwhile has nothing to count.
+    """
+    return record.analysis_group if record.files else ""
 
 
 def is_recheck_due(record: Record, now_s: float) -> bool:
@@ -84,7 +94,7 @@ def scan_verdict(tablet: Tablet, table: Table, plan: TabletPlan) -> ScanVerdict:
         table: Its table.
         plan: What its planners want.
     """
-    if plan.jobs:
+    if plan.jobs or plan.analysis_group:
         return ScanVerdict.WANTED
     rests = tablet.selection is None and table.state is TableState.LIVE
     return ScanVerdict.RESTS if rests else ScanVerdict.BUSY
@@ -93,10 +103,12 @@ def scan_verdict(tablet: Tablet, table: Table, plan: TabletPlan) -> ScanVerdict:
 def must_ask(tablet: Tablet, table: Table, now_s: float) -> bool:
     """Return whether the coordinator must look, whatever planners want.
 
-    Reservations may have nobody behind them; requests, operations and selectors are
+    Reservations may have nobody behind them; requests, operations, selectors and analyses are
     driven by the coordinator.
     """
     if tablet.running or tablet.waiting or tablet.operation is not None:
+        return True
+    if wanted_analysis(tablet.record):
         return True
     spec = table_selector(table)
     return spec is not None and must_ask_selector(tablet, table, spec, now_s)

@@ -11,7 +11,10 @@ from common.model.job import Job
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
+from common.spi.planner import Heat
 from common.wire import (
+    BacklogSample,
+    ControlStatus,
     CoordinatorStatus,
     Explanation,
     QueuedJob,
@@ -30,11 +33,13 @@ from coordinator.core import (
 from coordinator.core.actions import Action
 from coordinator.core.assignment import answer_nothing
 from coordinator.core.attempt_events import expire_attempts
+from coordinator.core.attempts import read_and_written
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.compactor_events import lose_silent_compactors
+from coordinator.core.control.loop import ControlLoop
 from coordinator.core.deferral import table_of_place
+from coordinator.core.enforcement import steer
 from coordinator.core.limits import Limits
-from coordinator.core.maintenance.heat import Heat
 from coordinator.core.story import Story
 from coordinator.core.triggers import TriggerDecision
 
@@ -43,8 +48,11 @@ from coordinator.core.triggers import TriggerDecision
 
 def tick(cluster: ClusterState, now_s: float) -> list[Action]:
     """Return what follows from time alone."""
+    steer(cluster, now_s)
     cluster.grants.divide(now_s)
     _note_room(cluster)
+    if cluster.backlog_history.is_due(now_s):
+        cluster.backlog_history.note(views.table_backlogs(cluster), now_s)
     return [
         *lose_silent_compactors(cluster, now_s),
         *expire_attempts(cluster, now_s),
@@ -119,6 +127,7 @@ class CoordinatorState:
         limits: Limits | None = None,
         groups: Collection[str] = (),
         scaled: Collection[str] = (),
+        control: ControlLoop | None = None,
     ) -> None:
         """Know nothing yet.
 
@@ -128,9 +137,10 @@ class CoordinatorState:
             limits: Taken instead of what the settings ask for.
             groups: Compaction groups that the settings name, with compactors or without.
             scaled: Those of which compactors are started when there is work.
+            control: Decides how much compaction there is; None: default shares, and no more.
         """
         self._coordinator = coordinator
-        self._cluster = ClusterState(limits or Limits.of(settings), groups, scaled)
+        self._cluster = ClusterState(limits or Limits.of(settings), groups, scaled, control)
         self._story = Story(self._cluster)
 
     def handle(self, event: events.Event, now_s: float) -> list[Action]:
@@ -170,6 +180,10 @@ class CoordinatorState:
         """Return the attempts that are not over."""
         return views.running_attempts(self._cluster, now_s)
 
+    def backlog_history(self) -> list[BacklogSample]:
+        """Return what was still to be rewritten lately, oldest first."""
+        return self._cluster.backlog_history.samples()
+
     def was_planned(self, tablet: TabletId) -> bool:
         """Return whether the last plan of a tablet is known."""
         return self._cluster.last_plans.get(tablet) is not None
@@ -199,6 +213,18 @@ class CoordinatorState:
         """Return how often a tablet is read and written."""
         return self._cluster.heat.of(tablet, now_s)
 
+    def progress(self, tablet: TabletId) -> dict[str, tuple[float, int]]:
+        """Return how far the attempts of a tablet are, as far as their compactors have told.
+
+        Returns:
+            Attempt → share of its inputs that is read (0 to 1), bytes of outputs that are written.
+        """
+        return {
+            each.id: read_and_written(each.progress)
+            for each in self._cluster.attempts.of_tablet(tablet)
+            if each.progress is not None
+        }
+
     def why_held(self, job: Job, now_s: float) -> str | None:
         """Return why a job is not begun now though its planner wants it, or None."""
         return views.why_held(self._cluster, job, now_s)
@@ -222,6 +248,14 @@ class CoordinatorState:
     def queued_ids(self, tablet: TabletId) -> tuple[str, ...]:
         """Return the ids of a tablet's queued jobs."""
         return tuple(job.id for job in self._cluster.queues.jobs_of(tablet))
+
+    def slots_wanted(self, group: str) -> int | None:
+        """Return how many slots of a group the controller wants; None: it leaves that open."""
+        return self._cluster.control.slots_of(group)
+
+    def control(self, now_s: float) -> ControlStatus:
+        """Return what the controller reads and has decided."""
+        return views.control_status(self._cluster, now_s)
 
     @property
     def rows_transformed(self) -> int:
@@ -260,11 +294,10 @@ def _decide_for_operator(
             cluster.paused_groups.pop(group, None)
         case events.LimitsSeen(limits=limits):
             cluster.grants.scopes.set_explicit(limits)
-        case events.AnalysisAsked(tablet=asked, group=group):
-            cluster.wanted_analyses.put(asked, group)
-            return [do.Replan(tablet=asked)]
         case events.ReadsReported(scans=scans):
             _note_scans(cluster, scans, now_s)
+        case events.LatencyReported(table=table, latency_s=latency_s, reads=reads):
+            cluster.control.latencies.note(table, latency_s, reads, now_s)
         case events.QuarantineLifted(table=table, tablet=tablet):
             return _lift_quarantine(cluster, table, tablet)
         case _:

@@ -585,9 +585,9 @@ SILENT = frozenset(
         on.CompactorGone,
         on.AttemptCancelAsked,
         on.DrainAsked,
-        on.AnalysisAsked,
         on.LimitsSeen,
         on.ReadsReported,
+        on.LatencyReported,
         on.Ticked,
     }
 )

@@ -19,13 +19,13 @@ from operator import attrgetter
 
 from common.bounded_map import BoundedMap
 from common.digests import digest
-from common.model.file import DataFile
+from common.model.file import DataFile, total_bytes
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import Record, TabletId
 from common.units import exact_duration, format_count
 from common.wire import TableTrigger, TriggerVerdict
 
-PERIODIC, ADMIN, CHANGE = "periodic", "admin", "change"
+PERIODIC, ADMIN, CHANGE, ANALYSIS = "periodic", "admin", "change", "analysis"
 REASONS_MAX = 3
 """Reasons that a refusal names."""
 TABLES_MAX = 10_000
@@ -36,7 +36,10 @@ TABLES_MAX = 10_000
 
 def is_gated(settings: TableSettings) -> bool:
     """Return whether system jobs of a table are planned only when a trigger asks."""
-    return bool(settings.triggers) and CHANGE not in settings.triggers
+    if not settings.triggers:
+        return False
+    named = set(settings.triggers) - {ANALYSIS}
+    return bool(named) and CHANGE not in named
 
 
 def open_trigger_s(table: Table, record: Record) -> float:
@@ -76,13 +79,37 @@ def why_not_triggered(table: Table, trigger: str) -> str | None:
             f"table {table.name} is {table.state.value}: its planner is not asked before it is"
             f" live{resume}"
         )
-    named = table.settings.triggers
+    named = tuple(each for each in table.settings.triggers if each != ANALYSIS)
     if named and trigger not in named:
         return (
             f"table {table.name} does not have the trigger {trigger}: its setting triggers is"
             f" {','.join(named)}; add it there, or force a run with `neve compact {table.name}`"
         )
     return None
+
+
+# ------------------------------------------------------------------------ When `analysis` asks
+
+
+def unmeasured_share(files: Collection[DataFile]) -> float:
+    """Return the share of the bytes of a tablet that no analysis has looked at, 0 to 1."""
+    whole = total_bytes(files)
+    new = total_bytes(file for file in files if file.measured_version is None)
+    return new / whole if whole else 0.0
+
+
+def wants_analysis(files: Collection[DataFile], settings: TableSettings) -> bool:
+    """Return whether the trigger `analysis` asks about a tablet.
+
+    Files that have come since the last analysis, or that jobs have written since, count as changed.
+
+    Args:
+        files: Of the tablet.
+        settings: Of its table.
+    """
+    if ANALYSIS not in settings.triggers or not total_bytes(files):
+        return False
+    return unmeasured_share(files) >= settings.analysis_share
 
 
 # ------------------------------------------------------------------------ When `periodic` asks

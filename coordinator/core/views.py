@@ -9,21 +9,30 @@ from typing import assert_never
 from common.model.job import Job, analysis_id, is_urgent
 from common.model.table import TableState
 from common.model.tablet import TabletId
+from common.spi.controller import ShareClass
 from common.units import format_bytes, format_count
 from common.wire import (
+    ClassControl,
     CompactorStatus,
+    ControlPoint,
+    ControlStatus,
     CoordinatorStatus,
     Explanation,
     GroupStatus,
     QueuedJob,
     RunningAttempt,
+    TableBacklog,
     TriggerVerdict,
 )
 from coordinator.core.assignment import saturated_tables
 from coordinator.core.attempts import Attempt, AttemptState
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.compactors import Compactor
+from coordinator.core.control.loop import ControlLoop, ControlSample
+from coordinator.core.control.measurements import fractions
 from coordinator.core.deferral import table_of_place
+from coordinator.core.enforcement import why_barred
+from coordinator.core.plan_events import why_not_queued
 from coordinator.core.queue.job_queue import JobQueue
 from coordinator.core.throttle.allocation import UNLIMITED
 from coordinator.core.triggers import is_gated, triggers_text
@@ -60,15 +69,7 @@ def coordinator_status(
         quarantined=len(cluster.retry.quarantined()),
         turns=turns or counters.turns,
         scopes=cluster.grants.statuses(),
-        backlogs=cluster.backlogs.told(
-            cluster.table_name,
-            [
-                (attempt.tablet, attempt.id, attempt.progress.fraction)
-                for attempt in cluster.attempts
-                if attempt.progress is not None
-            ],
-            BACKLOGS_MAX,
-        ),
+        backlogs=table_backlogs(cluster),
         triggers=cluster.triggers.of_tables(TRIGGERS_SHOWN_MAX),
         warnings=(
             *(
@@ -83,6 +84,82 @@ def coordinator_status(
                 if each.start_problem
             ),
         ),
+    )
+
+
+def table_backlogs(cluster: ClusterState) -> tuple[TableBacklog, ...]:
+    """Return what is still to be rewritten, by table, less what attempts have done by now.
+
+    An attempt that is being taken back has done nothing, unless the store says that it committed.
+    """
+    return cluster.backlogs.told(
+        cluster.table_name,
+        [
+            (attempt.tablet, attempt.id, attempt.progress.fraction)
+            for attempt in cluster.attempts
+            if attempt.progress is not None and attempt.state is not AttemptState.RELEASING
+        ],
+        BACKLOGS_MAX,
+    )
+
+
+def control_status(cluster: ClusterState, now_s: float) -> ControlStatus:
+    """Return what the controller reads and has decided."""
+    loop, found = cluster.control, cluster.control.readings
+    decision, backlog_bytes = loop.decision, 0.0 if found is None else found.backlog_bytes
+    latencies = loop.latencies.by_table(now_s)
+    return ControlStatus(
+        controller=loop.name,
+        now_s=now_s,
+        decided_at_s=None if found is None else found.time_s,
+        period_s=loop.rules.period_s,
+        classes=_class_lines(loop, now_s),
+        bytes_s=decision.bytes_s,
+        slots=decision.slots,
+        reasons=decision.reasons,
+        table_weights={name: each for name, each in decision.table_weights.items() if each != 1.0},
+        backlog_bytes=backlog_bytes,
+        memory_bytes=loop.rules.memory_bytes,
+        arrival_bytes_s=None if found is None else found.arrival_bytes_s,
+        rewrite_bytes_s=None if found is None else found.rewrite_bytes_s,
+        slot_bytes_s=None if found is None else found.slot_bytes_s,
+        living_slots=0 if found is None else found.slots,
+        busy_slots=0 if found is None else found.busy_slots,
+        slots_max=0 if found is None else found.slots_max,
+        latencies_s={cluster.table_name(table): each for table, each in latencies.items()},
+        latency_limit_s=loop.rules.foreground_limit_s,
+        failure=loop.failure,
+        failures=loop.failures,
+        history=tuple(_control_point(each) for each in loop.history),
+    )
+
+
+def _class_lines(loop: ControlLoop, now_s: float) -> tuple[ClassControl, ...]:
+    used_bytes = loop.usage.last_minute(now_s)
+    granted, used = fractions(loop.decision.shares), fractions(used_bytes)
+    return tuple(
+        ClassControl(
+            name=each.value,
+            shares=loop.decision.shares[each],
+            granted=granted[each],
+            used=used[each],
+            used_bytes=used_bytes[each],
+            total_bytes=loop.usage.total_bytes[each],
+        )
+        for each in ShareClass
+    )
+
+
+def _control_point(sample: ControlSample) -> ControlPoint:
+    return ControlPoint(
+        at_s=sample.at_s,
+        backlog_bytes=sample.backlog_bytes,
+        shares={each.value: shares for each, shares in sample.shares.items()},
+        used={each.value: part for each, part in sample.used.items()},
+        bytes_s=sample.bytes_s,
+        slots=sample.slots,
+        busy_slots=sample.busy_slots,
+        latency_s=sample.latency_s,
     )
 
 
@@ -262,6 +339,7 @@ def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> Exp
         *_of_trigger(cluster, tablet, now_s),
         *_of_gate(cluster, tablet, last_plan),
         *_of_plan(last_plan, now_s, busy=bool(queued)),
+        *_of_statistics(last_plan),
     ]
     said = {pause.reason for pause in pauses}
     return Explanation(
@@ -330,18 +408,14 @@ def _of_queue(cluster: ClusterState, queued: tuple[Job, ...]) -> list[str]:
 
 def why_held(cluster: ClusterState, job: Job, now_s: float) -> str | None:
     """Return why a job is not begun now, though it is wanted and a slot were free; or None."""
+    busy = cluster.busy_inputs(job.tablet)
+    why = why_not_queued(cluster, job, busy, frozenset(job.depends_on), now_s)
     pause = cluster.retry.pause_of(job, now_s)
-    if pause is not None:
-        return f"{pause.reason} ({_until(pause.until_s, now_s)})"
-    if not cluster.hands_out(job.tablet.table):
-        return f"table {job.table_name} is paused"
-    if job.depends_on:
-        return f"it waits for {format_count(len(job.depends_on), 'other job')} of its plan"
-    if not cluster.busy_inputs(job.tablet).isdisjoint(job.inputs):
-        return "it waits for an attempt over the same files to end"
-    if job.group in cluster.paused_groups:
+    if pause is not None and why == pause.reason:
+        return f"{why} ({_until(pause.until_s, now_s)})"
+    if why is None and job.group in cluster.paused_groups:
         return f"group {job.group} is paused"
-    return None
+    return why
 
 
 def _why_waiting(cluster: ClusterState, job: Job) -> str:
@@ -352,7 +426,7 @@ def _why_waiting(cluster: ClusterState, job: Job) -> str:
         return unserved
     if cluster.keeps_slots(group) and not is_urgent(job):
         return "the free slots of the group are kept for urgent jobs"
-    full = cluster.capacity.full(group)
+    full = cluster.capacity.full(group) or why_barred(cluster, job)
     if full is not None:
         return full
     if job.tablet.table in saturated_tables(cluster):
@@ -419,6 +493,18 @@ def _of_plan(last_plan: LastPlan | None, now_s: float, *, busy: bool) -> list[st
     if not last_plan.wanted:
         return [f"its planner wanted nothing {when}"]
     return [] if busy else [f"its planner wanted {last_plan.wanted} jobs {when}"]
+
+
+def _of_statistics(last_plan: LastPlan | None) -> list[str]:
+    found = None if last_plan is None else last_plan.statistics
+    if found is None:
+        return []
+    changed = ", ".join(f"{name} {share:.0%}" for name, share in found.changed_shares)
+    columns = f"; of {format_count(found.compared_rows, 'update')}, so many change {changed}"
+    return [
+        f"at version {found.tablet_version} newer rows hid {found.updated_share:.1%} of its "
+        f"{format_count(found.rows, 'row')}{columns if changed else ''}"
+    ]
 
 
 def _until(until_s: float | None, now_s: float) -> str:

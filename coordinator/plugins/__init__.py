@@ -8,5 +8,6 @@
     planners      one module each
     dispatchers   the simple dispatcher
     selectors     which files a request takes
+    controllers   how much compaction there is
     trackers      how many bytes a tablet's planner has still to rewrite
 """

@@ -18,7 +18,9 @@ from common.model.file import DataFile
 from common.model.request import SelectorSpec
 from common.model.table import Table
 from common.model.tablet import Analysis, Tablet, TabletId
-from common.plugins import load_selector, require_options
+from common.parquet.file_inspection import read_summaries
+from common.parquet.location import open_location
+from common.plugins import load_selector, require_options, summary_names
 from common.spi.selector import Chosen, Selector, SelectorParameters
 from coordinator.context import ShellContext
 from coordinator.core.requests.automatic import (
@@ -103,6 +105,11 @@ class SelectorCalls:
         try:
             selector = self._load(spec.name)
             require_options("selector", spec.name, selector, spec.options)
+            if names := summary_names(selector, spec.options):
+                paths = [file.path for file in parameters.files]
+                location = open_location(parameters.table.location)
+                summaries = read_summaries(location, paths, names)
+                parameters = replace(parameters, summaries=summaries)
             return selector.select(parameters)
         except CompactionError:
             raise

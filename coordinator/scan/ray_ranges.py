@@ -10,6 +10,7 @@ import asyncio
 import ray
 
 from common.errors import UnavailableError
+from common.garbage_collection import ignore_what_is_loaded
 from common.metadata.redis import connect
 from common.settings import Settings
 from common.wire import PIN_AMOUNT
@@ -63,8 +64,10 @@ def scan_range(settings: Settings, scan_range: ScanRange) -> RangeFindings:
 
     async def scan() -> RangeFindings:
         store = connect(settings.store)
+        scans = LocalRangeScans(store, planner_for(settings))
+        ignore_what_is_loaded()
         try:
-            return await LocalRangeScans(store, planner_for(settings)).scan(scan_range)
+            return await scans.scan(scan_range)
         finally:
             await store.close()
 

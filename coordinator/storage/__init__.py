@@ -9,5 +9,5 @@
     manifests           publishes manifests
     generations         the generation of every table
     unfinished_tables   removes tables whose creator died
-    storage_access      threads with deadlines, and deletion in them
+    storage_access      threads with deadlines, and deletion in them; free space
 """

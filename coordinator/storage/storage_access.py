@@ -1,11 +1,18 @@
-"""Storage as the collector sees it: deletion and look-ups, in threads with deadlines."""
+"""Storage as the coordinator sees it: deletion, look-ups, free space, in threads with deadlines."""
 
+import asyncio
+import shutil
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
+from common.bounded_map import BoundedMap
 from common.clock import Clock, SystemClock
 from common.errors import ConfigError, RequestError, RewriteError, UnavailableError
 from common.model.service_paths import MANIFEST_FOLDER
+from common.model.table import Table
+from common.model.tablet import Tablet, TabletId
 from common.parquet.location import only_copies, open_location
 from common.parquet.manifest import delete_folder
 from common.parquet.service_files import owner_of
@@ -87,3 +94,66 @@ def _only_copies(location: str, outputs: Sequence[str], inputs: Sequence[str]) -
         return only_copies(open_location(location), outputs, inputs)
     except _ERRORS as error:
         raise RewriteError(f"files of {location} cannot be looked at: {error}") from error
+
+
+# --------------------------------------------------------------------------------------- Free space
+#
+# A plan must not wait for a storage, so it uses what was measured last, and each reading of a
+# tablet has an old figure measured anew beside it. A tablet is planned again when its first figure
+# is there. Only tables whose setting `keep_free_bytes` asks for it are measured.
+
+
+FRESH_S = 10.0
+"""A figure is measured anew when it is older."""
+LOCATIONS_MAX = 10_000
+
+
+def measured_free_bytes(location: str) -> int | None:
+    """Return the free space of a location; None: its storage has no end that it tells, as S3.
+
+    Raises:
+        OSError: The folder is not there, or cannot be looked at.
+    """
+    parts = urlsplit(location)
+    return shutil.disk_usage(url2pathname(parts.path)).free if parts.scheme == "file" else None
+
+
+class FreeSpace:
+    """What was measured last, by location."""
+
+    def __init__(
+        self, clock: Clock, threads: StorageThreads, ask: Callable[[TabletId], None]
+    ) -> None:
+        """Know nothing yet; `ask` has a tablet planned again."""
+        self._clock = clock
+        self._threads = threads
+        self._ask = ask
+        self._known: BoundedMap[str, tuple[float, int | None]] = BoundedMap(LOCATIONS_MAX)
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+
+    def of(self, table: Table) -> int | None:
+        """Return the free space of a table's location; None: unknown, or not asked for."""
+        known = self._known.get(table.location) if table.settings.keep_free_bytes else None
+        return None if known is None else known[1]
+
+    def tablet_read(self, tablet: Tablet, table: Table) -> None:
+        """Measure what is old, in a thread. Does not wait."""
+        location = table.location
+        if not table.settings.keep_free_bytes or location in self._under_way:
+            return
+        known = self._known.get(location)
+        if known is None or self._clock.now_s() - known[0] >= FRESH_S:
+            task = asyncio.get_running_loop().create_task(self._measure(location, tablet.id))
+            self._under_way[location] = task
+
+    async def _measure(self, location: str, tablet: TabletId) -> None:
+        first = self._known.get(location) is None
+        try:
+            free = await self._threads.run(location, measured_free_bytes, location)
+        except (OSError, UnavailableError):
+            return  # Whoever rewrites there says what is wrong with it.
+        finally:
+            self._under_way.pop(location, None)
+        self._known.put(location, (self._clock.now_s(), free))
+        if first:
+            self._ask(tablet)

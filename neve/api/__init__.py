@@ -4,12 +4,14 @@
     requests      compactions that users ask for, their progress and results, dry runs
     work          jobs, plans, compactors, groups, limits, status of the service
     split_merge   splits and merges of tablets
+    control       what the controller reads and decides, reports of readers
     recovery      fsck, gc, rebuild, backup, restore
 
 Client, gateway and command line share these classes. Nothing of the project is imported, so a
 notebook may have packages of its own that are called like the service's.
 """
 
+from neve.api.control import ClassControl, Control, ControlPoint, ReadReport, TableReads
 from neve.api.recovery import (
     ARCHIVE,
     LINES,
@@ -68,6 +70,7 @@ from neve.api.work import (
     Explanation,
     Finished,
     Group,
+    Interval,
     Job,
     Limit,
     LimitWish,
@@ -100,8 +103,11 @@ __all__ = [
     "BackupOptions",
     "Call",
     "Cancel",
+    "ClassControl",
     "Column",
     "Compactor",
+    "Control",
+    "ControlPoint",
     "Dropped",
     "DryRun",
     "DryTablet",
@@ -116,6 +122,7 @@ __all__ = [
     "Group",
     "ImportProgress",
     "ImportReport",
+    "Interval",
     "Job",
     "Keys",
     "Limit",
@@ -137,6 +144,7 @@ __all__ = [
     "PlannedJob",
     "Plugin",
     "Progress",
+    "ReadReport",
     "Reads",
     "RebuildReport",
     "Request",
@@ -153,6 +161,7 @@ __all__ = [
     "Table",
     "TableChange",
     "TableMaintenance",
+    "TableReads",
     "TableTrigger",
     "Tablet",
     "TabletPage",

@@ -202,6 +202,9 @@ class Tablet:
     analysis: str = "unknown"
     failures: int = 0
     failure: str = ""
+    compactions: int = 0
+    """Jobs that have been committed here, moves and drops among them, since the table was made. A
+    split gives both sides the count, a merge takes the larger one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

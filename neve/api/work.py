@@ -24,6 +24,35 @@ class PlannedJob:
     age_s: float | None = None
     cost_bytes: int = 0
     """Bytes that the job reads and writes, if its outputs are as large as its inputs."""
+    action: str = "rewrite"
+    """`rewrite`, `drop` (all rows have expired), `move` (files get other tags) or `analyze`."""
+    outputs: int = 1
+    """Number of outputs at most."""
+    cuts_at_s: tuple[float, ...] = ()
+    """Times at which a new output begins, ascending, in seconds since 1970."""
+    output_rows_max: int = 0
+    """Rows of one output at most; 0: no limit."""
+    tags: dict[str, str] = field(default_factory=dict)
+    """Tags of each output or, if the job moves its files, of each of these."""
+    after: tuple[int, ...] = ()
+    """Of a plan: places in `jobs`, from 0, of the jobs that must be committed first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """What a planner that goes by time makes of an interval of a tablet."""
+
+    tablet: str
+    start_s: float
+    end_s: float
+    """The interval ends before it. Seconds since 1970."""
+    state: str
+    """`running`, `skipped`, `policy-excluded`, `pending` or `complete`."""
+    reason: str
+    files: int
+    size_bytes: int
+    """Of these files, each whole."""
+    table: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +66,8 @@ class Plan:
     left: dict[str, str] = field(default_factory=dict)
     running: int = 0
     """Number of running jobs. Their outputs may need further jobs."""
+    intervals: tuple[Interval, ...] = ()
+    """In order, if the table's planner goes by intervals of time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +119,11 @@ class Finished:
     ended_s: float
     reason: str = ""
     cause: str = ""
+    superseded: int = 0
+    """Rows that a newer one of their key replaced."""
+    tombstones_dropped: int = 0
+    expired_dropped: int = 0
+    """Rows that had expired, and are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +149,17 @@ class LiveBytes:
     """How long it took."""
     rows: int | None = None
     """Rows that it has looked at."""
+    updated_share: float | None = None
+    """Of a table with a key: share of these rows that newer ones of their key hide; None: the last
+    analysis is of a release before, or of other bounds."""
+    compared_rows: int = 0
+    """Updates whose columns were compared with the row that they hide (`analysis_columns`)."""
+    changed_shares: dict[str, float] = field(default_factory=dict)
+    """Column → share of those updates that change it."""
+    merged_share: float | None = None
+    """Share of the rows of deltas whose older row is in the tablet."""
+    key_quantiles: tuple[str, ...] = ()
+    """Keys that cut the tablet into parts of about equal bytes, in the form of tablets' ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,6 +443,14 @@ class Backlog:
     tables: int = 1
     problem: str = ""
     """Why the planner's own tracker did not measure it; empty: it did, or there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogPoint:
+    """What was still to be rewritten at a moment."""
+
+    at_s: float
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

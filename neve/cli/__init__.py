@@ -13,6 +13,8 @@
     requests      compact, request …, job cancel
     work          status, jobs, queue, explain, plan, history, limits
     maintenance   trigger, ops
+    simulate      simulate, record
+    control       control: the controller, its readings and decision
     compactors    compactor …, group …
     access        token …, audit
     recovery      fsck, gc, rebuild, backup, restore

@@ -160,6 +160,7 @@ def render_tablets(found: Sequence[api.Tablet]) -> RenderableType:
             ("SIZE", RIGHT),
             ("ROWS", RIGHT),
             ("RUNNING", RIGHT),
+            ("COMPACTIONS", RIGHT),
             ("STATE", ""),
             ("ID", ""),
         ],
@@ -170,6 +171,7 @@ def render_tablets(found: Sequence[api.Tablet]) -> RenderableType:
                 format_bytes(each.size_bytes),
                 _count(each.rows),
                 each.running,
+                each.compactions,
                 _tablet_state(each),
                 each.tablet,
             )

@@ -236,14 +236,23 @@ def scan(
     ] = None,
     limit: Annotated[int, typer.Option(help="Number of rows at most; 0: all.")] = LIMIT_DEFAULT,
     count: Annotated[bool, typer.Option("--count", help="Only count the rows.")] = False,
+    include_expired: Annotated[
+        bool,
+        typer.Option("--include-expired", help="Also expired rows, until a compaction drops them."),
+    ] = False,
+    include_deleted: Annotated[
+        bool,
+        typer.Option("--include-deleted", help="Also tombstones, until a compaction drops them."),
+    ] = False,
 ) -> None:
-    """Read a table as it is now: the newest row of each key, without deleted rows."""
+    """Read a table as it is now: the newest row of each key, without deleted and expired rows."""
+    more = {"include_expired": include_expired, "include_deleted": include_deleted}
     if count:
-        rows = session.client.count(name, start, end)
+        rows = session.client.count(name, start, end, **more)
         session.show({"rows": rows}, f"{rows:,}")
         return
     wanted = names(columns) or None
-    reader = session.client.scan(name, wanted, start, end, batches=True)
+    reader = session.client.scan(name, wanted, start, end, batches=True, **more)
     if output is not None:
         rows = write_rows(output, reader)
         session.show({"rows": rows, "output": str(output)}, f"wrote {rows:,} rows to {output}")

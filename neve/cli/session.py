@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
+from threading import Event
 from typing import Annotated, Any
 
 import typer
@@ -150,6 +151,20 @@ class Session:
             with self._out.capture() as capture:
                 self._out.print(render() if callable(render) else render, markup=False)
             self.write("".join(line.rstrip() + "\n" for line in capture.get().splitlines()))
+
+    def follow(
+        self, look: Callable[[], Any], render: Callable[[Any], RenderableType], every_s: float
+    ) -> None:
+        """Print what is found again and again, until Ctrl-C; as JSON each look is one line."""
+        pause = Event()
+        while True:
+            found = look()
+            if self.as_json:
+                self.write(json.dumps(to_dictionaries(found), default=str) + "\n")
+            else:
+                self.show(found, render(found))
+                self.write("\n")
+            pause.wait(every_s)
 
     def write(self, text: str) -> None:
         """Write text to standard output as it is, at once."""

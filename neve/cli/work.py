@@ -145,8 +145,10 @@ def render_plan(found: api.Plan, keys: TabletKeys) -> RenderableType:
     """Return what would be planned, and why files are left. `keys` gives the keys of tablets."""
     planned = grid(
         [
+            ("JOB", RIGHT),
             ("TABLET", ""),
-            ("KIND", ""),
+            ("KIND", WHOLE),
+            ("ACTION", WHOLE),
             ("GROUP", ""),
             ("PRIORITY", RIGHT),
             ("FILES", RIGHT),
@@ -155,21 +157,73 @@ def render_plan(found: api.Plan, keys: TabletKeys) -> RenderableType:
         ],
         [
             (
-                shortened(keys(each.table, each.tablet)),
+                place,
+                shortened(keys(each.table, each.tablet), _NARROW),
                 each.kind,
-                shortened(each.group),
+                each.action,
+                shortened(each.group, _NARROW),
                 each.priority,
                 len(each.files),
                 format_bytes(each.input_bytes),
-                each.reason,
+                "; ".join([each.reason, *_outputs_text(each)]),
             )
-            for each in found.jobs
+            for place, each in enumerate(found.jobs)
         ],
     )
-    if not found.left:
-        return planned
-    left = grid([("NOT PLANNED", ""), ("WHY", "")], sorted(found.left.items()))
-    return lines(planned, "", left)
+    parts: list[RenderableType | str] = [planned]
+    if found.intervals:
+        parts += ["", _intervals(found.intervals, keys)]
+    if found.left:
+        parts += ["", grid([("NOT PLANNED", ""), ("WHY", "")], sorted(found.left.items()))]
+    return lines(*parts)
+
+
+def _intervals(found: Sequence[api.Interval], keys: TabletKeys) -> RenderableType:
+    """Return what the planner makes of intervals of time."""
+    return grid(
+        [
+            ("INTERVAL FROM (UTC)", WHOLE),
+            ("TABLET", ""),
+            ("STATE", WHOLE),
+            ("FILES", RIGHT),
+            ("SIZE", RIGHT),
+            ("WHY", ""),
+        ],
+        [
+            (
+                time_text(each.start_s),
+                shortened(keys(each.table, each.tablet), _NARROW),
+                each.state,
+                each.files,
+                format_bytes(each.size_bytes),
+                each.reason,
+            )
+            for each in found
+        ],
+    )
+
+
+_NARROW = 20
+"""Letters of a name in a listing with many columns."""
+
+
+def _outputs_text(job: api.PlannedJob) -> list[str]:
+    """Return what a planned job does besides making one file, and what it waits for."""
+    said: list[str] = []
+    if job.cuts_at_s:
+        first, last = time_text(job.cuts_at_s[0]), time_text(job.cuts_at_s[-1])
+        times = f"at {first}" if len(job.cuts_at_s) == 1 else f"{len(job.cuts_at_s)} times"
+        between = "" if len(job.cuts_at_s) == 1 else f" from {first} to {last}"
+        said.append(f"outputs are cut {times}{between} UTC")
+    elif job.outputs > 1:
+        said.append(f"makes up to {job.outputs:,} files")
+    if job.output_rows_max:
+        said.append(f"outputs have at most {job.output_rows_max:,} rows")
+    if job.tags:
+        said.append("tags " + ", ".join(f"{name}={value}" for name, value in job.tags.items()))
+    if job.after:
+        said.append("after " + ", ".join(f"job {place}" for place in job.after))
+    return said
 
 
 def render_explanations(found: Sequence[api.Explanation], keys: TabletKeys) -> RenderableType:
@@ -281,6 +335,31 @@ def render_backlog(found: Sequence[api.Backlog]) -> RenderableType:
     ]
     total = format_bytes(sum(each.size_bytes for each in found))
     return lines(grid(columns, lined), "", f"{total} in all")
+
+
+HISTORY_ROWS_MAX = 20
+BAR_WIDTH = 40
+
+
+def render_backlog_history(points: Sequence[api.BacklogPoint]) -> RenderableType:
+    """Return what was still to be rewritten as a bar for each of at most 20 moments."""
+    if not points:
+        return "nothing is remembered yet: the coordinator takes a sample every ten seconds"
+    step = -(-len(points) // HISTORY_ROWS_MAX)
+    shown = points[::-1][::step][::-1]
+    most = max(each.size_bytes for each in shown)
+    columns = [("TIME (UTC)", ""), ("BACKLOG", RIGHT), ("", "")]
+    return grid(
+        columns,
+        [
+            (
+                time_text(each.at_s),
+                format_bytes(each.size_bytes),
+                "█" * round(BAR_WIDTH * each.size_bytes / most) if most else "",
+            )
+            for each in shown
+        ],
+    )
 
 
 def render_offline_plan(planned: Mapping[str, Any]) -> RenderableType:
@@ -419,6 +498,8 @@ def render_live_bytes(
             ("COUNTED", RIGHT),
             ("SIZE", RIGHT),
             ("LIVE", RIGHT),
+            ("UPDATED", RIGHT),
+            ("CHANGED", ""),
             ("READ", RIGHT),
             ("TOOK", RIGHT),
             ("SINCE", ""),
@@ -430,6 +511,8 @@ def render_live_bytes(
                 "waits" if each.waiting else each.measured_files,
                 format_bytes(each.size_bytes),
                 f"{format_bytes(each.live_bytes)} of {format_bytes(each.measured_bytes)}",
+                None if each.updated_share is None else f"{each.updated_share:.1%}",
+                ", ".join(f"{name} {share:.0%}" for name, share in each.changed_shares.items()),
                 None if each.read_bytes is None else format_bytes(each.read_bytes),
                 None if each.elapsed_s is None else f"{each.elapsed_s:.1f} s",
                 None if each.since_s is None else time_text(each.since_s),
@@ -576,22 +659,26 @@ def backlog(
     tablet: Annotated[
         str | None, typer.Option(help="With --files: only the files of this tablet.")
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option(help="With --watch: seconds between two looks.", min=0.2, max=3600)
+    ] = 2.0,
+    past: Annotated[
+        bool, typer.Option("--history", help="Show the last hour; --json has every ten seconds.")
+    ] = False,
 ) -> None:
     """Show how many bytes are still to be rewritten until planners want nothing.
 
-    --files takes what `neve table files TABLE --json` prints, or the document of `neve plan`.
+    --files takes what `neve table files TABLE --json` prints, or the document of `neve plan`. With
+    --watch and --json each look is one line.
     """
+    measures = strategy is not None or mode is not None or bool(settings) or tablet is not None
+    _check_backlog_options(name, files, measures=measures, watch=watch, past=past)
     if files is None:
-        if strategy is not None or mode is not None or settings or tablet is not None:
-            raise RequestError(
-                "--strategy, --mode, --set and --tablet go with --files; a table's planner says "
-                "how its backlog is measured"
-            )
-        found = session.client.backlog(name)
-        session.show(found, lambda: render_backlog(found))
+        _backlog_of_service(session, name, every if watch else None, past=past)
         return
-    if name is not None:
-        raise RequestError("give either the name of a table or --files")
     # Here, so that the client's verbs start without the trackers.
     from neve.offline_backlog import backlog_offline
 
@@ -599,6 +686,35 @@ def backlog(
         _document(files), strategy, mode, name_values(settings or [], "setting"), tablet
     )
     session.show(measured, format_bytes(round(measured["backlog"])))
+
+
+def _check_backlog_options(
+    name: str | None, files: Path | None, *, measures: bool, watch: bool, past: bool
+) -> None:
+    if watch and past:
+        raise RequestError("give either --watch or --history")
+    if files is not None and (watch or past):
+        raise RequestError("--watch and --history show a running service, and --files needs none")
+    if files is not None and name is not None:
+        raise RequestError("give either the name of a table or --files")
+    if files is None and measures:
+        raise RequestError(
+            "--strategy, --mode, --set and --tablet go with --files; a table's planner says "
+            "how its backlog is measured"
+        )
+
+
+def _backlog_of_service(
+    session: Session, name: str | None, every_s: float | None, *, past: bool
+) -> None:
+    if past:
+        points = session.client.backlog_history(name)
+        session.show(points, lambda: render_backlog_history(points))
+    elif every_s is not None:
+        session.follow(lambda: session.client.backlog(name), render_backlog, every_s)
+    else:
+        found = session.client.backlog(name)
+        session.show(found, lambda: render_backlog(found))
 
 
 def history(session: Session, name: Name, count: Count = 20) -> None:

@@ -147,6 +147,8 @@ class RowCalls:
         end: str | None = None,
         *,
         batches: Literal[False] = False,
+        include_expired: bool = False,
+        include_deleted: bool = False,
     ) -> pa.Table: ...
 
     @overload
@@ -158,6 +160,8 @@ class RowCalls:
         end: str | None = None,
         *,
         batches: Literal[True],
+        include_expired: bool = False,
+        include_deleted: bool = False,
     ) -> pa.RecordBatchReader: ...
 
     def scan(
@@ -168,6 +172,8 @@ class RowCalls:
         end: str | None = None,
         *,
         batches: bool = False,
+        include_expired: bool = False,
+        include_deleted: bool = False,
     ) -> pa.Table | pa.RecordBatchReader:
         """Return the rows of a table, merged: per key the newest, without the deleted.
 
@@ -178,22 +184,39 @@ class RowCalls:
                 the first partition, `"2025,4"`.
             end: Last key, or partition, included; None: to the end.
             batches: Return a reader that streams, instead of the whole table in memory.
+            include_expired: Also rows that have expired and that no compaction has dropped yet.
+            include_deleted: Also tombstones that no compaction has dropped yet.
         """
         wanted = None if columns is None else list(columns)
-        opened = self._scan_stream(table, {"columns": wanted, "start": start, "end": end})
+        asked: Parameters = {"columns": wanted, "start": start, "end": end}
+        opened = self._scan_stream(
+            table, {**asked, **_included(expired=include_expired, deleted=include_deleted)}
+        )
         if batches:
             return _reader(opened)
         return _reader(opened).read_all()
 
-    def count(self, table: str, start: str | None = None, end: str | None = None) -> int:
+    def count(
+        self,
+        table: str,
+        start: str | None = None,
+        end: str | None = None,
+        *,
+        include_expired: bool = False,
+        include_deleted: bool = False,
+    ) -> int:
         """Return how many rows a scan would give.
 
         Args:
             table: Its name.
             start: First key, or partition, included; None: from the beginning.
             end: Last key, or partition, included; None: to the end.
+            include_expired: As of `scan`.
+            include_deleted: As of `scan`.
         """
-        parameters = {"start": start, "end": end}
+        parameters: Parameters = {"start": start, "end": end}
+        included = _included(expired=include_expired, deleted=include_deleted)
+        parameters = {**parameters, **included}
         answer = self._connection.call("GET", table_path(table, "count"), parameters=parameters)
         return int(answer["rows"])
 
@@ -207,6 +230,12 @@ class RowCalls:
         ):
             yield reader.schema
             yield from reader
+
+
+def _included(*, expired: bool, deleted: bool) -> dict[str, bool]:
+    """Return the parameters of a scan that wants more than visible rows; usually none."""
+    asked = {"include_expired": expired, "include_deleted": deleted}
+    return {name: wanted for name, wanted in asked.items() if wanted}
 
 
 def _type_of(text: str) -> pa.DataType | None:

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from neve.api.control import Control
 from neve.api.work import (
     AuditEntry,
     Backlog,
+    BacklogPoint,
     Compactor,
     Explanation,
     Finished,
@@ -83,6 +85,18 @@ class WorkCalls(TableCalls):
         parameters = None if table is None else {"table": table}
         found = self._connection.call("GET", "/v1/backlog", parameters=parameters)
         return decode_list(Backlog, found, "backlog")
+
+    def backlog_history(self, table: str | None = None) -> list[BacklogPoint]:
+        """Return how many bytes were still to be rewritten in the last hour, oldest first.
+
+        A point every ten seconds; a coordinator that was restarted remembers nothing from before.
+
+        Args:
+            table: Of this one; None: of all together.
+        """
+        parameters = None if table is None else {"table": table}
+        found = self._connection.call("GET", "/v1/backlog/history", parameters=parameters)
+        return decode_list(BacklogPoint, found, "history")
 
     def queue(self, group: str | None = None, count: int = 100) -> list[PlannedJob]:
         """Return the jobs that wait, best first.
@@ -247,6 +261,21 @@ class WorkCalls(TableCalls):
         """
         body = {"tablets": dict(tablets)}
         self._connection.call("POST", table_path(table, "reads"), body=body)
+
+    def report_latency(self, table: str, latency_s: float, reads: int = 1) -> None:
+        """Tell how long readers of a table have waited, so that rewrites leave them room.
+
+        Args:
+            table: Its name.
+            latency_s: Average wait of these reads.
+            reads: How many, since the last call.
+        """
+        body = {"tables": {table: {"reads": reads, "latency_s": latency_s}}}
+        self._connection.call("POST", "/v1/reads", body=body)
+
+    def control(self) -> Control:
+        """Return what the controller reads and decides, and what each class of work gets."""
+        return decode(Control, self._connection.call("GET", "/v1/control"))
 
     def trigger(self, table: str) -> Trigger:
         """Have the planner of a table asked now; return what it decides for each tablet.

@@ -23,7 +23,7 @@
     imports             an existing directory becomes a table
     requests/           submit, follow, cancel, dry run
     split_merge         splits and merges that users wish for
-    work                status, jobs, queue, plan, explain, story, history, compactors, limits
+    work                status, jobs, queue, plan, explain, history, compactors, limits, control
     progress_stream     long work as lines of JSON
     recovery            fsck, gc, rebuild, backup, restore
 

@@ -15,6 +15,7 @@ import ray
 from common.clock import SystemClock
 from common.coordinator_proxy import operator_calls
 from common.errors import ConfigError
+from common.garbage_collection import ignore_what_is_loaded
 from common.ids import RandomIds
 from common.log_files import LogFiles
 from common.memory_limit import limit_memory
@@ -75,6 +76,7 @@ class GatewayActor:
             footers=StorageThreads(gateway.footers_at_once),
         )
         self._server = server_of(services)
+        ignore_what_is_loaded()
         self._log("gateway begins")
         loop = asyncio.get_running_loop()
         services.later(asyncio.to_thread(readers.warm))

@@ -37,7 +37,7 @@ from neve.gateway.scan import ScanRoutes
 from neve.gateway.services import BEARER, Services
 from neve.gateway.split_merge import OperationRoutes
 from neve.gateway.tables import TableRoutes
-from neve.gateway.work import LimitRoutes, WorkRoutes
+from neve.gateway.work import ControlRoutes, LimitRoutes, WorkRoutes
 
 # ------------------------------------------------ One answer for all who ask at about the same time
 
@@ -121,6 +121,7 @@ def create_app(services: Services) -> FastAPI:
         RequestRoutes(services),
         OperationRoutes(services),
         WorkRoutes(services),
+        ControlRoutes(services),
         LimitRoutes(services),
         RecoveryRoutes(services),
     ):

@@ -105,6 +105,7 @@ def tablet_view(tablet: Tablet, types: Sequence[KeyType]) -> api.Tablet:
         analysis=tablet.record.analysis.value,
         failures=tablet.record.failures,
         failure=tablet.record.failure,
+        compactions=tablet.record.compactions,
     )
 
 

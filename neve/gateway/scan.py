@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
 
 import pyarrow as pa
@@ -55,6 +55,10 @@ class ScanOptions:
     end: bytes | None = None
     partitions: KeyRange | None = None
     """Which partitions; None: all."""
+    include_expired: bool = False
+    """Also rows that have expired, as long as no compaction has dropped them."""
+    include_deleted: bool = False
+    """Also tombstones, as long as no compaction has dropped them."""
 
 
 def scan_options(
@@ -162,7 +166,19 @@ async def _tablets(services: Services, table: Table, asked: ScanOptions) -> Sequ
 
 
 async def _reader(services: Services, table: Table, asked: ScanOptions) -> RowReader:
-    return services.files.reader(table, await services.store.now_s(), asked.columns)
+    now_s = await services.store.now_s()
+    return services.files.reader(_table_to_read(table, asked), now_s, asked.columns)
+
+
+def _table_to_read(table: Table, asked: ScanOptions) -> Table:
+    """Return a table whose rules leave out no more rows than the reader wants left out.
+
+    Without a ttl nothing has expired, and without its column a tombstone is a row like others. It
+    is still the newest of its key that is read.
+    """
+    if asked.include_expired:
+        table = replace(table, settings=replace(table.settings, ttl_s=None))
+    return replace(table, tombstone_column=None) if asked.include_deleted else table
 
 
 @asynccontextmanager
@@ -341,6 +357,12 @@ Start = Annotated[
 End = Annotated[
     str | None, Query(description="Last key or partition (included), or a prefix of it.")
 ]
+IncludeExpired = Annotated[
+    bool, Query(description="Also rows that have expired, until a compaction drops them.")
+]
+IncludeDeleted = Annotated[
+    bool, Query(description="Also tombstones, until a compaction drops them.")
+]
 
 
 class ScanRoutes:
@@ -357,26 +379,53 @@ class ScanRoutes:
         return router
 
     async def scan(
-        self, table: str, columns: Columns = None, start: Start = None, end: End = None
+        self,
+        table: str,
+        columns: Columns = None,
+        start: Start = None,
+        end: End = None,
+        *,
+        include_expired: IncludeExpired = False,
+        include_deleted: IncludeDeleted = False,
     ) -> StreamingResponse:
         """Return the rows as an Arrow IPC stream.
 
-        Of rows with the same key only the newest is returned. Deleted rows are left out.
+        Of rows with the same key only the newest is returned. Deleted and expired rows are left
+        out unless they are asked for.
         """
-        found = await self._services.table(table)
-        asked = scan_options(found, columns, start, end)
-        stream = arrow_stream(self._services, found, asked)
+        services = self._services
+        found = await services.table(table)
+        asked = replace(
+            scan_options(found, columns, start, end),
+            include_expired=include_expired,
+            include_deleted=include_deleted,
+        )
+        begun_s = services.clock.now_s()
+        stream = arrow_stream(services, found, asked)
         # What fails before the first rows is told as a problem, not as a broken stream.
         first = await anext(stream)
+        services.waits.note(services, found.id, max(0.0, services.clock.now_s() - begun_s), 1)
         return StreamingResponse(_with_first(first, stream), media_type=api.ARROW_STREAM)
 
-    async def count(self, table: str, start: Start = None, end: End = None) -> dict[str, int]:
+    async def count(
+        self,
+        table: str,
+        start: Start = None,
+        end: End = None,
+        *,
+        include_expired: IncludeExpired = False,
+        include_deleted: IncludeDeleted = False,
+    ) -> dict[str, int]:
         """Return the number of rows that a scan would return.
 
         Only the columns that decide the number are read.
         """
         found = await self._services.table(table)
-        asked = scan_options(found, [found.schema[0].name], start, end)
+        asked = replace(
+            scan_options(found, [found.schema[0].name], start, end),
+            include_expired=include_expired,
+            include_deleted=include_deleted,
+        )
         with self._services.quotas.scan(current_call().caller.name):
             return {"rows": await count_rows(self._services, found, asked)}
 

@@ -163,6 +163,46 @@ class ReadCounts:
                 await coordinator.note_scans(table, scans)
 
 
+LATENCIES_MAX = 1_000
+"""Tables whose readers' waits are to be told; further ones are left out."""
+
+
+class ReadWaits:
+    """How long readers have waited since the coordinator was told last: once a second at most.
+
+    Reports of one second are averaged here, so that a reader who reports too often costs nothing
+    beyond its own calls.
+    """
+
+    def __init__(self) -> None:
+        """Know of none yet."""
+        self._waits: dict[str, tuple[float, int]] = {}
+
+    def note(self, services: "Services", table: str, latency_s: float, reads: int) -> None:
+        """Count reads of a table.
+
+        Args:
+            services: Tell the coordinator later.
+            table: Id of the table.
+            latency_s: Average wait of these reads.
+            reads: How many.
+        """
+        idle = not self._waits
+        if len(self._waits) < LATENCIES_MAX or table in self._waits:
+            before_s, count = self._waits.get(table, (0.0, 0))
+            self._waits[table] = before_s + latency_s * reads, count + reads
+        if idle and self._waits:
+            services.later(self._tell(services.coordinator))
+
+    async def _tell(self, coordinator: OperatorCalls) -> None:
+        await asyncio.sleep(READS_PAUSE_S)
+        waits, self._waits = self._waits, {}
+        with suppress(UnavailableError):  # The next reads tell the same.
+            await coordinator.note_latencies(
+                {table: (wait_s / reads, reads) for table, (wait_s, reads) in waits.items()}
+            )
+
+
 PlanTablet = Callable[[Tablet, Table, float], TabletPlan]
 """Plans a tablet of a table at a time with the planners of the settings; pure."""
 
@@ -202,6 +242,7 @@ class Services:
     split_hints: SplitHints = field(default_factory=SplitHints)
     scans: ScanSlots = field(init=False)
     reads: ReadCounts = field(default_factory=ReadCounts)
+    waits: ReadWaits = field(default_factory=ReadWaits)
     audit: Audit = field(init=False)
     quotas: Quotas = field(init=False)
     pending: set[asyncio.Task[object]] = field(default_factory=set)

@@ -46,6 +46,8 @@ _CHECKS: dict[str, AllowedValues] = {
     "triggers": (lambda value: set(value) <= set(TRIGGERS), "some of " + ", ".join(TRIGGERS)),
     "maintenance_priority": (lambda value: -5 <= value <= 5, "-5 to 5"),
     "workload_points": (lambda value: value < 10_000, "0 (off) to 9999"),
+    "analysis_share": (lambda value: 0 < value <= 1, "more than 0, at most 1"),
+    "analysis_columns": (lambda value: len(value) <= 32, "at most 32 columns"),
     "trigger_interval_s": (lambda value: value >= 1, "at least 1 s"),
     "volume": (lambda value: bool(DNS_LABEL.fullmatch(value)), "a DNS label such as disk-1"),
 }

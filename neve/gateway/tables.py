@@ -303,12 +303,23 @@ def check_settings(table: Table) -> None:
             f"table {table.name!r} has none"
         )
     _check_blooms(table)
+    _check_analysis_columns(table)
     check_table_planner(table)
     sizes = [name for name in ("split_bytes", "merge_bytes") if getattr(table.settings, name)]
     if sizes and not has_ranges(table):
         why = "is partitioned by " + ", ".join(table.partition_by) if table.key else "has no key"
         raise RequestError(
             f"setting {sizes[0]} is for tablets that are ranges of keys; table {table.name!r} {why}"
+        )
+
+
+def _check_analysis_columns(table: Table) -> None:
+    names = [column.name for column in table.schema]
+    strange = [name for name in table.settings.analysis_columns if name not in names]
+    if strange:
+        raise RequestError(
+            f"setting analysis_columns names {strange[0]!r}, which table {table.name!r} does not "
+            f"have; known: {', '.join(names)}"
         )
 
 

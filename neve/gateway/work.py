@@ -1,8 +1,9 @@
-"""The work: status, jobs, queue, plan, explain, history, compactors, groups, watermarks, limits."""
+"""The work: status, jobs, queue, plan, explain, history, watermarks, limits, control."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Annotated
+from math import isfinite
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
@@ -18,19 +19,21 @@ from common.model.group import (
 )
 from common.model.job import Job, TabletPlan, analysis_id
 from common.model.keys import format_key, parse_key
-from common.model.outcome import AttemptEnd
+from common.model.outcome import AttemptEnd, TabletStatistics
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.rows.rules import RowRules
 from common.units import parse_size_bytes
 from common.wire import CompactorStatus, CoordinatorStatus, Explanation, QueuedJob, RunningAttempt
+from neve.api import control as control_api
 from neve.api import work as api
 from neve.client.http import decode
 from neve.gateway.access.audit import folded
-from neve.gateway.access.callers import open_table, sees_table
+from neve.gateway.access.callers import Role, open_table, require_role, sees_table
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
 from neve.gateway.services import (
     BEARER,
+    LATENCIES_MAX,
     Services,
     bounded_count,
     check_writable,
@@ -121,17 +124,37 @@ def _text(table: Table, version: bytes) -> str:
 # -------------------------------------------------------------------------------------------- Views
 
 
-def plan_view(table: Table, plans: Sequence[TabletPlan], running: int) -> api.Plan:
+def plan_view(
+    table: Table,
+    plans: Sequence[TabletPlan],
+    running: int,
+    tablets: Sequence[TabletId] = (),
+) -> api.Plan:
     """Return what would be planned for some tablets of a table.
 
     Args:
         table: As stored.
         plans: Of the tablets.
         running: Jobs under way on them.
+        tablets: Which these are, in order; intervals are named by them.
     """
-    jobs = [replace(_planned_view(job), table=table.name) for plan in plans for job in plan.jobs]
+    intervals = tuple(
+        decode(api.Interval, asdict(each) | {"tablet": tablet.text, "table": table.name})
+        for tablet, plan in zip(tablets, plans, strict=False)
+        for each in plan.intervals
+    )
+    wanted = [job for plan in plans for job in plan.jobs]
+    places = {job.id: place for place, job in enumerate(wanted)}
+    jobs = [
+        replace(
+            _planned_view(job),
+            table=table.name,
+            after=tuple(places[each] for each in job.depends_on),
+        )
+        for job in wanted
+    ]
     left = {path: why for plan in plans for path, why in plan.left.items()}
-    return api.Plan(jobs=tuple(jobs), left=left, running=running)
+    return api.Plan(jobs=tuple(jobs), left=left, running=running, intervals=intervals)
 
 
 def queued_view(queued: QueuedJob) -> api.PlannedJob:
@@ -152,6 +175,11 @@ def _planned_view(job: Job) -> api.PlannedJob:
         priority=job.priority,
         kind=job.kind.value,
         reason=job.reason,
+        action=job.action,
+        outputs=job.outputs_expected,
+        cuts_at_s=job.cuts_at_s,
+        output_rows_max=job.output_rows_max,
+        tags=dict(job.output_tags),
     )
 
 
@@ -190,6 +218,7 @@ def live_bytes_view(tablet: Tablet, last: HistoryEntry | None, *, waiting: bool)
     """
     files = tablet.files.values()
     measured = [each for each in files if each.live_bytes is not None]
+    found = tablet.record.statistics
     return api.LiveBytes(
         tablet=tablet.id.text,
         files=len(files),
@@ -202,7 +231,18 @@ def live_bytes_view(tablet: Tablet, last: HistoryEntry | None, *, waiting: bool)
         read_bytes=None if last is None else last.bytes_in,
         elapsed_s=None if last is None else last.ended_s - last.started_s,
         rows=None if last is None else last.rows_in,
+        **({} if found is None else _found_rows(found)),
     )
+
+
+def _found_rows(found: TabletStatistics) -> dict[str, Any]:
+    return {
+        "updated_share": found.updated_share,
+        "compared_rows": found.compared_rows,
+        "changed_shares": dict(found.changed_shares),
+        "merged_share": found.merged_share,
+        "key_quantiles": tuple(key.hex() for key in found.key_quantiles),
+    }
 
 
 def finished_view(entry: HistoryEntry) -> api.Finished:
@@ -258,6 +298,7 @@ class WorkRoutes:
         router.post("/jobs/{attempt}/cancel", status_code=202)(self.cancel)
         router.get("/queue")(self.queue)
         router.get("/backlog")(self.backlog)
+        router.get("/backlog/history")(self.backlog_history)
         router.get("/compactors")(self.compactors)
         router.post("/compactors/{compactor}/drain", status_code=202)(self.drain)
         router.post("/compactors/{compactor}/stop", status_code=202)(self.stop_compactor)
@@ -335,6 +376,32 @@ class WorkRoutes:
         # The line without a name is about all other tables.
         chosen = [each for each in found if table in {None, each.table} and sees_table(each.table)]
         return {"backlog": [decode(api.Backlog, asdict(each)) for each in chosen]}
+
+    async def backlog_history(
+        self,
+        table: Annotated[
+            str | None, Query(description="Name of a table; all tables by default.")
+        ] = None,
+    ) -> dict[str, list[api.BacklogPoint]]:
+        """Return how many bytes were still to be rewritten in the last hour, oldest first.
+
+        There is a point every ten seconds. A table that was not among the 20 with most counts as
+        at rest. A coordinator that was restarted remembers nothing from before.
+        """
+        if table is None:
+            require_role(Role.READ, None)
+        else:
+            await self._services.table(table)
+        samples = await self._services.coordinator.backlog_history()
+        return {
+            "history": [
+                api.BacklogPoint(
+                    at_s=each.at_s,
+                    size_bytes=each.size_bytes if table is None else each.tables.get(table, 0),
+                )
+                for each in samples
+            ]
+        }
 
     async def cancel(self, attempt: str) -> None:
         """Cancel a running job. Its files are not planned again for a while.
@@ -467,12 +534,14 @@ class WorkRoutes:
         found = await services.table(table)
         now_s = await services.store.now_s()
         plans: list[TabletPlan] = []
+        tablets: list[TabletId] = []
         running = 0
         async for page in services.pages(found):
             running += sum(len(each.running) for each in page)
             plans += await services.rows.run(found.location, self._planned, found, page, now_s)
+            tablets += [each.id for each in page]
             bounded_count(len(plans) or 1, PLANNED_TABLETS_MAX, "number of tablets to plan")
-        return plan_view(found, plans, running)
+        return plan_view(found, plans, running, tablets)
 
     def _planned(self, table: Table, tablets: list[Tablet], now_s: float) -> list[TabletPlan]:
         try:
@@ -511,9 +580,11 @@ class WorkRoutes:
         services = self._services
         found = await services.table(table)
         await check_writable(services, found)
-        tablets = [each.id.text for each in await self._tablets(found, tablet)]
-        await services.coordinator.analyze(found.id, tablets)
-        return {"tablets": tablets}
+        tablets = await self._tablets(found, tablet)
+        await services.coordinator.analyze(
+            found.id, [each.id.text for each in tablets if each.files]
+        )
+        return {"tablets": [each.id.text for each in tablets]}
 
     async def live_bytes(
         self,
@@ -528,6 +599,7 @@ class WorkRoutes:
         tablets = await self._tablets(found, tablet)
         texts = [each.id.text for each in tablets]
         waiting = set(await services.coordinator.unanalyzed(found.id, texts))
+        waiting |= {each.id.text for each in tablets if each.files and each.record.analysis_group}
         history = await services.store.history(found.id, LIST_MAX)
         # Newest first, and of each tablet the newest counts.
         last = {each.job: each for each in reversed(history) if each.end == AttemptEnd.COMMITTED}
@@ -671,3 +743,53 @@ class LimitRoutes:
         bytes_s = None if limit is None else parse_size_bytes(limit, what)
         checked_limit(bytes_s or 0, f"{kind.value} {name}")
         await self._services.coordinator.set_limit(scope.text, bytes_s)
+
+
+# ----------------------------------------------------------------------------------------- Control
+
+
+READ_REPORT_MAX = 1_000_000
+"""Of one table in one report."""
+LATENCY_MAX_S = 3600.0
+
+
+class ControlRoutes:
+    """The routes that concern how much compaction there is."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(prefix="/v1", tags=["work"], dependencies=[BEARER])
+        router.get("/control")(self.control)
+        router.post("/reads", status_code=202)(self.reads)
+        return router
+
+    async def control(self) -> control_api.Control:
+        """Return what the controller reads and decides, and what each class of work was handed."""
+        return decode(control_api.Control, asdict(await self._services.coordinator.control()))
+
+    async def reads(self, body: control_api.ReadReport) -> None:
+        """Report how long readers have waited.
+
+        While they wait longer than `control.foreground_limit_s`, rewrites get fewer bytes per
+        second, but never fewer than keep the backlog from growing. Nothing of a report is taken if
+        a part of it is refused.
+        """
+        services = self._services
+        bounded_count(len(body.tables), LATENCIES_MAX, "number of tables")
+        for name, each in body.tables.items():
+            bounded_count(each.reads, READ_REPORT_MAX, f"reads of table {name[:64]!r}")
+            _require_latency(each.latency_s, name)
+        found = {name: await services.table(name) for name in body.tables}
+        for name, table in found.items():
+            told = body.tables[name]
+            services.waits.note(services, table.id, told.latency_s, told.reads)
+
+
+def _require_latency(latency_s: float, table: str) -> None:
+    if not (isfinite(latency_s) and 0 <= latency_s <= LATENCY_MAX_S):
+        raise RequestError(
+            f"latency of table {table[:64]!r} is {latency_s} s, expected 0 to {LATENCY_MAX_S:g} s"
+        )

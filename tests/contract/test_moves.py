@@ -73,6 +73,9 @@ async def test_files_get_tags_and_stay_what_they_are(harness: Harness) -> None:
             before[path].job,
             before[path].size_bytes,
         )
+    (record,) = await harness.store.records((tablet,))
+    assert record is not None
+    assert record.compactions == 2, "the job that made out/t0-0.parquet, and the move"
     assert await harness.store.garbage(tablet.table) == garbage, "a moved file is no garbage"
     outcome = await harness.store.outcome(tablet.table, "t1")
     assert outcome is not None

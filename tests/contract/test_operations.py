@@ -15,9 +15,11 @@ from common.metadata.changes import (
     StepOperation,
     WriteAnalysis,
 )
-from common.metadata.commands import hset, set_string
+from common.metadata.codec.tablet import STATISTICS, pack_statistics
+from common.metadata.commands import Word, hset, set_string
 from common.metadata.keys import TabletKeys
 from common.metadata.split_merge_predicates import operation_tablets
+from common.model.outcome import TabletStatistics
 from common.model.table import TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, OperationKind, OperationStep, TabletId
 from tests.support.requests import select, submitted, tablet_of, wait
@@ -107,6 +109,23 @@ async def test_a_split_moves_files_and_watermarks_to_both_sides(harness: Harness
         assert (found.purge, found.record.settled, found.operation) == (b"3", ((1.0, b"4"),), None)
         assert found.record.analysis_version != found.record.version
     assert await harness.store.locate(tablet.table, b"b") == left
+
+
+async def test_a_split_forgets_what_was_found_about_the_rows_of_the_whole_range(
+    harness: Harness,
+) -> None:
+    tablet = await harness.tablet_with()
+    applied(await harness.add(tablet, file("l", b"a", b"b"), file("r", b"ca", b"d")))
+    known = TabletStatistics(tablet_version=1, measured_at_s=1.0, rows=3, updated_rows=1)
+    record: dict[str, Word] = {STATISTICS: pack_statistics(known)}
+    await harness.write(hset(TabletKeys.of(tablet).record, record))
+    assert (await tablet_of(harness, tablet)).record.statistics == known
+    applied(await harness.apply(split(tablet)))
+    for each in (DRAIN, CLOSE):
+        applied(await harness.apply(step(each, tablet)))
+    applied(await harness.apply(end(tablet)))
+    for half in (TabletId(tablet.table, b"c"), tablet):
+        assert (await tablet_of(harness, half)).record.statistics is None
 
 
 async def test_a_merge_joins_files_and_watermarks_of_two_tablets(harness: Harness) -> None:
@@ -227,3 +246,32 @@ async def test_steps_of_another_operation_and_of_no_table(harness: Harness) -> N
     for change in (step(CLOSE, tablet), end(tablet), split(tablet)):
         refused(await harness.apply(change), "table")
     assert await harness.keys(tablet.table) == []
+
+
+async def test_both_sides_of_a_split_and_a_merge_keep_count_and_wished_analysis(
+    harness: Harness,
+) -> None:
+    tablet = await harness.tablet_with("a", "b")
+    left = TabletId(tablet.table, b"c")
+    applied(await harness.apply(reserve(tablet, "s1", "a", "b")))
+    applied(await harness.apply(commit(tablet, "s1")))
+    applied(await harness.apply(note(tablet, analysis_group="night")))
+
+    async def facts(*tablets: TabletId) -> list[tuple[str, int]]:
+        records = await harness.store.records(tablets)
+        return [(each.analysis_group, each.compactions) for each in records if each is not None]
+
+    applied(await harness.apply(split(tablet)))
+    for to in (DRAIN, CLOSE):
+        applied(await harness.apply(step(to, tablet)))
+    applied(await harness.apply(end(tablet)))
+    assert await facts(left, tablet) == [("night", 1)] * 2
+
+    applied(await harness.apply(note(tablet, analysis_group="")))
+    applied(await harness.add(left, file("l", b"a", b"b")))
+    applied(await harness.apply(reserve(left, "s2", "l")))
+    applied(await harness.apply(commit(left, "s2")))
+    applied(await harness.apply(merge(left, tablet, "op2")))
+    applied(await harness.apply(step(CLOSE, left, tablet, name="op2")))
+    applied(await harness.apply(end(left, tablet, name="op2")))
+    assert await facts(tablet) == [("night", 2)]

@@ -6,10 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from common.metadata.changes import Applied, CommitAttempt, ReserveFiles
+from common.metadata.changes import (
+    Applied,
+    CommitAttempt,
+    ReserveFiles,
+    WriteAnalyses,
+    WriteAnalysis,
+)
 from common.model.job import Kind
-from common.model.outcome import AttemptEnd, FileStatistics, RefusalCode, RowCounts, Statistics
-from common.model.tablet import TabletId
+from common.model.outcome import (
+    AttemptEnd,
+    FileStatistics,
+    RefusalCode,
+    RowCounts,
+    Statistics,
+    TabletStatistics,
+)
+from common.model.tablet import Analysis, TabletId
 from tests.support.store_harness import (
     MIDDLE,
     Harness,
@@ -139,3 +152,86 @@ async def test_a_repeated_commit_is_recognised(harness: Harness) -> None:
     after = await harness.store.tablet(tablet)
     assert after is not None
     assert after.files["a"].live_bytes == 40
+
+
+async def test_what_was_found_about_rows_is_written_with_the_version_that_was_read(
+    harness: Harness,
+) -> None:
+    tablet = await harness.tablet_with("a")
+    found = TabletStatistics(
+        tablet_version=0, measured_at_s=0.0, rows=30, updated_rows=6, key_quantiles=(b"c", b"m"),
+        compared_rows=5, changed_shares=(("price", 0.8),), merged_share=0.25,
+    )  # fmt: skip
+    change = counted(tablet, "t1", a=40)
+    assert change.statistics is not None
+    change = replace(change, statistics=replace(change.statistics, tablet=found))
+    now_s = await harness.store.now_s()
+    applied(await harness.apply(reading(tablet, "t1")))
+    applied(await harness.apply(change))
+    after = await harness.store.tablet(tablet)
+    assert after is not None
+    kept = after.record.statistics
+    assert kept is not None
+    assert kept.measured_at_s >= now_s
+    assert kept == replace(found, tablet_version=7, measured_at_s=kept.measured_at_s)
+    # Another analysis, of a release that finds nothing about rows, leaves it as it is.
+    applied(await harness.apply(reading(tablet, "t2")))
+    applied(await harness.apply(counted(tablet, "t2", a=30)))
+    again = await harness.store.tablet(tablet)
+    assert again is not None
+    assert again.record.statistics == kept
+
+
+def wish(tablet: TabletId, group: str = "default") -> WriteAnalyses:
+    """Return the change by which somebody asks for an analysis."""
+    note = WriteAnalysis(
+        tablet=tablet,
+        analysis=Analysis.UNKNOWN,
+        version=-1,
+        settings_version=-1,
+        analysis_group=group,
+    )
+    return WriteAnalyses(table=tablet.table, notes=(note,))
+
+
+async def group_of(harness: Harness, tablet: TabletId) -> str:
+    """Return the group that is to analyse a tablet, as its record says."""
+    (record,) = await harness.store.records((tablet,))
+    assert record is not None
+    return record.analysis_group
+
+
+async def test_an_analysis_is_wanted_until_one_is_committed(harness: Harness) -> None:
+    tablet = await harness.tablet_with("a", "b")
+    assert await group_of(harness, tablet) == ""
+    (before,) = await harness.store.records((tablet,))
+    applied(await harness.apply(wish(tablet, "night")))
+    (after,) = await harness.store.records((tablet,))
+    assert before is not None
+    assert after == replace(before, analysis_group="night"), "no version is bumped"
+    applied(await harness.apply(reserve(tablet, "t1", "a", "b")))
+    applied(await harness.apply(commit(tablet, "t1")))
+    applied(await harness.apply(reading(tablet, "t2")))
+    applied(await harness.apply(release(tablet, "t2")))
+    assert await group_of(harness, tablet) == "night", "neither a job nor a failure is an analysis"
+    applied(await harness.apply(reading(tablet, "t3")))
+    applied(await harness.apply(counted(tablet, "t3")))
+    assert await group_of(harness, tablet) == ""
+
+
+async def test_each_committed_job_counts_once_and_an_analysis_does_not(harness: Harness) -> None:
+    tablet = await harness.tablet_with("a", "b")
+
+    async def compactions() -> int:
+        (record,) = await harness.store.records((tablet,))
+        return 0 if record is None else record.compactions
+
+    applied(await harness.apply(reading(tablet, "t1")))
+    applied(await harness.apply(counted(tablet, "t1", a=1)))
+    applied(await harness.apply(reserve(tablet, "t2", "a")))
+    applied(await harness.apply(release(tablet, "t2")))
+    assert await compactions() == 0
+    applied(await harness.apply(reserve(tablet, "t3", "a", "b")))
+    applied(await harness.apply(commit(tablet, "t3")))
+    applied(await harness.apply(commit(tablet, "t3")))
+    assert await compactions() == 1, "the repetition is recognised"

@@ -24,6 +24,7 @@ from neve.api.work import Finished
 from neve.local import LocalStack
 from neve.local.stack import stop_stack
 from neve.local.stack_folder import StackFolder
+from tests.support.page_cache import resident_bytes
 from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.plugin_package import install, settings_file
 from tests.support.stack import Service, words_of
@@ -55,13 +56,21 @@ body_bytes_max = "64MB"
 file_bytes_max = "64KB"
 level = "warning"
 
+[control]
+controller = "control-points"
+options = ["static_shares=900"]
+bytes_s_max = "200MB"
+foreground_limit_s = "500ms"
+
 [services.night]
 groups = [{ group = "night" }]
 """
 """What the page's file leaves out; every write is slower than the latency that is allowed."""
 ENVIRON = {
     "NEVE_COMPACTOR_BEAT_INTERVAL_S": "0.5",
+    "NEVE_COMPACTOR_PAGE_CACHE": "drop",
     "NEVE_GROUPS_SMALL_SLOTS": "2",
+    "NEVE_GROUPS_SMALL_URGENT_SLOTS": "1",
     "NEVE_GROUPS_LARGE_EXECUTORS": "2",
 }
 FLAGS = ["--set", "gateway.token=of-the-flag", "--set", "coordinator.tick_s=0.2", "--port", "0"]
@@ -224,6 +233,11 @@ def test_large_jobs_go_to_the_large_group_under_the_limit_of_their_volume(
     service.client.wait_until_at_rest("large", timeout_s=SERVICE_S)
     done = commits(service, "large")
     assert {(each.group, each.compactor) for each in done} == {("large", "large-1")}
+    (file,) = service.client.files("large")
+    folder = service.folder / "large"
+    assert resident_bytes(folder / file.path) == 0, "readers keep what they had in memory"
+    assert service.client.scan("large").num_rows == FILES * 3000
+    assert resident_bytes(folder / file.path) > 0
 
 
 def test_a_request_is_done_though_the_planner_wants_none_of_its_files(service: Service) -> None:
@@ -239,6 +253,68 @@ def test_a_request_is_done_though_the_planner_wants_none_of_its_files(service: S
     assert all(text == text.upper() for text in found)
     (done,) = [each for each in commits(service, "wished") if each.kind == "USER"]
     assert "planner small-files takes no file of the request" in done.reason
+
+
+def test_urgent_work_begins_though_ordinary_work_has_all_other_slots(service: Service) -> None:
+    """The group has two slots, one of which is kept; all tables are on volumes of their own."""
+    client = service.client
+    ordinary = [f"ordinary-{number}" for number in range(2)]
+    for name in ordinary:
+        fill(service, name, name, *(rows(600, seed) for seed in range(FILES)), splits=())
+    fill(service, "hasty", "hasty", rows(20, 1), splits=())
+    for name in [*ordinary, "hasty"]:
+        client.resume(name)
+
+    def waits() -> str:
+        queued = [each.table for each in client.queue("small") if each.table in ordinary]
+        running = [each.table for each in client.jobs() if each.table in ordinary]
+        return queued[0] if len(queued) == len(running) == 1 else ""
+
+    name = service.wait("an ordinary job that waits for another one", waits)
+    kept = "the free slots of the group are kept for urgent jobs"
+    assert any(kept in each for each in client.explain(name)[0].sentences)
+    wish = client.compact("hasty", set="text = upper(text)", boost=20_000)
+    assert wish.wait(timeout_s=SERVICE_S).state == "done"
+    for each in [*ordinary, "hasty"]:
+        client.wait_until_at_rest(each, timeout_s=SERVICE_S)
+    first, second = commits(service, *ordinary)
+    (urgent,) = commits(service, "hasty")
+    assert {each.group for each in (first, second, urgent)} == {"small"}
+    assert first.ended_s <= second.started_s, "ordinary work never had both slots"
+    assert first.started_s < urgent.started_s < second.ended_s, "urgent work had the other one"
+
+
+def test_the_controller_of_the_file_decides_and_listens_to_readers(
+    shell: Shell, service: Service
+) -> None:
+    found = shell.json("control")
+    assert found["controller"] == "control-points"
+    assert found["reasons"][0] == "static_shares holds 900 shares"
+    assert (found["slots"], found["slots_max"]) == (3, 3)
+    classes = {each["name"]: each for each in found["classes"]}
+    assert classes["system"]["shares"] == 900
+    assert classes["system"]["total_bytes"] > 0
+    assert classes["user"]["total_bytes"] > 0
+    assert found["history"], "what happened is kept for plots"
+    assert found["bytes_s"] == 180 * 1024**2
+    (limit,) = [each for each in service.client.limits() if each.kind == "control"]
+    assert limit.rate_bytes_s == found["bytes_s"]
+
+    def lowered() -> bool:
+        service.client.report_latency("wished", 5.0, reads=100)
+        return bool((service.client.control().bytes_s or 0) < 100 * 1024**2)
+
+    service.wait("a lower rate", lowered)
+    told = " ".join(shell.run("control").stdout.split())
+    assert "more than 500 ms" in told
+    assert "never below" in told
+    token = {"Authorization": f"Bearer {service.stack.token}"}
+    series = httpx.get(f"{service.stack.gateway_url}/metrics", headers=token).text.splitlines()
+    assert 'neve_control_shares{class="system"} 900.0' in series
+    (rate,) = [each for each in series if each.startswith("neve_control_bytes_per_second ")]
+    assert float(rate.split()[1]) < 180 * 1024**2
+    (wait,) = [each for each in series if each.startswith("neve_control_reader_wait_seconds ")]
+    assert float(wait.split()[1]) > 0.5
 
 
 def test_a_setting_that_no_planner_of_a_service_reads_has_no_effect(
@@ -282,6 +358,8 @@ def test_a_group_that_nobody_serves_is_said_wherever_somebody_asks(
     token = {"Authorization": f"Bearer {service.stack.token}"}
     told = httpx.get(f"{service.stack.gateway_url}/metrics", headers=token).text
     assert series in told
+    past = service.client.backlog_history
+    service.wait("a sample", lambda: owed.size_bytes in {p.size_bytes for p in past("nightly")})
     shell.run("table", "drop", "nightly", "--yes")
     service.wait("no backlog", lambda: not service.client.backlog())
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fast_and_slow import first_fast
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import Options, draw_options
 from tests.support.sim_run import LONG, run_all, seeds, simulate
@@ -169,6 +170,7 @@ def test_a_hundred_more_clusters_meet_every_trouble() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif("SIM_SEEDS" in os.environ, reason="SIM_SEEDS names other seeds")
 def test_many_more_clusters_keep_their_promises() -> None:
@@ -179,6 +181,17 @@ def test_many_more_clusters_keep_their_promises() -> None:
 def test_recorded_seeds_of_clusters_hold(seed: int) -> None:
     # They were found before a store could be spread; those of spread ones are below.
     simulate(seed, replace(draw_options(seed), spread=False, creators=0))
+
+
+@pytest.mark.parametrize("seeds_of_levels", first_fast(1, [range(7, 10), range(10, 40)]))
+def test_clusters_whose_files_move_keep_their_promises(seeds_of_levels: Sequence[int]) -> None:
+    """Their planner is `leveled`: tags change at ends of attempts alone, and nothing is lost."""
+    seen: Counter[str] = Counter()
+    for seed in seeds_of_levels:
+        # A selector that asks for larger files than the planner makes would never come to rest.
+        seen += simulate(seed, replace(draw_options(seed), levels=True, selector="")).seen()
+
+    assert seen["files moved"] > 10, seen
 
 
 @pytest.mark.parametrize("seed", range(4))

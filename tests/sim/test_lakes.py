@@ -56,6 +56,7 @@ def test_every_reader_sees_what_it_should_in_more_lakes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_promise_holds_in_many_more_lakes() -> None:
     lived(MANY, live_by)
 

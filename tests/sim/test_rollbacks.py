@@ -33,6 +33,7 @@ def test_no_last_copy_is_deleted_in_more() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_no_last_copy_is_deleted_in_many_more() -> None:
     lived(MANY, go_back)
 

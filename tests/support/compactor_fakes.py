@@ -254,6 +254,8 @@ class FakeMetrics:
         self.rewrites_s: list[float] = []
         self.ended: list[tuple[AttemptEnd, int, int, float]] = []
         """End, bytes of inputs, bytes of outputs and seconds waited of each attempt."""
+        self.dropped: list[RowCounts] = []
+        """Of each attempt; empty unless it committed."""
 
     def rewrite_ended(self, elapsed_s: float) -> None:
         self.rewrites_s.append(elapsed_s)
@@ -262,6 +264,9 @@ class FakeMetrics:
         self, end: AttemptEnd, *, read_bytes: int, written_bytes: int, waited_s: float
     ) -> None:
         self.ended.append((end, read_bytes, written_bytes, waited_s))
+
+    def rows_dropped(self, counts: RowCounts) -> None:
+        self.dropped.append(counts)
 
 
 class FakeSpans:

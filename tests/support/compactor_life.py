@@ -184,6 +184,7 @@ class Life:
         self._exports("read_bytes_total", sum(path.stat().st_size for path in inputs))
         self._exports("written_bytes_total", (self._folder / "one" / output).stat().st_size)
         self._exports("rewrite_seconds_count", 1)
+        self._exports("rows_dropped_total", 50, reason="superseded")
         self._exports("slots", 2)
         (beat,) = self._heard.beats.values()
         psutil.Process(beat.engine_pid).kill()

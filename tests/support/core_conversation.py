@@ -73,7 +73,6 @@ class Conversation:
             "step": self._step,
             "pause": lambda step: on.GroupPaused(group=step.args["group"]),
             "resume": lambda step: on.GroupResumed(group=step.args["group"]),
-            "analyze": self._analyze,
             "lift": lambda step: on.QuarantineLifted(
                 table="t", tablet=tablet(step.args["of"]) if "of" in step.args else None
             ),
@@ -149,7 +148,11 @@ class Conversation:
             analysis=Analysis(step.args.get("known", "unknown")),
             analysis_version=version,
             analysis_settings=1,
+            analysis_group=step.args.get("analyze", ""),
         )
+        if record.analysis_group:
+            where = tablet(step.args["of"])
+            self.jobs["analysis"] = analysis_job(where, "trips", record.analysis_group)
         plan = TabletPlan(jobs=tuple(jobs), left=left, holds=holds)
         return on.TabletPlanned(
             tablet=tablet(step.args["of"]),
@@ -178,11 +181,6 @@ class Conversation:
         )
         self.jobs[name] = job
         return job
-
-    def _analyze(self, step: Step) -> on.Event:
-        where, group = tablet(step.args["of"]), step.args.get("group", "small")
-        self.jobs["analysis"] = analysis_job(where, "trips", group)
-        return on.AnalysisAsked(tablet=where, group=group)
 
     def _take(self, step: Step) -> on.Event:
         compactor = step.args.get("by", "c1")

@@ -22,7 +22,11 @@ from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from common.wire import (
     AttemptProgress,
+    BacklogSample,
+    ClassControl,
     CompactorStatus,
+    ControlPoint,
+    ControlStatus,
     CoordinatorStatus,
     Explanation,
     GroupStatus,
@@ -110,6 +114,13 @@ class FakeCoordinator:
         self._answers()
         return [RUNNING]
 
+    async def backlog_history(self) -> Sequence[BacklogSample]:
+        self._answers()
+        return [
+            BacklogSample(at_s=STARTED_S + 10 * number, size_bytes=100 - number, tables=each)
+            for number, each in enumerate([{"events": 90}, {}])
+        ]
+
     async def compactors(self) -> Sequence[CompactorStatus]:
         self._answers()
         return [COMPACTOR]
@@ -185,6 +196,14 @@ class FakeCoordinator:
     async def note_scans(self, table: str, scans: Mapping[str, int]) -> None:
         self._hear("note_scans", table, *(f"{tablet}={n}" for tablet, n in scans.items()))
 
+    async def note_latencies(self, latencies: Mapping[str, tuple[float, int]]) -> None:
+        told = (f"{table}={wait_s:g}x{reads}" for table, (wait_s, reads) in latencies.items())
+        self._hear("note_latencies", *told)
+
+    async def control(self) -> ControlStatus:
+        self._answers()
+        return CONTROL
+
     async def trigger(self, table: str) -> TriggerReport:
         self._hear("trigger", table)
         answer = TabletTrigger(tablet="last", verdict="refused", reason="2 files: too few")
@@ -213,6 +232,56 @@ GROUP = GroupStatus(
     rejected=0,
     evicted=1,
     oldest_age_s=2.5,
+)
+CONTROL = ControlStatus(
+    controller="drain-time",
+    now_s=STARTED_S + 61.0,
+    decided_at_s=STARTED_S + 60.5,
+    period_s=1.0,
+    classes=(
+        ClassControl(
+            name="system",
+            shares=250.0,
+            granted=0.2,
+            used=0.25,
+            used_bytes=1024**3,
+            total_bytes=8 * 1024**3,
+        ),
+        ClassControl(
+            name="user",
+            shares=1000.0,
+            granted=0.8,
+            used=0.75,
+            used_bytes=3 * 1024**3,
+            total_bytes=3 * 1024**3,
+        ),
+    ),
+    bytes_s=50.0 * 1024**2,
+    slots=5,
+    reasons=("the backlog is 30.0 GiB: 250 shares", "readers wait 120 ms"),
+    table_weights={"events": 2.0},
+    backlog_bytes=30.0 * 1024**3,
+    memory_bytes=8 * 1024**3,
+    arrival_bytes_s=10.0 * 1024**2,
+    rewrite_bytes_s=None,
+    slot_bytes_s=None,
+    living_slots=8,
+    busy_slots=5,
+    slots_max=20,
+    latencies_s={"events": 0.12},
+    latency_limit_s=0.1,
+    history=(
+        ControlPoint(
+            at_s=STARTED_S + 55.0,
+            backlog_bytes=31.0 * 1024**3,
+            shares={"system": 240.0, "user": 1000.0},
+            used={"system": 0.2, "user": 0.8},
+            bytes_s=None,
+            slots=None,
+            busy_slots=8,
+            latency_s=None,
+        ),
+    ),
 )
 COMPACTOR = CompactorStatus(
     compactor="local-1",

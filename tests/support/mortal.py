@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from common.metadata.changes import Applied
+from common.metadata.changes import Applied, CommitAttempt, RetagFiles
 from common.metadata.ports import TabletStore
 from common.model.outcome import AttemptEnd
 from common.settings import CoordinatorSettings
@@ -63,6 +63,10 @@ class MortalCluster(Cluster):
     def may_commit(self, held: Assignment) -> bool:
         """Return whether the compactor has done this job by now."""
         return True
+
+    def ending_of(self, held: Assignment) -> CommitAttempt | RetagFiles:
+        """Return the change by which the compactor ends a job."""
+        return commit_of(held)
 
     # ------------------------------------------------------------ deaths
 
@@ -166,7 +170,7 @@ class MortalCluster(Cluster):
 
     async def _commit(self, held: Assignment) -> None:
         """Commit without a coordinator; report if there is one, and if nobody has died."""
-        outcome = await self.store.apply(commit_of(held))
+        outcome = await self.store.apply(self.ending_of(held))
         if self._forgets:
             return
         assert isinstance(outcome, Applied), outcome

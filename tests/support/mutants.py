@@ -20,11 +20,18 @@ from queue import Queue
 ROOT = Path(__file__).parents[2]
 COPIED = (
     *("common", "coordinator", "compactor", "neve", "tests", "docs"),
-    *("pyproject.toml", "requirements"),
+    *("benchmarks", "pyproject.toml", "requirements"),
 )
 SUITES = {
     "core": ["tests/unit/coordinator_core"],
     "autoscaler": ["tests/unit/coordinator_core/test_autoscaling.py"],
+    "control": [
+        *(f"tests/unit/coordinator_core/test_{name}.py" for name in ("control", "enforcement")),
+        *(
+            "tests/property/queue/test_class_shares.py",
+            "tests/unit/coordinator/test_controllers.py",
+        ),
+    ],
     "contract": ["tests/contract", "-k", "memory"],
     "ray-cluster": [
         "tests/unit/serve",
@@ -51,6 +58,7 @@ SUITES = {
         "tests/unit/compactor/test_service.py",
     ],
     "logs": ["tests/unit/common/test_event_log.py"],
+    "simulate": ["tests/unit/simulate"],
     "triggers": [
         *("tests/unit/coordinator_core/test_triggers.py", "tests/contract/test_triggers.py"),
         *("tests/unit/coordinator_shell/test_triggers.py", "-k", "not redis"),
@@ -111,12 +119,30 @@ SUITES = {
         f"tests/unit/neve/test_gateway_{name}.py" for name in ("moving", "dropped_meanwhile")
     ],
     "budgeted": ["tests/unit/coordinator/test_budgeted_planner.py"],
+    "deltas": [
+        *(
+            "tests/unit/coordinator/test_delta_planner.py",
+            "tests/unit/coordinator/test_planning.py",
+        ),
+        "tests/unit/coordinator_core/test_maintenance_operations.py",
+    ],
     "size-tiered": ["tests/unit/coordinator/test_size_tiered_planner.py"],
     "bin-pack": ["tests/unit/coordinator/test_bin_pack_planner.py"],
     "backlogs": ["tests/unit/coordinator_core/test_backlog.py"],
     "trackers": ["tests/unit/coordinator/test_trackers.py", "tests/property/trackers"],
     "log-segment": ["tests/unit/coordinator/test_log_segment_planner.py"],
     "live-bytes": ["tests/unit/compactor/test_live_rows.py"],
+    "analyses": [
+        *(
+            f"tests/unit/coordinator_shell/test_{name}.py"
+            for name in ("live_bytes", "new_settings")
+        ),
+        *("tests/contract/test_statistics.py", "tests/contract/test_operations.py"),
+        *("tests/unit/coordinator_core/test_conversations.py", "-k", "not redis and not cluster"),
+    ],
+    "summaries": ["tests/unit/requests/test_selector_summaries.py"],
+    "moves-and-drops": ["tests/sim/test_jobs_without_rewrite.py"],
+    "page-cache": ["tests/unit/compactor/test_page_cache.py"],
     "time-window": ["tests/unit/coordinator/test_time_window_planner.py"],
     "leveled": [
         f"tests/unit/coordinator/test_{name}.py" for name in ("leveled_planner", "key_cuts")

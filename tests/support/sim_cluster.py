@@ -27,7 +27,7 @@ from tests.support.sim_compactor import (
     Traits,
 )
 from tests.support.sim_coordinator import SimCoordinator
-from tests.support.sim_disk import key_bytes
+from tests.support.sim_disk import ROW_BYTES, key_bytes
 from tests.support.sim_gateway import SimGateway, SimGateways, settings_of
 from tests.support.sim_loop import EPOCH_S, SimLoop, World
 from tests.support.sim_options import Options, sim_settings
@@ -48,6 +48,7 @@ SOON_S = 5.0
 DEAD = "dead"
 RETENTION_S = 5.0
 """How long dead rows stay, and versions of adds are remembered."""
+LEVELS = {"min_file": "0", "max_file": str(12 * ROW_BYTES), "fan_out": "4"}
 SELECTOR_OPTIONS = {"": {}, "all": {}, "size": {"smaller_than": "5000"}}
 
 
@@ -362,7 +363,9 @@ class Cluster:
 
 
 def _table(number: int, options: Options) -> Table:
+    planner = {"planner": "leveled", "planner_options": LEVELS} if options.levels else {}
     settings = TableSettings(
+        **planner,  # type: ignore[arg-type]  # both by name
         hold_expiry_s=options.hold_expiry_s,
         selector=options.selector,
         selector_options=SELECTOR_OPTIONS[options.selector],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -232,7 +232,8 @@ class SimEngine:
         outputs: list[DataFile] = []
         for number, rows in enumerate(parts):
             path = assignment.reservation.output_path(number)
-            outputs.append(self._truth.disk.write(path, rows, world.now_s()))
+            written = self._truth.disk.write(path, rows, world.now_s())
+            outputs.append(replace(written, tags=assignment.job.output_tags))
             await asyncio.sleep(world.random() * 0.1)
         count = sum(file.rows for file in assignment.inputs)
         return RewriteResult(

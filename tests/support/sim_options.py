@@ -56,6 +56,8 @@ class Options:
     hold_expiry_s: float = 120.0
     bounds: bool = False
     """Tablets are split and merged."""
+    levels: bool = False
+    """The planner is `leveled`, which moves files. No seed draws it: their stories stay alike."""
     dead_rows: bool = False
     """Rewrites drop dead rows, and say where."""
     drops: bool = False

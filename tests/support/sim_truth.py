@@ -290,6 +290,7 @@ class Truth:
         missing = sorted(set(held) - view.files.keys())
         assert not missing, f"{tablet}: reserved files are not there: {missing}"
         self._check_selection(tablet, view)
+        self._check_tags(tablet, before, view)
         for attempt, entry in view.running.items():
             if attempt not in before.running:
                 self._check_reserved(tablet, attempt, before, view)
@@ -307,6 +308,15 @@ class Truth:
             assert file.key_max is not None, path
             inside = view.bounds.holds(file.key_min, file.key_max)
             assert inside, f"{tablet}: {path} lies outside of {view.bounds}"
+
+    def _check_tags(self, tablet: TabletId, before: View, view: View) -> None:
+        """Assert that a file gets other tags only when an attempt ends that had reserved it."""
+        ended = [entry for name, entry in before.running.items() if name not in view.running]
+        held = {path for entry in ended for path in entry.inputs}
+        for path in before.files.keys() & view.files.keys():
+            if before.files[path].tags != view.files[path].tags:
+                assert path in held, f"{tablet}: {path} has other tags, and no attempt has ended"
+                self.seen["files moved"] += 1
 
     def _check_reserved(self, tablet: TabletId, attempt: str, before: View, view: View) -> None:
         entry = view.running[attempt]

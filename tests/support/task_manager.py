@@ -18,6 +18,7 @@ from common.settings import CoordinatorSettings
 from common.wire import AttemptReport, TakeRequest
 from coordinator.core import actions as do
 from coordinator.core import events as on
+from coordinator.core.control.loop import ControlLoop
 from coordinator.core.limits import Limits
 from coordinator.core.scan_rules import needs_look
 from coordinator.core.state import CoordinatorState
@@ -30,10 +31,10 @@ TABLE = Table(id="t", name="trips", location="file:///t", schema=())
 class TaskManager:
     """Jobs of a group, each named like the tablet that wants it."""
 
-    def __init__(self, **limits: float) -> None:
+    def __init__(self, control: ControlLoop | None = None, **limits: float) -> None:
         # Its compactors never beat.
         own = Limits(silence_max_s=1e9, **limits)  # type: ignore[arg-type]  # names are checked by the class
-        self.state = CoordinatorState(CoordinatorSettings(), limits=own)
+        self.state = CoordinatorState(CoordinatorSettings(), limits=own, control=control)
         self.now_s = 0.0
         self.tablets: dict[str, TabletId] = {}
         self.jobs: dict[str, Job] = {}
@@ -76,7 +77,7 @@ class TaskManager:
             name: Of job and tablet.
             priority: Of the job.
             cost_bytes: Of its inputs.
-            given: Its `table`, `group` and number of `files`.
+            given: Its `table`, `group`, `kind` and number of `files`.
         """
         files = given.get("files", 2)
         tablet = self.tablets[name] = TabletId(given.get("table", TABLE.id), name.encode())
@@ -84,7 +85,7 @@ class TaskManager:
             id=name,
             tablet=tablet,
             table_name="trips",
-            kind=Kind.SYSTEM,
+            kind=given.get("kind", Kind.SYSTEM),
             inputs=tuple(f"{name}-{number}" for number in range(files)),
             input_bytes=cost_bytes,
             group=given.get("group", "g"),

@@ -18,7 +18,7 @@ import pytest
 
 from tests.tidy.tree import PACKAGES, ROOT, name_of, nodes_of, python_files, tree_of
 
-MODULES_MAX = 387
+MODULES_MAX = 415
 SMALL_LINES = 80
 SMALL_MODULES_MAX = 25
 FUNCTION_LINES_MEDIAN_MAX = 10
@@ -28,9 +28,11 @@ FLOW_REWRITE_FILES_MAX = 12
 SMALL_MODULES = {
     "compactor/rewrite/drop_job.py": "a way of a job beside `stitch_job`: rows go here unread",
     "coordinator/core/publish_schedule.py": "a decision of the core; its importer does I/O",
+    "coordinator/core/maintenance/heat.py": "rates of tablets; its importer holds the whole core",
     "coordinator/core/autoscaling/rate.py": "a decision of the core; its importer does I/O",
     "coordinator/scan/ray_ranges.py": "the only module of the scan that imports Ray",
     "neve/local/shutdown.py": "the program of a short-lived process, which alone loads Ray",
+    "neve/simulate/example.py": "a document for people, which its importer prints",
     "neve/row_reader.py": "opens files for the command line, which may not import `common` readers",
 }
 """Why a module below `SMALL_LINES` that one other imports is a module of its own."""

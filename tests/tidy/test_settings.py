@@ -25,6 +25,7 @@ READERS = {
     "gateway": ("neve/gateway/", "neve/local/"),
     "readers": ("common/readers/",),
     "autoscaler": ("coordinator/autoscaler.py",),
+    "control": ("coordinator/registry.py",),
     "cluster": ("neve/serve/",),
     "access": ("neve/gateway/", "neve/local/"),
     "trace": ("common/tracing.py",),

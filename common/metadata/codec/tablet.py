@@ -19,6 +19,7 @@ from common.metadata.codec.layout import (
     integer_slot,
     kept_fields,
     number_slot,
+    pack,
     pairs_slot,
     text_slot,
     texts_slot,
@@ -26,6 +27,7 @@ from common.metadata.codec.layout import (
 )
 from common.model.file import DataFile
 from common.model.job import Kind
+from common.model.outcome import TabletStatistics
 from common.model.tablet import (
     Analysis,
     Bounds,
@@ -251,6 +253,9 @@ HALVED = "k"
 SELECTOR_DUE = "t"
 RECENT_ADDS = "l"
 ANSWERED = "g"
+STATISTICS = "y"
+ANALYSIS_GROUP = "u"
+COMPACTIONS = "c"
 
 _NOTE = (
     enum_slot("analysis", Analysis),
@@ -265,9 +270,10 @@ _NUMBERS = {
     b"r": "running",
     b"w": "waiting",
     b"x": "failures",
+    b"c": "compactions",
 }
 _FLAGS = {b"s": "selected", b"o": "operation"}
-_TEXTS = {b"e": "failure", b"q": "selector_hash"}
+_TEXTS = {b"e": "failure", b"q": "selector_hash", b"u": "analysis_group"}
 
 
 def unpack_record(where: str, stored: Mapping[bytes, bytes]) -> Record:
@@ -285,6 +291,8 @@ def unpack_record(where: str, stored: Mapping[bytes, bytes]) -> Record:
                 values[name] = data != b"0"
             elif (name := _TEXTS.get(field)) is not None:
                 values[name] = data.decode()
+            elif field == b"y":
+                values["statistics"] = unpack_statistics(where, data) if data else None
             else:
                 _unpack_remark(where, field, data, values)
         return Record(**values)
@@ -297,6 +305,39 @@ def unpack_recent(where: str, data: bytes | None) -> tuple[tuple[float, bytes], 
     if data is None:
         return ()
     return tuple((float(until_s), bytes(version)) for until_s, version in unpack(where, data))
+
+
+def pack_statistics(found: TabletStatistics) -> bytes:
+    """Return statistics of a tablet as a record's field; they are written as a whole."""
+    return pack([
+        found.tablet_version,
+        found.measured_at_s,
+        found.rows,
+        found.updated_rows,
+        [*found.key_quantiles],
+        found.compared_rows,
+        [list(each) for each in found.changed_shares],
+        found.merged_share,
+    ])  # fmt: skip
+
+
+def unpack_statistics(where: str, data: bytes) -> TabletStatistics:
+    """Return the statistics in a record's field; what a newer release adds is passed over.
+
+    Raises:
+        MetadataError: They are none.
+    """
+    version, at_s, rows, updated, quantiles, compared, changed, merged, *_ = unpack(where, data)
+    return TabletStatistics(
+        tablet_version=int(version),
+        measured_at_s=float(at_s),
+        rows=int(rows),
+        updated_rows=int(updated),
+        key_quantiles=tuple(bytes(key) for key in quantiles),
+        compared_rows=int(compared),
+        changed_shares=tuple((str(name), float(share)) for name, share in changed),
+        merged_share=None if merged is None else float(merged),
+    )
 
 
 def is_bare(stored: Mapping[bytes, bytes]) -> bool:

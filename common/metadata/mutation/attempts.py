@@ -17,6 +17,8 @@ from common.metadata.changes import (
 from common.metadata.codec.layout import pack
 from common.metadata.codec.table import SETTINGS, unpack_settings
 from common.metadata.codec.tablet import (
+    ANALYSIS_GROUP,
+    COMPACTIONS,
     FAILURE,
     FAILURES,
     HALVED,
@@ -24,6 +26,8 @@ from common.metadata.codec.tablet import (
     RESERVATION,
     RUNNING,
     SELECTED,
+    STATISTICS,
+    pack_statistics,
     unpack_file,
     unpack_files,
     unpack_recent,
@@ -246,13 +250,27 @@ def _commit_statistics(change: CommitAttempt, statistics: Statistics) -> Transac
             (
                 *files_written(keys, measured),
                 *attempt_ended(table, keys, entry, mark, history),
+                hdel(keys.record, ANALYSIS_GROUP),
                 *tablet_changed(
-                    change.tablet, "commit", attempt=entry.attempt, counts={RUNNING: -1}
+                    change.tablet,
+                    "commit",
+                    attempt=entry.attempt,
+                    counts={RUNNING: -1},
+                    flags=_found(statistics, entry.now_s),
                 ),
             )
         )
 
     return Transaction(needs, decide, table.turn)
+
+
+def _found(statistics: Statistics, now_s: float) -> dict[str, Word]:
+    """Return the field of the record that has what was found about a tablet's rows, if anything."""
+    if statistics.tablet is None:
+        return {}
+    version = statistics.tablet_version
+    found = replace(statistics.tablet, tablet_version=version, measured_at_s=now_s)
+    return {STATISTICS: pack_statistics(found)}
 
 
 def _result_text(statistics: Statistics) -> str:
@@ -312,7 +330,10 @@ def _retagged(
         *attempt_ended(table, keys, entry, mark, history),
         hdel(keys.record, FAILURES, FAILURE),
         *tablet_changed(
-            change.tablet, "commit", attempt=entry.attempt, counts=file_counts((), running=-1)
+            change.tablet,
+            "commit",
+            attempt=entry.attempt,
+            counts=file_counts((), running=-1) | {COMPACTIONS: 1},
         ),
     )
 
@@ -454,7 +475,7 @@ def _replaced(
             change.tablet,
             "commit",
             attempt=entry.attempt,
-            counts=file_counts(outputs, inputs, running=-1),
+            counts=file_counts(outputs, inputs, running=-1) | {COMPACTIONS: 1},
         ),
     )
 

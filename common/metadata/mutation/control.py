@@ -14,6 +14,7 @@ from common.metadata.codec import table as codec_table
 from common.metadata.codec.layout import pack
 from common.metadata.codec.tablet import (
     ANALYSIS,
+    ANALYSIS_GROUP,
     ANSWERED,
     SELECTOR,
     SELECTOR_DUE,
@@ -71,7 +72,7 @@ def write_analysis(change: WriteAnalysis) -> Transaction:
         if refusal := refused_by_table(table, seen) or _refused_note(change, seen):
             return refusal
         effects = _note_effects(change)
-        return Write(effects) if effects else NoWrite()
+        return Write(effects, durable=_is_wish(change)) if effects else NoWrite()
 
     return Transaction(table_state(table) | _note_needs(change), decide)
 
@@ -93,12 +94,17 @@ def write_analyses(change: WriteAnalyses) -> Transaction:
             if _refused_note(note, seen) is None
             for effect in _note_effects(note)
         )
-        return Write(effects) if effects else NoWrite()
+        return Write(effects, durable=any(map(_is_wish, change.notes))) if effects else NoWrite()
 
     each = [_note_needs(note) for note in change.notes]
     watch = tuple(key for needs in each for key in needs.watch)
     reads = {name: read for needs in each for name, read in needs.reads.items()}
     return Transaction(table_state(table) | Needs(watch, reads), decide)
+
+
+def _is_wish(change: WriteAnalysis) -> bool:
+    """Return whether somebody relies on a note; the others only spare a later look."""
+    return change.analysis_group is not None
 
 
 def _note_needs(change: WriteAnalysis) -> Needs:
@@ -133,6 +139,8 @@ def _notes(change: WriteAnalysis) -> dict[str, Word]:
             fields[ANSWERED] = repr(change.answered_s)
     if change.settled is not None:
         fields[SETTLED] = pack([[at_s, version] for at_s, version in change.settled])
+    if change.analysis_group is not None:
+        fields[ANALYSIS_GROUP] = change.analysis_group
     if change.selector_hash is not None:
         due_s = change.selector_due_s
         fields[SELECTOR], fields[SELECTOR_DUE] = (

@@ -16,13 +16,16 @@ from common.metadata.changes import (
 from common.metadata.codec.layout import pack
 from common.metadata.codec.tablet import (
     ABANDONED,
+    ANALYSIS_GROUP,
     ANSWERED,
     BOUNDS,
+    COMPACTIONS,
     OPERATION,
     OPERATION_FLAG,
     PURGED,
     RECENT_ADDS,
     SETTLED,
+    STATISTICS,
     VERSION,
 )
 from common.metadata.commands import Command, Word, delete, hdel, hset, set_string, zadd, zrem
@@ -254,6 +257,7 @@ def _split(tablet: Tablet, at: bytes) -> tuple[Command, ...]:
     ]
     record = tablet.record
     flags = _facts(tablet.purge, record.settled, record.recent_adds, record.answered_s)
+    flags |= _counts(record.analysis_group, record.compactions)
     effects: tuple[Command, ...] = (
         set_string(keys.bounds, BOUNDS.pack(replace(tablet.bounds, end=at))),
         set_string(own.bounds, BOUNDS.pack(replace(tablet.bounds, start=at))),
@@ -270,7 +274,11 @@ def _split(tablet: Tablet, at: bytes) -> tuple[Command, ...]:
         *effects,
         *tablet_changed(left, "split", counts=file_counts(moved), flags=flags),
         *tablet_changed(
-            tablet.id, "split", counts=file_counts((), moved), flags={OPERATION_FLAG: 0}
+            tablet.id,
+            "split",
+            counts=file_counts((), moved),
+            # Of the whole range: of its parts nobody has found anything.
+            flags={OPERATION_FLAG: 0, STATISTICS: b""},
         ),
     )
 
@@ -299,7 +307,11 @@ def merge_tablets(left: Tablet, right: Tablet, start: bytes | None) -> tuple[Com
     recent = union(left.record.recent_adds, right.record.recent_adds)
     # What one of them has not answered yet, the whole tablet has not.
     answered_s = min(left.record.answered_s, right.record.answered_s)
-    flags = _facts(purge, settled, recent, answered_s) | {OPERATION_FLAG: 0}
+    flags = _facts(purge, settled, recent, answered_s) | {OPERATION_FLAG: 0, STATISTICS: b""}
+    flags |= _counts(
+        right.record.analysis_group or left.record.analysis_group,
+        max(left.record.compactions, right.record.compactions),
+    )
     return (
         *effects,
         *tablet_changed(right.id, "merge", counts=file_counts(moved), flags=flags),
@@ -318,6 +330,12 @@ def _facts(
     if recent:
         flags[RECENT_ADDS] = pack([list(note) for note in recent])
     return flags | {PURGED: 1} if purge is not None else flags
+
+
+def _counts(analysis_group: str, compactions: int) -> dict[str, Word]:
+    """Return what a record says of an analysis that was asked for, and of compactions."""
+    flags: dict[str, Word] = {ANALYSIS_GROUP: analysis_group} if analysis_group else {}
+    return flags | {COMPACTIONS: compactions} if compactions else flags
 
 
 def _without(keys: TabletKeys, files: Iterable[DataFile]) -> tuple[Command, ...]:

@@ -139,6 +139,11 @@ def bundles_of(groups: Sequence[RowGroup], bytes_max: int) -> list[tuple[RowGrou
     return [*bundles, tuple(bundle)] if bundle else bundles
 
 
+def key_quantiles(points: KeyPoints, count: int) -> list[bytes]:
+    """Return keys that cut the bytes of some points into about equal shares, ascending."""
+    return sorted(_quantiles(points, count))
+
+
 def _quantiles(points: KeyPoints, count: int) -> set[bytes]:
     """Return keys that cut the bytes into about equal shares; fewer if keys are too alike."""
     total, seen, keys = sum(weight for _, weight in points), 0.0, set()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 TASK_BYTES = 768 * 1024**2
 SCRATCH_SETTING = "spark.neve.scratch"
+PAGE_CACHE_SETTING = "spark.neve.page.cache"
 TASK_SETTING, LIMIT_SETTING = "spark.neve.task.bytes", "spark.neve.task.limit.bytes"
 """How a driver is told; Spark keeps settings that it does not know."""
 TASK_ENVIRON = {

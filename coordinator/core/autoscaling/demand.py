@@ -111,6 +111,8 @@ class GroupLoad:
     failed: tuple[FailedStart, ...] = ()
     paused: bool = False
     """Whether an operator paused the group: nothing is handed out."""
+    slots_wanted: int | None = None
+    """Slots that the controller wants the group to have; None: the rules decide."""
     obstacle: str = ""
     """What keeps compactors that start from coming up; empty: nothing, or not known."""
 
@@ -224,6 +226,9 @@ def useful_compactors(load: GroupLoad) -> float:
 
 def _needed(load: GroupLoad, rules: AutoscalerRules, capacity: int) -> tuple[float, str]:
     """Return the compactors that would be done in time, as a fraction, and why."""
+    if load.slots_wanted is not None:
+        slots = format_count(load.slots_wanted, "slot")
+        return load.slots_wanted / load.slots, f"the controller wants {slots} (`neve control`)"
     jobs, size = format_count(load.open_jobs, "job"), load.open_bytes
     rate = load.rate_bytes_s
     if rate is None or rate < RATE_MIN_BYTES_S:

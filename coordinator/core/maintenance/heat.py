@@ -11,20 +11,10 @@ from math import exp
 
 from common.bounded_map import BoundedMap
 from common.model.tablet import TabletId
+from common.spi.planner import COLD, Heat
 
 WINDOW_S = 60.0
 """What happened so long ago counts for 1/e."""
-
-
-@dataclass(frozen=True, slots=True)
-class Heat:
-    """Rates of a tablet, per second."""
-
-    scans_s: float = 0.0
-    rows_s: float = 0.0
-
-
-COLD = Heat()
 
 
 @dataclass(slots=True)

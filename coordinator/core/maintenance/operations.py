@@ -2,10 +2,12 @@
 
     TabletFacts ──► `KINDS`: one function per kind ──► rows ──► `ranked`
 
-A row repeats what the deciding code says and decides nothing: merges and drops are the jobs of the
-tablet's plan, splits and merges of tablets come from `split_merge.operation_steps`, garbage from
-the collector, the look at a tablet from `scan_rules`. Kinds of other systems that have no work here
-stand in the list with the reason, so that nobody looks for them in vain.
+A row repeats what the deciding code says and decides nothing: merges, drops and delta compactions
+are the jobs of the tablet's plan, splits and merges of tablets come from
+`split_merge.operation_steps`, garbage from the collector, the look at a tablet from `scan_rules`.
+What delta compactions are worth is told by base and deltas (`common.spi.deltas`). Kinds of other
+systems that have no work here stand in the list with the reason, so that nobody looks for them in
+vain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +18,16 @@ from operator import attrgetter
 from common.model.job import Job, JobAction, Kind, TabletPlan
 from common.model.table import Table, TableSettings
 from common.model.tablet import Tablet
+from common.spi.deltas import DELTA_TAG, MAJOR, MINOR, delta_sets
+from common.spi.planner import COLD, Heat
 from common.units import format_count
 from common.wire import MaintenanceOperation, MaintenanceState
-from coordinator.core.maintenance.heat import COLD, Heat
 from coordinator.core.maintenance.scores import (
     OperationStatistics,
     adjusted_priority,
     adjusted_score,
+    major_delta_score,
+    minor_delta_score,
     ranked_operations,
     workload_score,
 )
@@ -104,8 +109,10 @@ def tablet_operations(facts: TabletFacts) -> tuple[MaintenanceOperation, ...]:
     rows: list[MaintenanceOperation] = []
     for name in OperationName:
         row = KINDS[name](facts)
-        adjusted = adjusted_score(row.score, heat.compact, settings.maintenance_priority)
-        rows.append(replace(row, workload=heat.compact, adjusted=adjusted))
+        # Writes make more deltas; that a base is merged with them pays for scans alone.
+        workload = heat.flush if name is OperationName.MAJOR_DELTA else heat.compact
+        adjusted = adjusted_score(row.score, workload, settings.maintenance_priority)
+        rows.append(replace(row, workload=workload, adjusted=adjusted))
     return tuple(rows)
 
 
@@ -157,29 +164,68 @@ def queue_priority(job: Job, table: Table, heat: Heat) -> int:
 
 
 def _merging(facts: TabletFacts) -> MaintenanceOperation:
-    return _of_jobs(facts, OperationName.MERGING, drops=False)
+    return _of_jobs(facts, OperationName.MERGING)
 
 
 def _drops(facts: TabletFacts) -> MaintenanceOperation:
-    return _of_jobs(facts, OperationName.DROPS, drops=True)
+    return _of_jobs(facts, OperationName.DROPS)
 
 
-def _of_jobs(facts: TabletFacts, name: OperationName, *, drops: bool) -> MaintenanceOperation:
-    """Return the row of jobs that the plan has, with the figures of the best one."""
-    jobs = [
-        job
-        for job in facts.plan.jobs
-        if job.kind is Kind.SYSTEM and (job.action == JobAction.DROP) is drops
-    ]
-    # What runs does not say whether it drops files: it is counted as a merge.
+def _minor_delta(facts: TabletFacts) -> MaintenanceOperation:
+    """Return the row of merges of deltas; its score is Kudu's, of the set with most deltas."""
+    if not facts.table.key:
+        return _not_applicable(OperationName.MINOR_DELTA, _NO_KEY)(facts)
+    row = _of_jobs(facts, OperationName.MINOR_DELTA)
+    sets = delta_sets(facts.tablet.files.values())
+    score = max((minor_delta_score(len(each.deltas)) for each in sets), default=0.0)
+    return replace(row, score=score, why=row.why or _why_no_delta_jobs(facts))
+
+
+def _major_delta(facts: TabletFacts) -> MaintenanceOperation:
+    """Return the row of merges of a base with its deltas; the score is that of the best set."""
+    if not facts.table.key:
+        return _not_applicable(OperationName.MAJOR_DELTA, _NO_KEY)(facts)
+    row = _of_jobs(facts, OperationName.MAJOR_DELTA)
+    sets = delta_sets(facts.tablet.files.values())
+    scores = (major_delta_score(each.delta_bytes, each.base_bytes) for each in sets)
+    return replace(row, score=max(scores, default=0.0), why=row.why or _why_no_delta_jobs(facts))
+
+
+def _why_no_delta_jobs(facts: TabletFacts) -> str:
+    deltas = {file.path for each in delta_sets(facts.tablet.files.values()) for file in each.deltas}
+    if not deltas:
+        return "it has no deltas: no file overlaps a larger one"
+    left = {path: why for path, why in facts.plan.left.items() if path in deltas}
+    if facts.table.settings.planner != "delta":
+        return "its planner makes no delta jobs: base and deltas are merged together, or not at all"
+    return refusal_reason(left) if left else "its deltas are in other jobs of the plan"
+
+
+def _kind_of(job: Job) -> OperationName:
+    """Return the kind of operation that a system job is."""
+    if job.action == JobAction.DROP:
+        return OperationName.DROPS
+    made = dict(job.output_tags).get(DELTA_TAG)
+    kinds = {MINOR: OperationName.MINOR_DELTA, MAJOR: OperationName.MAJOR_DELTA}
+    return kinds.get(made or "", OperationName.MERGING)
+
+
+def _of_jobs(facts: TabletFacts, name: OperationName) -> MaintenanceOperation:
+    """Return the row of jobs that the plan has, with the figures of the best one.
+
+    Without jobs the row of a delta compaction has no reason yet.
+    """
+    jobs = [job for job in facts.plan.jobs if job.kind is Kind.SYSTEM and _kind_of(job) is name]
+    # What runs does not say of which kind it is: it is counted as a merge.
+    merges = name is OperationName.MERGING
     running = (
-        0 if drops else sum(entry.kind is Kind.SYSTEM for entry in facts.tablet.running.values())
+        sum(entry.kind is Kind.SYSTEM for entry in facts.tablet.running.values()) if merges else 0
     )
     row = MaintenanceOperation(
         tablet=facts.tablet.id.text, kind=name.value, running=running, jobs=len(jobs)
     )
     if not jobs:
-        return _without_jobs(facts, row, drops=drops)
+        return _without_jobs(facts, row, name)
     able = [job for job in jobs if facts.why_held(job) is None]
     best = max(able or jobs, key=attrgetter("priority"))
     held, needs = facts.why_held(best), facts.needs(best.group)
@@ -195,7 +241,7 @@ def _of_jobs(facts: TabletFacts, name: OperationName, *, drops: bool) -> Mainten
         cost_bytes=best.cost_bytes,
         cpu_s=best.input_bytes / rate if rate and best.cost_bytes else None,
         memory_bytes=needs.memory_bytes if best.cost_bytes else 0,
-        freed_bytes=best.input_bytes if drops else 0,
+        freed_bytes=best.input_bytes if name is OperationName.DROPS else 0,
         score=_per_cost(gain, best.cost_bytes),
         priority=queue_priority(best, facts.table, facts.heat),
         group=best.group,
@@ -203,7 +249,7 @@ def _of_jobs(facts: TabletFacts, name: OperationName, *, drops: bool) -> Mainten
 
 
 def _without_jobs(
-    facts: TabletFacts, row: MaintenanceOperation, *, drops: bool
+    facts: TabletFacts, row: MaintenanceOperation, name: OperationName
 ) -> MaintenanceOperation:
     if facts.failure:
         return replace(row, state=MaintenanceState.WAITING.value, why=facts.failure)
@@ -214,9 +260,12 @@ def _without_jobs(
     if facts.plan.holds:
         why = "; ".join(facts.plan.holds)
         return replace(row, state=MaintenanceState.WAITING.value, why=why)
-    why = refusal_reason(facts.plan.left)
-    if drops:
+    if name is OperationName.MERGING:
+        why = refusal_reason(facts.plan.left)
+    elif name is OperationName.DROPS:
         why = "no job of the plan drops files: none has expired as a whole, or the planner merges"
+    else:
+        why = ""
     return replace(row, state=MaintenanceState.IDLE.value, why=why)
 
 
@@ -298,10 +347,7 @@ def _not_applicable(name: OperationName, why: str) -> Callable[[TabletFacts], Ma
     return row
 
 
-_NO_DELTAS = (
-    "files have no deltas of their own: later versions and tombstones are files like all others,"
-    " and merging takes them"
-)
+_NO_KEY = "the table has no key: nothing updates a row of another file"
 
 KINDS: Mapping[OperationName, Callable[[TabletFacts], MaintenanceOperation]] = {
     OperationName.MERGING: _merging,
@@ -310,8 +356,8 @@ KINDS: Mapping[OperationName, Callable[[TabletFacts], MaintenanceOperation]] = {
     OperationName.MERGE: _merge,
     OperationName.GARBAGE: _garbage,
     OperationName.ANALYSIS: _analysis,
-    OperationName.MINOR_DELTA: _not_applicable(OperationName.MINOR_DELTA, _NO_DELTAS),
-    OperationName.MAJOR_DELTA: _not_applicable(OperationName.MAJOR_DELTA, _NO_DELTAS),
+    OperationName.MINOR_DELTA: _minor_delta,
+    OperationName.MAJOR_DELTA: _major_delta,
     OperationName.FLUSH: _not_applicable(
         OperationName.FLUSH, "nothing is buffered: an append is a file before it is acknowledged"
     ),

@@ -4,8 +4,8 @@ The formulas are those of `maintenance_manager.cc`, `tablet_mm_ops.cc` and
 `tablet_replica_mm_ops.cc`. Chance comes in as numbers from 0 to 1.
 
 The service uses `workload_score` and `adjusted_priority` to order system jobs of tables that ask
-for it, and `find_best_operation` to rank what `neve ops` shows. Scores of flushes and of delta
-stores have no use here: files have no deltas of their own, and appends are files at once.
+for it, `find_best_operation` to rank what `neve ops` shows, and the scores of delta compactions for
+its rows. Scores of flushes have no use here: appends are files at once.
 """
 
 from collections.abc import Iterable, Sequence

@@ -41,6 +41,53 @@ def rank_of(effective: int, files: int, arrival: int) -> int:
 # ------------------------------------------------------------------------------- Weight and answers
 
 
+WEIGHT_TAX_BYTES = 1024**2
+"""Added to a job's bytes, so that small ones have a weight, too."""
+WEIGHT_BASE = 4
+FAN_IN_ENOUGH = 32
+"""A job of so many inputs is efficient enough, whatever runs."""
+
+
+def job_weight(total_bytes: int, *, drops_only: bool = False) -> int:
+    """Return the weight of a job: how large it is, in steps of a factor of 4.
+
+    From ScyllaDB's compaction manager, which lets at most one job of each weight run on a shard:
+    `int(log4(total + 1 MiB))`. A job that only drops files weighs nothing and is always admitted.
+
+    Args:
+        total_bytes: Of all inputs.
+        drops_only: Whether nothing is rewritten.
+    """
+    if drops_only:
+        return 0
+    # By whole numbers: the logarithm of a power of 4 may come out a little too small.
+    return ((total_bytes + WEIGHT_TAX_BYTES).bit_length() - 1) // 2
+
+
+def admits_weight(weight: int, running: Iterable[int], most: int = 1) -> bool:
+    """Return whether a job may start beside those that run, by their weights.
+
+    Args:
+        weight: Of the job.
+        running: Weights of what runs at the same place.
+        most: Jobs of one weight at a time.
+    """
+    return weight == 0 or sum(each == weight for each in running) < most
+
+
+def admits_fan_in(inputs: int, running: Iterable[int]) -> bool:
+    """Return whether a job is efficient enough to start beside those that run.
+
+    From ScyllaDB: a job of fewer inputs than one that runs waits, since more inputs will have come
+    when that is done; `FAN_IN_ENOUGH` inputs are always enough.
+
+    Args:
+        inputs: Of the job.
+        running: Inputs of each job that runs at the same place.
+    """
+    return inputs >= min(FAN_IN_ENOUGH, max(running, default=0))
+
+
 JobFilter = Callable[[Job], bool]
 """Says whether a job may be taken now."""
 JOB_BYTES = 700

@@ -10,6 +10,7 @@ from collections.abc import Container
 
 from common.model.job import Job, is_urgent
 from coordinator.core.limits import Limits
+from coordinator.core.queue.admission import JobFilter
 from coordinator.core.queue.job_queue import JobQueues
 
 
@@ -91,7 +92,12 @@ class Backfill:
         return self._queues.queue(group).get(name) if times >= PASSED_MAX else None
 
     def take(
-        self, group: str, saturated: Container[str] = (), *, only_urgent: bool = False
+        self,
+        group: str,
+        saturated: Container[str] = (),
+        *,
+        only_urgent: bool = False,
+        admits: JobFilter | None = None,
     ) -> Job | None:
         """Take the next job of a group out that may start now, or None.
 
@@ -99,6 +105,7 @@ class Backfill:
             group: Of compactors that wait.
             saturated: Tables that hand nothing out now.
             only_urgent: Whether the free slots are kept for urgent jobs.
+            admits: Says whether a job may start beside the others; None: any may.
         """
         first = self.waits_for(group)
         if first is not None and first.tablet.table in saturated:
@@ -108,7 +115,8 @@ class Backfill:
         def may_start(job: Job) -> bool:
             if only_urgent and not is_urgent(job):
                 return False
-            if first is not None and job.id != first.id and job.priority <= first.priority:
+            passes = first is not None and job.id != first.id and job.priority <= first.priority
+            if passes or (admits is not None and not admits(job)):
                 return False
             if self._capacity.fits(group, job.input_bytes):
                 return True

@@ -1,4 +1,6 @@
-"""Whose turn is it, among tables that have jobs of the same class?
+"""Whose turn is it, among classes of work, and among tables that have jobs of the same class?
+
+Two levels: classes of work share by shares, and inside a class tables share by weights.
 
 Without this, one table with a hundred thousand small jobs keeps every other table of
 its class waiting. With it, each (class, table) is a **lane**, best job first, and
@@ -6,12 +8,21 @@ lanes of a class take turns by start-time fair queueing: a lane's clock advances
 cost / weight with every job it gives, and the lane with the lowest clock gives next.
 Over time tables of a class get bytes in proportion to their weights.
 
+Classes take turns in the same way (`ClassTurns`), if they have shares: `system`, `user`, `urgent`
+and `statistics`. While two of them have jobs, they get bytes in proportion to their shares; what
+one does not ask for the others get. Start-time fair queueing is of Goyal, Vin and Cheng (1996): a
+class that comes back starts at the clock of the class that is served, and over any time two
+classes that both have jobs differ from their shares by at most one job each. Here a class lags by
+`HEAD_START_BYTES` of its own, so that a few jobs go in the order of their priorities.
+
 Rules, in this order:
 
-1. Classes are strict: urgent before over the limit before USER before SYSTEM
-   (`common.model.job`).
-2. Except for age: if the best job of the whole queue is of a lower class, it has waited
-   so long that it outranks every job of the higher ones, and it goes, itself.
+1. The class of work whose turn it is, if classes have shares. Urgent and over the limit are one
+   class of work. Without shares classes are strict: urgent before over the limit before USER
+   before SYSTEM before statistics (`common.model.job`).
+2. Inside a class of work, or among all without shares, age may win: if the best job of the whole
+   queue is of a lower class, it has waited so long that it outranks every job of the higher ones,
+   and it goes, itself.
 3. Inside the class, the lane with the lowest clock gives its best job; equal clocks:
    the better job.
 4. A lane that comes back from being empty starts at the class's clock, never behind:
@@ -20,13 +31,17 @@ Rules, in this order:
 Every step is O(log n), amortised. Deterministic: no clock, no chance, no order of sets.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, nlargest
 from operator import itemgetter
 
-from common.model.job import PriorityClass
+from common.model.job import LaneClass
+from common.spi.controller import ShareClass
 
+HEAD_START_BYTES = 16 * 1024**2
+"""By so much, divided by its shares, each class lags: of classes with jobs of equal cost the one
+with more shares begins, and a lower one waits until the higher ones have had their part."""
 JOB_COST_BYTES = 4 * 1024**2
 """What a job costs beside its bytes, so that a flood of tiny jobs is not free."""
 WEIGHT_MIN = 0.001
@@ -111,17 +126,101 @@ class _ClassLanes:
             self.debts = dict(largest)
 
 
-class FairShare:
-    """Turns of tables by weight. A queue reports each job that joins or leaves."""
+# ----------------------------------------------------------------------------- Turns of the classes
 
-    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
+
+SHARE_CLASSES: Mapping[LaneClass, ShareClass] = {
+    LaneClass.URGENT: ShareClass.URGENT,
+    LaneClass.OVER_LIMIT: ShareClass.URGENT,
+    LaneClass.USER: ShareClass.USER,
+    LaneClass.SYSTEM: ShareClass.SYSTEM,
+    LaneClass.STATISTICS: ShareClass.STATISTICS,
+}
+"""Class of a lane → class of work whose shares it is under; the highest first."""
+
+
+@dataclass(slots=True, eq=False)
+class _ClassTurn:
+    """The clock of a class of work."""
+
+    shares: float
+    clock: float = 0.0
+    jobs: int = 0
+
+
+class ClassTurns:
+    """Turns of classes of work by shares."""
+
+    def __init__(self, shares: Mapping[ShareClass, float]) -> None:
+        self._clock = 0.0
+        """The clock of the class that gave last, when it did."""
+        self._turns = {each: _ClassTurn(shares[each]) for each in ShareClass}
+        self._of = {lane: self._turns[share] for lane, share in SHARE_CLASSES.items()}
+
+    def set_shares(self, shares: Mapping[ShareClass, float]) -> None:
+        """Give classes other shares, from their next jobs on."""
+        for each, turn in self._turns.items():
+            turn.shares = shares[each]
+
+    def join(self, lane_class: LaneClass) -> None:
+        """A job of a class has been queued; what was not asked for is not saved up."""
+        turn = self._of[lane_class]
+        if not turn.jobs:
+            turn.clock = max(turn.clock, self._clock)
+        turn.jobs += 1
+
+    def leave(self, lane_class: LaneClass) -> None:
+        """A job of a class has left the queue."""
+        self._of[lane_class].jobs -= 1
+
+    def charge(self, lane_class: LaneClass, cost_bytes: int) -> None:
+        """A job of a class is handed out."""
+        turn = self._of[lane_class]
+        self._clock = max(self._clock, turn.clock)
+        turn.clock += cost_bytes / turn.shares
+
+    def next_of(self, classes: Sequence[LaneClass]) -> LaneClass:
+        """Return the class whose turn it is; of two that stand alike, the first.
+
+        Args:
+            classes: That have jobs which may be handed out, highest first; at least one.
+        """
+        return min(classes, key=self._lag_of)
+
+    def _lag_of(self, lane_class: LaneClass) -> float:
+        turn = self._of[lane_class]
+        return turn.clock + HEAD_START_BYTES / turn.shares
+
+    def are_one(self, first: LaneClass, second: LaneClass) -> bool:
+        """Return whether two classes of lanes are one class of work."""
+        return self._of[first] is self._of[second]
+
+
+# ------------------------------------------------------------------------------ Turns of the tables
+
+
+class FairShare:
+    """Turns of classes and tables. A queue reports each job that joins or leaves."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, float] | None = None,
+        shares: Mapping[ShareClass, float] | None = None,
+    ) -> None:
         """Begin with no lanes.
 
         Args:
             weights: Table id → weight; tables that are not named weigh 1.
+            shares: Of each class of work; None: classes are strict.
         """
         self._weights = dict(weights or {})
-        self._classes = {rank: _ClassLanes() for rank in sorted(PriorityClass, reverse=True)}
+        self._classes = {rank: _ClassLanes() for rank in sorted(LaneClass, reverse=True)}
+        self._turns = None if shares is None else ClassTurns(shares)
+
+    def set_shares(self, shares: Mapping[ShareClass, float]) -> None:
+        """Give the classes of work other shares; of strict classes, nothing changes."""
+        if self._turns is not None:
+            self._turns.set_shares(shares)
 
     def set_weight(self, table: str, weight: float) -> None:
         """Give a table another weight, from its next job on."""
@@ -131,7 +230,7 @@ class FairShare:
         """Drop the weight of a table that is gone."""
         self._weights.pop(table, None)
 
-    def join(self, rank_class: PriorityClass, table: str, rank: int) -> None:
+    def join(self, rank_class: LaneClass, table: str, rank: int) -> None:
         """A job has been queued."""
         lanes = self._classes[rank_class]
         lane = lanes.lanes.get(table)
@@ -141,8 +240,10 @@ class FairShare:
         lane.enter(rank)
         if lane.ranks[0] == -rank:
             lanes.announce(lane)
+        if self._turns is not None:
+            self._turns.join(rank_class)
 
-    def leave(self, rank_class: PriorityClass, table: str, rank: int) -> None:
+    def leave(self, rank_class: LaneClass, table: str, rank: int) -> None:
         """A job has left, for whatever reason."""
         lanes = self._classes[rank_class]
         lane = lanes.lanes[table]
@@ -151,8 +252,10 @@ class FairShare:
             lanes.close(lane)
         elif head_changed or lane.moved:
             lanes.announce(lane)
+        if self._turns is not None:
+            self._turns.leave(rank_class)
 
-    def charge(self, rank_class: PriorityClass, table: str, cost_bytes: int) -> None:
+    def charge(self, rank_class: LaneClass, table: str, cost_bytes: int) -> None:
         """A job of this table is about to leave because it is handed out."""
         lanes = self._classes[rank_class]
         lane = lanes.lanes[table]
@@ -160,19 +263,35 @@ class FairShare:
         weight = max(self._weights.get(table, 1.0), WEIGHT_MIN)
         lane.clock += (cost_bytes + JOB_COST_BYTES) / weight
         lane.moved = True
+        if self._turns is not None:
+            self._turns.charge(rank_class, cost_bytes + JOB_COST_BYTES)
 
-    def choose(self, best_class: PriorityClass, best_rank: int) -> int:
+    def choose(self, best_class: LaneClass, best_rank: int) -> int:
         """Return the rank of the job that goes next.
 
         Args:
             best_class: The class of the job that is best by rank alone.
             best_rank: Its rank.
         """
-        for rank_class, lanes in self._classes.items():
-            if lanes.lanes:
-                aged = rank_class is not best_class
-                return best_rank if aged else -lanes.next_lane().ranks[0]
-        raise AssertionError("asked for a turn while no job is queued")
+        waiting = [each for each, lanes in self._classes.items() if lanes.lanes]
+        chosen = self._next_class(waiting, best_class)
+        return best_rank if chosen is None else -self._classes[chosen].next_lane().ranks[0]
+
+    def _next_class(self, waiting: list[LaneClass], best_class: LaneClass) -> LaneClass | None:
+        """Return the class whose turn it is; None: the best job of all has aged, and goes itself.
+
+        Args:
+            waiting: Classes that have jobs, highest first.
+            best_class: Of the job that is best by rank alone.
+        """
+        highest = waiting[0]
+        if len(waiting) == 1:
+            return highest
+        if self._turns is not None:
+            highest = self._turns.next_of(waiting)
+            if not self._turns.are_one(highest, best_class):
+                return highest
+        return None if highest is not best_class else highest
 
     def choose_unsaturated(self, saturated: Container[str]) -> int | None:
         """Return the rank of the job that goes next though some tables hand nothing out.
@@ -187,11 +306,12 @@ class FairShare:
         ]
         if not heads:
             return None
-        first_class = heads[0][1]
         best_rank, best_class, _ = max(heads)
-        if best_class is not first_class:
+        waiting = list(dict.fromkeys(rank_class for _, rank_class, _ in heads))
+        chosen = self._next_class(waiting, best_class)
+        if chosen is None:
             return best_rank
-        turns = [(clock, -rank) for rank, rank_class, clock in heads if rank_class is first_class]
+        turns = [(clock, -rank) for rank, rank_class, clock in heads if rank_class is chosen]
         return -min(turns)[1]
 
     def check(self) -> None:

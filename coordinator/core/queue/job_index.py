@@ -15,7 +15,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from common.model.job import Job, class_of
+from common.model.job import Job, LaneClass
 from common.model.tablet import TabletId
 from coordinator.core.queue.fair_share import FairShare
 
@@ -136,7 +136,8 @@ class QueueEntry:
     arrival: int
     offered_s: float
     priority: int
-    """The planner's; tells the class."""
+    """The planner's."""
+    lane: LaneClass
     older: "QueueEntry | None" = None
     younger: "QueueEntry | None" = None
     """Neighbours among the queued jobs of the tablet."""
@@ -185,7 +186,7 @@ class JobIndex:
         ends[tablet.end] = entry
         self.size_bytes += entry.weight_bytes
         if self._shares is not None:
-            self._shares.join(class_of(entry.priority), tablet.table, entry.rank)
+            self._shares.join(entry.lane, tablet.table, entry.rank)
 
     def swap(self, entry: QueueEntry, job: Job, weight_bytes: int) -> None:
         """Give an entry another form of its job, of the same rank."""
@@ -201,7 +202,7 @@ class JobIndex:
         self._unlink(entry, job.tablet)
         self.size_bytes -= entry.weight_bytes
         if self._shares is not None:
-            self._shares.leave(class_of(entry.priority), job.tablet.table, entry.rank)
+            self._shares.leave(entry.lane, job.tablet.table, entry.rank)
         return job
 
     def entries_of(self, tablet: TabletId) -> tuple[QueueEntry, ...]:
@@ -232,7 +233,7 @@ class JobIndex:
         best = self._ranked.highest()
         if best is None or self._shares is None:
             return best
-        return self._ranked.get(self._shares.choose(class_of(best.priority), best.rank))
+        return self._ranked.get(self._shares.choose(best.lane, best.rank))
 
     def _next_unsaturated(self, saturated: Container[str]) -> QueueEntry | None:
         if self._shares is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import islice
 
 from common.errors import ConfigError
-from common.model.job import Job, class_of
+from common.model.job import Job, lane_class
 from common.model.tablet import TabletId
 from coordinator.core.queue.admission import (
     AGEING_S,
@@ -137,9 +137,7 @@ class JobQueue:
         if entry is None:
             return None
         if self._shares is not None:
-            self._shares.charge(
-                class_of(entry.priority), entry.job.tablet.table, entry.job.cost_bytes
-            )
+            self._shares.charge(entry.lane, entry.job.tablet.table, entry.job.cost_bytes)
         self.counts.taken += 1
         return self._index.drop(entry)
 
@@ -185,7 +183,9 @@ class JobQueue:
     def _entry(self, job: Job, offered_s: float, arrival: int) -> QueueEntry:
         aged = job.priority - int(offered_s // self._ageing_s)
         rank = rank_of(aged, len(job.inputs), arrival)
-        return QueueEntry(job, rank, weight_bytes(job), arrival, offered_s, job.priority)
+        return QueueEntry(
+            job, rank, weight_bytes(job), arrival, offered_s, job.priority, lane_class(job)
+        )
 
     def _admit(self, entry: QueueEntry) -> Admission:
         """Let an entry in if it fits after lower ones have left; all or nothing."""

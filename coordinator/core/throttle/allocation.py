@@ -148,6 +148,7 @@ class ScopeLimits:
         self._defaults = {
             LimitScopeKind.GROUP: limits.group_limit_bytes_s,
             LimitScopeKind.VOLUME: limits.volume_limit_bytes_s,
+            LimitScopeKind.CONTROL: 0,
         }
         self._least = limits.volume_least_bytes_s
         self._threshold_s = limits.volume_latency_s
@@ -158,6 +159,10 @@ class ScopeLimits:
     def set_explicit(self, limits: Mapping[LimitScope, int]) -> None:
         """Replace the limits that operators have set; 0: no limit. Others have the default."""
         self._explicit = dict(limits)
+
+    def set_control(self, bytes_s: float | None) -> None:
+        """Set what all attempts of the service may move together; None: no limit."""
+        self._defaults[LimitScopeKind.CONTROL] = 0 if bytes_s is None else max(1, round(bytes_s))
 
     def explicit_scopes(self) -> list[LimitScope]:
         """Return the scopes that have an explicit limit, in order."""

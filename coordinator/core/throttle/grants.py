@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from common.bounded_map import BoundedMap
 from common.model.group import (
+    CONTROL_SCOPE,
     LimitScope,
     LimitStatus,
     RateGrant,
@@ -176,6 +177,8 @@ class Grants:
         """Return every scope that has a limit of its own, or under which something moves."""
         known = {*self._holders.scopes(), *self.scopes.explicit_scopes()}
         known |= {scope for scope, _ in self._moved}
+        if self.scopes.limit(CONTROL_SCOPE) is None:
+            known.discard(CONTROL_SCOPE)
         return tuple(self._status(scope) for scope in sorted(known))
 
     def check(self) -> None:

@@ -5,6 +5,7 @@ A planner is asked for one tablet at a time:
     ratio         merges sets of files that are large compared with their largest
     bin_pack      fills files up to a target size and leaves files of about that size alone
     budgeted      spends a fixed number of bytes where it lowers the most overlap
+    delta         merges updates among themselves, and into their base when there are enough
     log_segment   copies what is live in a range of segments, and frees whole segments
     size_tiered   merges files of about the same size
     time_window   merges the files of each window of time to one, and drops what has expired

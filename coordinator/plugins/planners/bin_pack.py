@@ -41,6 +41,7 @@ from common.units import format_bytes, format_duration
 from coordinator.plugins.planners.packing import (
     Bin,
     RunningOutputs,
+    autocomp_choice,
     bins_of,
     capacity_bytes,
     cost_gb_hours,
@@ -67,6 +68,8 @@ class BinPackOptions:
     max_wait_s: float = option(3600.0, at_least=0)
     delete_share: float = option(0.3, above=0)
     expired_share: float = option(0.5, above=0, at_most=1)
+    budget_gb_hours: float = option(0.0, at_least=0)
+    jobs_max: int = option(0, at_least=0)
     max_files: int = of_table("max_files", at_least=2)  # One file is no merge.
     file_limit: int = of_table("file_limit", at_least=0)
 
@@ -154,10 +157,34 @@ class BinPackPlanner:
             _pack_small(work)
             _purge(work)
             _cut_large(work)
+            _keep_within_budget(work)
         planned = work.planned() | work.running.paths
         left = {path: why for path, why in work.left.items() if path not in planned}
         jobs = sorted(work.jobs, key=lambda job: -job.priority)
         return Plan(jobs=tuple(jobs), left=left, due_at_s=work.due_at_s)
+
+
+def _keep_within_budget(work: _Work) -> None:
+    """Leave the jobs of least score for which budget or number of jobs has no room.
+
+    Jobs under way count; each commit has the tablet planned again, so what is left has its turn.
+    """
+    options, running = work.options, work.parameters.running
+    budget = options.budget_gb_hours or math.inf
+    count_max = options.jobs_max or len(work.jobs) + len(running)
+    spent = sum(cost_gb_hours(total_bytes(job.files)) for job in running)
+    files = work.parameters.files
+    priced = []
+    for job in work.jobs:
+        sizes = [files[path].size_bytes for path in job.files]
+        gain = files_gained(sizes, options.target_bytes, options.lower_share)
+        priced.append((float(gain), cost_gb_hours(sum(sizes))))
+    chosen = set(autocomp_choice(priced, budget - spent, count_max - len(running)))
+    for place, job in enumerate(work.jobs):
+        if place not in chosen:
+            inputs = [files[path] for path in job.files]
+            work.leave(inputs, "waits for jobs with a better score (budget_gb_hours, jobs_max)")
+    work.jobs = [job for place, job in enumerate(work.jobs) if place in chosen]
 
 
 # --------------------------------------------------------------------------------- What a user asks

@@ -22,10 +22,13 @@ from dataclasses import dataclass, field, replace
 from common.errors import ConfigError
 from common.model.file import DataFile, total_bytes
 from common.model.job import (
+    INTERVALS_MAX,
     TIME_CUTS_MAX,
+    IntervalState,
     JobAction,
     Kind,
     Plan,
+    PlannedInterval,
     PlannedJob,
     job_priority,
     time_outputs_max,
@@ -174,6 +177,8 @@ class _Work:
     left: dict[str, str] = field(default_factory=dict)
     notes: dict[int, str] = field(default_factory=dict)
     """Chunk → why it is left, where its score does not tell."""
+    chunks: list[tuple[TimeChunk, TimeChunk]] = field(default_factory=list)
+    """Each chunk as it is, and as it may be compacted."""
     in_use: list[Interval] = field(default_factory=list)
     skipped: list[Interval] = field(default_factory=list)
     fixed: list[Interval] = field(default_factory=list)
@@ -360,16 +365,15 @@ def _too_large(work: _Work) -> str:
 def _plan_chunks(work: _Work, segments: Sequence[Segment]) -> None:
     """Add the jobs that bring chunks into shape; say why the other files are left."""
     options, most = work.options, work.parameters.job_bytes_max
-    chunks = [
-        _allowed(work, chunk)
-        for chunk in occupied_chunks(
-            segments,
-            options.granularity_s,
-            options.target_bytes,
-            rules=work.rules,
-            origin=options.origin_s,
-        )
-    ]
+    found = occupied_chunks(
+        segments,
+        options.granularity_s,
+        options.target_bytes,
+        rules=work.rules,
+        origin=options.origin_s,
+    )
+    work.chunks = [(chunk, _allowed(work, chunk)) for chunk in found]
+    chunks = [allowed for _, allowed in work.chunks]
     for chunk in reversed(chunks):
         work.leave(chunk.segments, work.notes.get(chunk.index) or _why_left(work, chunk))
     limits = TaskLimits(
@@ -385,8 +389,8 @@ def _plan_chunks(work: _Work, segments: Sequence[Segment]) -> None:
         stepwise = stepwise or len(work.units) != before + 1
     units = [unit.ids for unit in work.units[first:]]
     simple = options.dependencies == "simple" and not stepwise
-    found = (depend_on_previous if simple else depend_on_neighbours)(units)
-    for at, others in enumerate(found):
+    waits = (depend_on_previous if simple else depend_on_neighbours)(units)
+    for at, others in enumerate(waits):
         work.depends[first + at] = tuple(first + other for other in others)
 
 
@@ -576,7 +580,66 @@ def _plan_of(work: _Work, expired: Sequence[DataFile], files: Sequence[DataFile]
     ]
     planned = {path for job in (*drops, *jobs) for path in job.files}
     left = {path: why for path, why in work.left.items() if path not in planned}
-    return Plan(jobs=(*drops, *jobs), left=left, due_at_s=_next_expiry_s(work.parameters, files))
+    return Plan(
+        jobs=(*drops, *jobs),
+        left=left,
+        due_at_s=_next_expiry_s(work.parameters, files),
+        intervals=_intervals(work, (*drops, *jobs), left),
+    )
+
+
+def _intervals(
+    work: _Work, jobs: Sequence[PlannedJob], left: Mapping[str, str]
+) -> tuple[PlannedInterval, ...]:
+    """Return what the plan makes of the newest chunks that have files; of a request nothing."""
+    if work.is_user:
+        return ()
+    planned = {path: job.reason for job in jobs for path in job.files}
+    running = merge_intervals(
+        (each.start, each.end)
+        for job in work.parameters.running
+        for each in (_segment(file, work.options) for file in job.files)
+    )
+    found: list[PlannedInterval] = []
+    for chunk, allowed in work.chunks[-INTERVALS_MAX:]:
+        state, reason = _state_of(work, chunk, allowed, running)
+        if state is IntervalState.PENDING:
+            paths = [each.id for each in allowed.segments]
+            reason = next((planned[path] for path in paths if path in planned), "")
+            reason = reason or left.get(paths[0], "")
+        found.append(
+            PlannedInterval(
+                start_s=chunk.start,
+                end_s=chunk.end,
+                state=state,
+                reason=reason,
+                files=len(chunk.segments),
+                size_bytes=sum(each.size for each in chunk.segments),
+            )
+        )
+    return tuple(found)
+
+
+def _state_of(
+    work: _Work, chunk: TimeChunk, allowed: TimeChunk, running: Sequence[Interval]
+) -> tuple[IntervalState, str]:
+    """Return what decides about a chunk, in the order of Druid's checks.
+
+    What runs or is in use comes first, then intervals that are skipped, then policies, then
+    whether the chunk is in shape.
+    """
+    if overlapped(chunk.start, chunk.end, running):
+        return IntervalState.RUNNING, "a job over files of it is under way"
+    note = work.notes.get(chunk.index, "")
+    if overlapped(chunk.start, chunk.end, work.in_use) or overlapped(
+        chunk.start, chunk.end, work.skipped
+    ):
+        return IntervalState.SKIPPED, note
+    if note:
+        return IntervalState.POLICY_EXCLUDED, note
+    if allowed.state is ChunkState.COMPACT:
+        return IntervalState.PENDING, ""
+    return IntervalState.COMPLETE, _why_left(work, chunk)
 
 
 def _next_expiry_s(parameters: PlanParameters, files: Iterable[DataFile]) -> float | None:

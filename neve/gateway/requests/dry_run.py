@@ -1,7 +1,7 @@
 """What a request would take: its dry run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,9 +11,10 @@ from common.model.file import DataFile
 from common.model.request import KeyRange, Request
 from common.model.table import Table
 from common.model.tablet import Tablet
-from common.parquet.file_inspection import open_table_file
+from common.parquet.file_inspection import open_table_file, read_summaries
 from common.parquet.location import open_location
 from common.parquet.row_batches import OpenFile, row_batches
+from common.plugins import summary_names
 from common.readers.pool import in_reader
 from common.rows.conform import conform
 from common.rows.key_encoding import encode_keys
@@ -107,7 +108,11 @@ class _SelectionCounter:
             now_s=self.now_s,
         )
         try:
-            chosen = frozenset(load_request_selector(spec).select(parameters).files)
+            selector = load_request_selector(spec)
+            if names := summary_names(selector, spec.options):
+                location, paths = open_location(self.table.location), [f.path for f in shown]
+                parameters = replace(parameters, summaries=read_summaries(location, paths, names))
+            chosen = frozenset(selector.select(parameters).files)
         except Exception as error:
             message = f"selector {spec.name!r} failed: {type(error).__name__}: {error}"
             raise PluginError(message) from error

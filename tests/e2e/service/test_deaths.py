@@ -141,13 +141,20 @@ def test_a_commit_needs_no_coordinator(service: Service) -> None:
 def test_a_new_coordinator_adopts_what_runs(service: Service) -> None:
     with service.caught(lambda: slow_table(service)) as (table, job):
         before = service.client.status().coordinator
+        # What is paused is forgotten with the coordinator, and what was asked for is not.
+        service.client.pause_group("default")
+        (asked,) = service.client.analyze(table.name)
+        assert asked.waiting
         service.kill(service.actor("CoordinatorActor"))
         service.wait("adoption", lambda: service.running(table), table=table)
         now = service.client.status()
         assert now.coordinator != before
         assert table.add(*(bag_rows(10, seed) for seed in range(FILES))).rows == 10 * FILES
 
+    service.wait("analysis", lambda: not service.client.live_bytes(table.name)[0].waiting)
+    assert service.client.live_bytes(table.name)[0].read_bytes is not None
     finish(service, table, commits=2)
+    assert service.client.tablets(table.name)[0].compactions == 2, "and the two others"
     assert ends(table)[job.attempt] == ("committed", job.compactor, "")
     assert {end for end, _, _ in ends(table).values()} == {"committed"}
 

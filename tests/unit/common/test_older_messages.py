@@ -31,6 +31,8 @@ NEW_FIELDS = {
         *("table.triggered_at_s", "table.triggered_by", "table.settings.triggers"),
         *("table.settings.trigger_interval_s", "table.settings.trigger_spread_s"),
         *("table.settings.maintenance_priority", "table.settings.workload_points"),
+        *("table.settings.analysis_share", "table.settings.analysis_columns"),
+        "table.settings.keep_free_bytes",
         *(f"job.{name}" for name in NEW_OF_JOBS),
         *("analyzed", "tablet_version", "inputs.measured_at_s", "inputs.measured_version"),
     },
@@ -45,6 +47,8 @@ NEW_FIELDS = {
 NEW_MESSAGES = {
     *("ScalingDecision", "GroupScaling", "TableTrigger", "TabletTrigger", "TriggerReport"),
     *("MaintenanceOperation", "TableMaintenance", "TabletRates", "TableBacklog"),
+    "BacklogSample",
+    *("ControlStatus", "ControlPoint", "ClassControl"),
 }
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from common.errors import InputError
 from common.model.key_values import KeyType
 from common.model.keys import encode_value
+from common.model.outcome import TabletStatistics
 from common.model.table import Table
 from compactor.rewrite.live_rows import LiveFiles, count_live
 from compactor.rewrite.plan.rewrite_plan import make_plan
@@ -193,3 +195,97 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
     (tmp_path / paths[0]).unlink()
     with pytest.raises(InputError, match=r"0\.parquet does not exist"):
         count_live(plan, assignment.inputs, run_here)
+
+
+def comparing(table: Table, paths: Sequence[str], *columns: str) -> TabletStatistics:
+    assignment = assignment_over(table, paths, now_s=NOW_S)
+    found = count_live(make_plan(assignment), assignment.inputs, run_here, columns).tablet
+    assert found is not None
+    return found
+
+
+def versions(rows: Rows) -> list[list[dict[str, Any]]]:
+    """Return the rows of each key, the newest first; one of those of equal rank."""
+    keys = groupby(sorted(rows, key=order), key=lambda row: order(row)[:4])
+    return [[next(each) for _, each in groupby(same, key=order)] for _, same in keys]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_updates_are_compared_column_by_column(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    files = [
+        [
+            {
+                "k": chance.randrange(400),
+                "name": "n",
+                "v": 1000 * number + at,
+                "dead": chance.random() < 0.1,
+                "at": None,
+                "x": chance.choice([None, 0.0, 1.0]),
+            }
+            for at in range(count)
+        ]
+        for number, count in enumerate((500, 100, 60))
+    ]
+    table = keyed_table(tmp_path)
+    paths = write(tmp_path, files, row_group_size=50)
+    found = comparing(table, paths, "x", "at")
+    known = versions([row for rows in files for row in rows])
+    pairs = [
+        (new, old)
+        for same in known
+        for new, old in pairwise(same)
+        if not new["dead"] and not old["dead"]
+    ]
+    assert found.compared_rows == len(pairs)
+    changed = sum(new["x"] != old["x"] for new, old in pairs)
+    assert dict(found.changed_shares) == {"at": 0.0, "x": pytest.approx(changed / len(pairs))}
+    assert found.rows == 660
+    assert found.updated_rows == 660 - len(known)
+
+
+def test_how_many_rows_of_deltas_have_an_older_row_is_counted(tmp_path: Path) -> None:
+    def rows(keys: range, version: int) -> Rows:
+        return [
+            {"k": key, "name": "a", "v": version, "dead": False, "at": None, "x": float(version)}
+            for key in keys
+        ]
+
+    table = keyed_table(tmp_path)
+    paths = write(tmp_path, [rows(range(1000), 1), rows(range(970, 1010), 2)])
+    found = comparing(table, paths, "x")
+    assert (found.updated_rows, found.compared_rows) == (30, 30)
+    assert found.changed_shares == (("x", 1.0),)
+    assert found.merged_share == 0.75, "ten of forty rows are new keys"
+
+
+def test_without_columns_nothing_but_the_columns_that_tell_live_rows_is_read(
+    tmp_path: Path,
+) -> None:
+    chance = random.Random(3)
+    table = keyed_table(tmp_path)
+    paths = write(tmp_path, [random_rows(chance, 3000) for _ in range(2)])
+    assignment = assignment_over(table, paths, now_s=NOW_S)
+    plain = count_live(make_plan(assignment), assignment.inputs, run_here)
+    dear = count_live(make_plan(assignment), assignment.inputs, run_here, ("x",))
+    assert plain.tablet is not None
+    assert (plain.tablet.compared_rows, plain.tablet.changed_shares) == (0, ())
+    assert plain.tablet.updated_rows > 0
+    assert plain.read_bytes < dear.read_bytes
+    assert plain.files == dear.files
+
+
+def test_the_keys_that_are_told_cut_a_tablet_into_about_equal_parts(tmp_path: Path) -> None:
+    rows = [
+        {"k": key, "name": "a", "v": 1, "dead": False, "at": None, "x": 0.0}
+        for key in [*range(15_000), *range(100_000, 101_000)]
+    ]
+    table = keyed_table(tmp_path)
+    paths = write(tmp_path, [rows], row_group_size=1000)
+    found = comparing(table, paths)
+    assert list(found.key_quantiles) == sorted(set(found.key_quantiles))
+    assert 8 <= len(found.key_quantiles) <= 15
+    ends = [encode_value(row["k"], KeyType.INT) for row in rows]
+    parts = [bisect_right(ends, key) for key in found.key_quantiles]
+    widths = [end - start for start, end in pairwise([0, *parts, len(rows)])]
+    assert max(widths) <= 3 * len(rows) / 16, "most keys are the small ones"

@@ -23,7 +23,7 @@ from common.errors import (
 from common.metadata.changes import Refused, Unknown
 from common.metadata.ports import AttemptOutcome, TabletStore
 from common.model.group import RateGrant
-from common.model.outcome import AttemptEnd, RefusalCode
+from common.model.outcome import AttemptEnd, RefusalCode, RowCounts
 from common.settings import CompactorSettings
 from common.wire import AttemptReport, HeartbeatReply
 from compactor.service import CompactorService, compactor
@@ -455,10 +455,12 @@ def test_only_commits_count_bytes_and_every_attempt_its_waits() -> None:
     assert (end, waited_s) == (AttemptEnd.COMMITTED, world.coordinator.reports[0].waited_s)
     assert read_bytes == sum(file.size_bytes for file in an_assignment().inputs) > 0
     assert written_bytes == sum(file.size_bytes for file in commit.outputs) > 0
+    assert world.metrics.dropped == [commit.counts] != [RowCounts()]
     assert len(world.metrics.rewrites_s) == 1
 
     world, report = committed(refused)
     assert world.metrics.ended == [(AttemptEnd.LOST, 0, 0, report.waited_s)]
+    assert world.metrics.dropped == [RowCounts()]
     assert len(world.metrics.rewrites_s) == 1
 
 

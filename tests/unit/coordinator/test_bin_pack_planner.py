@@ -69,6 +69,46 @@ def test_the_best_run_while_the_budget_is_not_spent(case: dict[str, Any]) -> Non
     assert [candidates[place][1] for place in chosen] == case["costs"]
 
 
+THREE_BINS = {"a": 60, "b": 39, "c": 60, "d": 38, "e": 60, "f": 37}
+"""A job costs a little more than half a GB-hour, the less the smaller its files are."""
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["ab", "cd", "ef"]),
+        ({"jobs_max": 1}, ["ef"]),
+        ({"budget_gb_hours": 0.5}, ["ef"]),
+        ({"budget_gb_hours": 0.6}, ["cd", "ef"]),
+        ({"budget_gb_hours": 0.6, "jobs_max": 1}, ["ef"]),
+    ],
+)
+def test_jobs_of_a_tablet_keep_within_their_budget(
+    options: dict[str, object], expected: list[str]
+) -> None:
+    found = plan(THREE_BINS, options=options)
+    assert jobs(found) == {frozenset(each) for each in expected}
+    waits = set(THREE_BINS) - set("".join(expected))
+    assert {path for path, why in found.left.items() if "jobs_max" in why} == waits
+
+
+def test_jobs_under_way_count_in_the_budget() -> None:
+    sizes = {"a": 60, "b": 39, "c": 60, "d": 38, "busy": 99}
+    asked = parameters(
+        files_of({name: size * MIB for name, size in sizes.items()}),
+        candidates="abcd",
+        running=[(Kind.SYSTEM, ["busy"])],
+        target_bytes=100 * MIB,
+    )
+
+    def planned(**options: object) -> int:
+        return len(BinPackPlanner().plan(replace(asked, options=options)).jobs)
+
+    assert planned() == 2
+    assert planned(budget_gb_hours=0.5) == planned(jobs_max=1) == 0
+    assert planned(budget_gb_hours=0.6) == planned(jobs_max=2) == 1
+
+
 def test_a_bin_that_is_full_needs_two_files() -> None:
     assert jobs(plan({"a": 40, "b": 40})) == {frozenset("ab")}
 

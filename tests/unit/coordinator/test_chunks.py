@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from coordinator.plugins.planners.chunk_policies import (
 )
 from coordinator.plugins.planners.chunks import (
     RULES,
+    Chunks,
     ChunkState,
     Colour,
     Contents,
@@ -309,6 +310,26 @@ def test_a_candidate_has_a_chunk_that_is_to_be_compacted() -> None:
     assert [each.state for each in chunks] == ["compact", "no_opinion", "no_opinion"]
     assert [len(run) for run in candidates_of(chunks)] == [3]
     assert [len(run) for run in split_large(candidates_of(chunks), 799)] == [1, 2]
+
+
+@pytest.mark.parametrize("at", [-100, 100, 250])
+def test_a_chunk_without_an_opinion_leaves_the_candidates_as_they_are(at: int) -> None:
+    """One segment over two chunks, before, between and behind those of the basic case."""
+    known = read_timeline(BASIC["segments"])
+    lone = seg("lone", at, at + 25, 300)
+    among = chunks_of([*known, lone], BASIC["granularity"], BASIC["max_size"])
+    own = [each for each in among if lone in each.segments]
+    assert [each.state for each in own] == ["no_opinion"] * 2
+
+    alone = chunks_of(known, BASIC["granularity"], BASIC["max_size"])
+    assert names_of(candidates_of(among)) == names_of(candidates_of(alone)) != []
+
+
+def names_of(candidates: Iterable[Chunks]) -> list[list[tuple[float, list[str]]]]:
+    """Return the chunks of each candidate, by their begin and their segments."""
+    return [
+        [(chunk.start, [each.id for each in chunk.segments]) for chunk in run] for run in candidates
+    ]
 
 
 def test_most_chunks_of_a_task() -> None:

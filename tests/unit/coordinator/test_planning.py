@@ -17,18 +17,20 @@ from common.model.job import (
     TabletPlan,
     job_id,
 )
+from common.model.outcome import TabletStatistics
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import (
     Bounds,
     Operation,
     OperationKind,
     OperationStep,
+    Record,
     Reservation,
     Selection,
     Tablet,
 )
 from common.spi.dispatcher import DispatchParameters
-from common.spi.planner import Planner, PlanParameters, RequestFacts
+from common.spi.planner import Heat, Planner, PlanParameters, RequestFacts, Surroundings
 from coordinator.core.planning import plan_tablet
 from coordinator.plugins.dispatchers import SimpleDispatcher
 from coordinator.plugins.planners.ratio import RatioPlanner
@@ -185,6 +187,30 @@ LEVEL = (("level", "2"),)
 
 def said(*jobs: PlannedJob) -> Says:
     return Says(lambda _: Plan(jobs=jobs))
+
+
+def test_a_planner_is_told_heat_progress_free_space_and_statistics() -> None:
+    asked: list[PlanParameters] = []
+
+    def note(parameters: PlanParameters) -> Plan:
+        asked.append(parameters)
+        return Plan()
+
+    found = TabletStatistics(tablet_version=3, measured_at_s=1.0, rows=9, updated_rows=2)
+    given = tablet(
+        running={"at1": running("at1", "a", "b"), "at2": running("at2", "c")},
+        record=Record(statistics=found),
+    )
+    around = Surroundings(
+        heat=Heat(scans_s=2.0, rows_s=3.0), progress={"at1": (0.5, 7)}, free_bytes=99
+    )
+    plan_tablet(given, TABLE, SERVICES, {"ratio": Says(note)}, NOW_S, around=around)
+    (parameters,) = asked
+    assert (parameters.heat, parameters.free_bytes) == (around.heat, 99)
+    assert parameters.statistics == found
+    told, untold = parameters.running
+    assert (told.read_bytes, told.written_bytes) == ({"a": 5, "b": 5}, 7)
+    assert (untold.read_bytes, untold.written_bytes) == ({}, 0)
 
 
 def wants(*files: str, **given: object) -> PlannedJob:

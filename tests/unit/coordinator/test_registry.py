@@ -62,7 +62,7 @@ def test_a_planner_of_another_package_is_found() -> None:
         (
             "nope",
             ConfigError,
-            "'nope' is not installed; installed: bin-pack, broken, budgeted, gone",
+            "'nope' is not installed; installed: bin-pack, broken, budgeted, delta, gone",
         ),
         ("broken", PluginError, r"\(their_planners:Broken\) does not load: OSError: no licence"),
         ("gone", PluginError, "does not load: AttributeError"),

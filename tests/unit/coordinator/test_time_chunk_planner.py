@@ -236,6 +236,62 @@ def test_a_minor_compaction_rests_until_more_has_come() -> None:
     assert sets(plan(*other, options={"minor_bytes_percent": 10})) == ["xy"]
 
 
+# --------------------------------------------------------------------------- What becomes of chunks
+
+
+def states_of(found: Plan) -> dict[float, tuple[str, str]]:
+    """Return the state and the reason of each interval, by the hour at which it begins."""
+    return {each.start_s / HOUR: (each.state.value, each.reason) for each in found.intervals}
+
+
+def test_each_interval_has_a_state_and_the_reason_of_the_first_check_that_decides() -> None:
+    files = [file(f"{at}{half}", at, at + 1) for at in range(6) for half in "xy"]
+    # Its hour is skipped, too, and its two files would be too few: what runs comes first.
+    running = [(Kind.SYSTEM, ["5x"])]
+    found = plan(
+        *files[:6],
+        file("full", 3, 4, 400),
+        *files[8:],
+        candidates=["0x", "0y", "1x", "1y", "2x", "2y", "full", "4x", "4y", "5y"],
+        running=running,
+        options={"skip_offset": "1h", "skip_intervals": "1970-01-01T01:00/1970-01-01T02:00"},
+    )
+    assert sets(found) == ["2x2y", "0x0y"]
+    states = states_of(found)
+    assert {at: state for at, (state, _) in states.items()} == {
+        0: "pending",
+        1: "skipped",
+        2: "pending",
+        3: "complete",
+        4: "skipped",
+        5: "running",
+    }
+    assert states[2][1] == next(job.reason for job in found.jobs if "2x" in job.files)
+    assert states[1][1] == found.left["1x"]
+    assert states[3][1] == found.left["full"]
+    interval = found.intervals[1]
+    assert (interval.end_s, interval.files, interval.size_bytes) == (2 * HOUR, 2, 200)
+
+
+def test_a_policy_excludes_intervals_that_might_be_compacted() -> None:
+    files = [file(f"{at}{half}", at, at + 1) for at in range(2) for half in "xy"]
+    few = plan(*files, options={"min_count": 3})
+    assert states_of(few)[0] == ("policy-excluded", few.left["0x"])
+    fixed = plan(
+        *files,
+        options={"order": "fixed", "intervals": "1970-01-01T01:00/1970-01-01T02:00"},
+    )
+    assert states_of(fixed)[0] == ("policy-excluded", "is in no interval of the fixed order")
+    assert states_of(fixed)[1][0] == "pending"
+    held = plan(*files, candidates=["0x", "1x", "1y"], options={"min_count": 3})
+    assert states_of(held)[0] == ("skipped", "waits for a file of its chunk that is in use")
+    assert states_of(held)[1][0] == "policy-excluded"
+
+
+def test_a_plan_without_files_tells_of_no_interval() -> None:
+    assert plan().intervals == ()
+
+
 # ------------------------------------------------------------------------------------- Files in use
 
 

@@ -10,16 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.model.job import Kind, TabletBacklog, TabletPlan
+from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableSettings
 from common.model.tablet import Record, Tablet, TabletId
 from common.plugins import load_tracker
 from common.settings import CoordinatorSettings
 from common.spi.tracker import BacklogTracker, TrackerPlugin
-from common.wire import TableBacklog
+from common.wire import (
+    AttemptProgress,
+    AttemptReport,
+    Heartbeat,
+    TableBacklog,
+    TakeRequest,
+)
 from coordinator.core import events as on
-from coordinator.core.backlog import Backlogs
+from coordinator.core.backlog import (
+    HISTORY_COUNT_MAX,
+    HISTORY_EVERY_S,
+    HISTORY_TABLES_MAX,
+    BacklogHistory,
+    Backlogs,
+)
 from coordinator.core.planning import with_backlog
 from coordinator.core.state import CoordinatorState
+from coordinator.figures import backlog_figures
+from tests.support.reservations import assignment_of
 from tests.unit.coordinator.test_planning import (
     EQUAL,
     NOW_S,
@@ -87,6 +102,50 @@ def test_a_tracker_that_fails_spoils_no_sum_and_says_why() -> None:
         size_bytes=80,
         problem="tracker ratio: ZeroDivisionError: by the number of files",
     )
+
+
+def test_a_tracker_that_failed_is_made_anew_with_the_next_plan() -> None:
+    class Flaky:
+        """Fails once."""
+
+        option_names: frozenset[str] = frozenset()
+        setting_names: frozenset[str] = frozenset()
+        made = 0
+
+        def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
+            self.made += 1
+            if self.made == 1:
+                raise ValueError("a bad day")
+            return TRACKERS["ratio"].tracker(settings, options)
+
+    flaky = {"ratio": Flaky()}
+    backlogs = Backlogs()
+    for name, size_bytes in (("planned jobs", 80), ("ratio", 80)):
+        found = measured(tablet(), trackers=flaky)
+        assert found is not None
+        assert (found.strategy, found.size_bytes) == (name, size_bytes)
+        backlogs.put(at("a", 1), found)
+        backlogs.check()
+    (line,) = told(backlogs)
+    assert (line.size_bytes, line.problem) == (80, "")
+
+
+def test_what_no_tracker_measures_is_counted_by_cause() -> None:
+    lines = [
+        TableBacklog(table="a", strategy="ratio", size_bytes=7, tablets=1),
+        TableBacklog(table="b", strategy="planned jobs", size_bytes=5, tablets=1),
+        TableBacklog(table="c", strategy="planned jobs", size_bytes=3, tablets=1, problem="oh"),
+        TableBacklog(table="", strategy="", size_bytes=2, tablets=4, tables=4),
+    ]
+    found = {(each.metric, *each.labels): each.value for each in backlog_figures(lines)}
+    assert found == {
+        ("neve_backlog_bytes", "a"): 7,
+        ("neve_backlog_bytes", "b"): 5,
+        ("neve_backlog_bytes", "c"): 3,
+        ("neve_backlog_bytes", "(others)"): 2,
+        ("neve_backlog_untracked_tables", "none"): 1,
+        ("neve_backlog_untracked_tables", "failed"): 1,
+    }
 
 
 def test_the_options_of_a_table_reach_its_tracker() -> None:
@@ -186,6 +245,81 @@ def test_a_plan_replaces_the_backlog_of_its_tablet() -> None:
     planned_with(4, owed(70))
     state.handle(on.TableGone(table="t"), 3.0)
     assert state.status(3.0).backlogs == ()
+
+
+@pytest.mark.parametrize("end", ["its compactor dies", "it fails", "it is handed back"])
+def test_what_an_attempt_has_read_and_written_counts_until_it_ends_without_a_commit(
+    end: str,
+) -> None:
+    state = CoordinatorState(CoordinatorSettings())
+    state.handle(on.TableSeen(table=TABLE), 0.0)
+    job = planned(tablet()).jobs[0]
+    on_it, record = job.tablet, Record(version=1)
+    take = TakeRequest(take="k1", compactor="c1", incarnation="1", group=job.group)
+    beat = Heartbeat(compactor="c1", incarnation="1", group=job.group, node="n", slots=1)
+    state.handle(on.CompactorHeard(beat=beat), 1.0)
+    state.handle(on.TakeAsked(request=take), 1.0)
+    state.handle(
+        on.TabletPlanned(
+            tablet=on_it, plan=TabletPlan(jobs=(job,)), record=record, settings_version=1
+        ),
+        1.0,
+    )
+    assignment = assignment_of(job, "at1", "c1", 1.0)
+    state.handle(on.JobReserved(take="k1", assignment=assignment), 1.0)
+    busy = TabletPlan(backlog=owed(100, at1=80))
+    state.handle(
+        on.TabletPlanned(tablet=on_it, plan=busy, record=Record(version=2), settings_version=1), 1.0
+    )
+    for fraction, left in ((0.25, 80), (0.75, 40)):
+        progress = AttemptProgress(attempt="at1", state="rewriting", fraction=fraction)
+        state.handle(on.CompactorHeard(beat=replace(beat, attempts=(progress,))), 2.0)
+        assert state.status(2.0).backlogs[0].size_bytes == left
+
+    if end == "its compactor dies":
+        state.handle(on.CompactorGone(compactor="c1", cause="killed", incarnation="1"), 3.0)
+    else:
+        how = AttemptEnd.FAILED if end == "it fails" else AttemptEnd.DRAINED
+        report = AttemptReport(compactor="c1", attempt="at1", end=how)
+        state.handle(on.AttemptReported(report=report), 3.0)
+
+    assert state.status(3.0).backlogs[0].size_bytes == 100, "nothing of it is done"
+
+
+def test_the_history_has_a_sample_every_ten_seconds_and_an_hour_at_most() -> None:
+    state = CoordinatorState(CoordinatorSettings())
+    state.handle(on.TableSeen(table=Table(id="t", name="trips", location="x", schema=())), 0.0)
+    for version, size_bytes in enumerate((70, 40), 1):
+        event = on.TabletPlanned(
+            tablet=at("t", 1),
+            plan=TabletPlan(backlog=owed(size_bytes)),
+            record=Record(version=version),
+            settings_version=0,
+        )
+        state.handle(event, 100.0 * version)
+        for second in range(25):
+            state.handle(on.Ticked(), 100.0 * version + second)
+    found = [(each.at_s, each.size_bytes, each.tables) for each in state.backlog_history()]
+    assert found == [
+        (start + HISTORY_EVERY_S * number, size_bytes, {"trips": size_bytes})
+        for start, size_bytes in ((100.0, 70), (200.0, 40))
+        for number in range(3)
+    ]
+
+
+def test_the_history_is_bounded_in_moments_and_tables() -> None:
+    history = BacklogHistory()
+    many = [
+        TableBacklog(table=f"t{number}", strategy="ratio", size_bytes=1000 - number, tablets=1)
+        for number in range(98)
+    ]
+    others = TableBacklog(table="", strategy="", size_bytes=5000, tablets=9, tables=9)
+    for number in range(HISTORY_COUNT_MAX + 5):
+        history.note([others, *many], float(number))
+    samples = history.samples()
+    assert [each.at_s for each in (samples[0], samples[-1])] == [5.0, HISTORY_COUNT_MAX + 4.0]
+    assert samples[-1].size_bytes == 5000 + sum(each.size_bytes for each in many)
+    assert list(samples[-1].tables) == [each.table for each in many[:HISTORY_TABLES_MAX]]
 
 
 @pytest.mark.parametrize("kind", [Kind.SYSTEM, Kind.USER])

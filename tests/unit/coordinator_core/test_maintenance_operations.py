@@ -21,8 +21,8 @@ from common.model.tablet import (
     TabletId,
 )
 from common.plugins import load_planner
+from common.spi.planner import COLD, Heat, Surroundings
 from common.wire import MaintenanceOperation
-from coordinator.core.maintenance.heat import Heat
 from coordinator.core.maintenance.operations import (
     KINDS,
     GarbageCounts,
@@ -45,6 +45,9 @@ TABLE = Table(
 LAST = TabletId("t1", PLUS_INFINITY)
 
 
+PLANNERS = {name: load_planner(name) for name in ("ratio", "delta")}
+
+
 def tablet_of(*sizes: int, **given: Any) -> Tablet:
     files = {
         f"f{n}": DataFile(path=f"f{n}", size_bytes=size, rows=1) for n, size in enumerate(sizes)
@@ -54,7 +57,7 @@ def tablet_of(*sizes: int, **given: Any) -> Tablet:
 
 def planned(tablet: Tablet, table: Table = TABLE) -> TabletPlan:
     services = {"default": Service()}
-    return plan_tablet(tablet, table, services, {"ratio": load_planner("ratio")}, 0.0)
+    return plan_tablet(tablet, table, services, PLANNERS, 0.0)
 
 
 def rows_of(tablet: Tablet, table: Table = TABLE, **given: Any) -> dict[str, MaintenanceOperation]:
@@ -75,8 +78,11 @@ def test_each_kind_is_registered_and_each_row_has_its_estimates() -> None:
     for row in rows.values():
         assert row.why, row
         assert row.state, row
-    for kind in ("minor-delta", "major-delta", "flush"):
-        assert rows[kind].state == "not-applicable"
+    assert rows["flush"].state == "not-applicable"
+    without_key = rows_of(tablet_of(MIB), replace(TABLE, key=()))
+    for kind in ("minor-delta", "major-delta"):
+        assert rows[kind].state == "idle"
+        assert without_key[kind].state == "not-applicable"
 
 
 def test_a_merge_has_the_figures_of_the_planner_s_job() -> None:
@@ -123,6 +129,69 @@ def test_a_drop_frees_space_and_costs_nothing() -> None:
     assert rows["merging"].state == "idle"
     first = ranked(tuple(rows.values()))
     assert {row.kind: row.rank for row in first if row.rank} == {"drops": 1}
+
+
+def overlapping(*sizes: int) -> Tablet:
+    """Return a tablet of files over the same keys, the first one the largest."""
+    tablet = tablet_of(*sizes)
+    files = {
+        path: replace(file, key_min=b"a", key_max=b"b", rows=max(1, file.size_bytes // 1000))
+        for path, file in tablet.files.items()
+    }
+    return replace(tablet, files=files)
+
+
+def by_delta(tablet: Tablet, heat: Heat = COLD) -> dict[str, MaintenanceOperation]:
+    table = with_settings(planner="delta")
+    around = Surroundings(heat=heat)
+    plan = plan_tablet(tablet, table, {"default": Service()}, PLANNERS, 0.0, around=around)
+    return rows_of(tablet, table, plan=plan, heat=heat)
+
+
+def test_delta_compactions_have_kudus_scores_and_the_figures_of_their_jobs() -> None:
+    few = by_delta(overlapping(100 * MIB, *[MIB] * 5))
+    assert (few["minor-delta"].state, few["minor-delta"].score) == ("runnable", 5 / 1000)
+    assert (few["minor-delta"].files, few["minor-delta"].gain) == (5, 4.0)
+    assert few["minor-delta"].cost_bytes == 10 * MIB
+    assert (few["major-delta"].state, few["major-delta"].score) == ("idle", 0.0)
+    assert few["merging"].state == "idle"
+    much = by_delta(overlapping(100 * MIB, *[11 * MIB] * 5))
+    assert (much["major-delta"].state, much["major-delta"].score) == ("runnable", 0.55)
+    assert much["major-delta"].why.startswith("major: 55 % of the rows")
+    assert much["minor-delta"].state == "idle"
+    none = by_delta(overlapping(100 * MIB))
+    assert none["minor-delta"].why == "it has no deltas: no file overlaps a larger one"
+    other = rows_of(overlapping(100 * MIB, MIB))["major-delta"]
+    assert (other.state, other.why.split(":")[0]) == ("idle", "its planner makes no delta jobs")
+
+
+def test_scans_raise_a_major_delta_compaction_and_writes_do_not() -> None:
+    tablet = overlapping(100 * MIB, 30 * MIB)
+    adjusted = {
+        name: by_delta(tablet, heat)["major-delta"].adjusted
+        for name, heat in (
+            ("cold", COLD), ("read", Heat(scans_s=1.0)), ("written", Heat(rows_s=1000.0))
+        )
+    }  # fmt: skip
+    assert adjusted == {"cold": 0.3, "read": 1.3, "written": 0.3}
+
+
+def test_no_merge_can_run_whose_output_does_not_fit_into_the_free_space() -> None:
+    tablet, table = tablet_of(MIB, MIB, MIB, MIB), with_settings(keep_free_bytes=10 * MIB)
+
+    def row(free_bytes: int | None) -> MaintenanceOperation:
+        around = Surroundings(free_bytes=free_bytes)
+        plan = plan_tablet(tablet, table, {"default": Service()}, PLANNERS, 5.0, around=around)
+        if free_bytes == 14 * MIB - 1:
+            assert plan.due_at_s == 35.0, "it is looked at again"
+            assert set(plan.left) == set(tablet.files)
+        return rows_of(tablet, table, plan=plan)["merging"]
+
+    assert row(14 * MIB).state == "runnable"
+    assert row(None).state == "runnable", "nobody has measured"
+    short = row(14 * MIB - 1)
+    assert (short.state, short.rank) == ("idle", None)
+    assert "a job would write up to 4.0 MiB: 14.0 MiB are free" in short.why
 
 
 def test_splits_and_merges_say_what_their_rules_say() -> None:

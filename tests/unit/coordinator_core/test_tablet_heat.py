@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from common.model.tablet import PLUS_INFINITY, TabletId
-from coordinator.core.maintenance.heat import COLD, WINDOW_S, TabletHeat
+from common.spi.planner import COLD
+from coordinator.core.maintenance.heat import WINDOW_S, TabletHeat
 
 pytestmark = pytest.mark.unit
 

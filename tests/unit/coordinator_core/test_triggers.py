@@ -17,6 +17,8 @@ from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
 from coordinator.core.triggers import (
     ADMIN,
+    ANALYSIS,
+    CHANGE,
     PERIODIC,
     PeriodicTriggers,
     TriggerDecision,
@@ -27,6 +29,8 @@ from coordinator.core.triggers import (
     phase_s,
     refusal_reason,
     triggers_due,
+    unmeasured_share,
+    wants_analysis,
     why_not_triggered,
 )
 
@@ -216,9 +220,8 @@ def test_a_count_of_live_bytes_that_somebody_asked_for_is_no_answer_of_the_plann
     weighted = replace(TABLE, settings=settings(ADMIN, maintenance_priority=5, workload_points=100))
     state.handle(on.TableSeen(table=weighted), 1.0)
     state.handle(on.ReadsReported(scans={TABLET: 1000}), 2.0)
-    state.handle(on.AnalysisAsked(tablet=TABLET, group="default"), 3.0)
     plan = TabletPlan(left={"a": "too few"}, triggered_at_s=5.0)
-    record = Record(version=3, files=1)
+    record = Record(version=3, files=1, analysis_group="default")
     state.handle(on.TabletPlanned(tablet=TABLET, plan=plan, record=record, settings_version=1), 9.0)
 
     (queued,) = state.queued("default", 9, 9.0)
@@ -230,3 +233,46 @@ def test_a_count_of_live_bytes_that_somebody_asked_for_is_no_answer_of_the_plann
         0,
         "1 file: too few",
     )
+
+
+def files_of(*measured: tuple[int, int | None]) -> list[DataFile]:
+    return [
+        DataFile(path=f"f{at}", size_bytes=size, rows=1, measured_version=version)
+        for at, (size, version) in enumerate(measured)
+    ]
+
+
+def test_an_analysis_is_asked_for_when_enough_bytes_are_new_since_the_last_one() -> None:
+    files = files_of((70, 3), (30, None))
+    assert unmeasured_share(files) == 0.3
+    assert wants_analysis(files, settings(ANALYSIS, analysis_share=0.3))
+    assert not wants_analysis(files, settings(ANALYSIS, analysis_share=0.31))
+    assert not wants_analysis(files, settings(CHANGE, analysis_share=0.1)), "off unless named"
+    assert not wants_analysis([], settings(ANALYSIS))
+    assert not wants_analysis(files_of((0, None)), settings(ANALYSIS))
+
+
+def test_the_trigger_analysis_closes_no_gate_and_answers_no_operator() -> None:
+    assert not is_gated(settings(ANALYSIS))
+    assert is_gated(settings(ANALYSIS, ADMIN))
+    assert not is_gated(settings(ANALYSIS, CHANGE))
+    asked = replace(TABLE, settings=settings(ANALYSIS))
+    assert why_not_triggered(asked, ADMIN) is None
+    assert why_not_triggered(replace(TABLE, settings=settings(ANALYSIS, CHANGE)), ADMIN)
+
+
+def test_a_plan_of_a_tablet_that_has_changed_much_queues_one_analysis() -> None:
+    state = CoordinatorState(CoordinatorSettings())
+    state.handle(on.TableSeen(table=replace(TABLE, settings=settings(ANALYSIS))), 1.0)
+    record = Record(version=3, files=1)
+    planned = on.TabletPlanned(
+        tablet=TABLET, plan=TabletPlan(analysis_group="default"), record=record, settings_version=1
+    )
+    notes = state.handle(planned, 9.0)
+    (queued,) = state.queued("default", 9, 9.0)
+    assert queued.job.action == "analyze"
+    assert not any(
+        isinstance(each, WriteAnalysis) and each.analysis is Analysis.STABLE for each in notes
+    ), "a scan must look again if the wish is forgotten"
+    state.handle(planned, 10.0)
+    assert len(state.queued("default", 9, 9.0)) == 1

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -92,11 +93,36 @@ def test_rows_in_and_out(neve: Shell, folder: Path, tmp_path: Path) -> None:
     assert pa.ipc.open_file(str(tmp_path / "out.arrow")).read_all().equals(rows)
 
 
+def test_rows_that_are_gone_for_others(neve: Shell, tmp_path: Path) -> None:
+    gone = (tmp_path / "gone").as_uri()
+    words = ["--schema", "id:int64,v:int64,at:int64,dead:bool", "--key", "id", "--version", "v"]
+    words += ["--tombstone", "dead", "--time", "at", "--set", "ttl=1d"]
+    neve.run("table", "create", "gone", "--location", gone, *words)
+    now_s = int(time.time())
+    rows = {"id": [1, 2, 3], "v": [1] * 3, "at": [0, now_s, now_s], "dead": [False, True, False]}
+    pq.write_table(pa.table(rows), tmp_path / "three.parquet")
+    neve.run("append", "gone", str(tmp_path / "three.parquet"))
+
+    def ids(*flags: str) -> list[int]:
+        found = [row["id"] for row in neve.json("scan", "gone", *flags)]
+        assert neve.json("scan", "gone", "--count", *flags)["rows"] == len(found)
+        return found
+
+    assert ids() == [3]
+    assert ids("--include-expired") == [1, 3]
+    assert ids("--include-deleted") == [2, 3]
+    assert ids("--include-expired", "--include-deleted") == [1, 2, 3]
+
+
 def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> None:
     neve.run("status", says="default 1 4.0 KiB")
     neve.run("jobs", says="att-1 events")
     neve.run("job", "cancel", "att-1", says="cancelling att-1")
     neve.run("queue", "--group", "default", says="2 files of similar size")
+    neve.run("backlog", "--history", says="100 B ████████████████████████████████████████")
+    assert [each["size_bytes"] for each in neve.json("backlog", "events", "--history")] == [90, 0]
+    neve.run("backlog", "--watch", "--history", code=2, says="give either --watch or --history")
+    neve.run("backlog", "--watch", "--files", "f.json", code=2, says="show a running service")
     neve.run("plan", "events", says="none")
     neve.run("explain", "events", "last", says="nothing to do")
     neve.run("explain", "events", "last", "--history", says="job-1 failed on local-1: InputError")
@@ -115,6 +141,22 @@ def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> 
     neve.run("volume", "limit", "fast", "1K", code=2, says="expected 0 (none) or 65536 at least")
     neve.run("limits", says="40.0 MiB/s")
     assert neve.json("status")["groups"][0]["group"] == "default"
+
+
+def test_watching_a_backlog_ends_with_ctrl_c(gateway: Gateway) -> None:
+    run = "from neve.cli.app import main; main()"
+    command = [sys.executable, "-c", run, "backlog", "--watch", "--every", "0.2", "--json"]
+    environ = {**os.environ, "NEVE_URL": gateway.url, "NEVE_TOKEN": TOKEN}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ
+    ) as watching:
+        assert watching.stdout is not None
+        looks = [json.loads(watching.stdout.readline()) for _ in range(2)]
+        watching.send_signal(signal.SIGINT)
+        said = watching.communicate(timeout=PATIENCE_S)[1]
+    assert looks == [[], []]
+    assert watching.returncode == 130
+    assert b"Traceback" not in said
 
 
 def test_what_could_be_done_and_what_planners_decide_is_shown(neve: Shell, folder: Path) -> None:

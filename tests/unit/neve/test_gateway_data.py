@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,61 @@ def test_a_scan_merges_what_it_reads(client: Client, folder: Path) -> None:
         "name": ["new", "n3"],
     }
     assert client.count("events") == 2
+
+
+def test_a_table_gets_another_key_by_a_new_table_alone(
+    client: Client, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    client.append("events", rows(1, 150, 250))
+    client.append("events", rows(2, v=2, gone=[True]))
+    before = client.describe("events")
+    with pytest.raises(CallerError, match="key"):
+        client.set("events", {"key": "name"})
+    assert client.describe("events") == before
+
+    client.create_table(
+        "renewed",
+        str(tmp_path_factory.mktemp("renewed")),
+        schema=SCHEMA,
+        key=["name"],
+        version_column="v",
+        tombstone_column="gone",
+    )
+    for _ in range(2):  # A copy that was interrupted may begin anew.
+        for batch in client.scan("events", batches=True):
+            client.append("renewed", batch)
+
+    found = client.scan("renewed", ["name", "id"]).to_pydict()
+    assert found == {"name": ["n1", "n150", "n250"], "id": [1, 150, 250]}
+
+
+def test_a_scan_shows_tombstones_to_those_who_ask(client: Client, folder: Path) -> None:
+    client.append("events", rows(1, 2, 150, v=1))
+    client.append("events", rows(2, 150, v=2, gone=[True, True]))
+    client.append("events", rows(150, v=3))
+
+    found = client.scan("events", ["id", "v", "gone"], include_deleted=True)
+    assert found.to_pydict() == {"id": [1, 2, 150], "v": [1, 2, 3], "gone": [None, True, None]}
+    assert client.count("events", include_deleted=True) == 3
+    assert client.count("events", "2", "150", include_deleted=True) == 2
+    assert client.count("events") == client.count("events", include_expired=True) == 2
+
+
+def test_a_scan_shows_expired_rows_to_those_who_ask(client: Client, tmp_path: Path) -> None:
+    client.create_table(
+        "series",
+        str(tmp_path / "series"),
+        schema=pa.schema([("at", pa.int64()), ("n", pa.int64())]),
+        time_column="at",
+        settings={"ttl": "1d"},
+    )
+    now_s = int(time.time())
+    client.append("series", pa.table({"at": [0, now_s, None], "n": [1, 2, 3]}))
+
+    assert sorted(client.scan("series")["n"].to_pylist()) == [2, 3]
+    assert sorted(client.scan("series", include_expired=True)["n"].to_pylist()) == [1, 2, 3]
+    assert client.count("series", include_expired=True) == 3
+    assert client.count("series", include_deleted=True) == 2
 
 
 @pytest.mark.parametrize(

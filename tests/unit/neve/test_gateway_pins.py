@@ -8,27 +8,40 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from common.clock import Clock
 from common.errors import ConflictError, UnavailableError
-from common.metadata.changes import Applied, Change, CreateTable, Outcome, PinFiles
+from common.metadata.changes import (
+    Applied,
+    Change,
+    CommitAttempt,
+    CreateTable,
+    Outcome,
+    PinFiles,
+    ReserveFiles,
+)
 from common.metadata.file_pin import LEASE_S
 from common.metadata.store_watch import StoreWatch
+from common.model.job import Kind
 from common.model.key_values import KeyType
 from common.model.keys import encode_key
+from common.model.outcome import RowCounts
 from common.model.request import KeyRange, Request
 from common.model.table import Table
 from common.parquet.location import open_location
 from common.parquet.service_files import claim_location
 from common.rows.schema import columns_of
 from common.settings import GatewaySettings, Settings
+from coordinator.core.file_retention import GarbageRules
+from coordinator.storage.garbage_collector import GarbageCollector
 from neve.api.tables import STREAM_PROBLEM
 from neve.client.rows import _stream_of
 from neve.gateway.ingest.append import append_rows
@@ -251,5 +264,89 @@ def test_a_simulated_append_knows_no_other_time(tmp_path: Path) -> None:
         mark = await stage.store.call("t1", added.call)
         assert mark is not None
         assert now_s <= mark.at_s <= stage.world.now_s()
+
+    story(tmp_path, tell)
+
+
+class Folder:
+    """The collector's view of a table's folder."""
+
+    async def delete(self, location: str, path: str, until_s: float) -> bool:
+        where = Path(location.removeprefix("file://")) / path
+        there = where.exists()
+        where.unlink(missing_ok=True)
+        return there
+
+    async def store_id(self, location: str) -> str | None:
+        return None
+
+    async def only_copies(
+        self, location: str, outputs: Sequence[str], inputs: Sequence[str]
+    ) -> Sequence[str]:
+        return []
+
+
+async def compact(stage: Stage, number: int) -> None:
+    """Replace the files of each tablet by one with the newest row of each key."""
+    for tablet in await stage.store.read_range(stage.table.id):
+        name, rows = f"{number}-{tablet.id.text}", dict[int, int]()
+        files = sorted(tablet.files.values(), key=lambda file: file.version_max or b"")
+        for file in files:
+            found = pq.read_table(stage.folder / file.path)
+            rows.update(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
+        reserve = ReserveFiles(
+            tablet=tablet.id,
+            attempt=name,
+            job=name,
+            kind=Kind.SYSTEM,
+            inputs=tuple(tablet.files),
+            output_prefix=name,
+            outputs_max=1,
+            group="default",
+            compactor="c1",
+        )
+        assert isinstance(await stage.store.apply(reserve), Applied)
+        written = pa.table({"id": [*rows], "v": [*rows.values()]}, schema=SCHEMA)
+        pq.write_table(written, stage.folder / f"{name}-0.parquet")
+        size_bytes = (stage.folder / f"{name}-0.parquet").stat().st_size
+        output = replace(files[-1], path=f"{name}-0.parquet", rows=len(rows), size_bytes=size_bytes)
+        counts = RowCounts(rows_in=len(rows) + 1, rows_out=len(rows), superseded=1)
+        commit = CommitAttempt(tablet=tablet.id, attempt=name, outputs=(output,), counts=counts)
+        assert isinstance(await stage.store.apply(commit), Applied)
+
+
+def test_a_reader_keeps_the_versions_of_its_moment_across_three_compactions(
+    tmp_path: Path,
+) -> None:
+    async def tell(stage: Stage) -> None:
+        rules = GarbageRules(grace_s=60.0, clock_skew_max_s=5.0)
+        collector = GarbageCollector(stage.store, Folder(), rules, quiet, clock=stage.world)
+
+        async def collected() -> set[str]:
+            """Return which files are left after a collector has had time for two looks."""
+            for _ in range(2):
+                await collector.collect(stage.table)
+                await asyncio.sleep(2 * rules.grace_s)
+            await collector.collect(stage.table)
+            return {path.name for path in stage.folder.rglob("*.parquet")}
+
+        first = {path.name for path in stage.folder.rglob("*.parquet")}
+        seen: list[tuple[int, int]] = []
+        asked = scan_options(stage.table, None, None, None)
+        async with open_scan(stage.services, stage.table, asked) as got:
+            async for piece in got:
+                seen += zip(piece["id"].to_pylist(), piece["v"].to_pylist(), strict=True)
+                if len(seen) > 1:
+                    continue
+                for number in (2, 3, 4):
+                    rows = pa.table({"id": [1, 11, 21], "v": [number] * 3}, schema=SCHEMA)
+                    await append_rows(stage.services, stage.table, _stream_of(rows), None)
+                    await compact(stage, number)
+                    assert first <= await collected(), f"a pinned file has gone after {number}"
+        assert seen == [(1, 1), (11, 1), (21, 1)], "as it was when the reader began"
+        async with open_scan(stage.services, stage.table, asked) as got:
+            newest = [v async for piece in got for v in piece["v"].to_pylist()]
+        assert newest == [4, 4, 4]
+        assert len(await collected()) == 3, "and now only what is visible is left"
 
     story(tmp_path, tell)

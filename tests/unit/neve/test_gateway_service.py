@@ -244,6 +244,14 @@ def test_the_client_lists_jobs_queue_and_compactors(gateway: Gateway, client: Cl
     assert [each.compactor for each in client.compactors()] == ["local-1"]
 
 
+def test_the_history_of_backlogs_is_that_of_a_table_or_of_all(
+    gateway: Gateway, client: Client
+) -> None:
+    assert [each.size_bytes for each in client.backlog_history()] == [100, 99]
+    with pytest.raises(NotFoundError, match="evnets"):
+        client.backlog_history("evnets")
+
+
 def test_orders_reach_the_coordinator(gateway: Gateway, client: Client) -> None:
     client.drain("local-1")
     client.cancel_job("att-1")

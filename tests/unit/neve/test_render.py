@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
+from common.model.job import IntervalState, PlannedInterval, TabletPlan
 from common.model.key_values import KeyType
 from common.model.keys import encode_key
+from common.model.table import Table
+from common.model.tablet import TabletId
 from common.wire import AttemptProgress
 from neve.api import (
     recovery as recovery_api,
@@ -36,7 +39,7 @@ from neve.cli import (
 )
 from neve.cli.tablet_keys import KnownTables
 from neve.client.http import decode
-from neve.gateway.work import compactor_view, job_view, queued_view
+from neve.gateway.work import compactor_view, job_view, plan_view, queued_view
 from tests.support.datadriven import Answer, Step
 from tests.support.gateway import COMPACTOR, GROUP, QUEUED, RUNNING, SCOPE, STARTED_S
 
@@ -129,6 +132,36 @@ EXPLAINED = work_api.Explanation(
     left={"a.parquet": "it is alone"},
 )
 PLAN = work_api.Plan(jobs=(queued_view(QUEUED),), left={"c.parquet": "it is larger than the rest"})
+DAY_S = 86_400.0
+CUT = replace(
+    QUEUED.job,
+    id="cut",
+    cuts_at_s=(DAY_S, 2 * DAY_S, 3 * DAY_S),
+    output_rows_max=5_000_000,
+    outputs_expected=5,
+)
+PLANNED = (
+    CUT,
+    replace(QUEUED.job, id="drop", action="drop", outputs_expected=0, reason="all have expired"),
+    replace(QUEUED.job, id="move", action="move", output_tags=(("level", "2"),)),
+    replace(CUT, id="later", cuts_at_s=(DAY_S,), depends_on=("cut", "move"), outputs_expected=3),
+    replace(QUEUED.job, id="even", outputs_expected=4),
+)
+EVENTS = Table(id="t-1", name="events", location="s3://lake/events", schema=())
+DAY = PlannedInterval(
+    start_s=DAY_S,
+    end_s=2 * DAY_S,
+    state=IntervalState.SKIPPED,
+    reason="is in an interval that is skipped (skip_offset)",
+    files=3,
+    size_bytes=4096,
+)
+CHAIN = plan_view(
+    EVENTS,
+    [TabletPlan(jobs=PLANNED[:3], intervals=(DAY,)), TabletPlan(jobs=PLANNED[3:])],
+    0,
+    [QUEUED.job.tablet, TabletId("t-1", b"\xff")],
+)
 OFFLINE = {
     "jobs": [
         {"files": ["a", "b"], "group": "small", "kind": "SYSTEM", "priority": 2, "reason": "alike"}
@@ -258,6 +291,7 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "limits": lambda: work.render_limits(LIMITS),
     "queue": lambda: work.render_queue([queued_view(QUEUED)], KEYS),
     "plan": lambda: work.render_plan(PLAN, KEYS),
+    "chain": lambda: work.render_plan(CHAIN, KEYS),
     "explain": lambda: work.render_explanations([EXPLAINED], KEYS),
     "history": lambda: work.render_history([FINISHED], "events", KEYS),
     "requests": lambda: requests.render_requests([REQUEST, FAILED]),
@@ -284,6 +318,17 @@ def test_every_listing_looks_as_it_did(golden: Callable[[Path, Answer], None]) -
 
     golden(PAGES, answer)
     assert seen == set(SHOWN)
+
+
+def test_a_plan_says_by_place_which_jobs_wait_for_which() -> None:
+    cut, drop, move, _, even = CHAIN.jobs
+
+    assert (cut.cuts_at_s, cut.output_rows_max) == ((DAY_S, 2 * DAY_S, 3 * DAY_S), 5_000_000)
+    assert [each.action for each in (cut, drop, move)] == ["rewrite", "drop", "move"]
+    assert (move.tags, even.outputs) == ({"level": "2"}, 4)
+    assert [each.after for each in CHAIN.jobs] == [(), (), (), (0, 2), ()]
+    (interval,) = CHAIN.intervals
+    assert (interval.tablet, interval.state) == (QUEUED.job.tablet.text, "skipped")
 
 
 def test_totals_are_shown_once_they_are_known() -> None:
@@ -350,7 +395,11 @@ NARROW: dict[str, Callable[[], RenderableType]] = {
     "jobs": lambda: work.render_jobs([of_long_tablet(job_view(WAITING))], STARTED_S, LONG_KEYS),
     "queue": lambda: work.render_queue([of_long_tablet(queued_view(QUEUED))], LONG_KEYS),
     "plan": lambda: work.render_plan(
-        work_api.Plan(jobs=(of_long_tablet(queued_view(QUEUED)),), left={"a/" * 90: "old " * 40}),
+        work_api.Plan(
+            jobs=(of_long_tablet(queued_view(QUEUED)), *map(of_long_tablet, CHAIN.jobs)),
+            left={"a/" * 90: "old " * 40},
+            intervals=tuple(map(of_long_tablet, CHAIN.intervals)),
+        ),
         LONG_KEYS,
     ),
     "history": lambda: work.render_history([of_long_tablet(FINISHED)], LONG_NAME, LONG_KEYS),

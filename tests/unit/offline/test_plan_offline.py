@@ -135,6 +135,18 @@ def test_facts_of_a_file_are_read() -> None:
         ({"files": FOUR, "table": {"codec": 5}}, "setting codec 5 is not a text"),
         ({"files": FOUR, "table": {"allow_late_data": 5}}, "expected true or false"),
         ({"files": FOUR, "table": 5}, "table is 5, expected an object"),
+        ({"files": FOUR, "heat": {"reads": 1}}, "heat: field 'reads' is unknown"),
+        ({"files": FOUR, "heat": {"scans": -1}}, "heat.scans is -1, expected at least 0"),
+        ({"files": FOUR, "free_bytes": "much"}, "free_bytes 'much' is not a size"),
+        ({"files": FOUR, "statistics": {"changed": {"x": 2}}}, "changed.x is 2, expected a share"),
+        (
+            {"files": FOUR, "statistics": {"merged": "x"}},
+            "statistics.merged is 'x', expected a num",
+        ),
+        (
+            {"files": FOUR, "statistics": {"updated_rows": -1}},
+            "updated_rows is -1, expected a whole",
+        ),
     ],
 )
 def test_a_wrong_plan_document_is_refused(document: Any, message: str) -> None:
@@ -261,3 +273,31 @@ def test_a_document_may_say_all_that_planners_look_at(monkeypatch: pytest.Monkey
     assert (under_way.read_bytes, under_way.written_bytes) == ({"b": 1024}, 100)
     (job,) = found["jobs"]
     assert (job["action"], job["outputs"], job["tags"]) == ("drop", 0, {"level": "2"})
+
+
+BASE_AND_DELTA = [
+    {"path": "base", "size": "100MB", "rows": 1000, "min_key": 0, "max_key": 99},
+    {"path": "delta", "size": "5MB", "rows": 60, "min_key": 0, "max_key": 99},
+]
+
+
+def test_heat_and_statistics_of_a_document_reach_the_planner() -> None:
+    document: dict[str, Any] = {"files": BASE_AND_DELTA}
+    assert not plan_offline(document, "delta")["jobs"], "6 % of the rows are updated"
+    read = document | {"heat": {"scans": 1.5, "rows": 0}}
+    assert plan_offline(read, "delta")["jobs"][0]["tags"] == {"delta": "major"}
+    known = read | {"statistics": {"changed": {"name": 0.1, "price": 0.9}}}
+    options = {"columns": "name"}
+    assert not plan_offline(known, "delta", options)["jobs"]
+    assert plan_offline(known, "delta", {"columns": "price"})["jobs"]
+
+
+def test_jobs_that_do_not_fit_into_the_free_space_are_left_with_the_reason() -> None:
+    document = {"files": FOUR, "free_bytes": 69, "table": {"keep_free": 30}}
+    found = plan_offline(document)
+    assert not found["jobs"]
+    assert set(found["left"].values()) == {
+        "a job would write up to 40 B: 69 B are free, of which keep_free_bytes keeps 30 B"
+    }
+    assert plan_offline(document | {"free_bytes": 70})["jobs"]
+    assert plan_offline(document | {"kind": "USER"})["jobs"], "what a user asks for is done"

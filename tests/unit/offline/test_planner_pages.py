@@ -13,12 +13,13 @@ import pytest
 from benchmarks.bench_segments import GB, simulate
 from coordinator.plugins.planners.bin_pack import BinPackOptions
 from coordinator.plugins.planners.budgeted import BudgetedOptions
+from coordinator.plugins.planners.delta import DeltaOptions
 from coordinator.plugins.planners.leveled import LeveledOptions
 from coordinator.plugins.planners.log_segment import LogSegmentOptions
 from coordinator.plugins.planners.tiers import TierOptions
 from coordinator.plugins.planners.time_chunk import TimeChunkOptions
 from coordinator.plugins.planners.time_window import TimeWindowOptions
-from scripts import chunk_picture
+from scripts import chunk_picture, delta_picture
 from tests.support.shell import Shell
 
 PAGES = Path(__file__).parents[3] / "docs" / "planners"
@@ -26,6 +27,7 @@ BLOCK = re.compile(r"```json\n(.*?)```", re.DOTALL)
 OPTIONS: dict[str, Any] = {
     "bin-pack": BinPackOptions,
     "budgeted": BudgetedOptions,
+    "delta": DeltaOptions,
     "log-segment": LogSegmentOptions,
     "leveled": LeveledOptions,
     "size-tiered": TierOptions,
@@ -62,6 +64,12 @@ def test_a_page_lists_every_option(planner: str) -> None:
 def test_the_picture_of_chunks_shows_the_example() -> None:
     assert chunk_picture.PICTURE.read_text("utf-8") == chunk_picture.picture(), (
         "write it anew: python -m scripts.chunk_picture"
+    )
+
+
+def test_the_picture_of_deltas_shows_the_example() -> None:
+    assert delta_picture.PICTURE.read_text("utf-8") == delta_picture.picture(), (
+        "write it anew: python -m scripts.delta_picture"
     )
 
 

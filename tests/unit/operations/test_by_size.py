@@ -24,6 +24,7 @@ from common.parquet.file_inspection import SAMPLES, sample_keys
 from common.parquet.location import open_location
 from common.readers.pool import ReaderDeathError
 from common.rows.rules import RowRules
+from common.settings import CoordinatorSettings, Settings
 from coordinator.core import events as on
 from coordinator.split_merge.key_sampling import choose_split_keys
 from tests.support.operation_shell import Land, key, work
@@ -331,6 +332,34 @@ def test_a_file_that_ends_its_reader_is_quarantined_and_not_looked_into_again(
                 it.parts.service.submit(on.QuarantineLifted(table="t1", tablet=tablet))
                 await until(lambda: hears("file quarantined"))
                 assert looked
+            await land.check()
+
+    run(story())
+
+
+def test_one_scan_finds_compactions_splits_and_merges() -> None:
+    """Everything was written before the coordinator came, so no change tells it of anything."""
+
+    async def story() -> None:
+        land = Land(settings=Settings(coordinator=CoordinatorSettings(full_scan_interval_s=1e6)))
+        await land.found((key(79), key(99), key(119)), split_bytes=500, merge_bytes=50, ratio=3)
+        for keys in SIDE_BY_SIDE:
+            assert await land.append(*keys)
+        for small in (80, 100):
+            assert await land.append(small, size_bytes=10)
+        for _ in range(4):
+            assert await land.append(120, 121, size_bytes=40)
+        async with land.coordinator() as it:
+
+            async def all_three() -> bool:
+                *ends, last = [tablet.id for tablet in await land.tablets()]
+                done = [each.end for each in ends] == [key(39), key(79), key(119)]
+                return done and bool(it.parts.state.queued_ids(last))
+
+            await until(all_three)
+            assert it.parts.full_scan.counts.ranges == 1, "a single look at one range"
+            begun = [event for event, _ in land.logged if event.endswith("begins")]
+            assert sorted(begun) == ["merge begins", "split begins"]
             await land.check()
 
     run(story())

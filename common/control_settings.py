@@ -1,0 +1,111 @@
+"""The section `control` of the settings: how much compaction there is, and who gets it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from common.model.group import LIMIT_BYTES_S_MIN
+from common.setting_rules import (
+    SettingError,
+    SettingKind,
+    check_section,
+    setting,
+    size_setting,
+)
+
+
+def _shares_setting(default: float, doc: str) -> Any:
+    return setting(default, doc, kind=SettingKind.NUMBER, least=1, most=1_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSettings:
+    """How much compaction there is, and how classes of work share it (control.md)."""
+
+    controller: str = setting(
+        "static",
+        "Plug-in that decides shares, slots and bytes per second: `static` (nothing changes),"
+        " `control-points`, `drain-time`, `debt`, or one of a package.",
+    )
+    options: tuple[str, ...] = setting(
+        (), "Options of the controller, such as `goal=10m`; control.md lists them."
+    )
+    period_s: float = setting(
+        1.0, "Time between two decisions; not below `coordinator.tick_s`.", least=0.05, most=3600
+    )
+    system_shares: float = _shares_setting(
+        100.0,
+        "Shares of what the service tidies up for its own reasons, if the controller sets none.",
+    )
+    user_shares: float = _shares_setting(
+        1_000.0,
+        "Shares of requests. While several classes have jobs, they get bytes in proportion to their"
+        " shares.",
+    )
+    urgent_shares: float = _shares_setting(
+        10_000.0,
+        "Shares of urgent jobs: of tablets with more files than their table allows, of splits, of"
+        " requests with the largest boost.",
+    )
+    statistics_shares: float = _shares_setting(10.0, "Shares of analyses, which count live bytes.")
+    slew_shares_s: float = setting(
+        100.0,
+        "Shares per second that a class may gain or lose by the controller; 0: any number.",
+        kind=SettingKind.NUMBER,
+    )
+    hysteresis: float = setting(
+        0.05,
+        "Part of its shares by which those of a class must change; smaller changes are left out.",
+        kind=SettingKind.NUMBER,
+        most=0.9,
+    )
+    bytes_s_max: int = size_setting(
+        0,
+        "Bytes per second that all rewrites together may ever read and write; the controller"
+        " divides them; 0: no limit.",
+        least=LIMIT_BYTES_S_MIN,
+        off=True,
+    )
+    bytes_s_min: int = size_setting(
+        1024**2,
+        "Whatever the controller decides and readers report, all rewrites together may read and"
+        " write so many bytes per second.",
+        least=LIMIT_BYTES_S_MIN,
+    )
+    foreground_limit_s: float = setting(
+        0.0,
+        "Readers may wait for this time on average (`POST /v1/reads`); beyond it rewrites get fewer"
+        " bytes per second. 0: readers are not listened to.",
+        most=3600,
+    )
+    memory_bytes: int = size_setting(
+        0,
+        "What `control-points` divides the backlog by; 0: the heaps of all executors that may run.",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values that break their rules."""
+        check_section("control", self)
+        if 0 < self.bytes_s_max < self.bytes_s_min:
+            raise SettingError(
+                f"setting control.bytes_s_max is {self.bytes_s_max} B, expected 0 (none) or at"
+                f" least control.bytes_s_min, {self.bytes_s_min} B",
+                "control.bytes_s_max",
+                "control.bytes_s_min",
+            )
+
+    def option_values(self) -> dict[str, object]:
+        """Return the options of the controller by name.
+
+        Raises:
+            SettingError: One is not of the form `name=value`, or is there twice.
+        """
+        found: dict[str, object] = {}
+        for text in self.options:
+            name, equals, value = (each.strip() for each in text.partition("="))
+            if not equals or not name or name in found:
+                raise SettingError(
+                    f"setting control.options has {text[:80]!r}, expected name=value, each once",
+                    "control.options",
+                )
+            found[name] = value
+        return found

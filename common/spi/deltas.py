@@ -1,0 +1,161 @@
+"""The base of a tablet and the deltas over it: what planner `delta` and `neve ops` share. Pure.
+
+    files ──► base: the largest files that are apart ──► sets: base files and what lies over them
+              deltas: all other files
+
+In Apache Kudu a row set has base data and delta stores of its own. Here updates and deletes are
+rows of newer, smaller files, so which file is a delta is told by size and keys alone: nothing has
+to be remembered, and the files of any other planner will do.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from common.model.file import DataFile, total_bytes
+from common.model.outcome import TabletStatistics
+
+DELTA_TAG = "delta"
+"""Tag of the outputs of delta compactions; it tells which kind has made them."""
+MINOR, MAJOR = "minor", "major"
+
+Span = tuple[bytes, bytes]
+"""The smallest and the greatest key of something."""
+_ABOVE = b"\xff" * 64
+
+
+def span_of(files: Iterable[DataFile]) -> Span:
+    """Return the keys from the smallest to the greatest of files; unknown ones are all keys."""
+    spans = [
+        (file.key_min or b"", _ABOVE if file.key_max is None else file.key_max) for file in files
+    ]
+    return min(low for low, _ in spans), max(high for _, high in spans)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSet:
+    """Files whose keys touch each other, directly or by way of others."""
+
+    base: tuple[DataFile, ...]
+    """Apart from each other, ascending in key."""
+    deltas: tuple[DataFile, ...]
+    """The oldest first."""
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """All files."""
+        return (*self.base, *self.deltas)
+
+    @property
+    def base_bytes(self) -> int:
+        """Bytes of the base."""
+        return total_bytes(self.base)
+
+    @property
+    def delta_bytes(self) -> int:
+        """Bytes of the deltas."""
+        return total_bytes(self.deltas)
+
+    def updated_share(
+        self, statistics: TabletStatistics | None = None, columns: Sequence[str] = ()
+    ) -> float:
+        """Return the rows of the base that deltas update or delete, per row of the base.
+
+        What an analysis has counted comes first: rows of the base that are dead. Deltas that came
+        later count with all their rows, as if each of them changed one row of the base.
+
+        Args:
+            statistics: Of the tablet; None: there was no analysis of columns.
+            columns: Only updates that change one of these count, as far as that is known.
+
+        Returns:
+            0 where there is no base or no delta. It may be more than 1.
+        """
+        if not self.base or not self.deltas:
+            return 0.0
+        counted = [file for file in self.base if file.live_bytes is not None]
+        later = self.deltas
+        dead_rows = 0.0
+        if len(counted) == len(self.base):
+            version = min(file.measured_version or 0 for file in counted)
+            later = tuple(f for f in self.deltas if (f.measured_version or -1) < version)
+            dead_rows = sum(_dead_rows(file) for file in counted)
+        base_rows = sum(file.rows for file in self.base)
+        if not base_rows:
+            return self.delta_bytes / max(1, self.base_bytes)
+        updated = (dead_rows + sum(file.rows for file in later)) / base_rows
+        return updated * changed_share(statistics, columns)
+
+
+def changed_share(statistics: TabletStatistics | None, columns: Sequence[str]) -> float:
+    """Return the share of updates that change one of some columns; 1 where nobody has counted.
+
+    Of several columns the one that changes most often counts: they may change together.
+    """
+    if statistics is None or not columns:
+        return 1.0
+    known = dict(statistics.changed_shares)
+    if not all(name in known for name in columns):
+        return 1.0
+    return max(known[name] for name in columns)
+
+
+def _dead_rows(file: DataFile) -> float:
+    live = file.size_bytes if file.live_bytes is None else min(file.live_bytes, file.size_bytes)
+    return file.rows * (1 - live / file.size_bytes) if file.size_bytes else 0.0
+
+
+def delta_sets(files: Iterable[DataFile]) -> list[DeltaSet]:
+    """Return the base files and deltas of a tablet in sets, ascending in key.
+
+    The largest file is a base file, and so is each next one that overlaps none before it; of
+    equally large ones the oldest comes first. All others are deltas, and so is a file of which
+    nobody knows the keys.
+
+    Args:
+        files: Of a table with a key, in any order.
+    """
+    base, starts = list[DataFile](), list[bytes]()
+    deltas = list[DataFile]()
+    for file in sorted(files, key=lambda f: (-f.size_bytes, f.added_at_s, f.path)):
+        low, high = span_of([file])
+        at = bisect_left(starts, low)
+        before = at == 0 or span_of([base[at - 1]])[1] < low
+        behind = at == len(base) or high < starts[at]
+        if file.key_min is None or file.key_max is None or not (before and behind):
+            deltas.append(file)
+        else:
+            base.insert(at, file)
+            starts.insert(at, low)
+    return _sets(base, deltas)
+
+
+def _sets(base: Sequence[DataFile], deltas: Sequence[DataFile]) -> list[DeltaSet]:
+    kept = {file.path for file in base}
+    found, group, end = list[DeltaSet](), list[DataFile](), b""
+    for file in sorted([*base, *deltas], key=lambda f: (*span_of([f]), f.path)):
+        low, high = span_of([file])
+        if group and low > end:
+            found.append(_set_of(group, kept))
+            group = []
+        end = high if not group else max(end, high)
+        group.append(file)
+    return [*found, _set_of(group, kept)] if group else found
+
+
+def _set_of(files: Sequence[DataFile], base: set[str]) -> DeltaSet:
+    oldest = sorted(
+        (file for file in files if file.path not in base), key=lambda f: (f.added_at_s, f.path)
+    )
+    return DeltaSet(tuple(file for file in files if file.path in base), tuple(oldest))
+
+
+def within_reach(base: Sequence[DataFile], span: Span) -> Sequence[DataFile]:
+    """Return the files of a base that have keys of a range.
+
+    Args:
+        base: Apart from each other, ascending in key.
+        span: The range, both ends included.
+    """
+    starts, ends = [file.key_min or b"" for file in base], [file.key_max or b"" for file in base]
+    return base[bisect_left(ends, span[0]) : bisect_right(starts, span[1])]

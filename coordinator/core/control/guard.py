@@ -1,0 +1,185 @@
+"""What every decision of a controller passes through, whoever made it.
+
+1. Hysteresis: shares that would change by less than a part of themselves stay as they are.
+2. Slew limit: shares move at most so fast. Slots and bytes per second move with them.
+3. Foreground: while readers wait longer than they may, rewrites get less. Ambry's curve
+   (least + (greatest - least) · threshold / latency) says where to; it is gone in steps, from the
+   rate in force, so that the rate settles where readers are just well:
+
+       bytes/s = floor + (bytes/s before - floor) · (limit / latency) ^ (period / REACTION_S)
+
+   What was taken from rewrites comes back by `RISE` a second, slower than it went.
+4. Floor: the rate never falls below what arrives, with a margin: otherwise the backlog would grow
+   without end, and readers would wait for ever longer.
+
+ScyllaDB lets shares jump with each period and knows no readers' latency but through its CPU
+scheduler. Pure: the decision in force is among the readings.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from common.spi.controller import (
+    SHARES_FULL,
+    ControlDecision,
+    ControlReadings,
+    ForegroundLatency,
+    ShareClass,
+)
+from common.units import format_bytes, format_duration
+
+MOVED_PER_INPUT = 2.0
+"""Bytes read and written per input byte that is rewritten, if outputs are as large."""
+FLOOR_MARGIN = 1.25
+"""Of what arrives, so much may always be rewritten."""
+REACTION_S = 5.0
+"""Time in which the rate goes the way that the curve says, if the latency stays."""
+RISE = 0.03
+"""Part of a rate by which it rises per second once readers are well."""
+SHARES_MIN, SHARES_MAX = 1.0, 1_000_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardRules:
+    """How far a decision may go at once."""
+
+    slew_shares_s: float = 100.0
+    """Shares per second that a class may gain or lose; 0: any number."""
+    hysteresis: float = 0.05
+    """Part of its shares by which a class must change."""
+    bytes_s_min: float = 1024.0**2
+    """The rate never falls below that."""
+
+
+def guarded(
+    wanted: ControlDecision, readings: ControlReadings, rules: GuardRules
+) -> ControlDecision:
+    """Return what holds of what a controller wants.
+
+    Args:
+        wanted: By the controller.
+        readings: That it decided by.
+        rules: The operator's.
+    """
+    shares = {
+        each: _moved(_before(readings, each), wanted.shares[each], readings, rules)
+        for each in ShareClass
+    }
+    part = shares[ShareClass.SYSTEM] / wanted.shares[ShareClass.SYSTEM]
+    reasons = wanted.reasons
+    if abs(part - 1.0) > rules.hysteresis:
+        held = f"shares of system change by at most {rules.slew_shares_s:g} a second"
+        reasons += (f"{held}: {shares[ShareClass.SYSTEM]:.0f} now",)
+    decided = replace(
+        wanted,
+        shares=shares,
+        slots=None if wanted.slots is None else max(1, round(wanted.slots * part)),
+        bytes_s=_scaled_rate(wanted.bytes_s, part, readings, rules),
+        reasons=reasons,
+    )
+    return _for_readers(decided, readings, rules)
+
+
+def floor_bytes_s(readings: ControlReadings, rules: GuardRules) -> float:
+    """Return the rate that keeps the backlog from growing, whatever readers say.
+
+    Args:
+        readings: Tell what arrives; if that is not known, only the least rate holds.
+        rules: Have the least rate.
+    """
+    arriving = readings.arrival_bytes_s or 0.0
+    return max(rules.bytes_s_min, MOVED_PER_INPUT * FLOOR_MARGIN * arriving)
+
+
+def _before(readings: ControlReadings, share_class: ShareClass) -> float | None:
+    previous: ControlDecision | None = readings.previous
+    shares: Mapping[ShareClass, float] = {} if previous is None else previous.shares
+    return shares.get(share_class)
+
+
+def _moved(
+    before: float | None, wanted: float, readings: ControlReadings, rules: GuardRules
+) -> float:
+    """Return the shares of a class after this period."""
+    if before is None:
+        return wanted
+    if abs(wanted - before) <= rules.hysteresis * before and wanted != SHARES_FULL:
+        return before
+    step = rules.slew_shares_s * readings.period_s
+    return wanted if not step else min(max(wanted, before - step), before + step)
+
+
+def _scaled_rate(
+    bytes_s: float | None, part: float, readings: ControlReadings, rules: GuardRules
+) -> float | None:
+    """Return a rate in proportion to shares that the guard has moved, within its bounds."""
+    if bytes_s is None:
+        return None
+    scaled = max(bytes_s * part, rules.bytes_s_min)
+    return scaled if readings.bytes_s_max is None else min(scaled, readings.bytes_s_max)
+
+
+# ------------------------------------------------------------------------------------ For readers
+
+
+def _for_readers(
+    decided: ControlDecision, readings: ControlReadings, rules: GuardRules
+) -> ControlDecision:
+    waits = readings.foreground
+    if waits is not None and waits.exceeds:
+        return _lowered(decided, waits, readings, rules)
+    return _risen(decided, readings, rules)
+
+
+def _lowered(
+    decided: ControlDecision,
+    waits: ForegroundLatency,
+    readings: ControlReadings,
+    rules: GuardRules,
+) -> ControlDecision:
+    """Return a decision with a lower rate: readers wait for too long."""
+    most = _unhindered_bytes_s(decided, readings)
+    if most is None:
+        return decided
+    floor = floor_bytes_s(readings, rules)
+    if decided.bytes_s is not None:  # Neither does the floor let rewrites move more than that.
+        floor = min(floor, decided.bytes_s)
+    most = max(most, floor)
+    kept = (waits.limit_s / waits.latency_s) ** (readings.period_s / REACTION_S)
+    rate = floor + (most - floor) * kept
+    told = (
+        f"readers wait {format_duration(waits.latency_s)}, more than"
+        f" {format_duration(waits.limit_s)}: {format_bytes(rate)}/s,"
+        f" never below {format_bytes(floor)}/s"
+    )
+    return replace(decided, bytes_s=rate, for_readers=True, reasons=(*decided.reasons, told))
+
+
+def _unhindered_bytes_s(decided: ControlDecision, readings: ControlReadings) -> float | None:
+    """Return what rewrites would move if readers were well; None: nothing tells that yet."""
+    known = [decided.bytes_s, _rate_for_readers(readings)]
+    limits = [each for each in known if each is not None]
+    if limits:
+        return min(limits)
+    measured = readings.rewrite_bytes_s
+    return MOVED_PER_INPUT * measured if measured else None
+
+
+def _risen(
+    decided: ControlDecision, readings: ControlReadings, rules: GuardRules
+) -> ControlDecision:
+    """Return a decision whose rate comes back in steps if readers had lowered it."""
+    before, most = _rate_for_readers(readings), decided.bytes_s
+    if before is None or (most is not None and before >= most):
+        return decided
+    risen = max(before, floor_bytes_s(readings, rules)) * (1 + RISE * readings.period_s)
+    moved = MOVED_PER_INPUT * (readings.rewrite_bytes_s or 0.0)
+    if risen >= (2 * moved if most is None else most):
+        return decided
+    return replace(decided, bytes_s=risen, for_readers=True)
+
+
+def _rate_for_readers(readings: ControlReadings) -> float | None:
+    """Return the rate in force if it is lower than it would be without readers, or None."""
+    previous = readings.previous
+    return previous.bytes_s if previous is not None and previous.for_readers else None

@@ -1,0 +1,298 @@
+"""The delta planner: updates and deletes are merged among themselves, and seldom into their base.
+
+What Apache Kudu's delta compactions do, for tables with a key. The base of a tablet is its large
+files that are apart in key; deltas are the smaller files over them (`common.spi.deltas`).
+
+    minor   merges deltas with each other: readers open fewer files, and versions that a newer one
+            hides go. The base, which is large, is not touched.
+    major   merges a set's base with its deltas when enough of its rows are updated: then a reader
+            opens one file per key again.
+
+A large base with many deltas is rewritten rarely by this, and never for a few updates. What else
+differs from Kudu: rows are whole here, so a major job rewrites all columns; and a set that is more
+than one job takes is first cut. Neighbours that are small and that nothing overlaps, as new keys
+make them, are merged, too, since no delta compaction would ever take them.
+
+Which rows may go is decided by the row rules alone, job by job.
+
+Fixed point: a minor job makes one file of several. A major job leaves files that are apart and that
+no delta overlaps. A cut makes one delta into parts of which each reaches fewer base files, and is
+made only where a set has one delta. Neighbours become one file. A request ends in one file.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from common.errors import ConfigError
+from common.model.file import DataFile, total_bytes
+from common.model.job import Kind, Plan
+from common.model.table import TableSettings
+from common.spi.deltas import DELTA_TAG, MAJOR, MINOR, DeltaSet, delta_sets, span_of, within_reach
+from common.spi.options import of_table, option, option_names, read_options, settings_of
+from common.spi.planner import PlanParameters
+from common.units import format_bytes, format_count
+from coordinator.plugins.planners.key_cuts import cut_keys
+from coordinator.plugins.planners.packing import capacity_bytes, small_bytes_below
+from coordinator.plugins.planners.tiers import (
+    PlanDraft,
+    TierOptions,
+    bring_to_one,
+    is_under_way,
+    pick_tombstones,
+    smallest_within,
+)
+
+_NAME = "planner delta"
+OUTPUTS_MAX = 1000
+"""Of one job."""
+
+
+# ------------------------------------------------------------------------------------------ Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaOptions:
+    """Numbers that the planner goes by."""
+
+    minor_files: int = option(4, at_least=2)
+    major_ratio: float = option(0.1, above=0)
+    scan_weight: float = option(1.0, at_least=0, at_most=100)
+    columns: str = option("")
+    target_bytes: int = of_table("target_bytes", at_least=1)
+    small_share: float = option(0.5, above=0, at_most=1)
+    tombstone_threshold: float = option(0.2, above=0)
+    tombstone_compaction_interval_s: float = option(86_400.0, above=0)
+    max_files: int = of_table("max_files", at_least=2)
+    file_limit: int = of_table("file_limit", at_least=0)
+    tombstone_retention_s: float = of_table("tombstone_retention_s", at_least=0)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Columns whose updates count; empty: all updates."""
+        return tuple(name for name in self.columns.split("+") if name)
+
+    def major_from(self, scans_s: float) -> float:
+        """Return the share of updated rows from which on a base is merged with its deltas.
+
+        Args:
+            scans_s: Scans of the tablet per second: one and more lower the share most.
+        """
+        return self.major_ratio / (1 + self.scan_weight * min(1.0, scans_s))
+
+    @property
+    def tombstone_rules(self) -> TierOptions:
+        """What says when a file is rewritten alone for its tombstones."""
+        return TierOptions(
+            tombstone_threshold=self.tombstone_threshold,
+            tombstone_compaction_interval_s=self.tombstone_compaction_interval_s,
+            max_files=self.max_files,
+            file_limit=self.file_limit,
+            tombstone_retention_s=self.tombstone_retention_s,
+        )
+
+
+def _options(given: Mapping[str, object], settings: TableSettings | None = None) -> DeltaOptions:
+    return read_options(DeltaOptions, _NAME, given, settings)
+
+
+# -------------------------------------------------------------------------------------- The planner
+
+
+class DeltaPlanner:
+    """Plans by base and deltas; see the module. Holds nothing between plans."""
+
+    option_names = option_names(DeltaOptions)
+    setting_names = settings_of(DeltaOptions)
+
+    def check(self, options: Mapping[str, object]) -> None:
+        """Refuse options by which no plan can be made.
+
+        Raises:
+            ConfigError: Names the option, its value and what is expected.
+        """
+        _options(options)
+
+    def check_table(self, *, keyed: bool, timed: bool) -> None:
+        """Refuse tables without a key.
+
+        Raises:
+            ConfigError: Says what to choose instead.
+        """
+        if not keyed:
+            instead = "bin-pack, size-tiered" + (" or time-window" if timed else "")
+            raise ConfigError(
+                f"goes by updates of keys, and the table has no key; choose {instead}"
+            )
+
+    def plan(self, parameters: PlanParameters) -> Plan:
+        """Return the jobs wanted now and why each other candidate was left.
+
+        Raises:
+            ConfigError: An option or setting is refused.
+        """
+        options = _options(parameters.options, parameters.settings)
+        draft = PlanDraft(parameters, options.file_limit)
+        if not parameters.keyed:
+            draft.leave(parameters.candidates, "has no key, and planner delta goes by keys")
+        elif parameters.kind is Kind.USER:
+            if is_under_way(Kind.USER, parameters):
+                draft.leave(parameters.candidates, "waits for the jobs of the request under way")
+            elif parameters.candidates:
+                bring_to_one(draft, parameters.candidates, options.max_files, parameters)
+        else:
+            _plan_sets(_Work(parameters, options, draft))
+        return draft.plan()
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is planned for."""
+
+    parameters: PlanParameters
+    options: DeltaOptions
+    draft: PlanDraft
+    free: dict[str, DataFile] = field(default_factory=dict)
+    """Candidates that are in no job of this plan."""
+
+    def __post_init__(self) -> None:
+        self.free = {file.path: file for file in self.parameters.candidates}
+
+    def are_free(self, files: Sequence[DataFile]) -> bool:
+        """Return whether nobody else uses any of some files."""
+        return all(file.path in self.free for file in files)
+
+    def fits(self, files: Sequence[DataFile]) -> bool:
+        """Return whether one job takes so much."""
+        few = len(files) <= self.options.max_files
+        return few and total_bytes(files) <= capacity_bytes(self.parameters)
+
+    def rewrite(
+        self, files: Sequence[DataFile], reason: str, kind: str = "", cuts: tuple[bytes, ...] = ()
+    ) -> None:
+        """Plan a job; `kind` is the tag of its outputs."""
+        tags = ((DELTA_TAG, kind),) if kind else ()
+        self.draft.add_job(files, reason, tags=tags, cuts=cuts)
+        for file in files:
+            self.free.pop(file.path, None)
+
+    def leave(self, files: Sequence[DataFile], reason: str) -> None:
+        """Say why the free files among some are left."""
+        self.draft.leave([file for file in files if file.path in self.free], reason)
+
+
+def _plan_sets(work: _Work) -> None:
+    """Plan jobs for all sets that want one; each set gets one at a time."""
+    sets = delta_sets(work.parameters.files.values())
+    for each in sets:
+        _plan_set(work, each)
+    _merge_neighbours(work, sets)
+    if not work.draft.has_jobs and not is_under_way(Kind.SYSTEM, work.parameters):
+        files, rules = [*work.free.values()], work.options.tombstone_rules
+        pick_tombstones(work.draft, files, rules, work.parameters)
+
+
+def _plan_set(work: _Work, each: DeltaSet) -> None:
+    """Plan what a set wants: its major compaction, or else a minor one."""
+    options, parameters = work.options, work.parameters
+    if not each.deltas:
+        work.leave(each.files, "is base data, and no delta overlaps it")
+        return
+    share = each.updated_share(parameters.statistics, options.column_names)
+    least = options.major_from(parameters.heat.scans_s)
+    says = (
+        f"{_percent(share)} of the rows of {format_count(len(each.base), 'base file')} are updated "
+        f"by {format_count(len(each.deltas), 'delta')} (major from {_percent(least)})"
+    )
+    work.leave(each.files, says)
+    if share >= least:
+        _major(work, each, says)
+    else:
+        _minor(work, each, says, options.minor_files)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _major(work: _Work, each: DeltaSet, says: str) -> None:
+    """Merge a base with its deltas; where that is too much for a job, make it less."""
+    if work.fits(each.files):
+        if work.are_free(each.files):
+            parts = math.ceil(total_bytes(each.files) / work.options.target_bytes)
+            types = work.parameters.key_types
+            cuts = cut_keys(each.files, min(parts, OUTPUTS_MAX), types)
+            work.rewrite(each.files, f"major: {says}", MAJOR, cuts)
+        else:
+            work.leave(each.files, f"{says}; others of them are in use")
+        return
+    if len(each.deltas) > 1:
+        _minor(work, each, f"{says}, more than one job takes, so deltas come first", 2)
+    elif each.base:
+        _cut_apart(work, each, says)
+
+
+def _minor(work: _Work, each: DeltaSet, says: str, least: int) -> None:
+    """Merge the smallest free deltas of a set, if there are enough of them."""
+    free = [file for file in each.deltas if file.path in work.free]
+    ordered = sorted(free, key=lambda file: (file.size_bytes, file.path))
+    least = min(least, work.options.max_files)
+    chosen = smallest_within(ordered, work.options.max_files, work.parameters.job_bytes_max)
+    if len(chosen) >= least:
+        size = format_bytes(total_bytes(chosen))
+        work.rewrite(chosen, f"minor: {len(chosen)} deltas of {size}; {says}", MINOR)
+    elif len(free) < least:
+        work.leave(free, f"{says}; deltas are merged from {least} files on")
+    else:
+        work.leave(free, f"{says}; {least} of the deltas are more than any group takes")
+
+
+def _cut_apart(work: _Work, each: DeltaSet, says: str) -> None:
+    """Cut the only delta of a set so that each part and its base fit into one job."""
+    (delta,) = each.deltas
+    cuts = _cuts_of(work, each.base, delta)
+    if not cuts:
+        work.leave(each.files, f"{says}; they are more than any group takes")
+    elif not work.are_free([delta]):
+        work.leave(each.files, f"{says}; the delta is in use")
+    else:
+        what = f"minor: a delta over {len(each.base)} base files is cut into {len(cuts) + 1}"
+        work.rewrite([delta], f"{what}, since one job does not take them all; {says}", MINOR, cuts)
+
+
+def _cuts_of(work: _Work, base: Sequence[DataFile], delta: DataFile) -> tuple[bytes, ...]:
+    """Return the ends of base files after which a delta is cut; none: that would not help."""
+    span = span_of([delta])
+    cuts, group = list[bytes](), list[DataFile]()
+    for file in within_reach(base, span):
+        if group and not work.fits([*group, file, delta]):
+            cuts.append(group[-1].key_max or b"")
+            group = []
+        group.append(file)
+    return tuple(cut for cut in cuts if span[0] <= cut < span[1])
+
+
+def _merge_neighbours(work: _Work, sets: Sequence[DeltaSet]) -> None:
+    """Merge base files that are small, next to each other, and that nothing overlaps."""
+    below = small_bytes_below(work.options.target_bytes, work.options.small_share)
+    run = list[DataFile]()
+    for each in sets:
+        small = not each.deltas and each.base_bytes < below and work.are_free(each.base)
+        if run and not (small and _may_join(work, run, each.base)):
+            _merge_run(work, run)
+            run = []
+        if small:
+            run += each.base
+    _merge_run(work, run)
+
+
+def _may_join(work: _Work, run: Sequence[DataFile], more: Sequence[DataFile]) -> bool:
+    files = [*run, *more]
+    return total_bytes(files) <= work.options.target_bytes and work.fits(files)
+
+
+def _merge_run(work: _Work, run: Sequence[DataFile]) -> None:
+    least = min(work.options.minor_files, work.options.max_files)
+    if len(run) >= least:
+        size = format_bytes(total_bytes(run))
+        work.rewrite(run, f"{len(run)} small neighbours of {size} that nothing overlaps")

@@ -1,0 +1,147 @@
+"""`neve control`: what the controller reads and decides, and what each class of work gets."""
+
+import json
+from dataclasses import asdict
+from threading import Event
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from common.units import format_bytes, format_duration
+from neve.api import control as api
+from neve.cli.render import RIGHT, facts, grid, lines, shortened, time_text
+from neve.cli.session import Session, verb
+
+HISTORY_SHOWN = 12
+"""Moments of the history that people are shown; --json has all."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    verb(app, "control")(control)
+
+
+def control(
+    session: Session,
+    *,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option(help="With --watch: seconds between two looks.", min=0.2, max=3600)
+    ] = 2.0,
+    history: Annotated[
+        bool, typer.Option("--history", help="Show the last moments, too; --json has an hour.")
+    ] = False,
+) -> None:
+    """Show how much compaction there is: readings, decision, reasons, and shares used.
+
+    With --watch and --json each look is one line.
+    """
+    if not watch:
+        found = session.client.control()
+        session.show(found, lambda: render_control(found, history=history))
+        return
+    pause = Event()
+    while True:
+        found = session.client.control()
+        if session.as_json:
+            session.write(json.dumps(asdict(found)) + "\n")
+        else:
+            session.show(found, render_control(found, history=history))
+            session.write("\n")
+        pause.wait(every)
+
+
+def render_control(found: api.Control, *, history: bool = False) -> RenderableType:
+    """Return readings and decision of the controller.
+
+    Args:
+        found: As the service tells it.
+        history: Whether the last moments are shown, too.
+    """
+    parts: list[RenderableType | str] = [facts(_facts(found)), "", _classes(found)]
+    if history:
+        parts += ["", _history(found)]
+    return lines(*parts)
+
+
+def _facts(found: api.Control) -> list[tuple[str, str | None]]:
+    slots = f"{found.busy_slots} of {found.living_slots} busy, {found.slots_max} at most"
+    waits = [f"{shortened(name)} {_seconds(each)}" for name, each in found.latencies_s.items()]
+    limit = found.latency_limit_s
+    heard = ", ".join(waits) or "none is heard"
+    readers = heard if limit is None else f"{heard}; limit {_seconds(limit)}"
+    weights = [f"{name} x {each:g}" for name, each in sorted(found.table_weights.items())]
+    return [
+        ("controller", found.controller or "none"),
+        ("backlog", format_bytes(found.backlog_bytes)),
+        ("arrives", _rate(found.arrival_bytes_s, "not known")),
+        ("rewritten", _rate(found.rewrite_bytes_s, "not known")),
+        ("slots", slots),
+        ("readers wait", readers),
+        ("may move", _rate(found.bytes_s, "no limit")),
+        ("system slots", "all" if found.slots is None else str(found.slots)),
+        *(("why", each) for each in found.reasons),
+        *([("table weights", ", ".join(weights))] if weights else []),
+        *([("failure", found.failure)] if found.failure else []),
+    ]
+
+
+def _classes(found: api.Control) -> RenderableType:
+    return grid(
+        [
+            ("CLASS", ""),
+            ("SHARES", RIGHT),
+            ("GRANTED", RIGHT),
+            ("USED", RIGHT),
+            ("LAST MINUTE", RIGHT),
+            ("IN ALL", RIGHT),
+        ],
+        [
+            (
+                each.name,
+                f"{each.shares:,.0f}",
+                f"{each.granted:.1%}",
+                f"{each.used:.1%}",
+                format_bytes(each.used_bytes),
+                format_bytes(each.total_bytes),
+            )
+            for each in found.classes
+        ],
+    )
+
+
+def _history(found: api.Control) -> RenderableType:
+    return grid(
+        [
+            ("TIME (UTC)", ""),
+            ("BACKLOG", RIGHT),
+            ("SYSTEM SHARES", RIGHT),
+            ("MAY MOVE", RIGHT),
+            ("SLOTS", RIGHT),
+            ("BUSY", RIGHT),
+            ("READERS WAIT", RIGHT),
+        ],
+        [
+            (
+                time_text(each.at_s),
+                format_bytes(each.backlog_bytes),
+                f"{each.shares.get('system', 0.0):,.0f}",
+                _rate(each.bytes_s, "no limit"),
+                "all" if each.slots is None else each.slots,
+                each.busy_slots,
+                None if each.latency_s is None else _seconds(each.latency_s),
+            )
+            for each in found.history[-HISTORY_SHOWN:]
+        ],
+    )
+
+
+def _rate(bytes_s: float | None, absent: str) -> str:
+    return absent if bytes_s is None else f"{format_bytes(bytes_s)}/s"
+
+
+def _seconds(seconds: float) -> str:
+    return format_duration(seconds) if seconds >= 1 else f"{1000 * seconds:.0f} ms"

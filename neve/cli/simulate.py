@@ -1,0 +1,335 @@
+"""`neve simulate`, `neve record`: days of compaction in seconds, and what comes to a table."""
+
+import json
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from common.clock import SystemClock
+from common.errors import InputError, RequestError
+from common.units import format_bytes, format_count, format_duration, parse_duration_s
+from neve.cli.render import RIGHT, grid, lines
+from neve.cli.session import Name, Session, name_values, verb
+
+if TYPE_CHECKING:
+    from neve.simulate.figures import Outcome
+    from neve.simulate.specification import Specification
+
+DOCUMENT_BYTES_MAX = 512 * 1024**2
+HISTORY_MAX = 10_000
+"""Attempts that a service tells of at a time."""
+LOOK_S = 2.0
+"""Between two looks of `neve record`; more where a look takes long."""
+LOOKED_BACK = 1_000
+"""Attempts that a look goes back."""
+LOOK_SHARE = 20
+"""A look takes at most one part in so many of the time."""
+
+
+Planners = Annotated[
+    list[str] | None,
+    typer.Option("--planner", help="A planner, in place of the variants; may be repeated."),
+]
+Controllers = Annotated[
+    list[str] | None,
+    typer.Option("--controller", help="A controller, as --planner; may be repeated."),
+]
+PlannerSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="With --from: `name=value` for the planner; may be repeated."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    verb(app, "simulate")(simulate)
+    verb(app, "record")(record)
+
+
+# --------------------------------------------------------------------------------------- The verbs
+
+
+def simulate(
+    session: Session,
+    specification: Annotated[
+        Path | None,
+        typer.Argument(help="TOML file that says what is simulated.", metavar="[SPECIFICATION]"),
+    ] = None,
+    *,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print a specification with comments, and end.")
+    ] = False,
+    planners: Planners = None,
+    controllers: Controllers = None,
+    settings: PlannerSettings = None,
+    table: Annotated[
+        str | None,
+        typer.Option("--from", help="Simulate this table of a service as it is now."),
+    ] = None,
+    days: Annotated[
+        float | None, typer.Option(help="Days that are simulated, whatever the file says.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed, whatever the file says.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the samples to this file.")] = None,
+    plots: Annotated[
+        Path | None, typer.Option(help="Write a picture of each figure into this folder, as SVG.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write one HTML page with everything to this file.")
+    ] = None,
+) -> None:
+    """Simulate days of compaction in seconds, by the code that decides in the service.
+
+    The file describes tables, arrivals and a cluster; --example prints one. --from takes a table
+    of a service as it is now instead, and sets other planners beside the present one.
+    """
+    # Here, so that the client's verbs start without the planners.
+    from neve.simulate.example import EXAMPLE
+
+    if example:
+        session.write(EXAMPLE)
+        return
+    if (specification is None) == (table is None):
+        raise RequestError("give either a specification or --from; --example prints one")
+    if table is None and settings:
+        raise RequestError("--set goes with --from; a specification has settings of its own")
+    if table is not None and controllers:
+        raise RequestError("--controller goes with a specification, which has a [cluster]")
+    named = (planners or [], controllers or [])
+    given = name_values(settings or [], "setting")
+    source = (
+        _of_file(specification, *named)
+        if specification is not None
+        else _of_service(session, str(table), named[0], given)
+    )
+    outcomes = _simulated(session, source, days=days, seed=seed)
+    _write(outcomes, source.text, csv=csv, plots=plots, report=report)
+    session.show(_as_document(outcomes), lambda: render_outcomes(outcomes))
+
+
+def record(
+    session: Session,
+    name: Name,
+    *,
+    length: Annotated[
+        str, typer.Option("--for", help="How long, such as 10m or 1h. Ctrl-C ends it earlier.")
+    ] = "1h",
+) -> None:
+    """Record what comes to a table of a running service, for `neve simulate`.
+
+    Prints JSON to be named in a specification: `arrivals = { recorded = "arrivals.json" }`.
+    """
+    from neve.simulate.recording import ArrivalRecorder, recording_document
+
+    length_s = parse_duration_s(length, "--for")
+    if not 1.0 <= length_s <= 30 * 86_400:
+        raise RequestError(f"--for is {length}, expected 1s to 30d")
+    clock, client, pause = SystemClock(), session.client, Event()
+    recorder = ArrivalRecorder(name, clock.now_s())
+    end_s = recorder.since_s + length_s
+    recorder.note_files(client.files(name))
+    look_s = 0.0
+    try:
+        while (left_s := end_s - clock.now_s()) > 0:
+            pause.wait(min(left_s, max(LOOK_S, LOOK_SHARE * look_s)))
+            begun_s = clock.now_s()
+            recorder.note_history(client.history(name, LOOKED_BACK))
+            recorder.note_files(client.files(name))
+            look_s = clock.now_s() - begun_s
+    except KeyboardInterrupt:
+        session.say("recorded until now")
+    recording = recorder.recording(clock.now_s())
+    session.write(json.dumps(recording_document(recording), indent=1) + "\n")
+    session.say(
+        f"{format_count(len(recording.arrivals), 'file')} in "
+        f"{format_duration(recording.length_s)}, {recording.estimated:,} of them estimated"
+    )
+
+
+# --------------------------------------------------------------------------------------- Reading
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A document, its text for people, and how it becomes runs."""
+
+    document: dict[str, Any]
+    text: str
+    folder: Path = Path()
+    """Where files lie that it names."""
+    planners: Sequence[str] = ()
+    controllers: Sequence[str] = ()
+
+
+def _of_file(path: Path, planners: Sequence[str], controllers: Sequence[str]) -> _Source:
+    text = _text(path)
+    return _Source(_toml(text, path), text, path.parent, planners, controllers)
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > DOCUMENT_BYTES_MAX:
+            size = format_bytes(path.stat().st_size)
+            most = format_bytes(DOCUMENT_BYTES_MAX)
+            raise RequestError(f"file {path} has {size}, expected at most {most}")
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise InputError(f"file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RequestError(f"file {path} is not UTF-8: {error}") from error
+
+
+def _toml(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise RequestError(f"file {path} is not TOML: {error}") from error
+
+
+def _reader(folder: Path) -> Callable[[str], object]:
+    """Return what reads the JSON files that a specification in a folder names."""
+
+    def read(name: str) -> object:
+        path = folder / name
+        try:
+            return json.loads(_text(path))
+        except (ValueError, RecursionError) as error:
+            raise RequestError(f"file {path} is not JSON: {error}") from error
+
+    return read
+
+
+def _of_service(
+    session: Session, table: str, planners: Sequence[str], settings: dict[str, str]
+) -> _Source:
+    """Return the specification of a table of a service."""
+    from neve.simulate.service import described
+
+    client = session.client
+    document = described(
+        client.describe(table),
+        client.files(table),
+        client.history(table, HISTORY_MAX),
+        client.groups(),
+        client.compactors(),
+        planners=planners,
+        settings=settings,
+        now_s=SystemClock().now_s(),
+    )
+    # Files and arrivals are too many to be read.
+    shown = [
+        {name: value for name, value in each.items() if name not in {"files", "arrivals"}}
+        for each in document["table"]
+    ]
+    return _Source(document, json.dumps({**document, "table": shown}, indent=2))
+
+
+# ------------------------------------------------------------------------------------ Running
+
+
+def _with_basics(document: dict[str, Any], **basics: float | None) -> dict[str, Any]:
+    """Return a document with what the command line says of the section `simulation`."""
+    changed = {name: value for name, value in basics.items() if value is not None}
+    before = document.get("simulation", {})
+    if not changed or not isinstance(before, dict):
+        return document  # What is no table is refused when it is read.
+    return {**document, "simulation": {**before, **changed}}
+
+
+def _simulated(session: Session, source: _Source, **basics: float | None) -> "list[Outcome]":
+    """Return what each variant comes to."""
+    from neve.simulate.specification import read_specifications
+
+    document = _with_basics(source.document, **basics)
+    read = _reader(source.folder)
+    runs = read_specifications(document, read, source.planners, source.controllers)
+    return [_run(session, each, at, len(runs)) for at, each in enumerate(runs)]
+
+
+def _run(session: Session, specification: "Specification", at: int, count: int) -> "Outcome":
+    """Simulate one variant; a bar shows how far it is."""
+    from neve.simulate.world import World
+
+    world = World(specification)
+    if session.as_json or not sys.stderr.isatty():
+        return world.run()
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        name = world.outcome.variant
+        task = bar.add_task(f"{name} ({at + 1}/{count})", total=specification.length_s)
+        return world.run(lambda now_s: bar.update(task, completed=now_s))
+
+
+def _write(
+    outcomes: "Sequence[Outcome]",
+    text: str,
+    *,
+    csv: Path | None,
+    plots: Path | None,
+    report: Path | None,
+) -> None:
+    from neve.simulate.report import as_csv, as_page, pictures
+
+    if csv is not None:
+        csv.write_text(as_csv(outcomes), "utf-8")
+    if plots is not None:
+        plots.mkdir(parents=True, exist_ok=True)
+        for name, picture in pictures(outcomes).items():
+            (plots / name).write_text(picture, "utf-8")
+    if report is not None:
+        report.write_text(as_page(outcomes, text), "utf-8")
+
+
+def _as_document(outcomes: "Sequence[Outcome]") -> dict[str, Any]:
+    from neve.simulate.report import as_document
+
+    return as_document(outcomes)
+
+
+def render_outcomes(outcomes: "Sequence[Outcome]") -> RenderableType:
+    """Return a table with one line per variant, within 100 columns, and what does not fit in it."""
+    from neve.simulate.report import days_text, drain_text
+
+    shown = grid(
+        [("VARIANT", ""), *((name, RIGHT) for name in _COLUMNS)],
+        [
+            (
+                each.variant[:20],
+                f"{each.write_amplification:.2f}",
+                f"{each.space_amplification:.2f}",
+                f"{each.files_per_tablet:.1f}",
+                f"{each.files_per_key:.1f}",
+                format_bytes(each.backlog_bytes),
+                format_bytes(each.backlog_bytes_max),
+                format_duration(each.waits.percentile_s(0.99)),
+                drain_text(each),
+                f"{each.compactor_hours:,.1f}",
+                f"{sum(each.jobs.values()):,}",
+            )
+            for each in outcomes
+        ],
+    )
+    first = outcomes[0]
+    arrived = (
+        f"{days_text(first.length_s)}, {format_count(first.arrived_files, 'file')} of "
+        f"{format_bytes(first.arrived_bytes)} arrive"
+    )
+    late = [each.variant for each in outcomes if not each.at_rest]
+    notes = [f"work was left in the end: {', '.join(late)}"] if late else []
+    return lines(arrived, "", shown, *notes)
+
+
+_COLUMNS = (
+    "WRITE", "SPACE", "FILES", "/KEY", "BACKLOG", "PEAK", "WAIT P99", "DRAIN", "HOURS", "JOBS",
+)  # fmt: skip

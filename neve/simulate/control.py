@@ -1,0 +1,121 @@
+"""The controller in a simulation: the service's own loop, asked at its period.
+
+    shares    on the turns of each queue
+    slots     on hand-out, of jobs that nobody waits for; the autoscaler's target, too
+    bytes/s   on all jobs that move bytes, an equal part each
+
+No reader reports how long it has waited, so the foreground is never in the way.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from common.errors import ConfigError, RequestError
+from common.model.job import Job, LaneClass, lane_class
+from common.plugins import load_controller_plugin, request_errors
+from common.spi.controller import ControlDecision, ControllerPlugin
+from coordinator.core.control.guard import MOVED_PER_INPUT, GuardRules
+from coordinator.core.control.loop import ControlLoop, ControlRules
+from coordinator.core.control.measurements import ClusterFacts
+from neve.simulate.sections import Section
+
+PERIOD_S = 10.0
+"""A service decides each second; a longer period makes days cheap, and backlogs move slowly."""
+_CAPPED = frozenset({LaneClass.SYSTEM, LaneClass.STATISTICS})
+"""Classes of jobs that have a cap of slots; for urgent ones somebody waits."""
+GIB = 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlRule:
+    """Which controller there is, and what it may do."""
+
+    name: str
+    plugin: ControllerPlugin = field(repr=False)
+    options: Mapping[str, object] = field(default_factory=dict)
+    rules: ControlRules = field(default_factory=ControlRules)
+
+
+def read_control(section: Section, group_slots: Mapping[str, int]) -> ControlRule:
+    """Return what the section `control` says.
+
+    Args:
+        section: The section, which is there.
+        group_slots: Group → slots of all compactors that may run.
+
+    Raises:
+        RequestError: Names the key, its value and what was expected.
+    """
+    name, options = section.text("controller"), section.table("options")
+    with request_errors(f"{section.place('controller')}: "):
+        plugin = load_controller_plugin(name)
+    try:
+        plugin.controller(options)
+    except ConfigError as error:
+        raise RequestError(f"{section.place('options')}: {error}") from error
+    most = 1 << 60
+    limit = section.size_bytes("bytes_s_max", 0, least=0, most=most)
+    rule = ControlRule(
+        name=name,
+        plugin=plugin,
+        options=options,
+        rules=ControlRules(
+            period_s=section.duration_s("period", PERIOD_S, least=1.0, most=3600.0),
+            guard=GuardRules(
+                slew_shares_s=section.number("slew_shares_s", 100.0, least=0.0, most=1e6),
+                hysteresis=section.number("hysteresis", 0.05, least=0.0, most=0.9),
+            ),
+            bytes_s_max=limit or None,
+            memory_bytes=section.size_bytes(
+                "memory", GIB * max(1, sum(group_slots.values())), least=1, most=most
+            ),
+            group_slots=group_slots,
+        ),
+    )
+    section.close()
+    return rule
+
+
+class SimulatedControl:
+    """The loop of one run, and what its decision lets start."""
+
+    def __init__(self, rule: ControlRule) -> None:
+        """Decide nothing yet."""
+        self._loop = ControlLoop(rule.plugin.controller(rule.options), rule.rules)
+        self.period_s = rule.rules.period_s
+
+    @property
+    def decision(self) -> ControlDecision:
+        """The decision in force."""
+        return self._loop.decision
+
+    @property
+    def moving_bytes_s(self) -> float | None:
+        """Input bytes that all jobs together may rewrite per second; None: no limit."""
+        limit = self._loop.decision.bytes_s
+        return None if limit is None else limit / MOVED_PER_INPUT
+
+    def look(self, facts: ClusterFacts, now_s: float) -> ControlDecision:
+        """Return what holds until the next look."""
+        return self._loop.look(facts, now_s)
+
+    def slots_of(self, group: str) -> int | None:
+        """Return how many slots a group shall have; None: all that there are."""
+        return self._loop.slots_of(group)
+
+    def admission(self, group: str, running: Callable[[], int]) -> Callable[[Job], bool] | None:
+        """Return what says whether a job may start now; None: any may.
+
+        Args:
+            group: Whose compactors wait.
+            running: Returns how many of its jobs with a cap run.
+        """
+        slots = self.slots_of(group)
+        if slots is None or running() < slots:
+            return None
+        return lambda job: not is_capped(job)
+
+
+def is_capped(job: Job) -> bool:
+    """Return whether a job is one of those that have a cap of slots."""
+    return lane_class(job) in _CAPPED

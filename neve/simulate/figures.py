@@ -1,0 +1,226 @@
+"""What a run came to: samples over time, waits of jobs, sums, and what tablets owe."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil, log2
+
+from common.errors import PluginError
+from common.model.tablet import TabletId
+from common.spi.tracker import WorkUnderWay
+from neve.simulate.tablet import SimulatedTablet
+
+BIN_WIDTH = log2(1.02)
+WAIT_LEAST_S = 0.001
+SETTLED_AFTER = 0.1
+"""Means leave out this share of the time, in which tables fill."""
+
+
+class WaitHistogram:
+    """Times in bins of 2 %, so that a million of them take no room."""
+
+    def __init__(self) -> None:
+        self._bins: Counter[int] = Counter()
+        self.count = 0
+        self.longest_s = 0.0
+
+    def note(self, wait_s: float) -> None:
+        """Count a time."""
+        at = 0 if wait_s <= WAIT_LEAST_S else ceil(log2(wait_s / WAIT_LEAST_S) / BIN_WIDTH)
+        self._bins[at] += 1
+        self.count += 1
+        self.longest_s = max(self.longest_s, wait_s)
+
+    def percentile_s(self, share: float) -> float:
+        """Return a time that this share of all times is not above; at most 2 % too long."""
+        left = share * self.count
+        for at, count in sorted(self._bins.items()):
+            left -= count
+            if left <= 0:
+                bound_s = WAIT_LEAST_S * 2 ** (at * BIN_WIDTH) if at else 0.0
+                return min(self.longest_s, bound_s)
+        return self.longest_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The state at one moment. Sums are from the beginning to this moment."""
+
+    at_s: float
+    arrived_bytes: int
+    rewritten_bytes: int
+    stored_bytes: int
+    live_bytes: int
+    """What would be left if each tablet were merged into one file."""
+    files: int
+    files_per_tablet: float
+    files_per_key: float
+    """Files of a tablet that may hold a key, on average."""
+    backlog_bytes: int
+    """By the trackers."""
+    queued_jobs: int
+    queued_bytes: int
+    oldest_s: float
+    """How long the oldest queued job has waited."""
+    running_jobs: int
+    compactors: int
+    """Those that start included."""
+
+    @property
+    def write_amplification(self) -> float:
+        """Bytes written by jobs per byte that arrived."""
+        return self.rewritten_bytes / self.arrived_bytes if self.arrived_bytes else 0.0
+
+    @property
+    def space_amplification(self) -> float:
+        """Bytes stored per byte that a reader could see."""
+        return self.stored_bytes / self.live_bytes if self.live_bytes else 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """All figures of one run."""
+
+    variant: str
+    planners: tuple[str, ...]
+    length_s: float
+    samples: list[Sample] = field(default_factory=list)
+    waits: WaitHistogram = field(default_factory=WaitHistogram)
+    """Of jobs, from the plan that first wanted them to their start."""
+    jobs: Counter[str] = field(default_factory=Counter)
+    """Finished ones, by what they did: rewrite, drop, move."""
+    initial_bytes: int = 0
+    arrived_files: int = 0
+    arrived_bytes: int = 0
+    rewritten_bytes: int = 0
+    read_bytes: int = 0
+    """By jobs."""
+    dropped_bytes: int = 0
+    """Bytes of inputs less bytes of outputs."""
+    stored_bytes: int = 0
+    files: int = 0
+    files_max: int = 0
+    """Most files that a tablet had at one moment."""
+    plans: int = 0
+    deferred: int = 0
+    """How often a full queue refused or shed a job."""
+    compactor_s: float = 0.0
+    busy_slot_s: float = 0.0
+    ended_s: float = 0.0
+    at_rest: bool = True
+    """Whether all work was done in the end."""
+
+    @property
+    def write_amplification(self) -> float:
+        """Bytes written by jobs per byte that arrived."""
+        return self.rewritten_bytes / self.arrived_bytes if self.arrived_bytes else 0.0
+
+    @property
+    def space_amplification(self) -> float:
+        """Mean of bytes stored per byte that a reader could see."""
+        return self._mean([(each.at_s, each.space_amplification) for each in self.samples])
+
+    @property
+    def files_per_tablet(self) -> float:
+        """Mean number of files of a tablet: what a scan of all of it opens."""
+        return self._mean([(each.at_s, each.files_per_tablet) for each in self.samples])
+
+    @property
+    def files_per_key(self) -> float:
+        """Mean number of files that may hold a key."""
+        return self._mean([(each.at_s, each.files_per_key) for each in self.samples])
+
+    @property
+    def backlog_bytes(self) -> float:
+        """Mean backlog."""
+        return self._mean([(each.at_s, float(each.backlog_bytes)) for each in self.samples])
+
+    @property
+    def backlog_bytes_max(self) -> int:
+        """Largest backlog of all samples."""
+        return max((each.backlog_bytes for each in self.samples), default=0)
+
+    @property
+    def drain_s(self) -> float:
+        """How long work went on after the last arrival."""
+        return max(0.0, self.ended_s - self.length_s)
+
+    @property
+    def compactor_hours(self) -> float:
+        """Hours of compactors, those included in which they start or wait."""
+        return self.compactor_s / 3600.0
+
+    def _mean(self, values: list[tuple[float, float]]) -> float:
+        """Return the mean over the time in which files arrive, without its beginning."""
+        inside = [each for each in values if each[0] <= self.length_s]
+        settled = [each for each in inside if each[0] >= self.length_s * SETTLED_AFTER] or inside
+        if len(settled) < 2:
+            return settled[0][1] if settled else 0.0
+        area = sum(
+            (later[0] - each[0]) * (later[1] + each[1]) / 2 for each, later in pairwise(settled)
+        )
+        return area / (settled[-1][0] - settled[0][0])
+
+
+# ------------------------------------------------------------- What tablets owe, and what is alive
+
+
+Progress = Mapping[TabletId, Mapping[str, int]]
+"""Tablet → path of an input → bytes of it that are rewritten."""
+
+
+class TabletMeasures:
+    """Backlog and live bytes of all tablets, as of the last measurement."""
+
+    def __init__(self) -> None:
+        self._changed: dict[SimulatedTablet, None] = {}
+        self._backlogs: dict[SimulatedTablet, float] = {}
+        self._live: dict[SimulatedTablet, float] = {}
+
+    @property
+    def backlog_bytes(self) -> float:
+        """Bytes that are still to be rewritten."""
+        return sum(self._backlogs.values())
+
+    @property
+    def live_bytes(self) -> float:
+        """Bytes that would be left if each tablet were merged into one file."""
+        return sum(self._live.values())
+
+    def note_change(self, tablet: SimulatedTablet) -> None:
+        """Have a tablet measured the next time."""
+        self._changed[tablet] = None
+
+    def measure(self, progress: Progress, now_s: float) -> None:
+        """Measure the tablets that have changed, and those in which time or jobs go on.
+
+        Raises:
+            PluginError: A tracker misbehaves.
+        """
+        changed, self._changed = self._changed, {}
+        for tablet in changed:
+            self._live[tablet] = tablet.live_bytes(now_s)
+            backlog = _backlog_bytes(tablet, progress.get(tablet.id, {}), now_s)
+            if backlog:
+                self._backlogs[tablet] = backlog
+            else:
+                self._backlogs.pop(tablet, None)
+            if tablet.running or tablet.rule.settings.ttl_s is not None:
+                self._changed[tablet] = None
+
+
+def _backlog_bytes(tablet: SimulatedTablet, read_bytes: Mapping[str, int], now_s: float) -> float:
+    rule = tablet.rule
+    if rule.tracker is None:
+        under_way = sum(job.size_bytes for job in tablet.running.values())
+        return tablet.planned_bytes + under_way - sum(read_bytes.values())
+    name, plugin = rule.tracker
+    try:
+        known = {key: value for key, value in rule.options.items() if key in plugin.option_names}
+        tracker = plugin.tracker(rule.settings, known)
+        for file in tablet.files.values():
+            tracker.add(file)
+        return tracker.backlog_bytes(WorkUnderWay(read_bytes=read_bytes, now_s=now_s))
+    except Exception as error:
+        raise PluginError(f"tracker {name}: {type(error).__name__}: {error}") from error

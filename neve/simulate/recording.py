@@ -1,0 +1,282 @@
+"""Arrivals of a running service: how they are gathered, written down, read again; and its files.
+
+A recording is a JSON document:
+
+    {"table": "events", "tablets": 16, "length_s": 3600, "estimated": 0,
+     "arrivals": [{"at": 0.4, "tablet": 3, "size": 8388608, "rows": 1000, "tombstones": 0}, …]}
+
+`at` counts from the beginning of the recording, in seconds. A file that was compacted between two
+looks is known by the history only: its time is that of the job, and its size a share of what the
+job read. `estimated` counts such files.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from common.errors import RequestError
+from common.model.file import DataFile
+from neve.api.tables import File
+from neve.api.work import Finished
+from neve.offline import a_count, a_list, a_number, a_text, an_object, read_document
+
+ARRIVALS_MAX = 2_000_000
+FILES_MAX = 2_000_000
+LENGTH_MAX_S = 400 * 86_400.0
+_FIELDS = frozenset({"table", "tablets", "length_s", "estimated", "arrivals"})
+_ARRIVAL_FIELDS = frozenset({"at", "tablet", "size", "rows", "tombstones"})
+KEY_STEPS = 1 << 40
+"""Keys of a simulated tablet are whole numbers up to this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedArrival:
+    """One file that came."""
+
+    at_s: float
+    tablet: int
+    size_bytes: int
+    rows: int
+    tombstones: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What came in a time, ascending by time."""
+
+    table: str
+    tablets: int
+    length_s: float
+    arrivals: tuple[RecordedArrival, ...]
+    estimated: int = 0
+    """Arrivals of which time and size are estimates."""
+
+
+# --------------------------------------------------------------------------------- Read and written
+
+
+def read_recording(document: object, where: str) -> Recording:
+    """Return the recording in a document.
+
+    Raises:
+        RequestError: Names the place, the value and what was expected.
+    """
+    body = an_object(document, where, _FIELDS)
+    length_s = a_number(body.get("length_s"), f"{where}.length_s")
+    if not 1.0 <= length_s <= LENGTH_MAX_S:
+        raise RequestError(
+            f"{where}.length_s is {length_s:g}, expected 1 to {LENGTH_MAX_S:g} seconds"
+        )
+    tablets = a_count(body.get("tablets"), f"{where}.tablets")
+    entries = a_list(body.get("arrivals"), f"{where}.arrivals")
+    if not 1 <= len(entries) <= ARRIVALS_MAX:
+        raise RequestError(
+            f"{where}.arrivals has {len(entries):,} entries, expected 1 to {ARRIVALS_MAX:,}"
+        )
+    found = [_arrival(each, f"{where}.arrivals[{at}]") for at, each in enumerate(entries)]
+    for at, each in enumerate(found):
+        if each.tablet >= tablets or each.at_s > length_s:
+            raise RequestError(
+                f"{where}.arrivals[{at}] has at {each.at_s:g} and tablet {each.tablet}, "
+                f"expected at most {length_s:g} and less than {tablets}"
+            )
+    return Recording(
+        table=a_text(body.get("table"), f"{where}.table"),
+        tablets=tablets,
+        length_s=length_s,
+        arrivals=tuple(sorted(found, key=lambda each: each.at_s)),
+        estimated=a_count(body.get("estimated", 0), f"{where}.estimated"),
+    )
+
+
+def _arrival(entry: object, where: str) -> RecordedArrival:
+    body = an_object(entry, where, _ARRIVAL_FIELDS)
+    at_s = a_number(body.get("at"), f"{where}.at")
+    if at_s < 0:
+        raise RequestError(f"{where}.at is {at_s:g}, expected at least 0")
+    return RecordedArrival(
+        at_s=at_s,
+        tablet=a_count(body.get("tablet", 0), f"{where}.tablet"),
+        size_bytes=a_count(body.get("size"), f"{where}.size"),
+        rows=max(1, a_count(body.get("rows", 1), f"{where}.rows")),
+        tombstones=a_count(body.get("tombstones", 0), f"{where}.tombstones"),
+    )
+
+
+def recording_document(recording: Recording) -> dict[str, Any]:
+    """Return a recording as `read_recording` takes it."""
+    return {
+        "table": recording.table,
+        "tablets": recording.tablets,
+        "length_s": recording.length_s,
+        "estimated": recording.estimated,
+        "arrivals": [
+            {
+                "at": round(each.at_s, 3),
+                "tablet": each.tablet,
+                "size": each.size_bytes,
+                "rows": each.rows,
+                "tombstones": each.tombstones,
+            }
+            for each in recording.arrivals
+        ],
+    }
+
+
+# ----------------------------------------------------------------------------------------- Gathered
+
+
+@dataclass(slots=True)
+class ArrivalRecorder:
+    """Gathers what comes to a table, from looks at its files and its history.
+
+    Always true: a file counts once, whether it was seen in a listing or in a job.
+    """
+
+    table: str
+    since_s: float
+    _found: dict[str, tuple[str, RecordedArrival]] = field(default_factory=dict)
+    """Path → its tablet, and the arrival with a tablet number that is not known yet."""
+    _before: set[str] = field(default_factory=set)
+    """Files that were there before."""
+    _jobs: set[str] = field(default_factory=set)
+    _tablets: dict[str, int] = field(default_factory=dict)
+    _estimated: int = 0
+
+    def note_files(self, files: Iterable[File]) -> None:
+        """Note the files of a listing."""
+        for file in files:
+            self._tablets.setdefault(file.tablet, len(self._tablets))
+            if file.added_at_s < self.since_s or file.job is not None:
+                self._before.add(file.path)
+            elif file.path not in self._found:
+                at_s = file.added_at_s - self.since_s
+                arrival = RecordedArrival(at_s, 0, file.size_bytes, file.rows, file.tombstones)
+                self._found[file.path] = (file.tablet, arrival)
+
+    def note_history(self, finished: Iterable[Finished]) -> None:
+        """Note the inputs of jobs that no listing has shown."""
+        committed = [each for each in finished if each.outputs and each.started_s >= self.since_s]
+        made = {path for each in committed for path in each.outputs}
+        self._before |= made
+        for each in sorted(committed, key=lambda each: each.started_s):
+            if each.attempt not in self._jobs:
+                self._jobs.add(each.attempt)
+                self._note_inputs(each)
+
+    def _note_inputs(self, job: Finished) -> None:
+        unknown = [
+            path for path in job.inputs if path not in self._found and path not in self._before
+        ]
+        if not unknown:
+            return
+        self._tablets.setdefault(job.tablet, len(self._tablets))
+        size_bytes = max(1, job.bytes_in // max(1, len(job.inputs)))
+        rows = max(1, job.rows_in // max(1, len(job.inputs)))
+        at_s = max(0.0, job.started_s - self.since_s)
+        for path in unknown:
+            self._estimated += 1
+            self._found[path] = (job.tablet, RecordedArrival(at_s, 0, size_bytes, rows))
+
+    def recording(self, until_s: float) -> Recording:
+        """Return what has come so far.
+
+        Args:
+            until_s: The time now.
+        """
+        length_s = max(1.0, until_s - self.since_s)
+        arrivals = [
+            replace(arrival, tablet=self._tablets[tablet], at_s=min(arrival.at_s, length_s))
+            for tablet, arrival in self._found.values()
+        ]
+        return Recording(
+            table=self.table,
+            tablets=max(1, len(self._tablets)),
+            length_s=length_s,
+            arrivals=tuple(sorted(arrivals, key=lambda each: each.at_s)),
+            estimated=self._estimated,
+        )
+
+
+# ------------------------------------------------------------------- Files from which a run begins
+
+
+def start_files(document: object, where: str) -> tuple[tuple[tuple[int, DataFile], ...], int]:
+    """Return files to begin with, each with the number of its tablet, and how many tablets.
+
+    Args:
+        document: A list as `neve table files TABLE --json` prints it.
+        where: Its place, for messages.
+
+    Raises:
+        RequestError: Names the place, the value and what was expected.
+    """
+    entries = a_list(document, where)
+    if len(entries) > FILES_MAX:
+        raise RequestError(f"{where} has {len(entries):,} files, expected at most {FILES_MAX:,}")
+    by_tablet: dict[str, list[Any]] = {}
+    for at, entry in enumerate(entries):
+        body = an_object(entry, f"{where}[{at}]")
+        by_tablet.setdefault(str(body.get("tablet", "")), []).append(body)
+    found = [
+        (number, file)
+        for number, listed in enumerate(by_tablet.values())
+        for file in _with_simulated_keys([*read_document(listed).files.values()])
+    ]
+    return tuple(found), max(1, len(by_tablet))
+
+
+def _with_simulated_keys(files: Sequence[DataFile]) -> list[DataFile]:
+    """Return files of a tablet with keys by their rank: how far apart keys lie is not known."""
+    bounds = sorted(
+        {key for file in files for key in (file.key_min, file.key_max) if key is not None}
+    )
+    return [
+        replace(
+            file,
+            key_min=simulated_key(_place(bounds, file.key_min, 0.0)),
+            key_max=simulated_key(_place(bounds, file.key_max, 1.0)),
+        )
+        for file in files
+    ]
+
+
+def _place(bounds: Sequence[bytes], key: bytes | None, default: float) -> float:
+    if key is None or len(bounds) < 2:
+        return default
+    return bisect_left(bounds, key) / (len(bounds) - 1)
+
+
+def simulated_key(place: float) -> bytes:
+    """Return the key at a share of the keys of a simulated tablet."""
+    return b"\x01" + (round(place * KEY_STEPS) + (1 << 63)).to_bytes(8, "big")
+
+
+def place_of_key(key: bytes | None, default: float) -> float:
+    """Return the share of the keys of a simulated tablet at which a key lies."""
+    if key is None:
+        return default
+    number = int.from_bytes(key[1:9].ljust(8, b"\0"), "big") - (1 << 63)
+    return min(max(number / KEY_STEPS, 0.0), 1.0)
+
+
+def json_listing(files: Iterable[File]) -> list[Mapping[str, Any]]:
+    """Return files of a service as `start_files` takes them."""
+    return [
+        {
+            "path": each.path,
+            "tablet": each.tablet,
+            "size_bytes": each.size_bytes,
+            "rows": each.rows,
+            "tombstones": each.tombstones,
+            "clean": each.clean,
+            "added_at_s": each.added_at_s,
+            "time_min_s": each.time_min_s,
+            "time_max_s": each.time_max_s,
+            "tags": each.tags,
+            "key_min": each.key_min,
+            "key_max": each.key_max,
+        }
+        for each in files
+    ]

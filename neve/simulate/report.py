@@ -1,0 +1,380 @@
+"""Results for people and programs: JSON, CSV, pictures, and a page that stands alone."""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from html import escape
+from typing import Any
+
+from common.units import format_bytes, format_count, format_duration
+from neve.simulate.charts import COLOURS, Line, chart, key_mark, picture
+from neve.simulate.figures import Outcome, Sample
+
+# ------------------------------------------------------------------------------------- For programs
+
+
+def as_document(outcomes: Sequence[Outcome], *, samples: bool = True) -> dict[str, Any]:
+    """Return the results as JSON knows them."""
+    return {"variants": [_document(each, samples=samples) for each in outcomes]}
+
+
+def _document(outcome: Outcome, *, samples: bool) -> dict[str, Any]:
+    waits = outcome.waits
+    found: dict[str, Any] = {
+        "variant": outcome.variant,
+        "planners": list(outcome.planners),
+        "days": outcome.length_s / 86_400,
+        "write_amplification": round(outcome.write_amplification, 4),
+        "space_amplification": round(outcome.space_amplification, 4),
+        "files_per_tablet": round(outcome.files_per_tablet, 3),
+        "files_per_key": round(outcome.files_per_key, 3),
+        "files_max": outcome.files_max,
+        "backlog_bytes": round(outcome.backlog_bytes),
+        "backlog_bytes_max": outcome.backlog_bytes_max,
+        "wait_s": {
+            "p50": round(waits.percentile_s(0.5), 3),
+            "p95": round(waits.percentile_s(0.95), 3),
+            "p99": round(waits.percentile_s(0.99), 3),
+            "max": round(waits.longest_s, 3),
+        },
+        "drain_s": round(outcome.drain_s, 3),
+        "at_rest": outcome.at_rest,
+        "compactor_hours": round(outcome.compactor_hours, 3),
+        "busy_slot_hours": round(outcome.busy_slot_s / 3600, 3),
+        "jobs": dict(sorted(outcome.jobs.items())),
+        "plans": outcome.plans,
+        "deferred": outcome.deferred,
+        "arrived_files": outcome.arrived_files,
+        "initial_bytes": outcome.initial_bytes,
+        "arrived_bytes": outcome.arrived_bytes,
+        "read_bytes": outcome.read_bytes,
+        "rewritten_bytes": outcome.rewritten_bytes,
+        "dropped_bytes": outcome.dropped_bytes,
+        "stored_bytes": outcome.stored_bytes,
+    }
+    if samples:
+        found["samples"] = [_sample(each) for each in outcome.samples]
+    return found
+
+
+def _sample(sample: Sample) -> dict[str, Any]:
+    plain = {name: _rounded(value) for name, value in asdict(sample).items()}
+    plain["write_amplification"] = round(sample.write_amplification, 4)
+    plain["space_amplification"] = round(sample.space_amplification, 4)
+    return plain
+
+
+def _rounded(value: float) -> float:
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def as_csv(outcomes: Sequence[Outcome]) -> str:
+    """Return all samples, one per line."""
+    text = io.StringIO()
+    names = [each.name for each in fields(Sample)]
+    names += ["write_amplification", "space_amplification"]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["variant", *names])
+    for outcome in outcomes:
+        for sample in outcome.samples:
+            plain = _sample(sample)
+            writer.writerow([outcome.variant, *(plain[name] for name in names)])
+    return text.getvalue()
+
+
+# ------------------------------------------------------------------------------------- The pictures
+
+
+def _number(value: float) -> str:
+    if value >= 10_000:
+        return f"{value / 1000:,.0f} k"
+    return f"{value:,.0f}" if value >= 20 or value == int(value) else f"{value:.2g}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}"
+
+
+_Curve = tuple[str, str, Callable[[Sample], float], Callable[[float], str]]
+BYTES_BASE = 1024.0
+CURVES: Mapping[str, _Curve] = {
+    "backlog": (
+        "Backlog",
+        "Bytes that are still to be rewritten, by the trackers of the planners.",
+        lambda sample: float(sample.backlog_bytes),
+        format_bytes,
+    ),
+    "files-per-tablet": (
+        "Files per tablet",
+        "What a scan of a whole tablet opens, on average.",
+        lambda sample: sample.files_per_tablet,
+        _number,
+    ),
+    "files-per-key": (
+        "Files per key",
+        "Files of a tablet that may hold one key: what a look-up opens.",
+        lambda sample: sample.files_per_key,
+        _number,
+    ),
+    "write-amplification": (
+        "Write amplification",
+        "Bytes written by jobs per byte that has arrived until then.",
+        lambda sample: sample.write_amplification,
+        _ratio,
+    ),
+    "space-amplification": (
+        "Space amplification",
+        "Bytes stored per byte that a reader could see.",
+        lambda sample: sample.space_amplification,
+        _ratio,
+    ),
+    "stored": (
+        "Stored bytes",
+        "Bytes of all files.",
+        lambda sample: float(sample.stored_bytes),
+        format_bytes,
+    ),
+    "queued-jobs": (
+        "Queued jobs",
+        "Jobs that wait for a slot.",
+        lambda sample: float(sample.queued_jobs),
+        _number,
+    ),
+    "oldest": (
+        "Oldest queued job",
+        "How long it has waited.",
+        lambda sample: sample.oldest_s,
+        format_duration,
+    ),
+    "compactors": (
+        "Compactors",
+        "Compactors that are there or starting.",
+        lambda sample: float(sample.compactors),
+        _number,
+    ),
+    "running-jobs": (
+        "Running jobs",
+        "Slots with a job.",
+        lambda sample: float(sample.running_jobs),
+        _number,
+    ),
+}
+"""Name of a picture → its title, what it shows, the value of a sample, and the text of a value."""
+
+
+def _base(form: Callable[[float], str]) -> float:
+    return BYTES_BASE if form is format_bytes else 10.0
+
+
+def _lines(outcomes: Sequence[Outcome], value: Callable[[Sample], float]) -> list[Line]:
+    return [
+        Line(each.variant, [(sample.at_s / 3600, value(sample)) for sample in each.samples])
+        for each in outcomes
+    ]
+
+
+def pictures(outcomes: Sequence[Outcome]) -> dict[str, str]:
+    """Return SVG pictures by the names of their files."""
+    return {
+        f"{name}.svg": picture(title, _lines(outcomes, value), form, _base(form))
+        for name, (title, _, value, form) in CURVES.items()
+    }
+
+
+# ----------------------------------------------------------------------------------------- The page
+
+
+SUMMARY: Sequence[tuple[str, str, Callable[[Outcome], str]]] = (
+    (
+        "write",
+        "bytes written by jobs per byte that arrived",
+        lambda o: _ratio(o.write_amplification),
+    ),
+    ("space", "bytes stored per visible byte, mean", lambda o: _ratio(o.space_amplification)),
+    ("files/tablet", "mean", lambda o: f"{o.files_per_tablet:.1f}"),
+    ("files/key", "mean", lambda o: f"{o.files_per_key:.1f}"),
+    ("most files", "that a tablet had", lambda o: f"{o.files_max:,}"),
+    ("backlog", "mean", lambda o: format_bytes(o.backlog_bytes)),
+    ("peak", "of the backlog", lambda o: format_bytes(o.backlog_bytes_max)),
+    ("wait p50", "of jobs until they start", lambda o: format_duration(o.waits.percentile_s(0.5))),
+    ("wait p99", "of jobs until they start", lambda o: format_duration(o.waits.percentile_s(0.99))),
+    ("drain", "after the last arrival", lambda o: drain_text(o)),
+    ("comp. hours", "compactors, also while they wait", lambda o: f"{o.compactor_hours:,.1f}"),
+    ("jobs", "that were done", lambda o: f"{sum(o.jobs.values()):,}"),
+)
+"""Columns of the summary: name, what it means, and the text of a run."""
+
+
+def days_text(length_s: float) -> str:
+    """Return how long files arrive."""
+    days = length_s / 86_400
+    return "1 day" if days == 1 else f"{days:.4g} days"
+
+
+def drain_text(outcome: Outcome) -> str:
+    """Return how long a run went on after the last arrival, or that it was not done."""
+    text = format_duration(outcome.drain_s)
+    return text if outcome.at_rest else f"> {text}"
+
+
+def as_page(outcomes: Sequence[Outcome], specification: str) -> str:
+    """Return one HTML page with everything in it; nothing is loaded from elsewhere.
+
+    Args:
+        outcomes: In the order of the variants.
+        specification: Its text, to be shown below.
+    """
+    first = outcomes[0]
+    what = (
+        f"{format_count(len(outcomes), 'variant')}, {days_text(first.length_s)}, "
+        f"{format_count(first.arrived_files, 'file')} of {format_bytes(first.arrived_bytes)} arrive"
+    )
+    sections = "".join(_section(name, outcomes) for name in CURVES)
+    return _PAGE.format(
+        style=_STYLE,
+        what=escape(what),
+        legend=_legend(outcomes),
+        summary=_summary(outcomes),
+        kinds=_kinds(outcomes),
+        sections=sections,
+        specification=escape(specification),
+    )
+
+
+def _legend(outcomes: Sequence[Outcome]) -> str:
+    if len(outcomes) < 2:
+        return ""
+    items = "".join(
+        f"<li>{key_mark(at)} {escape(each.variant)}</li>" for at, each in enumerate(outcomes)
+    )
+    return f'<ul class="legend" aria-label="Lines of the charts">{items}</ul>'
+
+
+def _summary(outcomes: Sequence[Outcome]) -> str:
+    head = "".join(
+        f'<th scope="col" title="{escape(meaning)}">{escape(name)}</th>'
+        for name, meaning, _ in SUMMARY
+    )
+    rows = "".join(
+        f'<tr><th scope="row">{escape(each.variant)}</th>'
+        + "".join(f"<td>{escape(text(each))}</td>" for _, _, text in SUMMARY)
+        + "</tr>"
+        for each in outcomes
+    )
+    return _table("What each variant comes to", f'<th scope="col">variant</th>{head}', rows)
+
+
+def _kinds(outcomes: Sequence[Outcome]) -> str:
+    kinds = sorted({kind for each in outcomes for kind in each.jobs})
+    head = "".join(f'<th scope="col">{escape(kind)}</th>' for kind in kinds)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(each.variant)}</th>'
+        + "".join(f"<td>{each.jobs[kind]:,}</td>" for kind in kinds)
+        + "".join(
+            f"<td>{escape(format_bytes(size))}</td>"
+            for size in (each.read_bytes, each.rewritten_bytes, each.dropped_bytes)
+        )
+        + "</tr>"
+        for each in outcomes
+    )
+    rest = "".join(f'<th scope="col">{name}</th>' for name in ("read", "written", "dropped"))
+    return _table("Jobs and bytes", f'<th scope="col">variant</th>{head}{rest}', rows)
+
+
+def _section(name: str, outcomes: Sequence[Outcome]) -> str:
+    title, meaning, value, form = CURVES[name]
+    lines = _lines(outcomes, value)
+    drawn = chart(title, lines, form, _base(form))
+    return (
+        f'<section id="{name}"><h2>{title}</h2><p>{meaning}</p>{drawn}'
+        f"<details><summary>Figures of {title.lower()}</summary>{_figures(title, lines, form)}"
+        "</details></section>\n"
+    )
+
+
+ROWS_SHOWN = 25
+
+
+def _figures(title: str, lines: Sequence[Line], form: Callable[[float], str]) -> str:
+    """Return the figures behind a chart, few enough to be read."""
+    longest = max(lines, key=lambda line: len(line.points)).points
+    step = max(1, -(-len(longest) // ROWS_SHOWN))
+    head = '<th scope="col">hours</th>' + "".join(
+        f'<th scope="col">{escape(line.name)}</th>' for line in lines
+    )
+    rows = "".join(
+        f'<tr><th scope="row">{longest[at][0]:,.2f}</th>'
+        + "".join(
+            f"<td>{escape(form(line.points[at][1])) if at < len(line.points) else ''}</td>"
+            for line in lines
+        )
+        + "</tr>"
+        for at in range(0, len(longest), step)
+    )
+    return _table(title, head, rows)
+
+
+def _table(caption: str, head: str, rows: str) -> str:
+    return (
+        f'<div class="wide"><table><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _variables(theme: str, ink: str, faint: str, rule: str, paper: str) -> str:
+    lines = "".join(f"--line-{at}:{colour};" for at, colour in enumerate(COLOURS[theme]))
+    return f"{lines}--ink:{ink};--faint:{faint};--rule:{rule};--paper:{paper}"
+
+
+_STYLE = re.sub(
+    r"\n\s*",
+    "",
+    f"""
+    :root{{color-scheme:light dark;{_variables("light", "#1c2126", "#5a646e", "#dfe3e7", "#fff")}}}
+    @media (prefers-color-scheme:dark){{
+    :root{{{_variables("dark", "#e6e9ec", "#a3adb7", "#353c43", "#15191d")}}}}}
+    body{{margin:0 auto;max-width:1240px;padding:1.5rem;background:var(--paper);color:var(--ink);
+    font:15px/1.5 system-ui,sans-serif}}
+    h1{{font-size:1.5rem;margin:0}}h2{{font-size:1.05rem;margin:0}}
+    p{{margin:.1rem 0 .5rem;color:var(--faint)}}
+    .charts{{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));
+    gap:1.6rem 2rem;margin-top:1rem}}
+    section{{min-width:0}}section>svg{{width:100%;height:auto;display:block}}
+    .legend{{list-style:none;display:flex;flex-wrap:wrap;gap:.3rem 1.4rem;padding:.4rem 0;margin:0;
+    position:sticky;top:0;background:var(--paper)}}
+    .wide{{overflow-x:auto}}
+    table{{border-collapse:collapse;margin:.8rem 0;font-variant-numeric:tabular-nums}}
+    caption{{text-align:left;font-weight:600;padding-bottom:.3rem}}
+    th,td{{padding:.25rem .7rem;text-align:right;border-bottom:1px solid var(--rule);
+    white-space:nowrap}}
+    thead th{{color:var(--faint);font-weight:500}}
+    th:first-child{{text-align:left;padding-left:0}}
+    summary{{cursor:pointer;color:var(--faint)}}
+    pre{{overflow-x:auto;border:1px solid var(--rule);padding:1rem;border-radius:4px}}
+    """,
+).strip()
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Simulated compaction</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+<h1>Simulated compaction</h1>
+<p>{what}.</p>
+{summary}
+{legend}
+<div class="charts">
+{sections}</div>
+{kinds}
+<details><summary>Specification</summary><pre>{specification}</pre></details>
+</main>
+</body>
+</html>
+"""

@@ -1,0 +1,497 @@
+"""What is simulated: a TOML document becomes values, and whatever is wrong with it a sentence.
+
+Pure, but that plug-ins are loaded by their names, and that files which it names are read through
+a function that the caller brings. `neve.simulate.example` is such a document with comments.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from common.errors import ConfigError, RequestError
+from common.model.file import DataFile
+from common.model.group import Group
+from common.model.table import DNS_LABEL, TableSettings
+from common.plugins import (
+    DEFAULT_PLANNER,
+    TRACKERS,
+    load_planner,
+    load_tracker,
+    request_errors,
+)
+from common.settings import checked_groups
+from common.spi.planner import Planner, check_options, check_table
+from common.spi.tracker import TrackerPlugin
+from coordinator.core.autoscaling.demand import AutoscalerRules
+from neve.offline import a_list, an_object
+from neve.setting_values import read_settings
+from neve.simulate.control import ControlRule, read_control
+from neve.simulate.recording import Recording, read_recording, start_files
+from neve.simulate.rows import KeyPopulation
+from neve.simulate.sections import Section, checked_total, merged_documents
+
+DAY_S = 86_400.0
+DAYS_MAX = 400
+TABLETS_MAX = 100_000
+FILES_MAX = 20_000_000
+"""Files that may arrive in one run."""
+SAMPLES_MAX = 5_000
+TABLES_MAX = 100
+GROUPS_MAX = 20
+COMPACTORS_MAX = 1_000
+BURSTS_MAX = 1_000
+VARIANTS_MAX = 16
+BYTES_MAX = 1 << 60
+BEGIN_S = 1_767_225_600.0
+"""1 January 2026, 00:00 UTC: runs do not depend on when they are made."""
+
+ReadFile = Callable[[str], object]
+"""Returns the JSON document in a file that a specification names."""
+
+# ------------------------------------------------------------------------------------ What is said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """A time in which several times as many files arrive."""
+
+    at_s: float
+    length_s: float
+    times: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalRule:
+    """How files come to a table. One flush brings `files` files to one tablet."""
+
+    flushes_s: float
+    """Of the whole table, per second, on the average of a day."""
+    files: int = 1
+    size_bytes: int = 8 * 1024**2
+    """Mean size of a file."""
+    size_spread: float = 0.0
+    """Standard deviation of the logarithm of the size; 0: all alike."""
+    regular: bool = False
+    """Whether flushes come at equal intervals, tablet after tablet; otherwise by chance."""
+    updates: float = 0.0
+    """Share of rows with keys that the tablet may hold already."""
+    deletes: float = 0.0
+    """Share of rows that are tombstones."""
+    late: float = 0.0
+    """Share of files with rows of an earlier time."""
+    late_max_s: float = 86_400.0
+    """Longest time by which rows are late."""
+    daily: float = 0.0
+    """Amplitude of the daily curve: 0.5 is half as many files at night, one and a half by day."""
+    peak_hour: float = 14.0
+    bursts: tuple[Burst, ...] = ()
+    recording: Recording | None = None
+    """Arrivals of a service, played again and again; the other rules say nothing then but shares
+    of updates and deletes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRule:
+    """A table: its tablets, what comes, and who plans it."""
+
+    name: str
+    tablets: int
+    keyed: bool
+    arrivals: ArrivalRule
+    tablet_skew: float = 0.0
+    """Exponent of the Zipf law by which arrivals choose a tablet; 0: all alike."""
+    population: KeyPopulation = field(default_factory=lambda: KeyPopulation(1))
+    row_bytes: int = 100
+    initial_bytes: int = 0
+    """Of one file that each tablet has at the beginning."""
+    files: tuple[tuple[int, DataFile], ...] = ()
+    """Files that are there at the beginning, each with the number of its tablet."""
+    planner_name: str = DEFAULT_PLANNER
+    planner: Planner = field(repr=False)
+    options: Mapping[str, object] = field(default_factory=dict)
+    settings: TableSettings = field(default_factory=TableSettings)
+    tracker: tuple[str, TrackerPlugin] | None = None
+    """By its name; None: the jobs that are planned count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRule:
+    """A compaction group and its compactors."""
+
+    group: Group
+    slots: int = 4
+    count_min: int = 1
+    count_max: int = 1
+    slot_bytes_s: float = 50e6
+    """Input bytes that one slot rewrites per second where nothing limits it."""
+    start_s: float = 30.0
+    """From the start of a compactor to its first heartbeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRule:
+    """Who does the work."""
+
+    groups: tuple[GroupRule, ...]
+    job_overhead_s: float = 0.5
+    """What each job takes beside its bytes: hand-out, start, commit."""
+    volumes: Mapping[str, float] = field(default_factory=dict)
+    """Volume → bytes per second of all its jobs; one that is not named has no limit."""
+    queue_jobs_max: int = 200_000
+    scaling: AutoscalerRules = field(default_factory=AutoscalerRules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Specification:
+    """One run."""
+
+    variant: str
+    days: float
+    seed: int
+    sample_s: float
+    drain_max_s: float
+    """How long the run goes on without arrivals until all work is done."""
+    tables: tuple[TableRule, ...]
+    cluster: ClusterRule
+    control: ControlRule | None = None
+    """None: no controller; jobs have all slots and bytes that there are."""
+    begin_s: float = BEGIN_S
+    """The time at its beginning, in seconds since the epoch; a midnight."""
+
+    @property
+    def length_s(self) -> float:
+        """How long files arrive."""
+        return self.days * DAY_S
+
+
+# -------------------------------------------------------------------------------------- Variants
+
+
+def read_specifications(
+    document: object,
+    read: ReadFile,
+    planners: Sequence[str] = (),
+    controllers: Sequence[str] = (),
+) -> list[Specification]:
+    """Return the runs of a document, one for each variant.
+
+    Args:
+        document: As TOML or JSON gives it.
+        read: Returns the JSON in a file that the document names.
+        planners: Names; each is a variant of its own, in place of those of the document.
+        controllers: Names; each is a variant of its own, with each of the planners.
+
+    Raises:
+        RequestError: Names the key, its value and what was expected.
+        PluginError: A plug-in does not load.
+    """
+    body = an_object(document, "the specification")
+    variants = a_list(body.pop("variant", None) or [], "variant")
+    if planners or controllers:
+        variants = _named_variants(planners, controllers)
+    if len(variants) > VARIANTS_MAX:
+        raise RequestError(f"there are {len(variants)} variants, expected at most {VARIANTS_MAX}")
+    found = [
+        _read(_of_variant(body, each, f"variant[{at}]"), read, str(each.get("name", f"{at + 1}")))
+        for at, each in enumerate(
+            an_object(each, f"variant[{at}]") for at, each in enumerate(variants)
+        )
+    ] or [_read(body, read, "")]
+    names = [each.variant for each in found]
+    if len(set(names)) < len(names):
+        raise RequestError(f"variants are named {', '.join(names)}, expected different names")
+    return found
+
+
+def _named_variants(planners: Sequence[str], controllers: Sequence[str]) -> list[dict[str, str]]:
+    """Return a variant for each planner with each controller."""
+    chosen = [
+        {"planner": planner, "controller": controller}
+        for planner in planners or [""]
+        for controller in controllers or [""]
+    ]
+    named = [{kind: name for kind, name in each.items() if name} for each in chosen]
+    return [{"name": ", ".join(each.values()), **each} for each in named]
+
+
+def _of_variant(body: Mapping[str, Any], variant: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the document as a variant has it."""
+    over = Section(variant, where)
+    over.raw("name")
+    controller = over.raw("controller")
+    planner, options, settings = over.raw("planner"), over.table("options"), over.table("settings")
+    by_table = over.table("table")
+    sections = ("simulation", "cluster", "control")
+    changed = {name: over.table(name) for name in sections if name in over}
+    over.close()
+    tables = [dict(an_object(each, "table")) for each in a_list(body.get("table"), "table")]
+    if unknown := sorted(by_table.keys() - {each.get("name") for each in tables}):
+        raise RequestError(f"{where}.table.{unknown[0]} is the name of no table")
+    for at, table in enumerate(tables):
+        if planner is not None and planner != table.get("planner", DEFAULT_PLANNER):
+            # Options are of the planner that they were written for.
+            table = {name: value for name, value in table.items() if name != "options"}
+            table.pop("tracker", None)
+            table["planner"] = planner
+        table = merged_documents(table, {"options": options, "settings": settings})
+        tables[at] = merged_documents(table, by_table.get(str(table.get("name")), {}))
+    if controller is not None:
+        changed["control"] = {"controller": controller, **changed.get("control", {})}
+        before = an_object(body.get("control") or {}, "control")
+        if before.get("controller") != controller:
+            body = {**body, "control": {k: v for k, v in before.items() if k != "options"}}
+    return merged_documents({**body, "table": tables}, changed)
+
+
+# ------------------------------------------------------------------------------------------ Reading
+
+
+def _read(body: Mapping[str, Any], read: ReadFile, variant: str) -> Specification:
+    whole = Section(body, "")
+    basic = whole.section("simulation")
+    cluster = _cluster(whole.section("cluster"))
+    days = basic.number("days", 1.0, least=1e-4, most=DAYS_MAX)
+    most_s = days * DAY_S
+    specification = Specification(
+        variant=variant,
+        days=days,
+        seed=basic.count("seed", 1, least=0, most=(1 << 63) - 1),
+        sample_s=basic.duration_s(
+            "sample", max(1.0, most_s / 200), least=1.0, most=max(1.0, most_s)
+        ),
+        drain_max_s=basic.duration_s("drain_max", DAY_S, least=0.0, most=DAYS_MAX * DAY_S),
+        tables=tuple(
+            _table(each, read, most_s) for each in whole.sections("table", most=TABLES_MAX)
+        ),
+        cluster=cluster,
+        control=_control(whole, cluster),
+        begin_s=basic.number("begin_s", BEGIN_S, least=0.0, most=1e11),
+    )
+    basic.close()
+    whole.close()
+    _check_together(specification)
+    return specification
+
+
+def _control(whole: Section, cluster: ClusterRule) -> ControlRule | None:
+    if "control" not in whole:
+        return None
+    slots = {each.group.name: each.count_max * each.slots for each in cluster.groups}
+    return read_control(whole.section("control"), slots)
+
+
+def _check_together(specification: Specification) -> None:
+    tables = specification.tables
+    if not tables:
+        raise RequestError("table is missing, expected at least one [[table]]")
+    names = [each.name for each in tables]
+    if len(set(names)) < len(names):
+        raise RequestError(f"tables are named {', '.join(names)}, expected different names")
+    advice = "simulate fewer tablets: they behave alike"
+    checked_total("tablets", sum(each.tablets for each in tables), TABLETS_MAX, advice)
+    arriving = sum(_files_arriving(each.arrivals, specification.length_s) for each in tables)
+    checked_total("files would arrive", arriving, FILES_MAX, "simulate fewer days or tablets")
+    samples = specification.length_s / specification.sample_s
+    checked_total("samples would be taken", samples, SAMPLES_MAX, "raise simulation.sample")
+
+
+def _files_arriving(rule: ArrivalRule, length_s: float) -> float:
+    if rule.recording is not None:
+        return len(rule.recording.arrivals) * length_s / rule.recording.length_s
+    extra_s = sum((each.times - 1) * min(each.length_s, length_s) for each in rule.bursts)
+    return rule.flushes_s * rule.files * (length_s + extra_s)
+
+
+def _table(section: Section, read: ReadFile, length_s: float) -> TableRule:
+    name = section.text("name")
+    if not DNS_LABEL.fullmatch(name):
+        raise RequestError(f"{section.place('name')} is {name!r}, expected a name such as events")
+    keyed = section.switch("keyed", default=True)
+    listed = section.raw("files")
+    files, tablets_listed = (
+        ((), 1) if listed is None else start_files(_content(listed, read), section.place("files"))
+    )
+    row_bytes = section.size_bytes("row_bytes", 100, least=1, most=1 << 30)
+    initial = section.size_bytes("initial", 0, least=0, most=BYTES_MAX)
+    tablets = section.count("tablets", tablets_listed, least=1, most=TABLETS_MAX)
+    known = max(1, initial // row_bytes)
+    population = KeyPopulation(
+        keys=section.count("keys", known if initial else 1_000_000, least=1, most=1 << 50),
+        skew=section.number("key_skew", 0.0, least=0.0, most=4.0),
+    )
+    planned = _planned(section, keyed=keyed)
+    table = TableRule(
+        name=name,
+        tablets=max(tablets, tablets_listed),
+        keyed=keyed,
+        tablet_skew=section.number("tablet_skew", 0.0, least=0.0, most=4.0),
+        population=population,
+        row_bytes=row_bytes,
+        initial_bytes=initial,
+        files=files,
+        arrivals=_arrivals(section.section("arrivals"), read, tablets, length_s, keyed=keyed),
+        **planned,
+    )
+    section.close()
+    return table
+
+
+def _planned(section: Section, *, keyed: bool) -> dict[str, Any]:
+    """Return the planner of a table, its options, the settings, and the tracker."""
+    name = section.text("planner", DEFAULT_PLANNER)
+    with request_errors(f"{section.place('planner')}: "):
+        planner = load_planner(name)
+    names = getattr(planner, "option_names", None)
+    written, over = section.table("settings"), section.table("options")
+    try:
+        settings, options = read_settings(written, names, over)
+        check_options(name, planner, options)
+        check_table(name, planner, keyed=keyed, timed=True)
+    except (ConfigError, RequestError) as error:
+        raise RequestError(f"{section.where}: {error}") from error
+    if keyed and settings.ttl_s is not None:
+        raise RequestError(
+            f"{section.place('settings')}.ttl is simulated only for tables without a key, "
+            "expected keyed = false or no ttl"
+        )
+    tracker = section.text("tracker", name if name in TRACKERS.names() else "planned jobs")
+    plugin = None
+    if tracker != "planned jobs":
+        with request_errors(f"{section.place('tracker')}: "):
+            plugin = (tracker, load_tracker(tracker))
+    return {
+        "planner_name": name,
+        "planner": planner,
+        "options": options,
+        "settings": settings,
+        "tracker": plugin,
+    }
+
+
+def _arrivals(
+    section: Section, read: ReadFile, tablets: int, length_s: float, *, keyed: bool
+) -> ArrivalRule:
+    updates = section.number("updates", 0.0, least=0.0, most=1.0)
+    deletes = section.number("deletes", 0.0, least=0.0, most=1.0)
+    if updates + deletes > 1.0:
+        together = f"{updates:g} + {deletes:g}"
+        raise RequestError(f"{section.where}: updates + deletes is {together}, expected at most 1")
+    if not keyed and (updates or deletes):
+        raise RequestError(
+            f"{section.where}: updates and deletes need a key, expected keyed = true or neither"
+        )
+    recorded = section.raw("recorded")
+    if recorded is not None:
+        where = section.place("recorded")
+        recording = read_recording(_content(recorded, read), where)
+        section.close()
+        return ArrivalRule(flushes_s=0.0, updates=updates, deletes=deletes, recording=recording)
+    files = section.count("files", 1, least=1, most=10_000)
+    rule = ArrivalRule(
+        flushes_s=_flushes_s(section, files, tablets),
+        files=files,
+        size_bytes=section.size_bytes("size", 8 * 1024**2, least=1, most=1 << 40),
+        size_spread=section.number("size_spread", 0.0, least=0.0, most=3.0),
+        regular=section.switch("regular", default=False),
+        updates=updates,
+        deletes=deletes,
+        late=section.number("late", 0.0, least=0.0, most=1.0),
+        late_max_s=section.duration_s("late_max", DAY_S, least=1.0, most=DAYS_MAX * DAY_S),
+        daily=section.number("daily", 0.0, least=0.0, most=1.0),
+        peak_hour=section.number("peak_hour", 14.0, least=0.0, most=24.0),
+        bursts=tuple(_burst(each, length_s) for each in section.sections("burst", most=BURSTS_MAX)),
+    )
+    section.close()
+    return rule
+
+
+def _content(written: object, read: ReadFile) -> object:
+    """Return the document in a file that was named, or the one that stands in its place."""
+    return read(written) if isinstance(written, str) else written
+
+
+def _flushes_s(section: Section, files: int, tablets: int) -> float:
+    """Return flushes per second of the table, from an interval of each tablet or from a rate."""
+    if "files_per_s" in section and "every" in section:
+        raise RequestError(f"{section.where} has every and files_per_s, expected one of them")
+    rate = section.number("files_per_s", 0.0, least=0.0, most=1e6)
+    every_s = section.duration_s("every", 60.0, least=0.001, most=DAYS_MAX * DAY_S)
+    return rate / files if rate else tablets / every_s
+
+
+def _burst(section: Section, length_s: float) -> Burst:
+    burst = Burst(
+        at_s=section.duration_s("at", 0.0, least=0.0, most=DAYS_MAX * DAY_S),
+        length_s=section.duration_s("for", min(3600.0, length_s), least=1.0, most=DAYS_MAX * DAY_S),
+        times=section.number("times", 2.0, least=0.0, most=10_000),
+    )
+    section.close()
+    return burst
+
+
+def _cluster(section: Section) -> ClusterRule:
+    groups = [_group(each) for each in section.sections("group", most=GROUPS_MAX)]
+    listed = tuple(each.group for each in groups) or (Group(name="default"),)
+    try:
+        # Smallest first, the one of any size last, as a service has them.
+        order = checked_groups("cluster", listed)
+    except ConfigError as error:
+        raise RequestError(str(error)) from error
+    by_name = {each.group.name: each for each in groups or [GroupRule(group=listed[0])]}
+    volumes = section.section("volumes")
+    cluster = ClusterRule(
+        groups=tuple(replace(by_name[group.name], group=group) for group in order),
+        job_overhead_s=section.duration_s("job_overhead", 0.5, least=0.001, most=3600.0),
+        volumes={
+            name: float(volumes.size_bytes(name, 0, least=1, most=BYTES_MAX))
+            for name in volumes.names()
+        },
+        queue_jobs_max=section.count("queue_jobs", 200_000, least=1, most=10_000_000),
+        scaling=_scaling(section.section("autoscaler")),
+    )
+    volumes.close()
+    section.close()
+    return cluster
+
+
+def _group(section: Section) -> GroupRule:
+    name = section.text("name", "default")
+    if not DNS_LABEL.fullmatch(name):
+        raise RequestError(f"{section.place('name')} is {name!r}, expected a name such as large")
+    max_bytes = section.size_bytes("max_size", 0, least=0, most=BYTES_MAX)
+    counts = section.raw("compactors")
+    bounds = Section(
+        {"min": counts, "max": counts} if isinstance(counts, int) else counts,
+        section.place("compactors"),
+    )
+    count_max = bounds.count("max", 1, least=1, most=COMPACTORS_MAX)
+    rule = GroupRule(
+        group=Group(name=name, max_bytes=max_bytes or None),
+        slots=section.count("slots", 4, least=1, most=1_000),
+        count_min=bounds.count("min", min(1, count_max), least=0, most=count_max),
+        count_max=count_max,
+        slot_bytes_s=float(section.size_bytes("slot_bytes_s", 50_000_000, least=1, most=BYTES_MAX)),
+        start_s=section.duration_s("start", 30.0, least=0.0, most=DAY_S),
+    )
+    bounds.close()
+    section.close()
+    return rule
+
+
+def _scaling(section: Section) -> AutoscalerRules:
+    default = AutoscalerRules()
+    rules = AutoscalerRules(
+        drain_target_s=section.duration_s("drain_target", 300.0, least=1.0, most=30 * DAY_S),
+        grow_after_s=section.duration_s("grow_after", default.grow_after_s, least=0, most=DAY_S),
+        grow_interval_s=section.duration_s(
+            "grow_interval", default.grow_interval_s, least=0, most=DAY_S
+        ),
+        shrink_after_s=section.duration_s(
+            "shrink_after", default.shrink_after_s, least=0, most=DAY_S
+        ),
+        shrink_interval_s=section.duration_s(
+            "shrink_interval", default.shrink_interval_s, least=0, most=DAY_S
+        ),
+    )
+    section.close()
+    return rules

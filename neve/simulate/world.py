@@ -1,0 +1,562 @@
+"""The simulation itself: a clock that jumps from event to event, and the product's own decisions.
+
+    files arrive, jobs end, compactors come up   events, in a heap, in order of time
+    tablets that an event has changed are planned  the planner, checked as in the service
+    the plan replaces what is queued for the tablet  the queues of the coordinator
+    free slots take the best jobs                  capacity, fair share and backfill of the same
+    every few seconds the autoscaler looks         its policy, with measured rates
+
+All events of one moment come before the plans of that moment. Nothing fails here: failures, retries
+and lost messages are the subject of other tests.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from math import inf
+from typing import Any
+
+from common.errors import PluginError, RequestError
+from common.model.job import Job, Kind
+from common.model.key_values import KeyType
+from common.model.tablet import TabletId
+from common.spi.controller import DEFAULT_SHARES
+from common.spi.planner import PlanParameters
+from common.units import format_count, format_duration
+from coordinator.core.autoscaling.demand import GroupLoad
+from coordinator.core.control.measurements import ClusterFacts
+from coordinator.core.deferral import Deferrals
+from coordinator.core.limits import Limits
+from coordinator.core.planning import checked_jobs
+from coordinator.core.queue.backfill import Backfill, Capacity
+from coordinator.core.queue.fair_share import FairShare
+from coordinator.core.queue.job_queue import JobQueue, JobQueues
+from neve.simulate.arrivals import Flush, flushes
+from neve.simulate.cluster import Lane, SimulatedAttempt, SimulatedGroup, Volume
+from neve.simulate.control import SimulatedControl, is_capped
+from neve.simulate.figures import Outcome, Sample, TabletMeasures
+from neve.simulate.specification import Specification, TableRule
+from neve.simulate.tablet import SimulatedTable, SimulatedTablet
+
+ROUND_S = 5.0
+"""Between two looks of the autoscaler; of longer gaps its policy counts only so much."""
+FILES_MAX = 3_000_000
+"""Files that may be stored at one moment: beyond it memory would not last."""
+
+Event = tuple[float, int, Callable[..., None], tuple[Any, ...]]
+"""When, the order of events at one moment, what happens, and with what."""
+
+
+class World:
+    """One run. Always true: a file is an input of at most one job; slots are never exceeded."""
+
+    def __init__(self, specification: Specification) -> None:
+        """Begin at time 0, with the files that are there."""
+        self.specification = specification
+        self.now_s = 0.0
+        planners = dict.fromkeys(each.planner_name for each in specification.tables)
+        self.outcome = Outcome(
+            variant=specification.variant or ", ".join(planners),
+            planners=tuple(planners),
+            length_s=specification.length_s,
+        )
+        cluster = specification.cluster
+        self._limits = Limits(queue_jobs_max=cluster.queue_jobs_max)
+        self.queues = JobQueues(self._new_queue)
+        self.capacity = Capacity(self._limits)
+        self._backfill = Backfill(self.queues, self.capacity)
+        self._deferrals = Deferrals(self._limits.deferrals_max)
+        self._volumes = {name: Volume(limit) for name, limit in cluster.volumes.items()}
+        self.control = (
+            None if specification.control is None else SimulatedControl(specification.control)
+        )
+        self._shares: list[FairShare] = []
+        self.groups = {
+            each.group.name: SimulatedGroup(each, cluster.scaling) for each in cluster.groups
+        }
+        self._events: list[Event] = []
+        self._changed: dict[SimulatedTablet, None] = {}
+        self._measures = TabletMeasures()
+        self._offered: dict[str, float] = {}
+        """Queued job → when it was wanted first."""
+        self._by_age: dict[str, deque[str]] = {name: deque() for name in self.groups}
+        self._queued_bytes = dict.fromkeys(self.groups, 0)
+        self._arriving = 0
+        """Tables of which more files will come."""
+        self._pushed = self._arrival = 0
+        self.tables = [self._new_table(each, at) for at, each in enumerate(specification.tables)]
+        self._by_id = {tablet.id: tablet for tablet in self.tablets()}
+        self._begin()
+
+    def tablets(self) -> Iterator[SimulatedTablet]:
+        """Yield all tablets."""
+        for table in self.tables:
+            yield from table.tablets
+
+    def run(self, progress: Callable[[float], None] = lambda _: None) -> Outcome:
+        """Let time pass until all work is done.
+
+        Args:
+            progress: Hears every thousand moments at which time the run is, in seconds.
+
+        Raises:
+            PluginError: A planner or a tracker misbehaves.
+            RequestError: There are more files than memory has room for.
+        """
+        moments = 0
+        while self.step():
+            moments += 1
+            if not moments % 1000:
+                progress(self.now_s)
+        self._finish()
+        return self.outcome
+
+    def step(self) -> bool:
+        """Let all events of the next moment happen; return whether there was one."""
+        events, end_s = self._events, self._end_s()
+        if not events or self._is_over() or events[0][0] > end_s:
+            return False
+        now_s = self.now_s = events[0][0]
+        while events and events[0][0] <= now_s:
+            _, _, happen, given = heappop(events)
+            happen(*given)
+        changed, self._changed = self._changed, {}
+        for tablet in changed:
+            self._plan(tablet)
+        self._hand_out()
+        return True
+
+    # -------------------------------------------------------------------------------- The beginning
+
+    def _begin(self) -> None:
+        for table in self.tables:
+            self._begin_table(table)
+        for group in self.groups.values():
+            if group.scales:
+                self._push(ROUND_S, self._scale, group)
+        self._push(0.0, self._sample)
+        if self.control is not None:
+            # What a controller limits is shared on volumes.
+            for table in self.tables:
+                self._volumes.setdefault(table.volume, Volume())
+            self._push(self.control.period_s, self._steer, self.control)
+
+    def _begin_table(self, table: SimulatedTable) -> None:
+        for number, file in table.rule.files:
+            table.tablets[number].begin_with(file, 0)
+        for tablet in table.tablets:
+            if table.rule.initial_bytes:
+                tablet.begin_with_bytes(table.rule.initial_bytes, self.specification.begin_s)
+            self.outcome.initial_bytes += tablet.stored_bytes
+            self.outcome.files += len(tablet.files)
+            self._note_change(tablet)
+        self._arriving += 1
+        self._next_flush(table)
+
+    def _new_table(self, rule: TableRule, at: int) -> SimulatedTable:
+        own_id = f"table{at}"
+        arrivals = rule.arrivals
+        each_s = rule.tablets / arrivals.flushes_s if arrivals.flushes_s else 60.0
+        table = SimulatedTable(
+            rule=rule,
+            id=own_id,
+            tablets=[],
+            coming=flushes(rule, self.specification.seed, self.specification.length_s),
+            volume=rule.settings.volume,
+            interval_s=min(each_s, 86_400.0),
+            parameters={
+                "table_name": rule.name,
+                "kind": Kind.SYSTEM,
+                "settings": rule.settings,
+                "options": rule.options,
+                "groups": tuple(each.group for each in self.specification.cluster.groups),
+                "keyed": rule.keyed,
+                "timed": not rule.keyed,
+                "key_types": (KeyType.INT,) if rule.keyed else (),
+            },
+        )
+        table.tablets = [SimulatedTablet(table, number) for number in range(rule.tablets)]
+        return table
+
+    def _new_queue(self, _group: str) -> JobQueue:
+        tables = self.specification.tables
+        weights = {f"table{at}": each.settings.weight for at, each in enumerate(tables)}
+        limits, shares = self._limits, FairShare(weights, DEFAULT_SHARES)
+        self._shares.append(shares)
+        return JobQueue(
+            limits.queue_bytes_max,
+            limits.queue_jobs_max,
+            ageing_s=1.0 / limits.ageing_per_s,
+            shares=shares,
+        )
+
+    def _push(self, at_s: float, happen: Callable[..., None], *given: Any) -> None:
+        self._pushed += 1
+        heappush(self._events, (at_s, self._pushed, happen, given))
+
+    # ------------------------------------------------------------------------------------ Arrivals
+
+    def _next_flush(self, table: SimulatedTable) -> None:
+        flush = next(table.coming, None)
+        if flush is None:
+            self._arriving -= 1
+        else:
+            self._push(flush.at_s, self._arrive, table, flush)
+
+    def _arrive(self, table: SimulatedTable, flush: Flush) -> None:
+        tablet, outcome = table.tablets[flush.tablet], self.outcome
+        now_s = self.specification.begin_s + self.now_s
+        for coming in flush.files:
+            self._arrival += 1
+            outcome.arrived_files += 1
+            outcome.arrived_bytes += tablet.arrive(coming, self._arrival, now_s, table.interval_s)
+        outcome.files += len(flush.files)
+        if outcome.files > FILES_MAX:
+            raise RequestError(
+                f"after {format_duration(self.now_s)} {format_count(outcome.files, 'file')} are "
+                f"stored, expected at most {FILES_MAX:,}: compaction does not keep up; give the "
+                "cluster more compactors, or let fewer files arrive"
+            )
+        self._note_change(tablet)
+        self._next_flush(table)
+
+    def _note_change(self, tablet: SimulatedTablet) -> None:
+        self._changed[tablet] = None
+        self._measures.note_change(tablet)
+
+    # ------------------------------------------------------------------------------------- Planning
+
+    def _plan(self, tablet: SimulatedTablet) -> None:
+        table = tablet.table
+        files, reserved = tablet.files, tablet.reserved
+        candidates = (
+            tuple([file for path, file in files.items() if path not in reserved])
+            if reserved
+            else tuple(files.values())
+        )
+        outcome = self.outcome
+        outcome.plans += 1
+        outcome.files_max = max(outcome.files_max, len(files))
+        wanted = self._wanted(tablet, table, candidates) if candidates else []
+        tablet.planned_bytes = sum(job.input_bytes for job in wanted)
+        if wanted or tablet.queued:
+            self._replace(tablet, wanted)
+
+    def _wanted(
+        self, tablet: SimulatedTablet, table: SimulatedTable, candidates: tuple[Any, ...]
+    ) -> list[Job]:
+        """Return the jobs that may be queued; one that waits for others is planned again later."""
+        now_s = self.specification.begin_s + self.now_s
+        parameters = PlanParameters(
+            tablet=tablet.id,
+            files=tablet.files,
+            candidates=candidates,
+            running=tuple(tablet.running.values()) if tablet.running else (),
+            now_s=now_s,
+            **table.parameters,
+        )
+        name = table.rule.planner_name
+        try:
+            plan = table.rule.planner.plan(parameters)
+        except Exception as error:
+            raise PluginError(f"planner {name}: {type(error).__name__}: {error}") from error
+        if plan.due_at_s is not None:
+            self._note_due(tablet, plan.due_at_s - self.specification.begin_s)
+        if not plan.jobs:
+            return []
+        return [job for job in checked_jobs(name, plan, parameters) if not job.depends_on]
+
+    def _note_due(self, tablet: SimulatedTablet, at_s: float) -> None:
+        """Plan a tablet again at a time, though nothing may have changed until then."""
+        at_s = max(at_s, self.now_s + 1.0)
+        if at_s < tablet.due_s and at_s <= self.specification.length_s:
+            tablet.due_s = at_s
+            self._push(at_s, self._become_due, tablet, at_s)
+
+    def _become_due(self, tablet: SimulatedTablet, at_s: float) -> None:
+        if tablet.due_s == at_s:
+            tablet.due_s = inf
+            self._note_change(tablet)
+
+    def _replace(self, tablet: SimulatedTablet, wanted: list[Job]) -> None:
+        """Make these the queued jobs of a tablet; what a full queue sheds is planned later."""
+        self._deferrals.discard(tablet.id)
+        answer = self.queues.replace(tablet.id, wanted, self.now_s)
+        for job in answer.accepted:
+            self._offered[job.id] = self.now_s
+            self._by_age[job.group].append(job.id)
+            self._queued_bytes[job.group] += job.input_bytes
+        # A job that was evicted for one of its own plan may have been let in again after it.
+        inside = {job.id for job in (*answer.kept, *answer.accepted)}
+        evicted = [job for job in answer.evicted if job.id not in inside]
+        for job in (*answer.removed, *evicted):
+            if self._offered.pop(job.id, None) is not None:
+                self._queued_bytes[job.group] -= job.input_bytes
+        for job in evicted:
+            self._by_id[job.tablet].queued -= 1
+        for job in (*evicted, *(job for job, _ in answer.rejected)):
+            self.outcome.deferred += 1
+            self._deferrals.defer(job.tablet, job.group, self.now_s)
+        tablet.queued = len(answer.kept) + len(answer.accepted)
+
+    # ----------------------------------------------------------------------------------- Hand-out
+
+    def _hand_out(self) -> None:
+        for name, group in self.groups.items():
+            queue = self.queues.queue(name)
+            while len(queue) and not self.capacity.full(name):
+                compactor = group.free_slot()
+                job = None if compactor is None else self._take(name, group)
+                if compactor is None or job is None:
+                    break
+                self._launch(
+                    group, SimulatedAttempt(job, self._by_id[job.tablet], compactor, self.now_s)
+                )
+            self._plan_deferred(name, queue)
+
+    def _take(self, name: str, group: SimulatedGroup) -> Job | None:
+        """Take the next job of a group that the controller lets start."""
+        if self.control is None:
+            return self._backfill.take(name)
+
+        def running() -> int:
+            return sum(is_capped(each.job) for each in group.running)
+
+        return self._backfill.take(name, admits=self.control.admission(name, running))
+
+    def _plan_deferred(self, group: str, queue: JobQueue) -> None:
+        """Plan deferred tablets again when the queue has drained to half of its bound."""
+        if not self._deferrals:
+            return
+        fraction = self._limits.drained_fraction
+        if len(queue) <= queue.count_max * fraction and (
+            queue.size_bytes <= queue.bytes_max * fraction
+        ):
+            for tablet in self._deferrals.pop(group, self._limits.replans_per_turn_max):
+                self._push(self.now_s + 0.001, self._note_change, self._by_id[tablet])
+
+    def _launch(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> None:
+        job, tablet = attempt.job, attempt.tablet
+        waited_s = self.now_s - self._offered.pop(job.id)
+        tablet.queued -= 1
+        self._queued_bytes[job.group] -= job.input_bytes
+        self.outcome.waits.note(waited_s)
+        self.capacity.enter(job.id, job.group, job.input_bytes)
+        group.begin(attempt, self.now_s)
+        tablet.reserve(job)
+        self._measures.note_change(tablet)
+        overhead_s = self.specification.cluster.job_overhead_s
+        moves = job.cost_bytes > 0
+        volume = self._volumes.get(tablet.table.volume)
+        if moves and volume is not None:
+            self._push(self.now_s + overhead_s, self._begin_to_move, group, attempt, volume)
+            return
+        # Nothing limits it but its slot, so its end is known already.
+        work_s = job.input_bytes / group.rule.slot_bytes_s if moves else 0.0
+        self._push(round(self.now_s + overhead_s + work_s, 3), self._end, group, attempt)
+
+    def _begin_to_move(
+        self, group: SimulatedGroup, attempt: SimulatedAttempt, volume: Volume
+    ) -> None:
+        name = attempt.tablet.table.volume
+        lane = group.lanes.get(name)
+        if lane is None:
+            lane = group.lanes[name] = Lane(group.rule.slot_bytes_s, volume)
+            volume.lanes.append(lane)
+        volume.moving += 1
+        lane.enter(attempt, self.now_s)
+        self._foresee({lane: None, **self._changed_rates(volume)})
+
+    def _changed_rates(self, volume: Volume) -> dict[Lane, None]:
+        """Share what there is between the jobs that move bytes; return lanes with another rate."""
+        limit = None if self.control is None else self.control.moving_bytes_s
+        if limit is None:
+            return dict.fromkeys(volume.set_rates(self.now_s))
+        moving = sum(each.moving for each in self._volumes.values())
+        most = limit / max(1, moving)
+        return dict.fromkeys(
+            lane for each in self._volumes.values() for lane in each.set_rates(self.now_s, most)
+        )
+
+    def _foresee(self, lanes: dict[Lane, None]) -> None:
+        """Foresee anew when the next job of each lane ends."""
+        for lane in lanes:
+            lane.turn += 1
+            end_s = lane.next_end_s()
+            if end_s is not None:
+                self._push(max(self.now_s, end_s), self._lane_end, lane, lane.turn)
+
+    def _lane_end(self, lane: Lane, turn: int) -> None:
+        if turn != lane.turn:
+            return
+        ended = lane.pop_ended(self.now_s)
+        lane.volume.moving -= len(ended)
+        for attempt in ended:
+            self._end(self.groups[attempt.job.group], attempt)
+        self._foresee({lane: None, **self._changed_rates(lane.volume)})
+
+    def _end(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> None:
+        """Let a job commit."""
+        job, tablet, outcome = attempt.job, attempt.tablet, self.outcome
+        before = len(tablet.files)
+        stored = tablet.stored_bytes
+        written = tablet.commit(job, self.specification.begin_s + self.now_s)
+        outcome.files += len(tablet.files) - before
+        outcome.jobs[str(job.action)] += 1
+        outcome.rewritten_bytes += written
+        outcome.read_bytes += job.input_bytes if job.cost_bytes else 0
+        outcome.dropped_bytes += stored - tablet.stored_bytes
+        self.capacity.leave(job.id)
+        group.end(attempt, self.now_s)
+        self._note_change(tablet)
+
+    # ------------------------------------------------------------------------------------ Scaling
+
+    def _scale(self, group: SimulatedGroup) -> None:
+        rule = group.rule
+        queue = self.queues.queue(group.name)
+        waiting = GroupLoad(
+            group=group.name,
+            count_min=rule.count_min,
+            count_max=rule.count_max,
+            slots=rule.slots,
+            queued_jobs=len(queue),
+            queued_bytes=self._queued_bytes[group.name],
+            deferred_tablets=self._deferrals.count(group.name),
+            oldest_age_s=self._oldest_s(group.name),
+            slots_wanted=None if self.control is None else self.control.slots_of(group.name),
+        )
+        for name in group.scale(waiting, self.now_s):
+            self._push(self.now_s + rule.start_s, group.ready, name, self.now_s + rule.start_s)
+        self._push(self.now_s + ROUND_S, self._scale, group)
+
+    def _steer(self, control: SimulatedControl) -> None:
+        """Let the controller decide, and have queues and volumes keep to it."""
+        self._measure()
+        before = control.moving_bytes_s
+        decision = control.look(self._facts(), self.now_s)
+        for shares in self._shares:
+            shares.set_shares(decision.shares)
+        if control.moving_bytes_s != before:
+            changed: dict[Lane, None] = {}
+            for volume in self._volumes.values():
+                changed |= self._changed_rates(volume)
+            self._foresee(changed)
+        self._push(self.now_s + control.period_s, self._steer, control)
+
+    def _facts(self) -> ClusterFacts:
+        groups = self.groups.values()
+        moved = sum(
+            each.job.input_bytes * self._moved_share(group, each)
+            for group in groups
+            for each in group.running
+        )
+        return ClusterFacts(
+            backlog_bytes=self._measures.backlog_bytes,
+            done_bytes=sum(group.committed_bytes for group in groups) + moved,
+            group_slots={
+                group.name: sum(each.slots for each in group.compactors.values())
+                for group in groups
+            },
+            busy_slots=sum(len(group.running) for group in groups),
+            queued_jobs=len(self.queues),
+            deepest_files=self.outcome.files_max,
+        )
+
+    def _oldest_s(self, group: str) -> float:
+        """Return how long the oldest queued job of a group has waited."""
+        ages, offered = self._by_age[group], self._offered
+        while ages and ages[0] not in offered:
+            ages.popleft()
+        return self.now_s - offered[ages[0]] if ages else 0.0
+
+    # ------------------------------------------------------------------------------------ Sampling
+
+    def _sample(self) -> None:
+        self._measure()
+        outcome, tablets = self.outcome, sum(len(table.tablets) for table in self.tables)
+        stored = sum(tablet.stored_bytes for tablet in self.tablets())
+        spans = sum(tablet.spans for tablet in self.tablets())
+        outcome.samples.append(
+            Sample(
+                at_s=self.now_s,
+                arrived_bytes=outcome.arrived_bytes,
+                rewritten_bytes=outcome.rewritten_bytes,
+                stored_bytes=stored,
+                live_bytes=round(self._measures.live_bytes),
+                files=outcome.files,
+                files_per_tablet=outcome.files / tablets,
+                files_per_key=spans / tablets,
+                backlog_bytes=round(self._measures.backlog_bytes),
+                queued_jobs=len(self.queues),
+                queued_bytes=sum(self._queued_bytes.values()),
+                oldest_s=max(map(self._oldest_s, self.groups)),
+                running_jobs=sum(len(group.running) for group in self.groups.values()),
+                compactors=sum(group.count for group in self.groups.values()),
+            )
+        )
+        self._push(self.now_s + self.specification.sample_s, self._sample)
+
+    def _measure(self) -> None:
+        """Measure the tablets that have changed since the last time."""
+        self._measures.measure(self._progress(), self.specification.begin_s + self.now_s)
+
+    def _progress(self) -> dict[TabletId, dict[str, int]]:
+        """Return by tablet and path how many bytes of inputs have been rewritten."""
+        found: dict[TabletId, dict[str, int]] = {}
+        for group in self.groups.values():
+            for attempt in group.running:
+                share = self._moved_share(group, attempt)
+                tablet = attempt.tablet
+                read = found.setdefault(tablet.id, {})
+                for path in attempt.job.inputs:
+                    read[path] = int(tablet.files[path].size_bytes * share)
+        return found
+
+    def _moved_share(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> float:
+        if attempt.lane is not None or not attempt.job.cost_bytes:
+            return attempt.moved_share(self.now_s)
+        if attempt.tablet.table.volume in self._volumes:
+            return 0.0
+        moving_s = self.now_s - attempt.begun_s - self.specification.cluster.job_overhead_s
+        work_s = attempt.job.input_bytes / group.rule.slot_bytes_s
+        return min(1.0, max(0.0, moving_s / work_s))
+
+    # -------------------------------------------------------------------------------------- The end
+
+    def _end_s(self) -> float:
+        return self.specification.length_s + self.specification.drain_max_s
+
+    def _is_over(self) -> bool:
+        """Return whether no more files come and nothing is left to do."""
+        if self._arriving or self._changed or len(self.queues) or self._deferrals:
+            return False
+        return not any(group.running for group in self.groups.values())
+
+    def _finish(self) -> None:
+        """Take the last sample and sum up."""
+        outcome = self.outcome
+        outcome.at_rest = self._is_over()
+        self.now_s = max(self.now_s, self.specification.length_s)
+        outcome.ended_s = self.now_s
+        if not outcome.samples or outcome.samples[-1].at_s < self.now_s:
+            self._sample()
+        for group in self.groups.values():
+            group.note_time(self.now_s)
+            outcome.compactor_s += group.compactor_s
+            outcome.busy_slot_s += group.busy_s
+        outcome.stored_bytes = sum(tablet.stored_bytes for tablet in self.tablets())
+
+    def check(self) -> None:
+        """Assert what is always true; for tests."""
+        outcome = self.outcome
+        stored = sum(tablet.stored_bytes for tablet in self.tablets())
+        assert outcome.initial_bytes + outcome.arrived_bytes == stored + outcome.dropped_bytes
+        assert outcome.files == sum(len(tablet.files) for tablet in self.tablets())
+        for tablet in self.tablets():
+            tablet.check()
+        for group in self.groups.values():
+            assert sum(each.busy for each in group.compactors.values()) == len(group.running)
+            assert all(each.busy <= each.slots for each in group.compactors.values())
+        self.queues.check()
+        self.capacity.check()

@@ -1,0 +1,147 @@
+"""`GET /v1/control`, `POST /v1/reads`, `neve control`: what is shown, heard and refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from neve.client import Client
+from neve.client.errors import NotFoundError
+from tests.support.gateway import CONTROL, TOKEN, Gateway, serving
+from tests.support.patience import PATIENCE_S
+from tests.support.shell import Shell
+
+SCHEMA = pa.schema([("x", pa.int64())])
+TRUSTED = {"Authorization": f"Bearer {TOKEN}"}
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    with serving() as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def client(gateway: Gateway) -> Iterator[Client]:
+    with gateway.client() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def table(client: Client, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The id of the table `read`."""
+    client.create_table("read", str(tmp_path_factory.mktemp("read")), schema=SCHEMA)
+    return client.describe("read").id
+
+
+def told(gateway: Gateway, count: int = 1) -> list[tuple[str | None, ...]]:
+    """Return what the coordinator heard of latencies, once it has heard so often."""
+    end_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end_s:
+        calls = [each for each in gateway.coordinator.told if each[0] == "note_latencies"]
+        if len(calls) >= count:
+            return calls
+        time.sleep(0.05)
+    raise AssertionError(gateway.coordinator.told)
+
+
+def report(gateway: Gateway, content: str) -> httpx.Response:
+    return httpx.post(f"{gateway.url}/v1/reads", content=content, headers=TRUSTED | JSON)
+
+
+def test_the_controller_is_shown_to_programs_and_people(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    found = client.control()
+    assert (found.controller, found.slots, found.bytes_s) == ("drain-time", 5, CONTROL.bytes_s)
+    assert found.classes[0].shares == 250.0
+    neve = Shell(tmp_path / "home", NEVE_URL=gateway.url, NEVE_TOKEN=TOKEN)
+    assert neve.json("control")["history"][0]["shares"] == {"system": 240.0, "user": 1000.0}
+    shown = " ".join(neve.run("control", "--history").stdout.split())
+    for each in (
+        *("drain-time", "30.0 GiB", "10.0 MiB/s", "5 of 8 busy, 20 at most", "50.0 MiB/s"),
+        *("events 120 ms; limit 100 ms", "250 shares", "20.0%", "25.0%", "events x 2"),
+        *("31.0 GiB", "no limit", "READERS WAIT"),
+    ):
+        assert each in shown, each
+
+
+def test_reports_of_a_second_are_averaged_and_told_once(
+    gateway: Gateway, client: Client, table: str
+) -> None:
+    gateway.coordinator.told.clear()
+    for latency_s in (0.1, 0.2, 0.3):
+        client.report_latency("read", latency_s, reads=2)
+    (call,) = told(gateway)
+    assert call == ("note_latencies", f"{table}=0.2x6")
+
+
+def test_a_scan_tells_how_long_its_reader_waited(
+    gateway: Gateway, client: Client, table: str
+) -> None:
+    gateway.coordinator.told.clear()
+    client.append("read", pa.table({"x": [1]}))
+    assert client.scan("read").num_rows == 1
+    ((_, first),) = told(gateway)
+    found, wait = str(first).split("=")
+    assert found == table
+    assert 0 <= float(wait.split("x")[0]) < PATIENCE_S
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "why"),
+    [
+        ({"tables": {"read": {"reads": 0, "latency_s": 1}}}, 400, "reads of table 'read' 0 is out"),
+        ({"tables": {"read": {"reads": 10**9, "latency_s": 1}}}, 400, "expected 1 to 1000000"),
+        ({"tables": {"read": {"reads": 1, "latency_s": -1}}}, 400, "expected 0 to 3600 s"),
+        ({"tables": {"read": {"reads": 1, "latency_s": 1e9}}}, 400, "expected 0 to 3600 s"),
+        ({"tables": {"read": {"reads": 1, "latency_s": float("nan")}}}, 400, "is nan s"),
+        ({"tables": {"read": {"reads": 1}}}, 422, "latency_s"),
+        ({"tables": {"read": {"reads": 1, "latency_s": 1, "more": 1}}}, 422, "more"),
+        ({"tables": {}}, 400, "number of tables 0 is out of range"),
+        ({"tables": {f"t{n}": {"reads": 1, "latency_s": 1} for n in range(1001)}}, 400, "1001"),
+        ({"tables": {"nowhere": {"reads": 1, "latency_s": 1}}}, 404, "nowhere"),
+        ([], 422, ""),
+    ],
+)
+def test_rubbish_is_refused_and_heard_by_nobody(
+    gateway: Gateway, table: str, body: Any, code: int, why: str
+) -> None:
+    gateway.coordinator.told.clear()
+    answer = report(gateway, json.dumps(body))
+    assert answer.status_code == code, answer.text
+    assert why in answer.text
+    assert gateway.coordinator.told == []
+
+
+def test_one_bad_line_leaves_nothing_of_a_report(
+    gateway: Gateway, client: Client, table: str
+) -> None:
+    gateway.coordinator.told.clear()
+    good = {"reads": 1, "latency_s": 1.0}
+    body = {"tables": {"read": good, "nowhere": good}}
+    assert report(gateway, json.dumps(body)).status_code == 404
+    client.report_latency("read", 0.5)
+    assert told(gateway) == [("note_latencies", f"{table}=0.5x1")]
+    with pytest.raises(NotFoundError):
+        client.report_latency("nowhere", 0.5)
+
+
+def test_without_its_coordinator_a_report_is_taken_and_forgotten(
+    gateway: Gateway, client: Client, table: str
+) -> None:
+    gateway.coordinator.told.clear()
+    gateway.coordinator.up = False
+    client.report_latency("read", 0.5)
+    time.sleep(1.2)  # The second in which reports are averaged.
+    gateway.coordinator.up = True
+    client.report_latency("read", 0.7)
+    assert told(gateway) == [("note_latencies", f"{table}=0.7x1")]
