@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from common.access_settings import AccessSettings
 from common.control_settings import ControlSettings
 from common.errors import ConfigError, RequestError
 from common.model.group import Group, Service
@@ -49,6 +50,7 @@ SECTIONS: dict[str, type] = {
     "autoscaler": AutoscalerSettings,
     "control": ControlSettings,
     "cluster": ClusterSettings,
+    "access": AccessSettings,
 }
 NAMED_SECTIONS = ("groups", "services")
 DISPATCHER = "dispatcher"
@@ -59,6 +61,7 @@ OTHER_VARIABLES = frozenset(
     {
         CONFIG_VARIABLE,
         *("NEVE_URL", "NEVE_TOKEN", "NEVE_HOME", "NEVE_STACK", "NEVE_RETRY_S"),
+        *("NEVE_TOKEN_FILE", "NEVE_CA_FILE", "NEVE_CLIENT_CERTIFICATE"),
         "NEVE_STACK_MARK",
     }
 )
@@ -368,6 +371,8 @@ def _parsed(entry: "Field[Any]", where: str, value: object) -> object:
             return str(value)
         case SettingKind.COUNT:
             return _count(value, where)
+        case SettingKind.FLAG:
+            return _flag_value(value, where)
 
 
 def _text(value: object, where: str, shown: str | None = None) -> str:
@@ -397,6 +402,13 @@ def _count(value: object, where: str) -> int:
     if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
         return number
     raise RequestError(f"{where} {value!r} is not a whole number of at least 0")
+
+
+def _flag_value(value: object, where: str) -> bool:
+    known = _toml_value(value)
+    if isinstance(known, bool):
+        return known
+    raise RequestError(f"{where} {value!r} is neither true nor false")
 
 
 def _compactors(value: object, where: str) -> CompactorCount:

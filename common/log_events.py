@@ -257,6 +257,24 @@ GATEWAY_EVENTS = (
         "an answer is not taken", _W, "A caller did not read its answer. The connection was closed."
     ),
     LogEvent("too many connections", _W, "Connections above the limit were refused."),
+    LogEvent("tokens read", _I, "The file of named tokens was read, since it had changed."),
+    LogEvent(
+        "tokens not read", _E, "The file of named tokens cannot be read; those known stay in force."
+    ),
+    LogEvent(
+        "audit not written",
+        _E,
+        "The file or the stream of the audit has not taken a line. `place` says which.",
+    ),
+    LogEvent(
+        "keys of the issuer not read",
+        _W,
+        "The keys of `access.oidc_issuer` could not be read. Those known hold for an hour.",
+    ),
+    LogEvent("certificate read", _I, "The certificate of the gateway has changed and is in use."),
+    LogEvent(
+        "certificate not read", _E, "A changed certificate cannot be used; the one before it is."
+    ),
     LogEvent("gateway fails", _E, "The gateway failed. The process ends and is restarted."),
 )
 

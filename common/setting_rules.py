@@ -27,6 +27,8 @@ class SettingKind(StrEnum):
     """Seconds."""
     MEMORY = "memory"
     """A size that stays the text that the operator wrote."""
+    FLAG = "flag"
+    """True or false."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class Rule:
         """Return what is expected instead of a value, or None if it is allowed."""
         if self.kind is SettingKind.TEXT:
             return self._text_problem(value)
-        if self.kind is SettingKind.TEXTS:
+        if self.kind in (SettingKind.TEXTS, SettingKind.FLAG):
             return None
         number = parse_size_bytes(value) if self.kind is SettingKind.MEMORY else value
         if self.least <= number <= self.most or (self.off and number == 0):
@@ -112,6 +114,8 @@ def _kind_of(default: object) -> SettingKind:
         return SettingKind.DURATION
     if isinstance(default, tuple):
         return SettingKind.TEXTS
+    if isinstance(default, bool):
+        return SettingKind.FLAG
     return SettingKind.COUNT if isinstance(default, int) else SettingKind.TEXT
 
 
@@ -162,6 +166,8 @@ def shown_value(kind: SettingKind, value: Any) -> str:
         return format_bytes(value) if value % 1024 == 0 and value else f"{value} B"
     if kind is SettingKind.TEXTS:
         return ", ".join(value)
+    if kind is SettingKind.FLAG:
+        return "true" if value else "false"
     return f"{value:g} s" if kind is SettingKind.DURATION else str(value)
 
 

@@ -9,6 +9,7 @@ name.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
+from common.access_settings import AccessSettings
 from common.control_settings import ControlSettings
 from common.errors import ConfigError
 from common.log_events import LogLevel
@@ -358,6 +359,24 @@ class GatewaySettings:
     footers_at_once: int = setting(
         16, "File footers read at a time by one add.", least=1, most=1000
     )
+    tls_certificate: str = setting(
+        "",
+        "Absolute path of the certificate (PEM, with its chain) with which the gateway serves"
+        " HTTPS, TLS 1.2 at least. It is read again when it changes. Empty: plain HTTP.",
+    )
+    tls_key: str = setting(
+        "", "File of the private key (PEM) of `gateway.tls_certificate`, if that does not hold it."
+    )
+    tls_client_authorities: str = setting(
+        "",
+        "File of authorities (PEM): only clients with a certificate of theirs are let in, and need"
+        " their token as well. Empty: no certificate is asked for.",
+    )
+    insecure: bool = setting(
+        False,
+        "Whether the gateway may listen beyond loopback without `gateway.tls_certificate`: say true"
+        " only if something in front of it speaks TLS, or nobody else is in its network.",
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""
@@ -613,6 +632,7 @@ class Settings:
     autoscaler: AutoscalerSettings = field(default_factory=AutoscalerSettings)
     control: ControlSettings = field(default_factory=ControlSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
     groups: Mapping[str, GroupSettings] = field(
         default_factory=lambda: {DEFAULT_GROUP: GroupSettings()}
     )

@@ -78,6 +78,11 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_scan_held_bytes", "gauge", "Bytes of scanned rows that callers have not read yet."
     ),
+    Metric(
+        "neve_audit_failures_total",
+        "counter",
+        "Lines of the audit that its file or its stream did not take.",
+    ),
     Metric("neve_coordinator_up", "gauge", "1 while the coordinator answers, otherwise 0."),
     Metric("neve_queue_jobs", "gauge", "Jobs in the queue.", ("group",)),
     Metric("neve_queue_bytes", "gauge", "Memory that the queue uses.", ("group",)),

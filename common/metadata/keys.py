@@ -1,6 +1,7 @@
 """Names of all keys. Everything of one table shares the hash tag `{<table id>}`: one slot.
 
 neve:tables  neve:store  neve:coordinator  neve:limits  neve:scales   of the whole store
+neve:audit                                         stream: who has changed what, capped
 neve:reserve  neve:full                            room to empty a store that is full
 neve:{t}:table  :generation  :manifest  :index     of a table
 neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `TabletId.text`
@@ -22,6 +23,8 @@ LIMITS = "neve:limits"
 """Hash: scope → bytes/s."""
 SCALES = "neve:scales"
 """Hash: compaction group → number of compactors."""
+AUDIT = "neve:audit"
+"""Stream: calls of the gateway that may have changed something."""
 RESERVE = "neve:reserve"
 """String of nothing: memory that is given back when the store is full."""
 FULL = "neve:full"

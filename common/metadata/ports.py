@@ -265,6 +265,18 @@ class TabletStore(Protocol):
         """Return the newest finished attempts, newest first."""
         ...
 
+    async def note_audit(self, lines: Sequence[bytes], entries_max: int) -> None:
+        """Append lines to the audit, which keeps about `entries_max` of them.
+
+        Raises:
+            UnavailableError: The store does not answer, or is full; lines may have been written.
+        """
+        ...
+
+    async def audit(self, count: int) -> Sequence[bytes]:
+        """Return the newest lines of the audit, newest first."""
+        ...
+
     async def tail(self, table: str) -> str:
         """Return the position of the newest entry of the table's change stream."""
         ...

@@ -33,6 +33,7 @@ from common.metadata.commands import (
     members_after,
     newest,
     scan,
+    xadd,
     zcard,
 )
 from common.metadata.executor import (
@@ -42,6 +43,7 @@ from common.metadata.executor import (
     time_s,
 )
 from common.metadata.keys import (
+    AUDIT,
     COORDINATOR,
     LIMITS,
     REQUESTS_OPEN_MAX,
@@ -83,6 +85,8 @@ BUSY_TRIES_MAX, BUSY_PAUSE_S = 8, 0.25
 """Tries of one read that the store refuses because it starts, fails over or is full."""
 SCAN_COUNT = 1000
 """Fields of a large hash read per round trip."""
+AUDIT_LINE = "line"
+"""The field of an entry of the audit."""
 NO_CHANGES = "0-0"
 """The position before every entry of a stream."""
 GROWING = (AddFiles, CreateTable, SelectFiles, SubmitRequest, BeginOperation)
@@ -447,6 +451,20 @@ class KeyspaceStore:
         """Return the newest finished attempts."""
         key = TableKeys(table).history
         return bulk_reads.history_entries(table, key, await self._read(newest(key, count)))
+
+    async def note_audit(self, lines: Sequence[bytes], entries_max: int) -> None:
+        """Append lines to the audit."""
+        entries = [xadd(AUDIT, entries_max, {AUDIT_LINE: line}) for line in lines]
+        try:
+            async with self._keyspace.session() as session:
+                await session.execute(entries)
+        except LinkLostError as error:
+            raise UnavailableError(f"the metadata store takes no audit: {error}") from error
+
+    async def audit(self, count: int) -> Sequence[bytes]:
+        """Return the newest lines of the audit."""
+        found = await self._read(newest(AUDIT, count))
+        return [words[1] for _, words in found]
 
     async def tail(self, table: str) -> str:
         """Return the position of the newest change."""

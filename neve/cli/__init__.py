@@ -16,6 +16,7 @@
     simulate      simulate, record
     control       control: the controller, its readings and decision
     compactors    compactor …, group …
+    access        token …, audit
     recovery      fsck, gc, rebuild, backup, restore
     doctor        what keeps Névé from working here
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from neve.cli import (
+    access,
     compactors,
     control,
     doctor,
@@ -37,6 +38,7 @@ VERBS = (
     compactors.register,
     work.register_limits,
     recovery.register,
+    access.register,
     stack.register_config,
     doctor.register,
 )
@@ -102,6 +104,11 @@ EXAMPLES = {
     "rebuild": "neve rebuild s3://lake/users --name users --dry-run",
     "backup": "neve backup all --output backup.neve",
     "restore": "neve restore backup.neve --rename users=old_users",
+    "token create": "neve token create ci --grant read --grant write:events-* --expires 90d",
+    "token list": "neve token list",
+    "token rotate": "neve token rotate ci --overlap 1d",
+    "token revoke": "neve token revoke ci",
+    "audit": "neve audit --table users --count 20",
     "config check": "neve config check neve.toml",
     "config show": "neve config show --given",
     "doctor": "neve doctor --location s3://lake/users",
@@ -120,6 +127,7 @@ PANELS = {
         *("compactor", "group", "limits", "volume"),
         *("trigger", "analyze", "lift-quarantine", "lower-watermark"),
     ),
+    "Rights": ("token", "audit"),
     "Repair and keep": ("fsck", "gc", "rebuild", "backup", "restore"),
 }
 """Groups of the first words in `neve --help`, in this order."""

@@ -102,7 +102,9 @@ StackOption = Annotated[
 TokenOption = Annotated[
     str | None,
     typer.Option(
-        "--token", help="Bearer token. Default: NEVE_TOKEN.", rich_help_panel=COMMON_PANEL
+        "--token",
+        help="Bearer token, for all on this machine to see. Default: NEVE_TOKEN_FILE, NEVE_TOKEN.",
+        rich_help_panel=COMMON_PANEL,
     ),
 ]
 
@@ -133,6 +135,11 @@ class Session:
     def client(self) -> Client:
         """The client of the service that is meant."""
         if self._client is None:
+            if self._token is not None:
+                self.say(
+                    "note: everybody on this machine can read --token in the list of processes;"
+                    " NEVE_TOKEN_FILE or NEVE_TOKEN hide it"
+                )
             self._client = connect(self.url, self._token, stack=self.stack)
         return self._client
 

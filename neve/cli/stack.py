@@ -125,7 +125,7 @@ def down(
     needs_server()
     from neve.local.stack import shut_down, stop_stack
 
-    folder = _folder(home, stack)
+    folder = stack_folder(home, stack)
     if not now:
         session.say("waiting for running jobs; `neve down --now` does not")
         shut_down(folder)
@@ -158,7 +158,7 @@ def logs(
     needs_server()
     from neve.local.logs import StackLogs
 
-    folder = _folder(home, stack, ended=True)
+    folder = stack_folder(home, stack, ended=True)
     state = folder.load()
     found = StackLogs(folder.logs, None if state is None else state.ray_folder)
     if part is None:
@@ -195,7 +195,7 @@ def demo(
         raise typer.Exit(code)
 
 
-def _folder(home: Path | None, stack: str | None, *, ended: bool = False) -> "StackFolder":
+def stack_folder(home: Path | None, stack: str | None, *, ended: bool = False) -> "StackFolder":
     """Return the folder of the stack that is meant: named, the only one that runs, the default.
 
     Args:

@@ -52,6 +52,8 @@ class Client(
         token: str | None = None,
         timeout_s: float = 60.0,
         retry_s: float | None = None,
+        authorities: str | None = None,
+        certificate: str | None = None,
     ) -> None:
         """Connect when something is asked.
 
@@ -61,8 +63,21 @@ class Client(
             timeout_s: Longest wait for one answer.
             retry_s: How long a call that may be repeated is, while nobody answers; None:
                 a minute for a service that has answered, else a few tries.
+            authorities: File of the authorities (PEM) that the service's certificate must be of;
+                None: those that are known everywhere.
+            certificate: File of a certificate and its key (PEM) to show to the service.
+
+        Raises:
+            CallerError: The URL is none, or a file cannot be used.
         """
-        self._connection = Connection(url, token, timeout_s=timeout_s, retry_s=retry_s)
+        self._connection = Connection(
+            url,
+            token,
+            timeout_s=timeout_s,
+            retry_s=retry_s,
+            authorities=authorities,
+            certificate=certificate,
+        )
 
     @property
     def url(self) -> str:

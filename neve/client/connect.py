@@ -16,6 +16,9 @@ from neve.client.errors import CallerError, UnavailableError
 
 URL_VARIABLE = "NEVE_URL"
 TOKEN_VARIABLE = "NEVE_TOKEN"
+TOKEN_FILE_VARIABLE = "NEVE_TOKEN_FILE"
+AUTHORITIES_VARIABLE = "NEVE_CA_FILE"
+CERTIFICATE_VARIABLE = "NEVE_CLIENT_CERTIFICATE"
 HOME_VARIABLE = "NEVE_HOME"
 STACK_VARIABLE = "NEVE_STACK"
 RETRY_VARIABLE = "NEVE_RETRY_S"
@@ -42,17 +45,44 @@ def connect(
 
     Args:
         url: Of the service; left out: `NEVE_URL`, or the running stack of this machine.
-        token: Bearer token; left out: `NEVE_TOKEN`, or that stack's.
+        token: Bearer token; left out: `NEVE_TOKEN`, the file of `NEVE_TOKEN_FILE`, or that
+            stack's.
         stack: Name of a stack of this machine, if several run.
         timeout_s: Longest wait for one answer.
 
     Raises:
         UnavailableError: No URL was given, and no stack runs on this machine.
-        CallerError: Several stacks run and none is named, or `NEVE_RETRY_S` is no number of
-            seconds.
+        CallerError: Several stacks run and none is named, `NEVE_RETRY_S` is no number of
+            seconds, or a file that a variable names cannot be read.
     """
     target = find_target(url, token, stack=stack)
-    return Client(target.url, token=target.token, timeout_s=timeout_s, retry_s=_retry_s())
+    return Client(
+        target.url,
+        token=target.token,
+        timeout_s=timeout_s,
+        retry_s=_retry_s(),
+        authorities=os.environ.get(AUTHORITIES_VARIABLE) or None,
+        certificate=os.environ.get(CERTIFICATE_VARIABLE) or None,
+    )
+
+
+def _given_token(environ: Mapping[str, str]) -> str | None:
+    """Return the token of the environment, itself or in a file, or None.
+
+    Raises:
+        CallerError: The file cannot be read, or is empty.
+    """
+    if token := environ.get(TOKEN_VARIABLE):
+        return token
+    if not (path := environ.get(TOKEN_FILE_VARIABLE)):
+        return None
+    try:
+        token = Path(path).expanduser().read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise CallerError(f"{TOKEN_FILE_VARIABLE} names {path}, which is not readable") from error
+    if not token:
+        raise CallerError(f"{TOKEN_FILE_VARIABLE} names {path}, which is empty")
+    return token
 
 
 def _retry_s() -> float | None:
@@ -94,7 +124,7 @@ def find_target(
         CallerError: Several run, and none is named.
     """
     environ = os.environ if environ is None else environ
-    token = token or environ.get(TOKEN_VARIABLE) or None
+    token = token or _given_token(environ)
     stacks = _running_stacks(environ)
     wanted, source = (url, "given") if url else (environ.get(URL_VARIABLE), URL_VARIABLE)
     if wanted and (url or not stack):

@@ -3,10 +3,12 @@
     NeveError                       exit code 1: it failed
     ├── CallerError             2   the caller must change what was asked for
     │   ├── UnauthorizedError       the token is missing or wrong
+    │   ├── ForbiddenError          the token does not allow it
     │   └── NotFoundError           no such table, tablet, group or route
     ├── RefusedError            3   the request is sound, but the present state forbids it
     ├── RequestFailedError      1   a compaction that was asked for failed, or was cancelled
     ├── UnavailableError        4   the service, or a part of it, did not answer
+    │   ├── QuotaError              the caller has had its share for now; try again later
     │   └── UnknownOutcomeError     it may have been done; the same call id may be sent again
     └── ProtocolError           1   the answer cannot be understood
 
@@ -51,6 +53,10 @@ class UnauthorizedError(CallerError):
     """The bearer token is missing or wrong."""
 
 
+class ForbiddenError(CallerError):
+    """The token does not allow it; somebody with `admin` can give more."""
+
+
 class NotFoundError(CallerError):
     """There is no such table, tablet, group or route."""
 
@@ -69,6 +75,10 @@ class UnavailableError(NeveError):
     """The service, or a part of it, did not answer in time."""
 
     exit_code = EXIT_UNAVAILABLE
+
+
+class QuotaError(UnavailableError):
+    """The caller has had its share for now; nothing was done."""
 
 
 class UnknownOutcomeError(UnavailableError):
@@ -91,8 +101,10 @@ class ProtocolError(NeveError):
 
 _BY_STATUS: dict[int, type[NeveError]] = {
     401: UnauthorizedError,
+    403: ForbiddenError,
     404: NotFoundError,
     409: RefusedError,
+    429: QuotaError,
     502: UnavailableError,
     503: UnavailableError,
     504: UnavailableError,

@@ -6,6 +6,7 @@ stands in the modules beside this one.
 
 import json
 import secrets
+import ssl
 import time  # noqa: TID251  the client may import no clock of the project
 import types
 import typing
@@ -105,6 +106,8 @@ RETRY_S = 60.0
 """How long one that has answered is asked again: a gateway that is restarted comes back."""
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 3.0
+RETRY_AFTER_MAX_S = 10.0
+"""Longest pause that a service may ask for."""
 POLL_MAX_S = 2.0
 MESSAGE_BYTES_MAX = 1 << 20
 CONNECT_TIMEOUT_S = 5.0
@@ -133,6 +136,8 @@ class Connection:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         transport: httpx.BaseTransport | None = None,
+        authorities: str | None = None,
+        certificate: str | None = None,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise CallerError(f"URL {url!r} of the service must begin with http:// or https://")
@@ -147,7 +152,7 @@ class Connection:
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             transport=transport,
             # Authorities are loaded only where they are needed: it takes a while.
-            verify=self.url.startswith("https://"),
+            verify=self.url.startswith("https://") and _tls(authorities, certificate),
             trust_env=False,
         )
 
@@ -240,8 +245,9 @@ class Connection:
             else:
                 self._answered = True
                 told = _is_problem(response) and number >= TRIES_MIN
-                if last or told or response.status_code not in (502, 503, 504):
+                if last or told or response.status_code not in (429, 502, 503, 504):
                     return response
+                pause_s = max(pause_s, _asked_pause_s(response))
                 response.close()
             self._sleep(pause_s)
 
@@ -255,6 +261,35 @@ class Connection:
         if self._retry_s is None and not self._answered:
             return tries + 1 >= TRIES_MIN
         return spent_s > (RETRY_S if self._retry_s is None else self._retry_s)
+
+
+def _asked_pause_s(response: httpx.Response) -> float:
+    """Return how long the service asks to wait, within a bound."""
+    text = response.headers.get("retry-after", "")
+    return min(float(text), RETRY_AFTER_MAX_S) if text.isdigit() and len(text) < 10 else 0.0
+
+
+def _tls(authorities: str | None, certificate: str | None) -> ssl.SSLContext | bool:
+    """Return how the service is recognised, and this client to it.
+
+    Raises:
+        CallerError: A file cannot be used.
+    """
+    if authorities is None and certificate is None:
+        return True
+    try:
+        context = httpx.create_ssl_context(trust_env=False)
+        if authorities is not None:
+            context = ssl.create_default_context(cafile=authorities)
+        if certificate is not None:
+            context.load_cert_chain(certificate, password="")
+    except (OSError, ValueError) as error:
+        raise CallerError(
+            f"authorities {authorities} and certificate {certificate} cannot be used: {error};"
+            " expected files in PEM (NEVE_CA_FILE, NEVE_CLIENT_CERTIFICATE)"
+        ) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
 
 
 def _is_problem(response: httpx.Response) -> bool:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from neve.api.control import Control
 from neve.api.work import (
+    AuditEntry,
     Backlog,
     BacklogPoint,
     Compactor,
@@ -42,6 +43,20 @@ class WorkCalls(TableCalls):
     def config(self) -> list[Setting]:
         """Return every setting of the running service, and where its value comes from."""
         return decode_list(Setting, self._connection.call("GET", "/v1/config"), "settings")
+
+    def audit(
+        self, count: int = 100, *, table: str | None = None, caller: str | None = None
+    ) -> list[AuditEntry]:
+        """Return calls that may have changed something, newest first, refused ones too.
+
+        Args:
+            count: Entries at most.
+            table: Only those about this table.
+            caller: Only those of this caller.
+        """
+        parameters = {"count": count, "table": table, "caller": caller}
+        answer = self._connection.call("GET", "/v1/audit", parameters=parameters)
+        return decode_list(AuditEntry, answer, "entries")
 
     def jobs(self) -> list[Job]:
         """Return the jobs that run."""

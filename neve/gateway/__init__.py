@@ -2,8 +2,10 @@
 
     app                 the application: routes out of the slices, probes, metrics
     server              connections and the HTTP server
+    tls                 its certificate, and when it must have one
     actor               runs the application in a Ray actor
     authentication      what every request passes before a route sees it
+    access/             callers, rights of routes, quotas, audit
     request_bodies      how long bodies may take, and where large ones wait
     problems            every error as `application/problem+json`
     metrics             metrics as Prometheus text
@@ -21,7 +23,8 @@
     imports             an existing directory becomes a table
     requests/           submit, follow, cancel, dry run
     split_merge         splits and merges that users wish for
-    work                status, jobs, queue, plan, explain, history, compactors, limits, control
+    work                status, jobs, queue, plan, explain, history, compactors, limits
+    control             what the controller decides; how long readers wait
     progress_stream     long work as lines of JSON
     recovery            fsck, gc, rebuild, backup, restore
 

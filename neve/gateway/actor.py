@@ -30,15 +30,21 @@ from common.wire import (
     NAMESPACE,
 )
 from coordinator.registry import planner_for, unread_of_table
+from neve.gateway.access.oidc import OidcRules
 from neve.gateway.server import server_of
 from neve.gateway.services import Services
 from neve.gateway.table_locations import locations_of
+from neve.gateway.tls import require_safe_listener
 
 START_WAIT_MAX_S = 60.0
 NAME_GONE_TRIES_MAX, NAME_GONE_PAUSE_S = 100, 0.1
 CALLS_AT_ONCE = 100
 LOG_PART = "gateway"
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+FILE_SETTINGS = {
+    "gateway": ("tls_certificate", "tls_key", "tls_client_authorities"),
+    "access": ("tokens_file", "audit_file", "oidc_authorities"),
+}
+"""Settings that name a file of the gateway, by section."""
 
 
 class GatewayActor:
@@ -47,6 +53,7 @@ class GatewayActor:
     def __init__(self, settings: Settings, log_folder: str = "", edition: str = "") -> None:
         """Wire the parts and start to serve."""
         self._edition = edition
+        self._tls = bool(settings.gateway.tls_certificate)
         self._log_files = LogFiles.of(log_folder, settings.log)
         self._log_files.take_output(LOG_PART)
         self._log = event_log("gateway", settings.log.level)
@@ -92,7 +99,8 @@ class GatewayActor:
         while not self._server.started:
             await asyncio.sleep(0.02)
         host, port = self._server.servers[0].sockets[0].getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "https" if self._tls else "http"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def reached_at(self) -> str:
         """Return the address for callers elsewhere: that of its node, if it listens everywhere."""
@@ -107,13 +115,36 @@ class GatewayActor:
 
 
 def require_token(settings: Settings) -> None:
-    """Refuse to serve without a token.
+    """Refuse to serve if nobody could call, or if others could listen.
 
     Raises:
-        ConfigError: None is set.
+        ConfigError: No token is set and no other caller known, the settings of an issuer contradict
+            each other, or the gateway would listen beyond this machine without TLS.
     """
-    if not settings.gateway.token:
-        raise ConfigError("setting gateway.token is empty: set one, for example NEVE_GATEWAY_TOKEN")
+    access = settings.access
+    if not (settings.gateway.token or access.tokens_file or access.oidc_issuer):
+        raise ConfigError(
+            "setting gateway.token is empty: set one, for example NEVE_GATEWAY_TOKEN, or"
+            " access.tokens_file, or access.oidc_issuer"
+        )
+    OidcRules.of(access)
+    _require_absolute(settings)
+    require_safe_listener(settings.gateway)
+
+
+def _require_absolute(settings: Settings) -> None:
+    """Refuse names of files that mean another file in another working directory.
+
+    Raises:
+        ConfigError: One is relative.
+    """
+    for section, names in FILE_SETTINGS.items():
+        for name in names:
+            path = getattr(getattr(settings, section), name)
+            if path and not os.path.isabs(path):
+                raise ConfigError(
+                    f"setting {section}.{name} is {path!r}, expected an absolute path"
+                )
 
 
 def start(settings: Settings, *, log_folder: str = "", edition: str = "", **options: Any) -> Any:

@@ -1,10 +1,14 @@
 """The application: routes behind authentication, every error as a problem, open probes."""
 
 import asyncio
+import base64
+import hashlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from fastapi import FastAPI, Response
@@ -13,7 +17,18 @@ from fastapi.responses import HTMLResponse
 from common.errors import UnavailableError
 from common.units import format_duration
 from neve.gateway import problems
-from neve.gateway.authentication import Authentication, CountedRequests
+from neve.gateway.access.oidc import OidcTokens
+from neve.gateway.access.route_rights import guard_routes
+from neve.gateway.access.tokens import KnownTokens
+from neve.gateway.authentication import (
+    AnswerHeaders,
+    AuditedCalls,
+    Authentication,
+    BoundedBodies,
+    CountedRequests,
+    KnownCallers,
+)
+from neve.gateway.control import ControlRoutes
 from neve.gateway.imports import ImportRoutes
 from neve.gateway.ingest.routes import IngestRoutes
 from neve.gateway.metrics import RequestMetrics
@@ -23,7 +38,7 @@ from neve.gateway.scan import ScanRoutes
 from neve.gateway.services import BEARER, Services
 from neve.gateway.split_merge import OperationRoutes
 from neve.gateway.tables import TableRoutes
-from neve.gateway.work import ControlRoutes, LimitRoutes, WorkRoutes
+from neve.gateway.work import LimitRoutes, WorkRoutes
 
 # ------------------------------------------------ One answer for all who ask at about the same time
 
@@ -79,7 +94,7 @@ def create_app(services: Services) -> FastAPI:
     """Return the application over these ports.
 
     Args:
-        services: Ports and settings; the token must not be empty.
+        services: Ports and settings; some caller must be known.
     """
 
     @asynccontextmanager
@@ -87,6 +102,7 @@ def create_app(services: Services) -> FastAPI:
         watching = asyncio.create_task(services.store_watch.run_forever())
         yield
         watching.cancel()
+        await services.audit.close()
         services.footers.close()  # And with them those for rows.
 
     app = FastAPI(
@@ -115,18 +131,53 @@ def create_app(services: Services) -> FastAPI:
     metrics = RequestMetrics()
     _add_open_routes(app, services, metrics)
     gateway = services.settings.gateway
+    guard_routes(app.router.routes)
+    # The last one that is added is the first one that a request passes.
+    app.add_middleware(
+        BoundedBodies, body_bytes_max=gateway.body_bytes_max, body_wait_s=gateway.body_wait_s
+    )
+    app.add_middleware(AuditedCalls, audit=services.audit)
     app.add_middleware(
         Authentication,
-        token=gateway.token,
-        body_bytes_max=gateway.body_bytes_max,
-        body_wait_s=gateway.body_wait_s,
+        callers=known_callers(services),
+        quotas=services.quotas,
+        audit=services.audit,
     )
     app.add_middleware(CountedRequests, metrics=metrics, clock=services.clock)
+    app.add_middleware(AnswerHeaders)
     return app
+
+
+def known_callers(services: Services) -> KnownCallers:
+    """Return who is let in, by the settings."""
+    access, clock, log = services.settings.access, services.clock, services.log
+    path = Path(access.tokens_file) if access.tokens_file else None
+    return KnownCallers(
+        services.settings.gateway.token,
+        KnownTokens(path, clock, log),
+        OidcTokens.of(access, clock, log),
+    )
+
+
+def page_policy(page: str) -> str:
+    """Return what a page may do: run its own script and styles, and ask this service."""
+    return (
+        f"default-src 'none'; script-src {_digests(page, 'script')};"
+        f" style-src {_digests(page, 'style')};"
+        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+def _digests(page: str, tag: str) -> str:
+    """Return the digests of what stands between all tags of a kind, as a policy names them."""
+    texts = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+    digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()) for each in texts)
+    return " ".join(f"'sha256-{each.decode()}'" for each in digests)
 
 
 def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) -> None:
     page = files("neve.gateway").joinpath("static/docs.html").read_text("utf-8")
+    policy = page_policy(page)
 
     alive = SharedAnswer(services.coordinator.status, READY_LASTS_S)
 
@@ -152,11 +203,13 @@ def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) 
             status = await services.coordinator.status()
         except UnavailableError:
             status = None
-        return Response(metrics.text(status, services.scans), media_type=PROMETHEUS_TEXT)
+        return Response(
+            metrics.text(status, services.scans, services.audit.counts), media_type=PROMETHEUS_TEXT
+        )
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(page)
+        return HTMLResponse(page, headers={"Content-Security-Policy": policy})
 
 
 def _version() -> str:

@@ -1,57 +1,276 @@
-"""What every request passes before a route sees it: token, size, count and time.
+"""What every request passes before a route sees it: token, quota, audit, size, count and time.
 
 Plain ASGI, outside the routes, so that a new route is guarded without anyone thinking
 of it, and so that streamed answers are not buffered.
 """
 
 import hmac
+import json
+import secrets
+from contextlib import suppress
+from dataclasses import replace
+from urllib.parse import unquote_plus
 
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common.clock import Clock
+from common.errors import CompactionError, UnavailableError
 from neve.api.recovery import ARCHIVE
-from neve.api.tables import ARROW_STREAM
+from neve.api.tables import ARROW_STREAM, CALL_HEADER, PROBLEM
+from neve.gateway.access.audit import TEXT_MAX, Audit, AuditEntry, outcome_of
+from neve.gateway.access.callers import (
+    OPERATOR,
+    AuthorizedCall,
+    Caller,
+    current_call,
+    serve_call,
+)
+from neve.gateway.access.oidc import OidcTokens
+from neve.gateway.access.quotas import CallerUse, Quotas
+from neve.gateway.access.route_rights import OPEN_PATHS
+from neve.gateway.access.tokens import KnownTokens
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.problems import (
+    QuotaError,
     TooLargeError,
     UnauthorizedError,
     problem_response,
 )
 from neve.gateway.request_bodies import timed_receive
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
-"""They tell nothing of tables, and probes and newcomers have no token."""
 TEXT_BYTES_MAX = 16 * 1024**2
 """Largest body that is neither rows nor an archive; the setting bounds those."""
 LARGE_BODIES = (("/append", ARROW_STREAM.encode()), ("/restore", ARCHIVE.encode()))
 """How the path of a route ends that takes large bodies, and of which type."""
 
 
+JWT_DOTS = 2
+"""A JWT has three parts; named tokens have no dots."""
+
+
+class KnownCallers:
+    """Tells who shows a token: the one of the settings, a named one, or one of an issuer."""
+
+    def __init__(self, token: str, tokens: KnownTokens, oidc: OidcTokens | None) -> None:
+        """Know of these.
+
+        Args:
+            token: Of the settings; empty: none.
+            tokens: The named ones.
+            oidc: Those of an issuer; None: of no issuer.
+        """
+        self._token = token.encode()
+        self._tokens = tokens
+        self._oidc = oidc
+
+    async def caller(self, authorization: bytes) -> Caller:
+        """Return who shows a header.
+
+        Raises:
+            UnauthorizedError: Nobody who is known.
+            UnavailableError: The issuer of the token does not tell its keys.
+        """
+        kind, _, token = authorization.partition(b" ")
+        token = token.strip()
+        caller = await self._caller_of(token) if token and kind.lower() == b"bearer" else None
+        if caller is None:
+            raise UnauthorizedError(
+                "the bearer token is missing or wrong, or it has ended: send `Authorization: Bearer"
+                " <token>` (NEVE_TOKEN_FILE or NEVE_TOKEN)"
+            )
+        return caller
+
+    async def _caller_of(self, token: bytes) -> Caller | None:
+        # In constant time, whatever was shown.
+        if self._token and hmac.compare_digest(token, self._token):
+            return OPERATOR
+        if self._oidc is not None and token.count(b".") == JWT_DOTS:
+            return await self._oidc.caller(token)
+        return self._tokens.caller(token)
+
+
 class Authentication:
-    """Lets a request pass that shows the token and keeps its body within the bound."""
+    """Lets a request pass whose caller is known and has a share left, and tells who it is."""
 
     def __init__(
-        self, app: ASGIApp, *, token: str, body_bytes_max: int, body_wait_s: float
+        self, app: ASGIApp, *, callers: KnownCallers, quotas: Quotas, audit: Audit
     ) -> None:
-        assert token, "the gateway never runs without a token"
         self._app = app
-        self._token = token.encode()
+        self._callers = callers
+        self._quotas = quotas
+        self._audit = audit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or hand on."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        name = "-"
+        try:
+            caller = await self._callers.caller(dict(scope["headers"]).get(b"authorization", b""))
+            name = caller.name
+            use = self._quotas.admit(name)
+        except (UnauthorizedError, QuotaError, UnavailableError) as error:
+            await self._refuse(scope, receive, send, name, error)
+            return
+        serve_call(AuthorizedCall(caller))
+        await self._app(scope, self._counted(receive, use), send)
+
+    async def _refuse(
+        self, scope: Scope, receive: Receive, send: Send, name: str, error: CompactionError
+    ) -> None:
+        answer = problem_response(error)
+        if scope["method"] not in SAFE_METHODS:
+            entry = entry_of(scope, name, self._audit.now_s())
+            self._audit.refuse_early(
+                replace(
+                    entry,
+                    outcome=outcome_of(answer.status_code, ""),
+                    status=answer.status_code,
+                    error=type(error).__name__,
+                )
+            )
+        await answer(scope, receive, send)
+
+    def _counted(self, receive: Receive, use: CallerUse) -> Receive:
+        """Count the body of a request as bytes of its caller."""
+
+        async def next_message() -> Message:
+            message = await receive()
+            if body := message.get("body"):
+                self._quotas.received(use, len(body))
+            return message
+
+        return next_message
+
+
+# -------------------------------------------------------------------------------------------- Audit
+
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""They change nothing; every other call has an entry in the audit."""
+_CALL_HEADER = CALL_HEADER.lower().encode()
+PROBLEM_BYTES_MAX = 64 * 1024
+"""Part of a problem that is looked at for the class of its error."""
+
+
+def entry_of(scope: Scope, caller: str, now_s: float) -> AuditEntry:
+    """Return the first entry of a call, of which only its head is known."""
+    path = scope["path"]
+    parts = path.split("/", 4)
+    of_table = parts[1:3] == ["v1", "tables"] and len(parts) > 3
+    call = dict(scope["headers"]).get(_CALL_HEADER, b"").decode("latin-1")
+    client = scope.get("client")
+    return AuditEntry(
+        id=f"aud-{secrets.token_hex(10)}",
+        at_s=round(now_s, 3),
+        caller=caller,
+        action=f"{scope['method']} {path}"[:TEXT_MAX],
+        table=parts[3][:64] if of_table else "",
+        call=call[:64],
+        address=client[0] if client else "",
+        details=unquote_plus(scope["query_string"].decode("latin-1"))[:TEXT_MAX],
+    )
+
+
+def ended_entry(
+    begun: AuditEntry, scope: Scope, call: AuthorizedCall, status: int | None, error: str
+) -> AuditEntry:
+    """Return the last entry of a call.
+
+    Args:
+        begun: The first one.
+        scope: As the routes have left it.
+        call: What they have noted.
+        status: Of the answer; None: there was none.
+        error: Class of the error of a problem.
+    """
+    route, parameters = scope.get("route"), dict(scope.get("path_params") or {})
+    parameters.pop("table", None)
+    words = [f"{name}={value}" for name, value in parameters.items()]
+    pattern = getattr(route, "path", None)
+    return replace(
+        begun,
+        action=begun.action if pattern is None else f"{scope['method']} {pattern}",
+        table=call.table or begun.table,
+        call=call.call or begun.call,
+        outcome=outcome_of(status, call.error),
+        status=status,
+        error=error or call.error,
+        details=" ".join([*words, begun.details]).strip(),
+    )
+
+
+class AuditedCalls:
+    """Keeps an entry of every call that may change something, before and after it."""
+
+    def __init__(self, app: ASGIApp, *, audit: Audit) -> None:
+        self._app = app
+        self._audit = audit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on what the audit has taken."""
+        if scope["type"] != "http" or scope["method"] in SAFE_METHODS:
+            await self._app(scope, receive, send)
+            return
+        call = current_call()
+        begun = entry_of(scope, call.caller.name, self._audit.now_s())
+        try:
+            await self._audit.begin(begun)
+        except UnavailableError as error:
+            await problem_response(error)(scope, receive, send)
+            return
+        seen = _SeenAnswer(send)
+        try:
+            await self._app(scope, receive, seen)
+        finally:
+            self._audit.end(ended_entry(begun, scope, call, seen.status, seen.error()))
+
+
+class _SeenAnswer:
+    """Hands an answer on, and remembers its status and the beginning of a problem."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status: int | None = None
+        self._problem: bytearray | None = None
+
+    async def __call__(self, message: Message) -> None:
+        """Hand on one message."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            kind = dict(message["headers"]).get(b"content-type", b"")
+            self._problem = bytearray() if kind.startswith(PROBLEM.encode()) else None
+        elif self._problem is not None and len(self._problem) < PROBLEM_BYTES_MAX:
+            self._problem += message.get("body", b"")
+        await self._send(message)
+
+    def error(self) -> str:
+        """Return the class of the error, if the answer was a problem."""
+        if self._problem:
+            with suppress(ValueError, AttributeError):
+                return str(json.loads(self._problem).get("error", ""))
+        return ""
+
+
+# -------------------------------------------------------------------------- Bodies, headers, counts
+
+
+class BoundedBodies:
+    """Refuses a body that is too large, and gives up one that comes too slowly."""
+
+    def __init__(self, app: ASGIApp, *, body_bytes_max: int, body_wait_s: float) -> None:
+        self._app = app
         self._body_bytes_max = body_bytes_max
         self._body_wait_s = body_wait_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or hand on."""
+        """Answer, or hand on with a bounded body."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if scope["path"] not in OPEN_PATHS and not self._knows(headers.get(b"authorization", b"")):
-            error = UnauthorizedError(
-                "the bearer token is missing or wrong: "
-                "send `Authorization: Bearer <token>` (--token or NEVE_TOKEN)"
-            )
-            await problem_response(error)(scope, receive, send)
-            return
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip()
         large = any(scope["path"].endswith(end) and kind == wanted for end, wanted in LARGE_BODIES)
         most = self._body_bytes_max if large else min(self._body_bytes_max, TEXT_BYTES_MAX)
@@ -60,12 +279,6 @@ class Authentication:
             await problem_response(_too_large(most))(scope, receive, send)
             return
         await self._app(scope, _bounded(timed_receive(receive, self._body_wait_s), most), send)
-
-    def _knows(self, shown: bytes) -> bool:
-        """Compare in constant time, whatever was shown."""
-        kind, _, token = shown.partition(b" ")
-        right = hmac.compare_digest(token.strip(), self._token)
-        return kind.lower() == b"bearer" and right
 
 
 def _bounded(receive: Receive, most: int) -> Receive:
@@ -118,3 +331,37 @@ class CountedRequests:
             route = getattr(scope.get("route"), "path", "none")
             elapsed_s = self._clock.now_s() - began_s
             self._metrics.answered(route, scope["method"], status, elapsed_s)
+
+
+PAGE_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+"""Unless a route says otherwise: nothing that is answered is a page, or part of another one."""
+HTTPS_ONLY = "max-age=31536000"
+
+
+class AnswerHeaders:
+    """Tells browsers with every answer what they must not do with it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on, and add to the head of the answer."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in PAGE_HEADERS.items():
+                    headers.setdefault(name, value)
+                if scope["scheme"] == "https":
+                    headers.setdefault("Strict-Transport-Security", HTTPS_ONLY)
+            await send(message)
+
+        await self._app(scope, receive, with_headers)

@@ -19,6 +19,7 @@ from common.metadata.store_values import CallKind, CallMark
 from common.model.outcome import RefusalCode
 from common.model.table import Table
 from neve.api import tables as api
+from neve.gateway.access.callers import current_call
 from neve.gateway.problems import CallIdError, ChangeRefusedError
 from neve.gateway.services import Services
 
@@ -42,7 +43,8 @@ def checked_call(services: Services, written: str | None) -> str:
         RequestError: It is no UUIDv7.
     """
     if written is None:
-        return call_id(services.clock)
+        made = current_call().call = call_id(services.clock)
+        return made
     canonical = len(written) == 36 and written.count("-") == 4
     if call_time_s(written) is None or not canonical:
         raise CallIdError(

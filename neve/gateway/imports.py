@@ -24,6 +24,7 @@ from common.model.table import Table, TableState
 from common.parquet.location import open_location
 from neve.api import tables as api
 from neve.api.recovery import LINES
+from neve.gateway.access.callers import current_call
 from neve.gateway.ingest.add import add_files, inspect_incoming
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.progress_stream import progress_lines
@@ -457,6 +458,7 @@ class ImportRoutes:
 
         The answer is a stream of JSON lines.
         """
+        current_call().table = body.name
 
         async def work(on_progress: ReportImportProgress) -> api.ImportReport:
             return await import_directory(self._services, body, on_progress)

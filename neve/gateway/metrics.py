@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from common.telemetry import METRICS, Exporter, Metric
 from common.wire import CoordinatorStatus, GroupStatus
+from neve.gateway.access.audit import AuditCounts
 from neve.gateway.scan_slots import ScanSlots
 
 _TABLE = {metric.name: metric for metric in METRICS if metric.exporter is Exporter.GATEWAY}
@@ -51,7 +52,7 @@ _OF_SERVICE = {
 }
 _HERE = {
     *("neve_http_requests_total", "neve_http_request_seconds", "neve_coordinator_up"),
-    *("neve_scans", "neve_scan_held_bytes"),
+    *("neve_scans", "neve_scan_held_bytes", "neve_audit_failures_total"),
 }
 _OF_PARTS = [name for name in _TABLE if name not in {*_HERE, *_OF_GROUP, *_OF_SERVICE}]
 """Told as figures."""
@@ -83,15 +84,17 @@ class RequestMetrics:
         self._requests.labels(route, known, str(status)).inc()
         self._seconds.labels(route, known).observe(elapsed_s)
 
-    def text(self, status: CoordinatorStatus | None, scans: ScanSlots) -> bytes:
+    def text(self, status: CoordinatorStatus | None, scans: ScanSlots, audit: AuditCounts) -> bytes:
         """Return everything as Prometheus text.
 
         Args:
             status: What the coordinator says now; None: it does not answer.
             scans: Of this gateway.
+            audit: Of this gateway.
         """
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collected([*_scan_families(scans), *_families(status)]))
+        own = (*_scan_families(scans), _audit_family(audit))
+        registry.register(_Collected([*own, *_families(status)]))
         return generate_latest(self._registry) + generate_latest(registry)
 
 
@@ -111,6 +114,12 @@ def _scan_families(scans: ScanSlots) -> Iterator[Family]:
         family = _family(_TABLE[name])
         family.add_metric((), float(value))
         yield family
+
+
+def _audit_family(audit: AuditCounts) -> Family:
+    family = _family(_TABLE["neve_audit_failures_total"])
+    family.add_metric((), float(audit.failures))
+    return family
 
 
 def _families(status: CoordinatorStatus | None) -> Iterator[Family]:

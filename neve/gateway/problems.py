@@ -8,6 +8,7 @@ was wrong and what was expected. What nobody expected is logged and told as
 `InternalError`, without its text: that may hold paths or secrets.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -39,6 +40,18 @@ RETRY_AFTER_S = "1"
 
 class UnauthorizedError(RequestError):
     """The bearer token is missing or wrong."""
+
+
+class ForbiddenError(RequestError):
+    """The caller may not do this."""
+
+
+class QuotaError(RequestError):
+    """The caller has had its share for now; `retry_after_s` says when to try again."""
+
+    def __init__(self, reason: str, retry_after_s: float) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
 
 
 class TooLargeError(RequestError):
@@ -79,6 +92,8 @@ class CallIdError(RequestError):
 
 STATUS: tuple[tuple[type[CompactionError], int], ...] = (
     (UnauthorizedError, 401),
+    (ForbiddenError, 403),
+    (QuotaError, 429),
     (TooLargeError, 413),
     (SlowBodyError, 408),
     (BodyError, 422),
@@ -121,8 +136,10 @@ def require_applied(outcome: Outcome) -> Applied:
 
 def problem_response(error: CompactionError) -> JSONResponse:
     """Return the answer that tells an error of the tree."""
-    body = problem_body(error)
-    return _json_problem(body, {})
+    more = {}
+    if isinstance(error, QuotaError):
+        more["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    return _json_problem(problem_body(error), more)
 
 
 def problem_body(error: CompactionError) -> dict[str, object]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from common.errors import CompactionError
 from common.telemetry import Log
+from neve.gateway.access.callers import current_call
 from neve.gateway.problems import problem_response
 from neve.recovery.archive import line_of
 
@@ -56,6 +57,9 @@ async def progress_lines(work: LongWork, log: Log) -> AsyncIterator[bytes]:
                 last = ("still at it", {})
         yield _last_line(task, log)
     finally:
+        if not task.done():
+            # The caller has gone: what was not done by now is not done.
+            current_call().error = "BrokenOff"
         task.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await task
@@ -70,6 +74,7 @@ def _last_line(task: "asyncio.Future[Any]", log: Log) -> bytes:
 
 def error_line(error: BaseException, log: Log) -> bytes:
     """Return the line that tells an error, as a problem would."""
+    current_call().error = type(error).__name__
     if isinstance(error, CompactionError):
         return line_of("error", **json.loads(bytes(problem_response(error).body)))
     log("request failed", cause=f"{type(error).__name__}: {error}")

@@ -18,6 +18,7 @@ from common.errors import RequestError, UnknownTableError
 from common.model.table import Table
 from common.units import parse_duration_s
 from neve.api import recovery as api
+from neve.gateway.access.callers import current_call
 from neve.gateway.problems import BodyError
 from neve.gateway.progress_stream import (
     LongWork,
@@ -229,6 +230,7 @@ class RecoveryRoutes:
 
     async def rebuild(self, body: api.LostTable) -> StreamingResponse:
         """Rebuild a table from the files of its location after its metadata was lost."""
+        current_call().table = body.name
         services = self._services
         options = RebuildOptions(
             name=checked_label(body.name, "table name"),

@@ -34,6 +34,7 @@ from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from neve.api import tables as api
 from neve.api.tables import failed_stream
+from neve.gateway.access.callers import current_call
 from neve.gateway.key_views import key_range
 from neve.gateway.problems import problem_body, short_of_memory
 from neve.gateway.scan_slots import ScanSlot
@@ -220,10 +221,12 @@ async def arrow_stream(
 
     Raises:
         UnavailableError: Too many scans are being read.
+        QuotaError: The caller reads too many.
     """
     begun = False
     try:
-        with services.scans.take() as place:
+        caller = current_call().caller.name
+        with services.quotas.scan(caller), services.scans.take() as place:
             async with open_scan(services, table, asked) as pieces:
                 async for chunk in _stream_chunks(table, asked, pieces, place):
                     yield chunk
@@ -423,7 +426,8 @@ class ScanRoutes:
             include_expired=include_expired,
             include_deleted=include_deleted,
         )
-        return {"rows": await count_rows(self._services, found, asked)}
+        with self._services.quotas.scan(current_call().caller.name):
+            return {"rows": await count_rows(self._services, found, asked)}
 
 
 async def _with_first(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:

@@ -10,6 +10,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from common.telemetry import Log
 from neve.gateway.app import create_app
 from neve.gateway.services import Services
+from neve.gateway.tls import ServerCertificate, require_safe_listener
 
 DESCRIPTORS_KEPT = 384
 """Descriptors that connections leave to everything else: store, files, those just accepted."""
@@ -141,20 +142,50 @@ class _Connection(H11Protocol):
 # --------------------------------------------------------------------------------------- The server
 
 
+CERTIFICATE_LOOK_TICKS = 20
+"""Ticks of the server, ten a second, between two looks at the certificate."""
 DRAIN_MAX_S = 5
 """How long requests under way may still take when the server ends."""
 
 
-def server_of(services: Services) -> uvicorn.Server:
+class GatewayServer(uvicorn.Server):
+    """The server of uvicorn, which looks after its certificate."""
+
+    def __init__(self, config: uvicorn.Config, certificate: ServerCertificate | None) -> None:
+        """Serve nothing yet.
+
+        Args:
+            config: Its settings.
+            certificate: Of HTTPS; None: plain HTTP.
+        """
+        super().__init__(config)
+        self._certificate = certificate
+        if certificate is not None:
+            config.load()
+            config.ssl = certificate.context
+
+    async def on_tick(self, counter: int) -> bool:
+        """Do what is done ten times a second; return whether the server ends."""
+        if self._certificate is not None and counter % CERTIFICATE_LOOK_TICKS == 0:
+            self._certificate.look()
+        return await super().on_tick(counter)
+
+
+def server_of(services: Services) -> GatewayServer:
     """Return the server of a gateway, which does not serve yet.
 
     Args:
-        services: Ports and settings; the token must not be empty.
+        services: Ports and settings; some caller must be known.
+
+    Raises:
+        ConfigError: Its certificate cannot be used, or it would need one.
     """
     gateway = services.settings.gateway
     most = connections_max(gateway.connections_max)
     connections = ServerConnections(most, gateway.head_wait_s, gateway.answer_wait_s, services.log)
-    return uvicorn.Server(
+    require_safe_listener(gateway)
+    certificate = ServerCertificate(gateway, services.log) if gateway.tls_certificate else None
+    return GatewayServer(
         uvicorn.Config(
             create_app(services),
             host=gateway.host,
@@ -164,6 +195,9 @@ def server_of(services: Services) -> uvicorn.Server:
             log_config=None,
             access_log=False,
             server_header=False,
+            # Else whoever is on this machine says where a call came from.
+            proxy_headers=False,
             timeout_graceful_shutdown=DRAIN_MAX_S,
-        )
+        ),
+        certificate,
     )

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from fastapi import Depends
 from fastapi.security import HTTPBearer
@@ -30,6 +31,9 @@ from common.parquet.service_files import generation_fault
 from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
+from neve.gateway.access.audit import Audit, AuditFile
+from neve.gateway.access.callers import open_table, sees_table
+from neve.gateway.access.quotas import Quotas, Shares
 from neve.gateway.scan_slots import ScanSlots
 from neve.gateway.table_files import StoredFiles, TableFiles
 from neve.gateway.table_locations import (
@@ -239,6 +243,8 @@ class Services:
     scans: ScanSlots = field(init=False)
     reads: ReadCounts = field(default_factory=ReadCounts)
     waits: ReadWaits = field(default_factory=ReadWaits)
+    audit: Audit = field(init=False)
+    quotas: Quotas = field(init=False)
     pending: set[asyncio.Task[object]] = field(default_factory=set)
     """What goes on behind an answer; kept so that it is not collected."""
 
@@ -248,6 +254,25 @@ class Services:
         places = ScanSlots(gateway.scans_max, gateway.scan_bytes_max)
         object.__setattr__(self, "scans", places)
         object.__setattr__(self, "rows", self.footers.beside(ROW_THREADS))
+        object.__setattr__(self, "audit", self._audit())
+        object.__setattr__(self, "quotas", self._quotas())
+
+    def _audit(self) -> Audit:
+        access = self.settings.access
+        kept = access.audit_file_bytes_max, access.audit_files_kept, self.clock
+        file = AuditFile(Path(access.audit_file), *kept) if access.audit_file else None
+        note_lines = partial(self.store.note_audit, entries_max=access.audit_entries_max)
+        return Audit(file, note_lines, self.clock, self.log)
+
+    def _quotas(self) -> Quotas:
+        access = self.settings.access
+        shares = Shares(
+            requests_s=access.caller_requests_s,
+            body_bytes_s=access.caller_body_bytes_s,
+            scans_max=access.caller_scans_max,
+            compactions_max=access.caller_compactions_max,
+        )
+        return Quotas(shares, self.clock)
 
     @property
     def looks(self) -> StorageThreads:
@@ -280,22 +305,25 @@ class Services:
 
         Raises:
             RequestError: The text cannot be a name.
-            UnknownTableError: No table has it.
+            UnknownTableError: No table has it, or none that the caller may see.
+            ForbiddenError: The caller may not do to it what the call is for.
         """
-        table = await self.store.table_named(name)
-        if table is not None:
-            return table
+        # What the caller may not see is not even looked for: the answer takes as long as of a
+        # table that does not exist.
+        table = await self.store.table_named(name) if sees_table(name) else None
+        if table is None:
+            table = await self._table_by_id(name)
+        open_table(table.name)
+        return table
+
+    async def _table_by_id(self, name: str) -> Table:
         names = await self.store.names()
-        if name in names.values() and (by_id := await self.store.table(name)) is not None:
-            return by_id
+        if name in names.values():
+            by_id = await self.store.table(name)
+            if by_id is not None and sees_table(by_id.name):
+                return by_id
         checked_label(name, "table name")
-        close = difflib.get_close_matches(name, sorted(names), n=1)
-        if close:
-            hint = f"did you mean {close[0]!r}?"
-        else:
-            known = ", ".join(sorted(names)[:10])
-            hint = f"there are: {known}" if known else "there is none yet"
-        raise UnknownTableError(f"no table is named {name!r}; {hint}")
+        raise UnknownTableError(f"no table is named {name!r}; {_hint(name, names)}")
 
     async def tablet(self, table: Table, text: str) -> TabletId:
         """Return the id of a tablet by the text of its end.
@@ -318,6 +346,14 @@ class Services:
         while ids := await self.store.tablet_ids(table.id, after, PAGE_TABLETS):
             yield [each for each in await self.store.tablets(ids) if each is not None]
             after = ids[-1].end
+
+
+def _hint(name: str, names: Iterable[str]) -> str:
+    """Return what else the caller may have meant."""
+    seen = sorted(filter(sees_table, names))
+    if close := difflib.get_close_matches(name, seen, n=1):
+        return f"did you mean {close[0]!r}?"
+    return f"there are: {', '.join(seen[:10])}" if seen else "there is none yet"
 
 
 def parsed_tablet(table: Table, text: str) -> TabletId:

@@ -28,6 +28,7 @@ from common.storage_threads import StorageThreads
 from coordinator.core.split_merge.operation_steps import has_ranges
 from neve.api import tables as api
 from neve.gateway import table_locations
+from neve.gateway.access.callers import current_call, sees_table
 from neve.gateway.key_views import (
     key_types,
     tablet_view,
@@ -490,15 +491,16 @@ class TableRoutes:
         return router
 
     async def list_tables(self) -> dict[str, list[api.Table]]:
-        """Return all tables, sorted by name."""
+        """Return the tables that the caller may read, sorted by name."""
         listed = await self._services.store.listed_tables()
-        return {"tables": [table_view(table) for table in listed.tables]}
+        return {"tables": [table_view(each) for each in listed.tables if sees_table(each.name)]}
 
     async def create(self, body: api.NewTable) -> api.Table:
         """Create a table.
 
         The service claims the location of the table. All files of the table lie there.
         """
+        current_call().table = body.name
         made, planner = await create_table(self._services, body)
         unread = self._services.unread_settings(made.settings)
         return replace(table_view(made, without_effect=unread), notes=(planner,))

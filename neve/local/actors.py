@@ -184,7 +184,9 @@ def drive(plan: ActorsPlan) -> str:
         port = _start_all(plan)
     finally:
         ray.shutdown()
-    return f"http://{reached_at(plan.settings.gateway.host)}:{port}"
+    gateway = plan.settings.gateway
+    scheme = "https" if gateway.tls_certificate else "http"
+    return f"{scheme}://{reached_at(gateway.host)}:{port}"
 
 
 def reached_at(host: str) -> str:

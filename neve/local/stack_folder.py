@@ -210,6 +210,16 @@ class StackFolder:
         return self.path / "token"
 
     @property
+    def tokens_file(self) -> Path:
+        """The named tokens of the gateway, as digests."""
+        return self.path / "tokens.json"
+
+    @property
+    def audit_file(self) -> Path:
+        """Who has changed what."""
+        return self.path / "audit.jsonl"
+
+    @property
     def ray_token_file(self) -> Path:
         """The token that Ray's processes show each other."""
         return self.path / "ray_token"

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from common.access_settings import AccessSettings
 from common.clock import Clock
 from common.settings import Settings
+from neve.gateway.tls import require_safe_listener
 from neve.local.actors import ActorsPlan, start_actors
 from neve.local.logs import RAY, REDIS, StackLogs
 from neve.local.machine import (
@@ -55,6 +57,7 @@ def inspect_machine(options: StackOptions, environ: Mapping[str, str], folder: P
         environ: Where programs are looked up.
         folder: Where Ray's files will go.
     """
+    require_safe_listener(options.settings.gateway)
     own_redis = not options.settings.is_given("store.url")
     if not own_redis:
         require_store(options.settings.store)
@@ -158,7 +161,17 @@ class Starter:
             given,
             store=replace(given.store, url=state.redis_url),
             gateway=replace(given.gateway, port=port, token=token),
+            access=self._access(given.access),
             sources={**own, **given.sources},
+        )
+
+    def _access(self, given: AccessSettings) -> AccessSettings:
+        """Return who may do what, with the files of this stack where none is given."""
+        folder = self.folder
+        return replace(
+            given,
+            tokens_file=given.tokens_file or str(folder.tokens_file),
+            audit_file=given.audit_file or str(folder.audit_file),
         )
 
     def environment_of(self, state: StackState) -> dict[str, str]:

@@ -407,13 +407,18 @@ def _services(
     )
 
 
-def _settings(coordinator_s: Mapping[str, float], gateway: Mapping[str, object]) -> Settings:
+def _settings(
+    coordinator_s: Mapping[str, float],
+    gateway: Mapping[str, object],
+    access: Mapping[str, object],
+) -> Settings:
     """Return settings with tables anywhere, unless they say otherwise."""
     given = {"token": TOKEN, "port": 0, "locations": ("/", "s3://"), **gateway}
     section = replace(Settings().gateway, **given)  # type: ignore[arg-type]  # by name
     times = replace(Settings().coordinator, **coordinator_s)
     sources = {"gateway.token": "environment variable NEVE_GATEWAY_TOKEN"}
-    return Settings(gateway=section, coordinator=times, sources=sources)
+    callers = replace(Settings().access, **access)  # type: ignore[arg-type]  # by name
+    return Settings(gateway=section, coordinator=times, access=callers, sources=sources)
 
 
 @contextmanager
@@ -422,6 +427,7 @@ def serving(
     coordinator_s: Mapping[str, float] = {},
     watch_s: float = 0.1,
     storage: Storage | None = None,
+    access: Mapping[str, object] = {},
     **gateway: object,
 ) -> Iterator[Gateway]:
     """Serve the application until the block ends.
@@ -431,6 +437,7 @@ def serving(
         coordinator_s: Times among the coordinator's settings.
         watch_s: How often it looks whether the store answers, beside all calls.
         storage: That of this machine if left out.
+        access: Settings of the section of that name.
         gateway: Settings of the section of that name.
     """
     store = store or MemoryStore(SystemClock())
@@ -439,7 +446,7 @@ def serving(
     services = _services(
         store,
         coordinator,
-        _settings(coordinator_s, gateway),
+        _settings(coordinator_s, gateway, access),
         lambda event, **fields: log.append((event, fields)),
         watch_s,
         storage or Storage(),

@@ -27,8 +27,11 @@ CLI_HEAD = f"""# Command line
 2. the URL of `NEVE_URL`, or the local stack of `NEVE_STACK`;
 3. the only stack that runs on this machine (`neve up`).
 
-`--token` or `NEVE_TOKEN` is the bearer token. For a local stack neither is needed. Every verb
-takes `--json`. Results go to standard output, messages and errors to standard error.
+The bearer token is in `NEVE_TOKEN`, or in the file that `NEVE_TOKEN_FILE` names; `--token` works,
+but shows it to everybody on the machine. For a local stack none is needed. `NEVE_CA_FILE` names
+the authorities of a service with HTTPS, `NEVE_CLIENT_CERTIFICATE` the certificate and key of the
+client. Every verb takes `--json`. Results go to standard output, messages and errors to standard
+error.
 
 {EPILOG}
 """
@@ -46,9 +49,15 @@ HTTP_HEAD = f"""# HTTP interface
 The gateway serves JSON below `/v1`; `/docs` shows the same for people and `/openapi.json`
 for programs. It listens on the loopback address unless `gateway.host` says otherwise.
 
-* **Token.** Every request wants `Authorization: Bearer <token>` (setting `gateway.token`),
-  but `/healthz`, `/readyz`, `/docs` and `/openapi.json`, which tell nothing of tables.
-  `/metrics` wants it too: Prometheus sends one with `authorization.credentials_file`.
+* **Token.** Every request wants `Authorization: Bearer <token>`, but `/healthz`, `/readyz`, `/docs`
+  and `/openapi.json`, which tell nothing of tables. The token is the one of setting
+  `gateway.token`, a named one (`neve token`), or one of an OpenID issuer. What its roles allow is
+  in [rights.md](rights.md); `/metrics` wants `read` on all tables: Prometheus sends a token with
+  `authorization.credentials_file`. Without a token a call is answered 401, without the right 403,
+  about a table that the caller may not read 404.
+* **Quotas.** A caller that has had its share is answered 429 with `Retry-After`. Nothing was done.
+* **Audit.** Every call that is not a `GET` is noted before and after it, refused ones too:
+  `GET /v1/audit`. If that is not possible, such calls are answered 503 and nothing is done.
 * **Calls.** `POST …/files`, `POST …/append` and `POST …/compactions` take the header
   `Neve-Call`, a UUIDv7 that the caller makes. The same call again, within 24 hours, changes
   nothing and succeeds, though its files have been compacted and deleted since; so a caller

@@ -175,6 +175,12 @@ SUITES = {
     "calls": [
         *(f"tests/unit/neve/test_gateway_{name}.py" for name in ("calls", "stalls", "data")),
     ],
+    "rights": [f"tests/unit/access/test_{name}.py" for name in ("callers", "route_rights")],
+    "tokens": ["tests/unit/access/test_tokens.py"],
+    "audit": ["tests/unit/access/test_audit.py"],
+    "quotas": ["tests/unit/access/test_quotas.py"],
+    "tls": ["tests/unit/access/test_tls.py"],
+    "oidc": ["tests/unit/access/test_oidc.py"],
     "collector": ["tests/unit/coordinator_shell/test_collector.py"],
     "generations": ["tests/unit/recovery/test_generation.py"],
     "recovery": [

@@ -17,6 +17,7 @@ from common.telemetry import METRICS, RAY_PREFIX, Exporter
 from common.units import format_bytes
 from coordinator.plugins.planners.ratio import RatioPlanner
 from coordinator.registry import unread_settings
+from neve.gateway.access.route_rights import rights_table
 
 MADE = "Written by `pytest tests/tidy --rewrite`; do not edit.\n"
 
@@ -136,8 +137,35 @@ def table_settings_page() -> str:
     )
 
 
+RIGHTS_HEAD = """\
+What each role of a grant may do. A grant is a role on tables, by a pattern of their names: `read`,
+`write:events-*`. Roles include others: `write` and `compact` include `read`, and `admin` includes
+all. [security.md](../security.md) tells how callers get grants.
+
+The column *on* says of what a caller needs the role:
+
+| on | |
+| --- | --- |
+| none | No token is needed. |
+| the table | A grant on the table of the path. |
+| any table | A grant on some table. The answer has only tables that the caller may read. |
+| all tables | A grant on `*`: the route is about the whole service. Without one, 403. |
+
+Whoever may not read the table of a path gets the same 404 as for a table that does not exist.
+Whoever may read it, and not do this, gets 403.
+
+Without a valid token, every route but the open ones answers 401.
+"""
+
+
+def rights_page() -> str:
+    """Return `docs/reference/rights.md`."""
+    return "\n".join(["# Rights\n", MADE, RIGHTS_HEAD, rights_table() + "\n"])
+
+
 PAGES = {
     "settings.md": settings_page,
+    "rights.md": rights_page,
     "metrics.md": metrics_page,
     "logs.md": logs_page,
     "table-settings.md": table_settings_page,

@@ -27,6 +27,7 @@ READERS = {
     "autoscaler": ("coordinator/autoscaler.py",),
     "control": ("coordinator/registry.py",),
     "cluster": ("neve/serve/",),
+    "access": ("neve/gateway/", "neve/local/"),
     "trace": ("common/tracing.py",),
     "log": (
         "common/log_files.py",

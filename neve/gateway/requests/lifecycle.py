@@ -17,6 +17,7 @@ from common.wire import AttemptProgress
 from coordinator.core.requests.next_step import meets_tablet
 from coordinator.core.requests.progress import tablet_progress
 from neve.api import requests as api
+from neve.gateway.access.callers import current_call
 from neve.gateway.call_ids import checked_call, known_call, require_same_call
 from neve.gateway.key_views import key_range
 from neve.gateway.problems import UnknownRequestError, require_applied
@@ -88,7 +89,7 @@ async def submit_request(
     known = await services.store.request(table.id, wanted.id)
     if known is None:
         try:
-            require_applied(await _submit_first(services, table, wanted, call))
+            require_applied(await _submit_within_share(services, table, wanted, call))
             return await stored_request(services, table, wanted.id)
         except (RequestError, RefusedError, ConflictError):
             # Perhaps for the sake of the same call, which was quicker.
@@ -97,6 +98,28 @@ async def submit_request(
                 raise
     require_applied(await services.store.apply(_repeated_change(wanted, known, call)))
     return await stored_request(services, table, wanted.id)
+
+
+async def _submit_within_share(
+    services: Services, table: Table, wanted: Request, call: str
+) -> Outcome:
+    """Submit a request that counts as one of its caller until it is finished.
+
+    Raises:
+        QuotaError: The caller has as many as it may have.
+    """
+    quotas, caller = services.quotas, current_call().caller.name
+    if not quotas.compactions_max:
+        return await _submit_first(services, table, wanted, call)
+    compactions = quotas.use_of(caller).compactions
+    for held in sorted(compactions):
+        known = await services.store.request(*held)
+        if known is None or known.state.ended:
+            compactions.discard(held)
+    with quotas.compaction(caller) as use:
+        outcome = await _submit_first(services, table, wanted, call)
+        use.compactions.add((table.id, wanted.id))
+    return outcome
 
 
 async def _submit_first(services: Services, table: Table, wanted: Request, call: str) -> Outcome:

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from neve.api import requests as api
+from neve.gateway.access.callers import Role, require_role
 from neve.gateway.call_ids import (
     Call,
 )
@@ -52,6 +53,8 @@ class RequestRoutes:
         """
         services = self._services
         found = await services.table(table)
+        if any(each is not None for each in (body.delete_where, body.set, body.transform)):
+            require_role(Role.WRITE, found.name)
         if body.dry_run:
             now_s = await services.store.now_s()
             response.status_code = 200

@@ -267,3 +267,19 @@ def test_a_list_of_texts_comes_from_file_or_environment(tmp_path: Path) -> None:
         file.write_text(f"[gateway]\nlocations = {wrong}\n")
         with pytest.raises(ConfigError, match=r"gateway\.locations .* is no list of texts"):
             load_settings(file, environ={})
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False)])
+def test_a_flag_is_true_or_false_wherever_it_comes_from(
+    text: str, value: bool, tmp_path: Path
+) -> None:
+    path = written(tmp_path, f"[gateway]\ninsecure = {text}\n")
+    assert load_settings(path, environ={}).gateway.insecure is value
+    assert load_settings(environ={"NEVE_GATEWAY_INSECURE": text}).gateway.insecure is value
+    assert load_settings(environ={}, flags=[f"gateway.insecure={text}"]).gateway.insecure is value
+
+
+@pytest.mark.parametrize("text", ["yes", "1", "", "True"])
+def test_a_flag_that_is_something_else_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"gateway\.insecure .* is neither true nor false"):
+        load_settings(environ={"NEVE_GATEWAY_INSECURE": text})

@@ -30,7 +30,9 @@ from neve.client.errors import (
     UnavailableError,
 )
 from neve.gateway import problems
-from neve.gateway.authentication import OPEN_PATHS, TEXT_BYTES_MAX
+from neve.gateway.access.audit import AuditCounts
+from neve.gateway.access.route_rights import OPEN_PATHS
+from neve.gateway.authentication import TEXT_BYTES_MAX
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.scan_slots import ScanSlots
 from tests.support.gateway import TOKEN, Gateway, serving
@@ -221,7 +223,8 @@ def test_a_route_label_is_never_a_path() -> None:
     metrics = RequestMetrics()
     metrics.answered("none", "BREW", 404, 0.1)
 
-    assert b'code="404",method="other",route="none"' in metrics.text(None, ScanSlots(1, 1))
+    text = metrics.text(None, ScanSlots(1, 1), AuditCounts())
+    assert b'code="404",method="other",route="none"' in text
 
 
 def test_the_documents_load_nothing_from_elsewhere(gateway: Gateway) -> None:

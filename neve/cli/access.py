@@ -1,0 +1,247 @@
+"""`neve token …` and `neve audit`: who may do what, and who has done it.
+
+The verbs of `neve token` change the file of named tokens; they ask no service.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+from common.clock import SystemClock
+from common.errors import ConfigError
+from common.units import parse_duration_s
+from neve.api.work import AuditEntry
+from neve.cli.render import WHOLE, grid, time_text
+from neve.cli.session import Session, verb
+from neve.cli.stack import AnyStack, ConfigFile, Home, needs_server, stack_folder
+
+if TYPE_CHECKING:
+    from neve.gateway.access.tokens import NamedToken, TokenFile
+
+TokenName = Annotated[
+    str, typer.Argument(help="Name of the token.", metavar="NAME", show_default=False)
+]
+File = Annotated[
+    Path | None,
+    typer.Option(
+        "--file",
+        help="File of the tokens. Default: setting access.tokens_file, else that of the stack.",
+    ),
+]
+Grants = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grant",
+        metavar="ROLE[:PATTERN]",
+        help="read, write, compact or admin, on the tables whose names match; may be repeated.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    token = typer.Typer(no_args_is_help=True, help="Named tokens: who may do what.")
+    app.add_typer(token, name="token")
+    verb(token, "create", remote=False)(create)
+    verb(token, "list", remote=False)(list_tokens)
+    verb(token, "rotate", remote=False)(rotate)
+    verb(token, "revoke", remote=False)(revoke)
+    verb(app, "audit")(audit)
+
+
+def create(
+    session: Session,
+    name: TokenName,
+    *,
+    grant: Grants = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Its life, as 90d. Default: without end.")
+    ] = None,
+    file: File = None,
+    config: ConfigFile = None,
+    stack: AnyStack = None,
+    home: Home = None,
+) -> None:
+    """Create a token and print it, once: only its digest is kept."""
+    tokens = _token_file(file, config, stack, home)
+    life_s = None if expires is None else parse_duration_s(expires, "--expires")
+    entry, token = tokens.create(name, grant or [], now_s=SystemClock().now_s(), life_s=life_s)
+    _tell_token(session, tokens.path, entry, token)
+
+
+def list_tokens(
+    session: Session,
+    *,
+    file: File = None,
+    config: ConfigFile = None,
+    stack: AnyStack = None,
+    home: Home = None,
+) -> None:
+    """List the tokens: names, grants, and when they end."""
+    tokens = _token_file(file, config, stack, home)
+    found, now_s = tokens.tokens(), SystemClock().now_s()
+    told = [_told(each, now_s) for each in found]
+    session.show({"file": str(tokens.path), "tokens": told}, lambda: _render_tokens(told))
+
+
+def rotate(
+    session: Session,
+    name: TokenName,
+    *,
+    overlap: Annotated[
+        str, typer.Option(metavar="TIME", help="How long the old token still works.")
+    ] = "1d",
+    file: File = None,
+    config: ConfigFile = None,
+    stack: AnyStack = None,
+    home: Home = None,
+) -> None:
+    """Replace a token by a new one, and print it, once. The old one works for a while."""
+    tokens = _token_file(file, config, stack, home)
+    overlap_s = parse_duration_s(overlap, "--overlap")
+    entry, token = tokens.rotate(name, now_s=SystemClock().now_s(), overlap_s=overlap_s)
+    _tell_token(session, tokens.path, entry, token)
+
+
+def revoke(
+    session: Session,
+    name: TokenName,
+    *,
+    id_: Annotated[
+        str | None,
+        typer.Option("--id", help="Only this one of its tokens; `neve token list` shows ids."),
+    ] = None,
+    file: File = None,
+    config: ConfigFile = None,
+    stack: AnyStack = None,
+    home: Home = None,
+) -> None:
+    """End all tokens of a name, or one of them. The gateway knows within a second or two."""
+    tokens = _token_file(file, config, stack, home)
+    left = tokens.revoke(name, id_)
+    session.show({"revoked": name, "left": left}, f"revoked {name}; tokens left: {left}")
+
+
+def _tell_token(session: Session, path: Path, entry: "NamedToken", token: str) -> None:
+    """Print the token alone on standard output, so that it can go straight into a file."""
+    told = _told(entry, entry.created_at_s)
+    if session.as_json:
+        session.show({"file": str(path), **told, "token": token}, "")
+        return
+    session.write(f"{token}\n")
+    session.say(
+        f"token {entry.name} ({told['grants']}) is in {path} as a digest; this is the only time"
+        " that it is shown. Give it as NEVE_TOKEN_FILE or NEVE_TOKEN"
+    )
+
+
+def _token_file(
+    file: Path | None, config: Path | None, stack: str | None, home: Path | None
+) -> "TokenFile":
+    """Return the file that is meant: named, by the settings, or that of the stack here.
+
+    Raises:
+        ConfigError: There is none of them.
+    """
+    needs_server()
+    # Here, so that the client's verbs start without the parts of a service.
+    from neve.gateway.access.tokens import TokenFile
+
+    if file is not None:
+        return TokenFile(file.expanduser().absolute())
+    from common.config import load_settings
+
+    if path := load_settings(config).access.tokens_file:
+        return TokenFile(Path(path).expanduser().absolute())
+    folder = stack_folder(home, stack)
+    if not folder.path.is_dir():
+        raise ConfigError(
+            f"there is no stack {folder.path.name!r} here, and access.tokens_file is not set: name"
+            " the file with --file, or the settings with --config"
+        )
+    given = {each["name"]: each["value"] for each in folder.load_settings()}
+    return TokenFile(Path(given.get("access.tokens_file") or folder.tokens_file))
+
+
+def _told(entry: "NamedToken", now_s: float) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "id": entry.id,
+        "grants": ", ".join(entry.grants),
+        "created_at_s": entry.created_at_s,
+        "expires_at_s": entry.expires_at_s,
+        "state": "valid" if entry.lives(now_s) else "expired",
+    }
+
+
+def _render_tokens(told: Sequence[dict[str, Any]]) -> RenderableType:
+    return grid(
+        [
+            ("TOKEN", WHOLE),
+            ("ID", WHOLE),
+            ("GRANTS", ""),
+            ("CREATED (UTC)", ""),
+            ("ENDS (UTC)", ""),
+            ("STATE", ""),
+        ],
+        [
+            (
+                each["name"],
+                each["id"],
+                each["grants"],
+                time_text(each["created_at_s"]),
+                "never" if each["expires_at_s"] is None else time_text(each["expires_at_s"]),
+                each["state"],
+            )
+            for each in told
+        ],
+    )
+
+
+# -------------------------------------------------------------------------------------------- Audit
+
+
+def audit(
+    session: Session,
+    *,
+    count: Annotated[int, typer.Option(help="Entries at most.")] = 100,
+    table: Annotated[str | None, typer.Option(help="Only calls about this table.")] = None,
+    caller: Annotated[str | None, typer.Option(help="Only calls of this caller.")] = None,
+) -> None:
+    """Show calls that may have changed something, newest first, refused ones too."""
+    found = session.client.audit(count, table=table, caller=caller)
+    session.show({"entries": found}, lambda: render_audit(found))
+
+
+def render_audit(found: Sequence[AuditEntry]) -> RenderableType:
+    """Return a listing of audited calls."""
+    return grid(
+        [
+            ("TIME (UTC)", ""),
+            ("CALLER", ""),
+            ("ADDRESS", ""),
+            ("ACTION", ""),
+            ("TABLE", ""),
+            ("OUTCOME", ""),
+            ("ERROR", ""),
+            ("CALL", ""),
+            ("DETAILS", ""),
+        ],
+        [
+            (
+                time_text(each.at_s),
+                each.caller,
+                each.address,
+                each.action,
+                each.table,
+                each.outcome,
+                each.error,
+                each.call,
+                each.details,
+            )
+            for each in found
+        ],
+    )

@@ -1,0 +1,339 @@
+"""The audit: one entry for each call that may change something, refused ones too.
+
+Two places keep it: a file of JSON lines, rotated, and a stream of the store, bounded, which `GET
+/v1/audit` reads. A call is let in only when the file has taken its first line (outcome `begun`) or,
+without a file that works, the stream. So no call changes anything that nothing tells of: of one
+that ends with the gateway's process `begun` is left. The second line, which follows within a
+moment, has the outcome; entries are lines of one `id`, and the last one counts.
+
+If neither place takes a line, calls that may change something are answered 503 and not begun; all
+others go on. Lines for the stream wait in memory while the store is away, a bounded number.
+"""
+
+import asyncio
+import json
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+from common.clock import Clock
+from common.errors import UnavailableError
+from common.redaction import redacted
+from common.telemetry import Log
+
+TEXT_MAX = 500
+"""Characters of one text of an entry: callers write some of them."""
+LOOK_INTERVAL_S = 1.0
+"""How often it is looked whether the file is still there."""
+OPEN_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+"""What is no file and has no reader is an error then, and does not wait for one."""
+WAITING_MAX = 10_000
+"""Lines that wait for the stream; when there are more, the oldest are in the file only."""
+BATCH = 200
+RETRY_S = 1.0
+GATHER_S = 0.1
+"""How long outcomes are gathered before they are written together."""
+EARLY_PER_S, EARLY_BURST = 1.0, 60
+"""Refusals before a caller is known or has a share left: anyone can cause any number of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """What is kept of one call. No body, no header but the call id, and nothing that is secret."""
+
+    id: str
+    at_s: float
+    """When it came, by the gateway's clock."""
+    caller: str
+    """Name of the token, `oidc:<subject>`, `gateway.token`, or `-` if nobody was recognised."""
+    action: str
+    """Method and pattern of the route; its path, if it was not routed."""
+    table: str = ""
+    outcome: str = "begun"
+    """`begun`, `done`, `refused` (nothing was changed) or `failed` (something may have been)."""
+    status: int | None = None
+    error: str = ""
+    """Class of the error."""
+    call: str = ""
+    """Call id, if it had one."""
+    address: str = ""
+    """Where the connection came from."""
+    details: str = ""
+    """What else the path and the query say."""
+
+    def line(self) -> bytes:
+        """Return the entry as a line of JSON, without an end of line."""
+        texts = {name: shown_text(getattr(self, name)) for name in self.__slots__}
+        return json.dumps(texts, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def shown_text(value: Any) -> Any:
+    """Return a text bounded, and without what may be a secret in it."""
+    return redacted(value[:TEXT_MAX]) if isinstance(value, str) else value
+
+
+def outcome_of(status: int | None, error: str) -> str:
+    """Return how a call has ended.
+
+    Args:
+        status: Of its answer; None: there was none.
+        error: Class of an error that an answer has ended with after it had begun well.
+    """
+    if status is None or status >= 500 or (status < 400 and error):
+        return "failed"
+    return "refused" if status >= 400 else "done"
+
+
+def folded(lines: Iterable[bytes], count: int, chosen: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return entries of lines, newest first; of several lines of one entry the last one counts.
+
+    Args:
+        lines: Newest first.
+        count: Entries at most.
+        chosen: Values that fields must have.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        with suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict) and isinstance(entry.get("id"), str):
+                found.setdefault(entry["id"], entry)
+    fits = (
+        entry
+        for entry in found.values()
+        if all(entry.get(name) == value for name, value in chosen.items())
+    )
+    return list(islice(fits, count))
+
+
+# ----------------------------------------------------------------------------------------- The file
+
+
+class AuditFile:
+    """A file of lines, rotated by size.
+
+    It is written by the event loop itself, as the log is: into the memory of the system that takes
+    microseconds, where a thread would wait for its turn of milliseconds. So it belongs on a disk of
+    the machine.
+    """
+
+    def __init__(self, path: Path, bytes_max: int, kept: int, clock: Clock) -> None:
+        """Open nothing yet.
+
+        Args:
+            path: Of the file; older ones are `<name>.1`, `<name>.2`, …
+            bytes_max: Size from which on it is rotated.
+            kept: Older ones that are kept.
+            clock: Tells when to look whether it is still there.
+        """
+        self._path, self._bytes_max, self._kept = path, bytes_max, kept
+        self._clock = clock
+        self._descriptor: int | None = None
+        self._size_bytes, self._looked_s = 0, 0.0
+
+    def write(self, lines: Sequence[bytes]) -> None:
+        """Append lines, whole ones.
+
+        Raises:
+            OSError: They were not written, or not all of them.
+        """
+        try:
+            self._append(b"".join(line + b"\n" for line in lines))
+        except OSError:
+            self.close()
+            raise
+
+    def _append(self, whole: bytes) -> None:
+        descriptor = self._opened()
+        written = os.write(descriptor, whole)
+        self._size_bytes += written
+        if written < len(whole):
+            os.write(descriptor, b"\n")
+            raise OSError(f"{written} of {len(whole)} bytes were written")
+
+    def close(self) -> None:
+        """Let the file go; the next line opens it again."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _opened(self) -> int:
+        now_s = self._clock.now_s()
+        if not 0 <= now_s - self._looked_s < LOOK_INTERVAL_S and not self._is_there():
+            self.close()
+        if self._size_bytes >= self._bytes_max and self._descriptor is not None:
+            self.close()
+            self._rotate()
+        if self._descriptor is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._descriptor = os.open(self._path, OPEN_FLAGS, 0o600)
+            self._size_bytes = os.fstat(self._descriptor).st_size
+        self._looked_s = now_s
+        return self._descriptor
+
+    def _is_there(self) -> bool:
+        """Return whether the open file is still the one of that name."""
+        if self._descriptor is None:
+            return False
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
+    def _rotate(self) -> None:
+        names = [self._path, *map(self._older, range(1, self._kept + 1))]
+        for newer, older in reversed(list(pairwise(names))):
+            with suppress(FileNotFoundError):
+                newer.replace(older)
+
+    def _older(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+
+# ---------------------------------------------------------------------------------------- The audit
+
+
+@dataclass(slots=True)
+class AuditCounts:
+    """What metrics tell of the audit."""
+
+    failures: int = 0
+    """Lines that a place did not take."""
+
+
+NoteLines = Callable[[Sequence[bytes]], Awaitable[None]]
+"""Appends lines to the stream of the store; raises UnavailableError."""
+
+
+class Audit:
+    """Both places of the audit of one gateway. For one event loop."""
+
+    def __init__(
+        self, file: AuditFile | None, note_lines: NoteLines, clock: Clock, log: Log
+    ) -> None:
+        """Write nothing yet.
+
+        Args:
+            file: None: there is only the stream.
+            note_lines: Appends to the stream.
+            clock: Tells when an entry came.
+            log: Hears when a place does not take a line.
+        """
+        self._file, self._note_lines, self._log = file, note_lines, log
+        self._clock = clock
+        self._ended: list[bytes] = []
+        """Last lines that are on their way into the file."""
+        self._waiting: deque[bytes] = deque()
+        """Lines that are on their way into the stream."""
+        self._hurry = asyncio.Event()
+        self._sending: asyncio.Task[None] | None = None
+        self._fault = ""
+        self._early, self._early_at_s, self._early_left_out = float(EARLY_BURST), 0.0, 0
+        self.counts = AuditCounts()
+
+    def now_s(self) -> float:
+        """Return the time of an entry that begins now."""
+        return self._clock.now_s()
+
+    async def begin(self, entry: AuditEntry) -> None:
+        """Keep the first line of a call.
+
+        Raises:
+            UnavailableError: No place takes it, so that the call must not be made.
+        """
+        line = entry.line()
+        if self._to_file([line]):
+            return
+        try:
+            await self._note_lines([line])
+        except UnavailableError as error:
+            self._fails("stream", str(error))
+            raise UnavailableError(
+                "the audit cannot be written, so nothing is changed until it can: its file and the"
+                " store both fail (the log of the gateway tells why)"
+            ) from error
+
+    def end(self, entry: AuditEntry) -> None:
+        """Keep the outcome of a call that was let in, soon: until then `begun` is told of it."""
+        line = entry.line()
+        if self._file is not None:
+            self._ended.append(line)
+        if len(self._waiting) >= WAITING_MAX:
+            self._waiting.popleft()
+            self.counts.failures += 1
+        self._waiting.append(line)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.get_running_loop().create_task(self._send())
+
+    def refuse_early(self, entry: AuditEntry) -> None:
+        """Keep a call that was refused at the door; of a flood of them, how many there were."""
+        now_s = self._clock.now_s()
+        passed_s = max(0.0, now_s - self._early_at_s)
+        self._early_at_s = now_s
+        self._early = min(float(EARLY_BURST), self._early + passed_s * EARLY_PER_S)
+        if self._early < 1:
+            self._early_left_out += 1
+            return
+        self._early -= 1
+        if self._early_left_out:
+            said = f"{self._early_left_out} others like it were left out before; {entry.details}"
+            entry = replace(entry, details=said)
+            self._early_left_out = 0
+        self.end(entry)
+
+    async def close(self) -> None:
+        """Give what waits a moment to be written, and let the file go."""
+        self._hurry.set()
+        if self._sending is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_S):
+                    await self._sending
+        if self._file is not None:
+            self._file.close()
+
+    def _to_file(self, lines: Sequence[bytes]) -> bool:
+        """Write to the file; return whether it has taken the lines."""
+        if self._file is None:
+            return False
+        try:
+            self._file.write(lines)
+        except OSError as error:
+            self._fails("file", str(error))
+            return False
+        self._works()
+        return True
+
+    async def _send(self) -> None:
+        while self._waiting:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GATHER_S):
+                    await self._hurry.wait()
+            if ended := self._ended:
+                self._ended = []
+                self._to_file(ended)
+            batch = list(islice(self._waiting, BATCH))
+            try:
+                await self._note_lines(batch)
+            except UnavailableError as error:
+                self._fails("stream", str(error))
+                await asyncio.sleep(RETRY_S)
+                continue
+            # While it was sent, the oldest may have had to go.
+            for line in batch:
+                if self._waiting and self._waiting[0] is line:
+                    self._waiting.popleft()
+
+    def _fails(self, place: str, cause: str) -> None:
+        self.counts.failures += 1
+        if self._fault != place:
+            self._log("audit not written", place=place, cause=cause)
+        self._fault = place
+
+    def _works(self) -> None:
+        if self._fault == "file":
+            self._fault = ""

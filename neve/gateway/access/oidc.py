@@ -1,0 +1,333 @@
+"""Tokens of an OpenID Connect issuer: signed JWTs, checked against the issuer's published keys.
+
+OpenID Connect Core 1.0, Discovery 1.0; RFC 7519 (JWT), 7517 (keys), 8725 (what goes wrong with
+them). Only signatures with a private key count, of algorithms that the settings name, so neither
+`none` nor a public key that is taken for a shared secret can pass. Keys are asked for when they are
+five minutes old, or when a token names one that is not known; while the issuer is away the old ones
+hold for an hour.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import jwt
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+from common.access_settings import AccessSettings
+from common.clock import Clock
+from common.errors import ConfigError, RequestError, UnavailableError
+from common.telemetry import Log
+from neve.gateway.access.callers import GRANTS_MAX, Caller, TableGrant
+from neve.gateway.problems import UnauthorizedError
+
+ALGORITHMS = frozenset(
+    {*(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)), "EdDSA"}
+)
+"""What can be named: all of them need a private key."""
+KEY_KINDS = frozenset({"RSA", "EC", "OKP"})
+"""Kinds of public keys; `oct` would be a shared secret."""
+RSA_BITS_MIN = 2048
+LEEWAY_S = 30.0
+"""How far the clocks of issuer and gateway may differ."""
+TOKEN_BYTES_MAX = 16 * 1024
+ANSWER_BYTES_MAX = 256 * 1024
+KEYS_MAX, TEXTS_MAX, SUBJECT_MAX = 100, 1000, 255
+FETCH_WAIT_S = 5.0
+FETCH_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
+"""Nothing compressed, which could be any size when it is not."""
+FRESH_S, STALE_MAX_S = 300.0, 3600.0
+UNKNOWN_KEY_PAUSE_S = 10.0
+"""Shortest time between two looks for a key that is not known, however many tokens name one."""
+DISCOVERY = "/.well-known/openid-configuration"
+REQUIRED = ("exp", "iss", "aud", "sub")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OidcRules:
+    """What the settings say of tokens of an issuer."""
+
+    issuer: str
+    audience: str
+    keys_url: str
+    algorithms: tuple[str, ...]
+    claim: tuple[str, ...]
+    """Where in the claims the texts are that grant something."""
+    grants: Mapping[str, tuple[TableGrant, ...]]
+    """Text of the claim → what it grants."""
+
+    @classmethod
+    def of(cls, access: AccessSettings) -> "OidcRules | None":
+        """Return the rules of the settings; None: no issuer is accepted.
+
+        Raises:
+            ConfigError: They contradict each other, or let nobody in.
+        """
+        if not access.oidc_issuer:
+            return None
+        _require_safe_url("oidc_issuer", access.oidc_issuer)
+        if access.oidc_keys_url:
+            _require_safe_url("oidc_keys_url", access.oidc_keys_url)
+        for name in ("oidc_audience", "oidc_claim", "oidc_grants", "oidc_algorithms"):
+            if not getattr(access, name):
+                raise ConfigError(f"setting access.{name} is empty, which access.oidc_issuer needs")
+        wrong = sorted(set(access.oidc_algorithms) - ALGORITHMS)
+        if wrong:
+            raise ConfigError(
+                f"setting access.oidc_algorithms names {wrong[0]!r}, expected some of"
+                f" {', '.join(sorted(ALGORITHMS))}"
+            )
+        return cls(
+            issuer=access.oidc_issuer,
+            audience=access.oidc_audience,
+            keys_url=access.oidc_keys_url,
+            algorithms=access.oidc_algorithms,
+            claim=tuple(access.oidc_claim.split(".")),
+            grants=_parse_texts(access.oidc_grants),
+        )
+
+    def grants_of(self, claims: Mapping[str, Any]) -> tuple[TableGrant, ...]:
+        """Return what the claims of a token grant."""
+        found: Any = claims
+        for name in self.claim:
+            found = found.get(name) if isinstance(found, Mapping) else None
+        texts = found.split() if isinstance(found, str) else found
+        if not isinstance(texts, list):
+            return ()
+        known = (self.grants.get(each, ()) for each in texts[:TEXTS_MAX] if isinstance(each, str))
+        return tuple(dict.fromkeys(grant for grants in known for grant in grants))[:GRANTS_MAX]
+
+
+def _require_safe_url(name: str, url: str) -> None:
+    """Refuse a URL over which others could say what the keys are."""
+    place = urlsplit(url)
+    on_loopback = place.scheme == "http" and place.hostname in {"127.0.0.1", "localhost", "::1"}
+    if not place.hostname or not (place.scheme == "https" or on_loopback):
+        raise ConfigError(f"setting access.{name} is {url!r}, expected https://…")
+
+
+def _parse_texts(written: tuple[str, ...]) -> Mapping[str, tuple[TableGrant, ...]]:
+    found: dict[str, tuple[TableGrant, ...]] = {}
+    for each in written:
+        text, equals, grant = each.rpartition("=")
+        if not equals or not text.strip():
+            raise ConfigError(
+                f"setting access.oidc_grants has {each!r}, expected text=role or text=role:pattern"
+            )
+        try:
+            parsed = TableGrant.parse(grant.strip())
+        except RequestError as error:
+            raise ConfigError(f"setting access.oidc_grants has {each!r}: {error}") from error
+        found[text.strip()] = (*found.get(text.strip(), ()), parsed)
+    return found
+
+
+# ----------------------------------------------------------------------------------------- The keys
+
+
+Fetch = Callable[[str], Awaitable[bytes]]
+"""Returns what is at a URL; raises UnavailableError."""
+
+
+def bounded_fetch(authorities: str) -> Fetch:
+    """Return a function that reads a URL: at most so much, for at most so long, without redirects.
+
+    Args:
+        authorities: File of those whose certificates servers must have; empty: the system's.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    try:
+        tls = ssl.create_default_context(cafile=authorities or None)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"setting access.oidc_authorities names {authorities}, which cannot be read: {error}"
+        ) from error
+
+    async def fetch(url: str) -> bytes:
+        body = bytearray()
+        try:
+            async with (
+                asyncio.timeout(FETCH_WAIT_S),
+                httpx.AsyncClient(verify=tls, trust_env=False, timeout=FETCH_WAIT_S) as client,
+                client.stream("GET", url, headers=FETCH_HEADERS) as answer,
+            ):
+                if answer.status_code != 200:
+                    raise UnavailableError(f"{url} answered with status {answer.status_code}")
+                async for chunk in answer.aiter_raw():
+                    body += chunk
+                    if len(body) > ANSWER_BYTES_MAX:
+                        raise UnavailableError(f"{url} sent more than {ANSWER_BYTES_MAX} bytes")
+        except (httpx.HTTPError, TimeoutError, OSError) as error:
+            cause = str(error) or type(error).__name__
+            raise UnavailableError(f"{url} does not answer: {cause}") from error
+        return bytes(body)
+
+    return fetch
+
+
+class IssuerKeys:
+    """The public keys of an issuer, by their ids, as it published them last. For one event loop."""
+
+    def __init__(self, rules: OidcRules, fetch: Fetch, clock: Clock, log: Log) -> None:
+        """Ask for nothing yet."""
+        self._rules, self._fetch, self._clock, self._log = rules, fetch, clock, log
+        self._keys: Mapping[str, Any] = {}
+        self._read_s: float | None = None
+        self._tried_s: float | None = None
+        self._asking = asyncio.Lock()
+
+    async def key(self, key_id: str) -> Any:
+        """Return a public key; None: the issuer has no such key.
+
+        Args:
+            key_id: As the token names it; empty: it names none, and there must be only one.
+
+        Raises:
+            UnavailableError: The keys are too old, and the issuer does not tell newer ones.
+        """
+        known = self._known(key_id)
+        if self._must_ask(known is not None):
+            async with self._asking:
+                # Others have perhaps asked meanwhile.
+                known = self._known(key_id)
+                if self._must_ask(known is not None):
+                    await self._ask()
+                    known = self._known(key_id)
+        if self._age_s() > STALE_MAX_S:
+            raise UnavailableError("the keys of the issuer cannot be read: try again")
+        return known
+
+    def _known(self, key_id: str) -> Any:
+        if not key_id:
+            return next(iter(self._keys.values())) if len(self._keys) == 1 else None
+        return self._keys.get(key_id)
+
+    def _age_s(self) -> float:
+        return float("inf") if self._read_s is None else self._clock.now_s() - self._read_s
+
+    def _must_ask(self, known: bool) -> bool:
+        since_s = self._clock.now_s() - (self._tried_s or 0.0)
+        rested = self._tried_s is None or since_s >= UNKNOWN_KEY_PAUSE_S
+        return rested and (not known or self._age_s() > FRESH_S)
+
+    async def _ask(self) -> None:
+        self._tried_s = self._clock.now_s()
+        try:
+            self._keys = public_keys(await self._fetch(await self._keys_url()))
+        except (UnavailableError, ValueError) as error:
+            self._log("keys of the issuer not read", issuer=self._rules.issuer, cause=str(error))
+        else:
+            self._read_s = self._clock.now_s()
+
+    async def _keys_url(self) -> str:
+        if self._rules.keys_url:
+            return self._rules.keys_url
+        document = json.loads(await self._fetch(self._rules.issuer.rstrip("/") + DISCOVERY))
+        url = document.get("jwks_uri") if isinstance(document, dict) else None
+        if not isinstance(url, str) or document.get("issuer") != self._rules.issuer:
+            raise ValueError(f"the discovery document is not of issuer {self._rules.issuer}")
+        try:
+            _require_safe_url("oidc_keys_url", url)
+        except ConfigError as error:
+            raise ValueError(f"the discovery document names {url[:200]!r} for the keys") from error
+        return url
+
+
+def public_keys(text: bytes) -> Mapping[str, Any]:
+    """Return the keys of a JWKS document that can check signatures, by their ids.
+
+    Raises:
+        ValueError: It is none.
+    """
+    document = json.loads(text)
+    listed = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        raise ValueError("the answer is no JWKS document")  # noqa: TRY004  like what JSON raises
+    found: dict[str, Any] = {}
+    for each in listed[:KEYS_MAX]:
+        if not isinstance(each, dict) or each.get("kty") not in KEY_KINDS:
+            continue
+        if each.get("use", "sig") != "sig":
+            continue
+        try:
+            key = jwt.PyJWK(each).key
+        except (jwt.PyJWTError, ValueError, TypeError):
+            continue  # Another one may be sound: what this one signed is refused.
+        if not isinstance(key, RSAPublicKey) or key.key_size >= RSA_BITS_MIN:
+            found[str(each.get("kid", ""))] = key
+    return found
+
+
+# --------------------------------------------------------------------------------------- The tokens
+
+
+class OidcTokens:
+    """Recognises callers by tokens of an issuer."""
+
+    def __init__(self, rules: OidcRules, keys: IssuerKeys) -> None:
+        self._rules, self._keys = rules, keys
+
+    @classmethod
+    def of(cls, access: AccessSettings, clock: Clock, log: Log) -> "OidcTokens | None":
+        """Return what the settings say; None: no issuer is accepted.
+
+        Raises:
+            ConfigError: They contradict each other.
+        """
+        rules = OidcRules.of(access)
+        if rules is None:
+            return None
+        return cls(rules, IssuerKeys(rules, bounded_fetch(access.oidc_authorities), clock, log))
+
+    async def caller(self, token: bytes) -> Caller:
+        """Return whose token it is.
+
+        Raises:
+            UnauthorizedError: It is not accepted; the message says why.
+            UnavailableError: The keys of the issuer are not known.
+        """
+        if len(token) > TOKEN_BYTES_MAX:
+            raise UnauthorizedError(f"the token has more than {TOKEN_BYTES_MAX} bytes")
+        try:
+            claims = await self._claims(token)
+        except jwt.PyJWTError as error:
+            raise UnauthorizedError(f"the token is not accepted: {error}") from error
+        subject = claims["sub"]
+        if not subject or len(subject) > SUBJECT_MAX or not subject.isprintable():
+            raise UnauthorizedError("the token is not accepted: its claim sub names nobody")
+        return Caller(f"oidc:{subject}", self._rules.grants_of(claims))
+
+    async def _claims(self, token: bytes) -> Mapping[str, Any]:
+        """Return the claims of a token, all checked.
+
+        Raises:
+            PyJWTError: One of them, or the signature, is not as it must be.
+        """
+        head = jwt.get_unverified_header(token)
+        if head.get("alg") not in self._rules.algorithms:
+            raise jwt.InvalidAlgorithmError(
+                f"its signature is of another kind than {', '.join(self._rules.algorithms)}"
+            )
+        key = await self._keys.key(str(head.get("kid", ""))[:TEXTS_MAX])
+        if key is None:
+            raise jwt.InvalidKeyError("the issuer has no such key")
+        try:
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=list(self._rules.algorithms),
+                audience=self._rules.audience,
+                issuer=self._rules.issuer,
+                leeway=LEEWAY_S,
+                options={"require": list(REQUIRED)},
+            )
+        except (TypeError, ValueError, OverflowError) as error:
+            raise jwt.InvalidTokenError("it has a claim of the wrong form") from error
+        return claims

@@ -1,0 +1,389 @@
+"""The file of named tokens: who has one, what it grants, and until when.
+
+    {"format": 1, "tokens": [{"name": "ci", "digest": "…", "grants": ["read", "write:events-*"],
+                              "created_at_s": 1764115200.0, "expires_at_s": 1771891200.0}]}
+
+Only digests are kept. A plain SHA-256 is right for them, where a password would want a slow
+function: a token has 256 random bits, so nobody can try all of them, however fast each try is. The
+file is read again when it changes, so that tokens come and go while the gateway runs.
+
+Several entries may have one name: the old token and the new one while they are exchanged.
+"""
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from common.clock import Clock
+from common.errors import ConfigError, RefusedError, RequestError
+from common.model.table import DNS_LABEL
+from common.telemetry import Log
+from neve.gateway.access.callers import Caller, parse_grants
+
+FORMAT = 1
+FILE_BYTES_MAX = 4 * 1024**2
+TOKENS_MAX = 10_000
+SECRET_BYTES = 32
+"""Random bytes of a token; 16 would do."""
+PREFIX = "neve_"
+"""How a token begins, so that scanners of repositories recognise one."""
+LOOK_INTERVAL_S = 1.0
+"""How often it is looked whether the file has changed."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedToken:
+    """One entry of the file."""
+
+    name: str
+    digest: str
+    """SHA-256 of the token, as hex."""
+    grants: tuple[str, ...]
+    created_at_s: float
+    expires_at_s: float | None = None
+    """When it ends, by the clock of the gateway; None: never."""
+
+    @property
+    def id(self) -> str:
+        """What tells it from others of its name; says nothing about the token."""
+        return self.digest[:8]
+
+    def lives(self, now_s: float) -> bool:
+        """Return whether it has not ended."""
+        return self.expires_at_s is None or now_s < self.expires_at_s
+
+
+def digest_of(token: bytes) -> str:
+    """Return what is kept of a token."""
+    return hashlib.sha256(token).hexdigest()
+
+
+# --------------------------------------------------------------------------------- The file as text
+
+
+def parse_tokens(text: bytes, where: str) -> tuple[NamedToken, ...]:
+    """Return the entries of a file.
+
+    Args:
+        text: All of it.
+        where: Its name, for messages.
+
+    Raises:
+        ConfigError: It is none, or an entry is malformed; the message says which one.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"token file {where} is not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ConfigError(
+            f"token file {where} has another format, expected {{"
+            f'"format": {FORMAT}, "tokens": […]}} as `neve token create` writes it'
+        )
+    entries = document.get("tokens")
+    if not isinstance(entries, list) or len(entries) > TOKENS_MAX:
+        raise ConfigError(f"token file {where}: tokens is no list of at most {TOKENS_MAX} entries")
+    return tuple(
+        _entry(each, f"token file {where}, entry {n}") for n, each in enumerate(entries, 1)
+    )
+
+
+def _entry(written: Any, where: str) -> NamedToken:
+    known = {"name", "digest", "grants", "created_at_s", "expires_at_s"}
+    if not isinstance(written, dict) or set(written) - known:
+        raise ConfigError(f"{where} is not understood, expected the fields {', '.join(known)}")
+    name, digest, grants = (written.get(each) for each in ("name", "digest", "grants"))
+    if not isinstance(name, str) or not DNS_LABEL.fullmatch(name):
+        raise ConfigError(f"{where}: name {str(name)[:100]!r} is no DNS label such as ci-1")
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise ConfigError(f"{where} ({name}): digest is no SHA-256, expected 64 hex digits")
+    if not isinstance(grants, list) or not all(isinstance(each, str) for each in grants):
+        raise ConfigError(f"{where} ({name}): grants is no list of texts such as `read:events-*`")
+    try:
+        parse_grants(grants)
+    except RequestError as error:
+        raise ConfigError(f"{where} ({name}): {error}") from error
+    begun_s, ends_s = written.get("created_at_s", 0.0), written.get("expires_at_s")
+    if not _is_time(begun_s) or not (ends_s is None or _is_time(ends_s)):
+        raise ConfigError(f"{where} ({name}): a time is no number of seconds")
+    return NamedToken(
+        name=name,
+        digest=digest,
+        grants=tuple(grants),
+        created_at_s=float(begun_s),
+        expires_at_s=None if ends_s is None else float(ends_s),
+    )
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def tokens_text(tokens: Sequence[NamedToken]) -> str:
+    """Return entries as the text of a file."""
+    return json.dumps({"format": FORMAT, "tokens": [asdict(each) for each in tokens]}, indent=1)
+
+
+# ------------------------------------------------------------------------ Changes of the file; pure
+
+
+def with_token(tokens: Sequence[NamedToken], fresh: NamedToken) -> tuple[NamedToken, ...]:
+    """Return the entries with one more.
+
+    Raises:
+        RefusedError: The name is taken, or there are too many.
+    """
+    if any(each.name == fresh.name for each in tokens):
+        raise RefusedError(
+            f"token {fresh.name!r} is there already: `neve token rotate {fresh.name}` replaces it,"
+            f" `neve token revoke {fresh.name}` ends it"
+        )
+    if len(tokens) >= TOKENS_MAX:
+        raise RefusedError(f"there are {TOKENS_MAX} tokens, which is the most: revoke some")
+    return (*tokens, fresh)
+
+
+def with_rotated(
+    tokens: Sequence[NamedToken], name: str, digest: str, *, now_s: float, overlap_s: float
+) -> tuple[NamedToken, ...]:
+    """Return the entries with a new token of a name; those before it end after an overlap.
+
+    The new one has the grants of the newest before it, and as long a life.
+
+    Raises:
+        RequestError: No token has the name.
+    """
+    last = _named(tokens, name)[-1]
+    life_s = None if last.expires_at_s is None else last.expires_at_s - last.created_at_s
+    fresh = replace(
+        last,
+        digest=digest,
+        created_at_s=now_s,
+        expires_at_s=None if life_s is None else now_s + life_s,
+    )
+    end_s = now_s + overlap_s
+    kept = [
+        replace(each, expires_at_s=min(end_s, each.expires_at_s or end_s))
+        if each.name == name
+        else each
+        for each in tokens
+        if each.name != name or each.lives(now_s)
+    ]
+    return (*kept, fresh)
+
+
+def without_token(
+    tokens: Sequence[NamedToken], name: str, token_id: str | None
+) -> tuple[NamedToken, ...]:
+    """Return the entries without those of a name, or without one of them.
+
+    Raises:
+        RequestError: There is no such token.
+    """
+    ids = {each.id for each in _named(tokens, name)}
+    if token_id is not None and token_id not in ids:
+        raise RequestError(
+            f"token {name!r} has no id {token_id[:64]!r}, expected one of {', '.join(sorted(ids))}"
+        )
+    return tuple(each for each in tokens if each.name != name or (token_id and each.id != token_id))
+
+
+def _named(tokens: Sequence[NamedToken], name: str) -> list[NamedToken]:
+    found = [each for each in tokens if each.name == name]
+    if not found:
+        known = ", ".join(sorted({each.name for each in tokens})) or "none"
+        raise RequestError(f"no token is named {name[:100]!r}; there are: {known}")
+    return found
+
+
+# --------------------------------------------------------------------- The file, for `neve token …`
+
+
+class TokenFile:
+    """The file as whoever may write it changes it: one at a time, whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        """Read nothing yet. A file that is not there has no tokens."""
+        self.path = path
+
+    def tokens(self) -> tuple[NamedToken, ...]:
+        """Return the entries.
+
+        Raises:
+            ConfigError: The file cannot be read, or is malformed.
+        """
+        return parse_tokens(text, str(self.path)) if (text := read_text(self.path)) else ()
+
+    def create(
+        self, name: str, grants: Sequence[str], *, now_s: float, life_s: float | None
+    ) -> tuple[NamedToken, str]:
+        """Add a token; return its entry, and the token, which nothing tells again.
+
+        Raises:
+            RequestError: Name or grants are malformed.
+            RefusedError: The name is taken.
+        """
+        if not DNS_LABEL.fullmatch(name):
+            raise RequestError(
+                f"token name {name[:100]!r} must be a DNS label: 1 to 63 lower-case letters, digits"
+                " and dashes, with a letter or digit at both ends"
+            )
+        token = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+        fresh = NamedToken(
+            name=name,
+            digest=digest_of(token.encode()),
+            grants=tuple(grant.text for grant in parse_grants(grants)),
+            created_at_s=now_s,
+            expires_at_s=None if life_s is None else now_s + life_s,
+        )
+        self._change(lambda tokens: with_token(tokens, fresh))
+        return fresh, token
+
+    def rotate(self, name: str, *, now_s: float, overlap_s: float) -> tuple[NamedToken, str]:
+        """Replace a token; return the new entry, and the token, which nothing tells again.
+
+        Raises:
+            RequestError: No token has the name.
+        """
+        token = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+        digest = digest_of(token.encode())
+        changed = self._change(
+            lambda tokens: with_rotated(tokens, name, digest, now_s=now_s, overlap_s=overlap_s)
+        )
+        return changed[-1], token
+
+    def revoke(self, name: str, token_id: str | None = None) -> int:
+        """Take out the tokens of a name, or one of them; return how many are left in all.
+
+        Raises:
+            RequestError: There is no such token.
+        """
+        return len(self._change(lambda tokens: without_token(tokens, name, token_id)))
+
+    def _change(
+        self, change: Callable[[Sequence[NamedToken]], tuple[NamedToken, ...]]
+    ) -> tuple[NamedToken, ...]:
+        with self._locked():
+            changed = change(self.tokens())
+            self._write(tokens_text(changed))
+        return changed
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep others who change it waiting; the file itself is replaced, so another is locked."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _write(self, text: str) -> None:
+        fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as output:
+            os.fchmod(output.fileno(), 0o600)
+            output.write(text)
+            output.flush()
+            os.fsync(output.fileno())
+        fresh.replace(self.path)
+
+
+def read_text(path: Path) -> bytes:
+    """Return what is in a token file; nothing if it is not there.
+
+    Raises:
+        ConfigError: It cannot be read, is too large, or others may write it.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise ConfigError(f"token file {path} cannot be read: {error.strerror}") from error
+    if mode & 0o002:
+        raise ConfigError(f"token file {path} may be written by everybody: chmod 600 {path}")
+    if len(text) > FILE_BYTES_MAX:
+        raise ConfigError(f"token file {path} has more than {FILE_BYTES_MAX} bytes")
+    return text
+
+
+# ------------------------------------------------------------------------ The file, for the gateway
+
+
+class KnownTokens:
+    """The tokens of a file as the gateway knows them; it looks for changes once a second.
+
+    A file that was taken away has no tokens. One that cannot be read changes nothing: those that
+    were known stay, and the log says why.
+    """
+
+    def __init__(self, path: Path | None, clock: Clock, log: Log) -> None:
+        """Read the file.
+
+        Args:
+            path: Of the file; None: there is none.
+            clock: Tells what has expired, and when to look again.
+            log: Hears when the file was read, or could not be.
+        """
+        self._path, self._clock, self._log = path, clock, log
+        self._looked_s = -LOOK_INTERVAL_S
+        self._seen: tuple[int, ...] | None = None
+        self._fault = ""
+        self._by_digest: Mapping[str, tuple[NamedToken, Caller]] = {}
+
+    def caller(self, token: bytes) -> Caller | None:
+        """Return whose token it is; None: nobody's, or it has ended."""
+        now_s = self._clock.now_s()
+        if self._path is not None and not 0 <= now_s - self._looked_s < LOOK_INTERVAL_S:
+            self._looked_s = now_s
+            self._look(self._path)
+        # Nobody can aim at a digest: how long the look-up takes tells nothing of any token.
+        digest = digest_of(token)
+        found = self._by_digest.get(digest)
+        if found is None or not hmac.compare_digest(found[0].digest, digest):
+            return None
+        return found[1] if found[0].lives(now_s) else None
+
+    def _look(self, path: Path) -> None:
+        seen = _signature(path)
+        if seen == self._seen and not self._fault:
+            return
+        try:
+            tokens = parse_tokens(text, str(path)) if (text := read_text(path)) else ()
+        except ConfigError as error:
+            self._tell_fault(str(error))
+            return
+        if seen != self._seen or self._fault:
+            self._log("tokens read", tokens=len(tokens))
+        self._seen, self._fault = seen, ""
+        self._by_digest = {
+            each.digest: (each, Caller(each.name, parse_grants(each.grants))) for each in tokens
+        }
+
+    def _tell_fault(self, fault: str) -> None:
+        if fault != self._fault:
+            self._log("tokens not read", cause=fault)
+        self._fault = fault
+
+
+def _signature(path: Path) -> tuple[int, ...]:
+    """Return what changes when a file does; nothing if it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns

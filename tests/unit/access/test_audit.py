@@ -1,0 +1,365 @@
+"""The audit: what is kept, of which calls, and what happens when it cannot be kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from common.clock import SystemClock
+from common.errors import UnavailableError
+from neve.api import work as api
+from neve.api.tables import Column
+from neve.client import Client
+from neve.client.errors import CallerError, ForbiddenError
+from neve.gateway.access import audit as audit_module
+from neve.gateway.access.audit import (
+    EARLY_BURST,
+    LOOK_INTERVAL_S,
+    TEXT_MAX,
+    Audit,
+    AuditEntry,
+    AuditFile,
+    folded,
+    outcome_of,
+)
+from neve.gateway.access.tokens import TokenFile
+from tests.support.flaky import Fault, FlakyKeyspace, Point
+from tests.support.gateway import TOKEN, Gateway, serving
+from tests.support.memory_store import MemoryKeyspace, MemoryStore
+from tests.support.patience import PATIENCE_S
+from tests.support.predictable import ManualClock
+
+FULL = Path("/dev/full")
+"""A device that is always full."""
+ENTRY = AuditEntry(id="aud-1", at_s=1.0, caller="ci", action="POST /v1/tables")
+COLUMNS = [Column(name="x", type="int64")]
+
+
+@dataclass
+class Stream:
+    """The stream of a store that may be away."""
+
+    up: bool = True
+    lines: list[bytes] = field(default_factory=list)
+
+    async def note(self, lines: Sequence[bytes]) -> None:
+        if not self.up:
+            raise UnavailableError("the store is away")
+        self.lines += lines
+
+
+@dataclass
+class Site:
+    """An audit with a clock that is moved by hand."""
+
+    file: AuditFile | None
+    stream: Stream = field(default_factory=Stream)
+    at_s: float = 1000.0
+    log: list[tuple[str, dict[str, object]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.audit = Audit(
+            self.file,
+            self.stream.note,
+            self,
+            lambda event, **facts: self.log.append((event, facts)),
+        )
+
+    def now_s(self) -> float:
+        return self.at_s
+
+
+def site(path: Path | None) -> Site:
+    return Site(None if path is None else AuditFile(path, 64 * 1024, 2, ManualClock()))
+
+
+def lines_of(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "outcome"),
+    [
+        (200, "", "done"),
+        (202, "", "done"),
+        (200, "ConflictError", "failed"),
+        (403, "", "refused"),
+        (429, "", "refused"),
+        (500, "", "failed"),
+        (503, "", "failed"),
+        (None, "", "failed"),
+    ],
+)
+def test_what_came_of_a_call(status: int | None, error: str, outcome: str) -> None:
+    assert outcome_of(status, error) == outcome
+
+
+def test_of_several_lines_of_a_call_the_last_one_counts() -> None:
+    lines = [
+        replace(ENTRY, id="aud-2").line(),
+        replace(ENTRY, outcome="done").line(),
+        b"not json",
+        b"[]",
+        ENTRY.line(),
+    ]
+    found = folded(lines, 10, {})
+
+    assert [(each["id"], each["outcome"]) for each in found] == [
+        ("aud-2", "begun"),
+        ("aud-1", "done"),
+    ]
+    assert folded(lines, 1, {}) == found[:1]
+    assert folded(lines, 10, {"outcome": "done"}) == found[1:]
+
+
+def test_an_entry_holds_no_secrets_and_has_a_bound() -> None:
+    entry = replace(ENTRY, details="name=s3://key:secret@lake/a?token=1\n", action="x" * 9999)
+    line = entry.line()
+
+    assert b"secret" not in line
+    assert b"token=1" not in line
+    assert b"\n" not in line
+    assert len(json.loads(line)["action"]) == TEXT_MAX
+
+
+async def begin_and_end(where: Site) -> None:
+    await where.audit.begin(ENTRY)
+    where.audit.end(replace(ENTRY, outcome="done"))
+    await where.audit.close()
+
+
+def test_the_file_has_both_lines_and_the_stream_the_last(tmp_path: Path) -> None:
+    where = site(tmp_path / "new" / "audit.jsonl")
+    asyncio.run(begin_and_end(where))
+
+    path = tmp_path / "new" / "audit.jsonl"
+    assert [each["outcome"] for each in lines_of(path)] == ["begun", "done"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [json.loads(line)["outcome"] for line in where.stream.lines] == ["done"]
+    assert where.audit.counts.failures == 0
+
+
+@pytest.mark.parametrize("path", [None, FULL])
+def test_without_a_file_that_works_the_stream_has_both(path: Path | None) -> None:
+    where = site(path)
+    asyncio.run(begin_and_end(where))
+
+    assert [json.loads(line)["outcome"] for line in where.stream.lines] == ["begun", "done"]
+    assert where.audit.counts.failures == (0 if path is None else 2)
+    assert [event for event, _ in where.log] == ([] if path is None else ["audit not written"])
+
+
+@pytest.mark.parametrize("path", [None, FULL])
+def test_a_call_that_no_place_notes_is_not_begun(path: Path | None) -> None:
+    where = site(path)
+    where.stream.up = False
+    with pytest.raises(UnavailableError, match="nothing is changed until it can"):
+        asyncio.run(where.audit.begin(ENTRY))
+    assert where.log[-1][0] == "audit not written"
+
+
+def test_what_is_no_file_does_not_hold_up_anybody(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    os.mkfifo(path)  # To open it for writing would wait for a reader.
+    where = site(path)
+    asyncio.run(begin_and_end(where))
+
+    assert [json.loads(line)["outcome"] for line in where.stream.lines] == ["begun", "done"]
+    assert [event for event, _ in where.log] == ["audit not written"]
+
+
+def test_a_file_that_was_taken_away_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    clock = ManualClock()
+    file = AuditFile(path, 64 * 1024, 2, clock)
+    file.write([b"one"])
+    path.rename(tmp_path / "taken")
+    file.write([b"two"])
+    clock.advance(LOOK_INTERVAL_S)
+    file.write([b"three"])
+
+    assert (tmp_path / "taken").read_bytes() == b"one\ntwo\n"
+    assert path.read_bytes() == b"three\n"
+    file.close()
+
+
+def test_lines_wait_for_a_stream_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_module, "RETRY_S", 0.01)
+    where = site(tmp_path / "audit.jsonl")
+
+    async def life() -> None:
+        where.stream.up = False
+        for number in range(3):
+            where.audit.end(replace(ENTRY, id=f"aud-{number}"))
+        async with asyncio.timeout(PATIENCE_S):
+            while not where.audit.counts.failures:
+                await asyncio.sleep(0.01)
+        assert where.stream.lines == []
+        where.stream.up = True
+        async with asyncio.timeout(PATIENCE_S):
+            while len(where.stream.lines) < 3:
+                await asyncio.sleep(0.01)
+        await where.audit.close()
+
+    asyncio.run(life())
+    assert [json.loads(line)["id"] for line in where.stream.lines] == ["aud-0", "aud-1", "aud-2"]
+
+
+def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "WAITING_MAX", 5)
+    monkeypatch.setattr(audit_module, "RETRY_S", 0.01)
+    where = site(tmp_path / "audit.jsonl")
+
+    async def life() -> None:
+        where.stream.up = False
+        for number in range(8):
+            where.audit.end(replace(ENTRY, id=f"aud-{number}"))
+        where.stream.up = True
+        async with asyncio.timeout(PATIENCE_S):
+            while len(where.stream.lines) < 5:
+                await asyncio.sleep(0.01)
+        await where.audit.close()
+
+    asyncio.run(life())
+    assert [json.loads(line)["id"][-1] for line in where.stream.lines] == list("34567")
+    assert len(lines_of(tmp_path / "audit.jsonl")) == 8
+    assert where.audit.counts.failures >= 3
+
+
+def test_a_file_is_rotated_and_the_oldest_goes(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    file = AuditFile(path, 64 * 1024, 2, ManualClock())
+    for number in range(8):
+        file.write([b"%d" % number * 33_000])
+
+    file.close()
+    found = {each.name: each.read_bytes()[:1] for each in tmp_path.iterdir()}
+    assert found == {"audit.jsonl": b"6", "audit.jsonl.1": b"4", "audit.jsonl.2": b"2"}
+
+
+def test_a_flood_at_the_door_is_counted(tmp_path: Path) -> None:
+    where = site(tmp_path / "audit.jsonl")
+    flood = replace(ENTRY, caller="-", outcome="refused")
+
+    async def life() -> None:
+        for _ in range(EARLY_BURST + 40):
+            where.audit.refuse_early(flood)
+        where.at_s += 1
+        where.audit.refuse_early(flood)
+        await where.audit.close()
+
+    asyncio.run(life())
+    kept = lines_of(tmp_path / "audit.jsonl")
+    assert len(kept) == EARLY_BURST + 1
+    assert str(kept[-1]["details"]).startswith("40 others like it were left out")
+
+
+# ------------------------------------------------------------------------------------ Through HTTP
+
+
+def create(gateway: Gateway, folder: Path, name: str = "events") -> None:
+    (folder / name).mkdir()
+    with gateway.client() as client:
+        client.create_table(name, str(folder / name), schema=COLUMNS)
+
+
+def first_entries(admin: Client, count: int) -> list[api.AuditEntry]:
+    """Return the entries when there are so many: they reach the store a moment later."""
+    for _ in range(1000):
+        if len(entries := admin.audit()) >= count:
+            break
+    return entries
+
+
+def test_every_change_has_one_entry_also_a_refused_one(tmp_path: Path) -> None:
+    file = TokenFile(tmp_path / "tokens.json")
+    _, token = file.create("reader", ["read"], now_s=0.0, life_s=None)
+    path = tmp_path / "audit.jsonl"
+    access = {"tokens_file": str(file.path), "audit_file": str(path)}
+    with serving(access=access) as gateway, gateway.client() as admin:
+        create(gateway, tmp_path)
+        admin.pause("events")
+        with gateway.client(token) as reader:
+            reader.tables()
+            with pytest.raises(ForbiddenError):
+                reader.compact("events", boost=1)
+            with pytest.raises(ForbiddenError):
+                reader.audit()
+        with gateway.client("neve_wrong") as nobody, pytest.raises(CallerError):
+            nobody.drop("events")
+        with pytest.raises(CallerError):
+            admin.drop("nothing")
+        admin.drop("events", delete_files=True)
+        entries = first_entries(admin, 6)
+        of_reader = admin.audit(caller="reader")
+
+    told = [
+        (each.caller, each.action, each.table, each.outcome, each.error)
+        for each in reversed(entries)
+    ]
+    assert told == [
+        ("gateway.token", "POST /v1/tables", "events", "done", ""),
+        ("gateway.token", "POST /v1/tables/{table}/pause", "events", "done", ""),
+        (
+            "reader",
+            "POST /v1/tables/{table}/compactions",
+            "events",
+            "refused",
+            "ForbiddenError",
+        ),
+        ("-", "DELETE /v1/tables/events", "events", "refused", "UnauthorizedError"),
+        (
+            "gateway.token",
+            "DELETE /v1/tables/{table}",
+            "nothing",
+            "refused",
+            "UnknownTableError",
+        ),
+        ("gateway.token", "DELETE /v1/tables/{table}", "events", "done", ""),
+    ]
+    assert entries[0].details == "delete_files=true"
+    assert entries[0].address == "127.0.0.1"
+    assert entries[3].call, "the id of the call"
+    assert [each.status for each in of_reader] == [403]
+    assert TOKEN not in path.read_text()
+    assert token not in path.read_text()
+
+
+def test_the_audit_survives_a_gateway(tmp_path: Path) -> None:
+    keyspace = MemoryKeyspace(SystemClock())
+    access = {"audit_file": str(tmp_path / "audit.jsonl")}
+    with serving(MemoryStore(keyspace=keyspace), access=access) as gateway:
+        create(gateway, tmp_path)
+    with serving(MemoryStore(keyspace=keyspace), access=access) as again, again.client() as client:
+        assert [each.action for each in first_entries(client, 1)] == ["POST /v1/tables"]
+
+
+def test_without_an_audit_nothing_is_changed_and_everything_can_be_read(tmp_path: Path) -> None:
+    broken = {"now": False}
+
+    async def script(point: Point) -> Fault:
+        return Fault.LOST if broken["now"] and point is Point.EXEC else Fault.NONE
+
+    keyspace = MemoryKeyspace(SystemClock())
+    store = MemoryStore(keyspace=FlakyKeyspace(keyspace, script))  # type: ignore[arg-type]  # as one
+    with serving(store, access={"audit_file": str(FULL)}) as gateway, gateway.client() as client:
+        create(gateway, tmp_path)
+        broken["now"] = True
+        answer = httpx.post(
+            f"{gateway.url}/v1/tables/events/pause",
+            headers={"Authorization": f"Bearer {TOKEN}"},
+        )
+        assert answer.status_code == 503
+        assert "nothing is changed" in answer.json()["detail"]
+        assert [each.state for each in client.tables()] == ["live"]
+        broken["now"] = False
+        assert client.pause("events").state == "paused"

@@ -1,0 +1,175 @@
+"""HTTPS of the gateway: who is let in, how certificates change, and where plain HTTP ends."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from common.errors import ConfigError
+from common.settings import GatewaySettings
+from neve.client import Client
+from neve.client.connect import connect
+from neve.client.errors import CallerError, UnavailableError
+from neve.gateway.tls import ServerCertificate, is_loopback, require_safe_listener
+from tests.support.certificates import Authority
+from tests.support.gateway import TOKEN, serving
+from tests.support.patience import PATIENCE_S
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority("Névé tests")
+
+
+def server_name_of(url: str, authorities: str) -> str:
+    """Return the name in the certificate that a server shows."""
+    place = urlsplit(url)
+    context = ssl.create_default_context(cafile=authorities)
+    with (
+        socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as link,
+    ):
+        shown = link.getpeercert()
+        assert shown is not None
+        return dict(pair for part in shown["subject"] for pair in part)["commonName"]  # type: ignore[misc]  # pairs
+
+
+def test_a_client_with_the_authority_is_served(tmp_path: Path, authority: Authority) -> None:
+    authorities = authority.write(tmp_path / "ca.pem")
+    with serving(tls_certificate=authority.issue(tmp_path / "tls.pem")) as gateway:
+        url = gateway.url.replace("http://", "https://")
+        with Client(url, token=TOKEN, authorities=authorities) as client:
+            assert client.tables() == []
+        with Client(url, token=TOKEN) as stranger, pytest.raises(UnavailableError):
+            stranger.tables()
+        with gateway.client() as plain, pytest.raises(UnavailableError):
+            plain.tables()
+
+
+def test_the_environment_names_the_authority(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "token"
+    secret.write_text(f"{TOKEN}\n")
+    monkeypatch.setenv("NEVE_HOME", str(tmp_path))
+    monkeypatch.setenv("NEVE_CA_FILE", authority.write(tmp_path / "ca.pem"))
+    monkeypatch.setenv("NEVE_TOKEN_FILE", str(secret))
+    with (
+        serving(tls_certificate=authority.issue(tmp_path / "tls.pem")) as gateway,
+        connect(gateway.url.replace("http://", "https://")) as client,
+    ):
+        assert client.tables() == []
+
+
+def test_old_versions_of_tls_are_refused(tmp_path: Path, authority: Authority) -> None:
+    authorities = authority.write(tmp_path / "ca.pem")
+    with serving(tls_certificate=authority.issue(tmp_path / "tls.pem")) as gateway:
+        place = urlsplit(gateway.url)
+        context = ssl.create_default_context(cafile=authorities)
+        context.set_ciphers("DEFAULT:@SECLEVEL=0")
+        with pytest.warns(DeprecationWarning, match="TLSv1"):
+            context.minimum_version = ssl.TLSVersion.TLSv1
+        with pytest.warns(DeprecationWarning, match="TLSv1"):
+            context.maximum_version = ssl.TLSVersion.TLSv1_1
+        with (
+            socket.create_connection((place.hostname, place.port)) as plain,
+            pytest.raises((ssl.SSLError, ConnectionError)),
+        ):
+            context.wrap_socket(plain, server_hostname="localhost")
+
+
+def test_a_certificate_of_a_client_may_be_asked_for(tmp_path: Path, authority: Authority) -> None:
+    authorities = authority.write(tmp_path / "ca.pem")
+    own = authority.issue(tmp_path / "client.pem", "etl")
+    foreign = Authority("somebody else").issue(tmp_path / "foreign.pem", "etl")
+    with serving(
+        tls_certificate=authority.issue(tmp_path / "tls.pem"), tls_client_authorities=authorities
+    ) as gateway:
+        url = gateway.url.replace("http://", "https://")
+        with Client(url, token=TOKEN, authorities=authorities, certificate=own) as client:
+            assert client.tables() == []
+        # The certificate lets nobody in who has no token.
+        with (
+            Client(url, token="x", authorities=authorities, certificate=own) as client,
+            pytest.raises(CallerError),
+        ):
+            client.tables()
+        for certificate in (None, foreign):
+            with (
+                Client(
+                    url, token=TOKEN, authorities=authorities, certificate=certificate
+                ) as client,
+                pytest.raises(UnavailableError),
+            ):
+                client.tables()
+
+
+def test_a_certificate_that_changes_is_used_without_a_restart(
+    tmp_path: Path, authority: Authority
+) -> None:
+    path, authorities = tmp_path / "tls.pem", authority.write(tmp_path / "ca.pem")
+    with serving(tls_certificate=authority.issue(path, "first")) as gateway:
+        assert server_name_of(gateway.url, authorities) == "first"
+
+        path.write_text("half a file")
+        pause = threading.Event()
+        while "certificate not read" not in [event for event, _ in gateway.log]:
+            pause.wait(0.05)
+        assert server_name_of(gateway.url, authorities) == "first"
+
+        authority.issue(path, "second")
+        while server_name_of(gateway.url, authorities) != "second":
+            pause.wait(0.05)
+        assert gateway.log[-1][0] == "certificate read"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"tls_certificate": "/nowhere/tls.pem"}, "where there is no file"),
+        ({"tls_certificate": __file__}, "cannot be used together"),
+    ],
+)
+def test_a_certificate_that_cannot_be_used_is_named(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ServerCertificate(GatewaySettings(**settings), lambda *_, **__: None)  # type: ignore[arg-type]  # by name
+
+
+def test_a_key_of_another_certificate_is_refused(tmp_path: Path, authority: Authority) -> None:
+    one, other = (authority.issue(tmp_path / name) for name in ("one.pem", "other.pem"))
+    with pytest.raises(ConfigError, match="the key that it was made for"):
+        ServerCertificate(
+            GatewaySettings(tls_certificate=one, tls_key=other), lambda *_, **__: None
+        )
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.8.8", "[::1]"])
+def test_this_machine_alone_may_be_served_in_the_clear(host: str) -> None:
+    assert is_loopback(host)
+    require_safe_listener(GatewaySettings(host=host))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "neve.example", ""])
+def test_beyond_this_machine_it_takes_tls_or_a_word(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"gateway\.insecure = true"):
+        require_safe_listener(GatewaySettings(host=host))
+    require_safe_listener(GatewaySettings(host=host, insecure=True))
+    require_safe_listener(GatewaySettings(host=host, tls_certificate="tls.pem"))
+
+
+def test_a_gateway_refuses_to_start_in_the_clear() -> None:
+    with (
+        pytest.raises(ConfigError, match=r"gateway\.host is '0\.0\.0\.0'"),
+        serving(host="0.0.0.0"),
+    ):
+        pass
+
+
+def test_a_file_of_the_client_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CallerError, match="NEVE_CA_FILE"):
+        Client("https://localhost:1", authorities=str(tmp_path / "none.pem"))
