@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import unquote_plus
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common.clock import Clock
@@ -333,14 +332,14 @@ class CountedRequests:
             self._metrics.answered(route, scope["method"], status, elapsed_s)
 
 
-PAGE_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-}
+PAGE_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
 """Unless a route says otherwise: nothing that is answered is a page, or part of another one."""
-HTTPS_ONLY = "max-age=31536000"
+HTTPS_HEADERS = (*PAGE_HEADERS, (b"strict-transport-security", b"max-age=31536000"))
 
 
 class AnswerHeaders:
@@ -354,14 +353,13 @@ class AnswerHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        more = HTTPS_HEADERS if scope["scheme"] == "https" else PAGE_HEADERS
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in PAGE_HEADERS.items():
-                    headers.setdefault(name, value)
-                if scope["scheme"] == "https":
-                    headers.setdefault("Strict-Transport-Security", HTTPS_ONLY)
+                given = list(message.get("headers", ()))
+                names = {name for name, _ in given}
+                message["headers"] = [*given, *(each for each in more if each[0] not in names)]
             await send(message)
 
         await self._app(scope, receive, with_headers)

@@ -58,6 +58,15 @@ def test_after_the_wait_something_may_be_taken(rate_s: float, taken: float) -> N
     assert bucket.wait_s(wait_s * 1.0001 + 1e-6) == 0
 
 
+def test_a_share_is_saved_up_for_some_seconds_only() -> None:
+    bucket, passed = TokenBucket(2.0, 0.0), 0
+    while not bucket.wait_s(3600.0):
+        bucket.take(1, 3600.0)
+        passed += 1
+
+    assert passed == 2 * BURST_S
+
+
 def test_a_clock_that_goes_back_gives_nothing() -> None:
     bucket = TokenBucket(1.0, 1000.0)
     bucket.take(BURST_S, 1000.0)

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from common.errors import ConfigError
@@ -45,6 +46,8 @@ def test_a_client_with_the_authority_is_served(tmp_path: Path, authority: Author
         url = gateway.url.replace("http://", "https://")
         with Client(url, token=TOKEN, authorities=authorities) as client:
             assert client.tables() == []
+        answer = httpx.get(f"{url}/healthz", verify=ssl.create_default_context(cafile=authorities))
+        assert answer.headers["Strict-Transport-Security"]
         with Client(url, token=TOKEN) as stranger, pytest.raises(UnavailableError):
             stranger.tables()
         with gateway.client() as plain, pytest.raises(UnavailableError):
