@@ -80,7 +80,7 @@ def test_system_jobs_have_the_slots_of_the_decision_and_others_have_no_cap() -> 
 
 
 def test_a_flood_of_old_capped_jobs_keeps_no_request_waiting() -> None:
-    manager = manager_of(Fixed(slots=1))
+    manager = manager_of(Fixed(slots=1, shares={ShareClass.SYSTEM: 1000.0, ShareClass.USER: 10.0}))
     for number in range(2 * PROBES_MAX):
         manager.offer(f"s{number}", 5000)
     assert len(manager.ask(3)) == 1
