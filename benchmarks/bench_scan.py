@@ -109,11 +109,15 @@ def add_for_a_while(
     asyncio.run(adds())
 
 
-def small_file(number: int) -> DataFile:
+RESTART_TABLETS, FILES_PER_RESTART = 1_000, 10
+RESTART_PATIENCE_S, RESTART_MAX_S = 300.0, 10.0
+
+
+def small_file(number: int, of: int = 0) -> DataFile:
     key = key_of(number)
     version = (1_800_000_000_000_000).to_bytes(8, "big")
     return DataFile(
-        path=f"new/{number:08x}.parquet",
+        path=f"new/{number:08x}-{of}.parquet",
         size_bytes=1_000,
         rows=10,
         key_min=key,
@@ -211,6 +215,33 @@ async def latencies(url: str, many: Many, rate: int, seconds: float) -> dict[str
         }
 
 
+async def restart(url: str, many: Many) -> tuple[float, float]:
+    """Return seconds from a coordinator's start to its first plan with a job, and to all of them.
+
+    Some tablets anywhere have got ten files each that nobody has planned.
+    """
+    store, planned = connect(StoreSettings(url=url)), set[bytes]()
+    numbers = random.Random(2).sample(range(1, many.tablets + 1), RESTART_TABLETS)
+    for number in numbers:
+        files = tuple(small_file(number, of) for of in range(1, FILES_PER_RESTART + 1))
+        added = AddFiles(table=many.table.id, call=call_id(), files={key_of(number): files})
+        assert isinstance(await store.apply(added), Applied)
+    await store.close()
+
+    def told(event: on.Event) -> None:
+        if isinstance(event, on.TabletPlanned) and event.plan.jobs:
+            planned.add(event.tablet.end)
+
+    begun_s, first_s = time.monotonic(), 0.0
+    async with coordinator(url, told):
+        while len(planned) < RESTART_TABLETS:
+            await asyncio.sleep(0.01)
+            if planned and not first_s:
+                first_s = time.monotonic() - begun_s
+            assert time.monotonic() - begun_s < RESTART_PATIENCE_S, len(planned)
+        return first_s, time.monotonic() - begun_s
+
+
 async def measure(url: str, given: argparse.Namespace) -> None:
     keyspace, store = RedisKeyspace(url, timeout_s=60.0), connect(StoreSettings(url=url))
     begun_s = time.monotonic()
@@ -224,6 +255,9 @@ async def measure(url: str, given: argparse.Namespace) -> None:
     print(f"unchanged  {quiet:>10,.0f} tablets/s  {verdict(quiet, UNCHANGED_MIN, more=True)}")
     await keyspace.close()
     await store.close()
+    first_s, all_s = await restart(url, many)
+    print(f"restart    {first_s:>10,.1f} s to the first plan with a job ", end="")
+    print(f"{verdict(first_s, RESTART_MAX_S, more=False)} s; {all_s:,.1f} s to all")
     told = await latencies(url, many, given.rate, given.seconds)
     print(f"change → plan at {told['rate']:,.0f}/s: p50 {told['p50']:.1f} ms, p99 ", end="")
     print(f"{told['p99']:.1f} ms  {verdict(told['p99'], LATENCY_MAX_MS, more=False)} ms")

@@ -1,12 +1,12 @@
 """Does the loop close on a real stack? Arrivals at 20, 50 and 80 % of capacity, each with a burst.
 
-    python -m benchmarks.closed_loop [--phase 60] [--capacity 4MB] [--controller drain-time]
+    python -m benchmarks.closed_loop [--phase 80] [--capacity 4MB] [--controller drain-time]
         [--option goal=20s] [--limit 0] [--csv FILE] [--svg FILE]
 
 Starts two compactors of two slots. Their rewrites may move `--capacity` bytes per second together.
 Small files are appended to tables of the planner `bin-pack`, which rewrites each byte about once:
 arrivals of a part p are `p · capacity / 2` bytes per second, as a byte is read and written. In the
-middle of each phase comes a burst, as much as all capacity rewrites in ten seconds. Meanwhile
+middle of each phase comes a burst, as much as all capacity rewrites in five seconds. Meanwhile
 somebody scans a table that is never compacted, again and again.
 
 Told for each phase: how long the backlog took to be back where it was before the burst, shares, and
@@ -37,7 +37,7 @@ from neve.local import LocalStack, StackOptions
 PARTS = (0.2, 0.5, 0.8)
 TABLES = 4
 FILE_BYTES = 256 * 1024
-BURST_S = 10.0
+BURST_S = 5.0
 """The burst is what all capacity rewrites in so long."""
 IDLE_S = 15.0
 STEP_S = 1.0
@@ -47,6 +47,7 @@ SETTINGS = {
     "planner_options": "min_input_files=10,max_wait=1h",
     "target_bytes": "3MB",
     "max_files": 12,
+    "file_limit": 0,
     "codec": "none",
 }
 
@@ -114,7 +115,7 @@ class Writer:
 def main() -> None:
     """Run the phases, print what came of them, and write the samples."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--phase", type=float, default=60.0, help="seconds of each phase")
+    parser.add_argument("--phase", type=float, default=80.0, help="seconds of each phase")
     parser.add_argument("--capacity", default="4MB", help="bytes per second of all rewrites")
     parser.add_argument("--controller", default="drain-time")
     parser.add_argument("--option", action="append", help="of the controller; default: goal=20s")

@@ -16,13 +16,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from common.access_settings import AccessSettings
 from common.control_settings import ControlSettings
 from common.errors import ConfigError, RequestError
 from common.model.group import Group, Service
 from common.model.table import DNS_LABEL
 from common.setting_rules import Rule, SettingError, SettingKind, check_value
 from common.settings import (
-    AccessSettings,
     AutoscalerSettings,
     ClusterSettings,
     CompactorCount,

@@ -30,7 +30,7 @@ from coordinator.core.attempts import (
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.compactor_events import note_sign_of_life
 from coordinator.core.compactors import Compactor, ReservingTake, Take
-from coordinator.core.enforcement import admission, note_handed_out
+from coordinator.core.enforcement import admission, barred_classes, note_handed_out
 from coordinator.core.version_watermark import droppable_version
 
 # -------------------------------------------------------- Volumes that run as many jobs as allowed
@@ -125,10 +125,13 @@ def _knows(take: Take, job: Job) -> bool:
 
 def _next_job(cluster: ClusterState, group: str, free: Sequence[Take], now_s: float) -> Job | None:
     """Take the next job that nothing holds back; the others are planned again later."""
-    only_urgent, admits = cluster.keeps_slots(group), admission(cluster, group)
+    only_urgent, barred = cluster.keeps_slots(group), barred_classes(cluster, group)
+    admits = admission(cluster, barred)
     for _ in range(HELD_JOBS_MAX):
         saturated = saturated_tables(cluster)
-        job = cluster.backfill.take(group, saturated, only_urgent=only_urgent, admits=admits)
+        job = cluster.backfill.take(
+            group, saturated, only_urgent=only_urgent, admits=admits, barred=barred
+        )
         if job is None:
             return None
         if not any(_knows(take, job) for take in free):

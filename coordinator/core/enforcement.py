@@ -81,21 +81,25 @@ def enforce(cluster: ClusterState, decision: ControlDecision, before: ControlDec
 # ------------------------------------------------------------------------------- What may start
 
 
-def admission(cluster: ClusterState, group: str) -> JobFilter | None:
-    """Return what says whether a job of a group may start now; None: any may.
+def barred_classes(cluster: ClusterState, group: str) -> frozenset[LaneClass]:
+    """Return the classes of which a group runs as many jobs as the controller lets it."""
+    return CAPPED if _is_capped(cluster, group) else frozenset()
+
+
+def admission(cluster: ClusterState, barred: frozenset[LaneClass]) -> JobFilter | None:
+    """Return what says whether a job may start now; None: any may.
 
     Args:
         cluster: What runs.
-        group: Whose compactors wait.
+        barred: Classes of which none may.
     """
-    capped = _is_capped(cluster, group)
     most = cluster.limits.volume_weight_max
-    if not (capped or most):
+    if not (barred or most):
         return None
     weights = _running_weights(cluster) if most else Counter()
 
     def admits(job: Job) -> bool:
-        if capped and lane_class(job) in CAPPED:
+        if lane_class(job) in barred:
             return False
         volume, weight = cluster.volume_of(job.tablet.table), weight_of(job)
         return not most or admits_weight(weight, [weight] * weights[volume, weight], most)

@@ -511,7 +511,7 @@ class Limit:
     """Limit of a compaction group or volume, and the bytes that its jobs read and write."""
 
     kind: str
-    """`group` or `volume`."""
+    """`group` or `volume`; `control`: all rewrites, by the controller."""
     name: str
     limit_bytes_s: int | None
     """Limit in bytes per second; None: no limit."""

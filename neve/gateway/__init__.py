@@ -23,7 +23,8 @@
     imports             an existing directory becomes a table
     requests/           submit, follow, cancel, dry run
     split_merge         splits and merges that users wish for
-    work                status, jobs, queue, plan, explain, history, compactors, limits, control
+    work                status, jobs, queue, plan, explain, history, compactors, limits
+    control             what the controller decides; how long readers wait
     progress_stream     long work as lines of JSON
     recovery            fsck, gc, rebuild, backup, restore
 

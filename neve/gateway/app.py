@@ -28,6 +28,7 @@ from neve.gateway.authentication import (
     CountedRequests,
     KnownCallers,
 )
+from neve.gateway.control import ControlRoutes
 from neve.gateway.imports import ImportRoutes
 from neve.gateway.ingest.routes import IngestRoutes
 from neve.gateway.metrics import RequestMetrics
@@ -37,7 +38,7 @@ from neve.gateway.scan import ScanRoutes
 from neve.gateway.services import BEARER, Services
 from neve.gateway.split_merge import OperationRoutes
 from neve.gateway.tables import TableRoutes
-from neve.gateway.work import ControlRoutes, LimitRoutes, WorkRoutes
+from neve.gateway.work import LimitRoutes, WorkRoutes
 
 # ------------------------------------------------ One answer for all who ask at about the same time
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from math import isfinite
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -24,16 +23,21 @@ from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.rows.rules import RowRules
 from common.units import parse_size_bytes
-from common.wire import CompactorStatus, CoordinatorStatus, Explanation, QueuedJob, RunningAttempt
-from neve.api import control as control_api
+from common.wire import (
+    BacklogSample,
+    CompactorStatus,
+    CoordinatorStatus,
+    Explanation,
+    QueuedJob,
+    RunningAttempt,
+)
 from neve.api import work as api
 from neve.client.http import decode
 from neve.gateway.access.audit import folded
-from neve.gateway.access.callers import Role, open_table, require_role, sees_table
+from neve.gateway.access.callers import current_call, open_table, sees_table
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
 from neve.gateway.services import (
     BEARER,
-    LATENCIES_MAX,
     Services,
     bounded_count,
     check_writable,
@@ -282,6 +286,15 @@ SCANS_MAX = 1_000_000
 STOP_WAIT_MAX_S = 86_400.0
 
 
+def _size_of(sample: BacklogSample, table: str | None) -> int:
+    """Return what was to be rewritten in a table; None: in all that the caller sees."""
+    if table is not None:
+        return sample.tables.get(table, 0)
+    if current_call().caller.sees_all:
+        return sample.size_bytes
+    return sum(size for name, size in sample.tables.items() if sees_table(name))
+
+
 class WorkRoutes:
     """The routes that concern jobs and those who run them."""
 
@@ -386,18 +399,17 @@ class WorkRoutes:
         """Return how many bytes were still to be rewritten in the last hour, oldest first.
 
         There is a point every ten seconds. A table that was not among the 20 with most counts as
-        at rest. A coordinator that was restarted remembers nothing from before.
+        at rest. Who may not see every table gets the sum of those that are seen. A coordinator that
+        was restarted remembers nothing from before.
         """
-        if table is None:
-            require_role(Role.READ, None)
-        else:
+        if table is not None:
             await self._services.table(table)
         samples = await self._services.coordinator.backlog_history()
         return {
             "history": [
                 api.BacklogPoint(
                     at_s=each.at_s,
-                    size_bytes=each.size_bytes if table is None else each.tables.get(table, 0),
+                    size_bytes=_size_of(each, table),
                 )
                 for each in samples
             ]
@@ -743,53 +755,3 @@ class LimitRoutes:
         bytes_s = None if limit is None else parse_size_bytes(limit, what)
         checked_limit(bytes_s or 0, f"{kind.value} {name}")
         await self._services.coordinator.set_limit(scope.text, bytes_s)
-
-
-# ----------------------------------------------------------------------------------------- Control
-
-
-READ_REPORT_MAX = 1_000_000
-"""Of one table in one report."""
-LATENCY_MAX_S = 3600.0
-
-
-class ControlRoutes:
-    """The routes that concern how much compaction there is."""
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-
-    def router(self) -> APIRouter:
-        """Return the routes."""
-        router = APIRouter(prefix="/v1", tags=["work"], dependencies=[BEARER])
-        router.get("/control")(self.control)
-        router.post("/reads", status_code=202)(self.reads)
-        return router
-
-    async def control(self) -> control_api.Control:
-        """Return what the controller reads and decides, and what each class of work was handed."""
-        return decode(control_api.Control, asdict(await self._services.coordinator.control()))
-
-    async def reads(self, body: control_api.ReadReport) -> None:
-        """Report how long readers have waited.
-
-        While they wait longer than `control.foreground_limit_s`, rewrites get fewer bytes per
-        second, but never fewer than keep the backlog from growing. Nothing of a report is taken if
-        a part of it is refused.
-        """
-        services = self._services
-        bounded_count(len(body.tables), LATENCIES_MAX, "number of tables")
-        for name, each in body.tables.items():
-            bounded_count(each.reads, READ_REPORT_MAX, f"reads of table {name[:64]!r}")
-            _require_latency(each.latency_s, name)
-        found = {name: await services.table(name) for name in body.tables}
-        for name, table in found.items():
-            told = body.tables[name]
-            services.waits.note(services, table.id, told.latency_s, told.reads)
-
-
-def _require_latency(latency_s: float, table: str) -> None:
-    if not (isfinite(latency_s) and 0 <= latency_s <= LATENCY_MAX_S):
-        raise RequestError(
-            f"latency of table {table[:64]!r} is {latency_s} s, expected 0 to {LATENCY_MAX_S:g} s"
-        )

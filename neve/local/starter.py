@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from common.access_settings import AccessSettings
 from common.clock import Clock
-from common.settings import AccessSettings, Settings
+from common.settings import Settings
 from neve.gateway.tls import require_safe_listener
 from neve.local.actors import ActorsPlan, start_actors
 from neve.local.logs import RAY, REDIS, StackLogs

@@ -18,7 +18,7 @@ import pytest
 
 from tests.tidy.tree import PACKAGES, ROOT, name_of, nodes_of, python_files, tree_of
 
-MODULES_MAX = 415
+MODULES_MAX = 417
 SMALL_LINES = 80
 SMALL_MODULES_MAX = 25
 FUNCTION_LINES_MEDIAN_MAX = 10
@@ -26,6 +26,7 @@ FLOW_FILES_MAX = 25
 FLOW_REWRITE_FILES_MAX = 12
 
 SMALL_MODULES = {
+    "neve/gateway/control.py": "a slice of the gateway; `app` alone imports slices",
     "compactor/rewrite/drop_job.py": "a way of a job beside `stitch_job`: rows go here unread",
     "coordinator/core/publish_schedule.py": "a decision of the core; its importer does I/O",
     "coordinator/core/maintenance/heat.py": "rates of tablets; its importer holds the whole core",

@@ -43,7 +43,6 @@ def rank_of(effective: int, files: int, arrival: int) -> int:
 
 WEIGHT_TAX_BYTES = 1024**2
 """Added to a job's bytes, so that small ones have a weight, too."""
-WEIGHT_BASE = 4
 FAN_IN_ENOUGH = 32
 """A job of so many inputs is efficient enough, whatever runs."""
 

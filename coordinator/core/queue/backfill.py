@@ -8,7 +8,7 @@ it, so that it fits in the end. Where nothing is under way any job fits.
 
 from collections.abc import Container
 
-from common.model.job import Job, is_urgent
+from common.model.job import Job, LaneClass, is_urgent
 from coordinator.core.limits import Limits
 from coordinator.core.queue.admission import JobFilter
 from coordinator.core.queue.job_queue import JobQueues
@@ -98,6 +98,7 @@ class Backfill:
         *,
         only_urgent: bool = False,
         admits: JobFilter | None = None,
+        barred: Container[LaneClass] = (),
     ) -> Job | None:
         """Take the next job of a group out that may start now, or None.
 
@@ -106,6 +107,7 @@ class Backfill:
             saturated: Tables that hand nothing out now.
             only_urgent: Whether the free slots are kept for urgent jobs.
             admits: Says whether a job may start beside the others; None: any may.
+            barred: Classes none of whose jobs it admits.
         """
         first = self.waits_for(group)
         if first is not None and first.tablet.table in saturated:
@@ -123,7 +125,7 @@ class Backfill:
             refused.append(job.id)
             return False
 
-        job = self._queues.take(group, may_start, saturated)
+        job = self._queues.take(group, may_start, saturated, barred)
         if job is None and not self._capacity.jobs(group):
             # The one that all wait for is not among the best any more.
             return self._queues.take(group, None, saturated)

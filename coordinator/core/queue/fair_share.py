@@ -266,15 +266,22 @@ class FairShare:
         if self._turns is not None:
             self._turns.charge(rank_class, cost_bytes + JOB_COST_BYTES)
 
-    def choose(self, best_class: LaneClass, best_rank: int) -> int:
-        """Return the rank of the job that goes next.
+    def choose(
+        self, best_class: LaneClass, best_rank: int, barred: Container[LaneClass] = ()
+    ) -> int | None:
+        """Return the rank of the job that goes next; None: only barred classes have jobs.
 
         Args:
             best_class: The class of the job that is best by rank alone.
             best_rank: Its rank.
+            barred: Classes that hand nothing out now.
         """
-        waiting = [each for each, lanes in self._classes.items() if lanes.lanes]
-        chosen = self._next_class(waiting, best_class)
+        waiting = [
+            each for each, lanes in self._classes.items() if lanes.lanes and each not in barred
+        ]
+        if not waiting:
+            return None
+        chosen = self._next_class(waiting, waiting[0] if best_class in barred else best_class)
         return best_rank if chosen is None else -self._classes[chosen].next_lane().ranks[0]
 
     def _next_class(self, waiting: list[LaneClass], best_class: LaneClass) -> LaneClass | None:
@@ -293,7 +300,9 @@ class FairShare:
                 return highest
         return None if highest is not best_class else highest
 
-    def choose_unsaturated(self, saturated: Container[str]) -> int | None:
+    def choose_unsaturated(
+        self, saturated: Container[str], barred: Container[LaneClass] = ()
+    ) -> int | None:
         """Return the rank of the job that goes next though some tables hand nothing out.
 
         By the same rules; None if no other table has jobs. Looks at every lane.
@@ -302,7 +311,7 @@ class FairShare:
             (-lane.ranks[0], rank_class, lane.clock)
             for rank_class, lanes in self._classes.items()
             for lane in lanes.lanes.values()
-            if lane.table not in saturated
+            if lane.table not in saturated and rank_class not in barred
         ]
         if not heads:
             return None

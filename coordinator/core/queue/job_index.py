@@ -222,22 +222,28 @@ class JobIndex:
         """Return the entry of the lowest rank, or None."""
         return self._ranked.lowest()
 
-    def next(self, saturated: Container[str] = ()) -> QueueEntry | None:
+    def next(
+        self, saturated: Container[str] = (), barred: Container[LaneClass] = ()
+    ) -> QueueEntry | None:
         """Return the entry whose turn it is: the highest, unless tables share.
 
         Args:
             saturated: Tables whose turn it is not.
+            barred: Classes whose turn it is not, if tables share.
         """
         if saturated:
-            return self._next_unsaturated(saturated)
+            return self._next_unsaturated(saturated, barred)
         best = self._ranked.highest()
         if best is None or self._shares is None:
             return best
-        return self._ranked.get(self._shares.choose(best.lane, best.rank))
+        rank = self._shares.choose(best.lane, best.rank, barred)
+        return None if rank is None else self._ranked.get(rank)
 
-    def _next_unsaturated(self, saturated: Container[str]) -> QueueEntry | None:
+    def _next_unsaturated(
+        self, saturated: Container[str], barred: Container[LaneClass]
+    ) -> QueueEntry | None:
         if self._shares is not None:
-            rank = self._shares.choose_unsaturated(saturated)
+            rank = self._shares.choose_unsaturated(saturated, barred)
             return None if rank is None else self._ranked.get(rank)
         opened = (each for each in self.best_first() if each.job.tablet.table not in saturated)
         return next(opened, None)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import islice
 
 from common.errors import ConfigError
-from common.model.job import Job, lane_class
+from common.model.job import Job, LaneClass, lane_class
 from common.model.tablet import TabletId
 from coordinator.core.queue.admission import (
     AGEING_S,
@@ -123,14 +123,20 @@ class JobQueue:
         self._arrivals += 1
         return self._admit(self._entry(job, now_s, self._arrivals))
 
-    def take(self, suits: JobFilter | None = None, saturated: Container[str] = ()) -> Job | None:
+    def take(
+        self,
+        suits: JobFilter | None = None,
+        saturated: Container[str] = (),
+        barred: Container[LaneClass] = (),
+    ) -> Job | None:
         """Take the best job out, or None: of the table whose turn it is, if tables share.
 
         Args:
             suits: May refuse a job now; then the best of the next `PROBES_MAX` that it allows goes.
             saturated: Tables of which no job is taken.
+            barred: Classes of which it is not the turn; `suits` must refuse their jobs.
         """
-        entry = self._index.next(saturated)
+        entry = self._index.next(saturated, barred)
         if entry is not None and suits is not None and not suits(entry.job):
             opened = (each for each in self.entries() if each.job.tablet.table not in saturated)
             entry = next((each for each in islice(opened, PROBES_MAX) if suits(each.job)), None)
@@ -261,11 +267,15 @@ class JobQueues:
         return queue
 
     def take(
-        self, group: str, suits: JobFilter | None = None, saturated: Container[str] = ()
+        self,
+        group: str,
+        suits: JobFilter | None = None,
+        saturated: Container[str] = (),
+        barred: Container[LaneClass] = (),
     ) -> Job | None:
         """Take the best job of a group out, or None; see `JobQueue.take`."""
         queue = self._queues.get(group)
-        return None if queue is None else queue.take(suits, saturated)
+        return None if queue is None else queue.take(suits, saturated, barred)
 
     def get(self, job_id: str) -> Job | None:
         """Return a queued job of any group, or None."""

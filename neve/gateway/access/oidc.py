@@ -19,9 +19,9 @@ import httpx
 import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
+from common.access_settings import AccessSettings
 from common.clock import Clock
 from common.errors import ConfigError, RequestError, UnavailableError
-from common.settings import AccessSettings
 from common.telemetry import Log
 from neve.gateway.access.callers import GRANTS_MAX, Caller, TableGrant
 from neve.gateway.problems import UnauthorizedError

@@ -94,9 +94,9 @@ ROUTE_RIGHTS: Mapping[str, RouteRight] = {
     ),
     "GET /v1/queue": _READ_LISTED,
     "GET /v1/backlog": _READ_LISTED,
-    "GET /v1/backlog/history": RouteRight(
-        Role.READ, Reach.LISTED, "of one table; without it, `read` on all tables"
-    ),
+    "GET /v1/backlog/history": _READ_LISTED,
+    "GET /v1/control": _READ_ALL,
+    "POST /v1/reads": RouteRight(Role.READ, Reach.LISTED, "readers tell how long they have waited"),
     "GET /v1/compactors": _READ_ALL,
     "POST /v1/compactors/{compactor}/drain": _ADMIN_ALL,
     "POST /v1/compactors/{compactor}/stop": _ADMIN_ALL,
@@ -119,8 +119,6 @@ ROUTE_RIGHTS: Mapping[str, RouteRight] = {
     ),
     "POST /v1/tables/{table}/lift-quarantine": _COMPACT,
     "POST /v1/tables/{table}/lower-watermark": _ADMIN,
-    "GET /v1/control": _READ_ALL,
-    "POST /v1/reads": RouteRight(Role.READ, Reach.LISTED, "on every table of the report"),
     "GET /v1/limits": _READ_ALL,
     "PUT /v1/groups/{group}/limit": _ADMIN_ALL,
     "DELETE /v1/groups/{group}/limit": _ADMIN_ALL,

@@ -124,7 +124,7 @@ def test_the_token_may_come_from_a_file(shell: Shell, tmp_path: Path) -> None:
 def test_the_audit_is_shown(shell: Shell) -> None:
     assert shell.ask("pause", "nothing").exit_code == 2
     entries: list[dict[str, object]] = []
-    # The outcome follows a moment later.
+    # The call has begun first; how it ended is written a moment later.
     while not entries or entries[0]["outcome"] == "begun":
         entries = json.loads(shell.ask("audit", "--json").stdout)["entries"]
 

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from common.model.group import CONTROL_SCOPE, LimitScope
-from common.model.job import CLASS_WIDTH, Kind
+from common.model.job import AGEING_PER_S, CLASS_WIDTH, Kind
 from common.spi.controller import DEFAULT_SHARES, ControlDecision, ControlReadings, ShareClass
 from coordinator.core import events as on
 from coordinator.core.autoscaling.demand import AutoscalerRules, GroupLoad, demand
 from coordinator.core.control.guard import GuardRules
 from coordinator.core.control.loop import ControlLoop, ControlRules
 from coordinator.core.limits import Limits
+from coordinator.core.queue.job_queue import PROBES_MAX
 from coordinator.core.throttle.allocation import ScopeLimits
 from tests.support.task_manager import TaskManager
 
@@ -76,6 +77,16 @@ def test_system_jobs_have_the_slots_of_the_decision_and_others_have_no_cap() -> 
     controller.decision = Fixed(slots=None).decision
     manager.tick()
     assert len(manager.ask(1)) + len(manager.running) >= 6
+
+
+def test_a_flood_of_old_capped_jobs_keeps_no_request_waiting() -> None:
+    manager = manager_of(Fixed(slots=1, shares={ShareClass.SYSTEM: 1000.0, ShareClass.USER: 10.0}))
+    for number in range(2 * PROBES_MAX):
+        manager.offer(f"s{number}", 5000)
+    assert len(manager.ask(3)) == 1
+    manager.now_s += CLASS_WIDTH / AGEING_PER_S  # All of them outrank a request now.
+    manager.offer("asked", CLASS_WIDTH + 10, kind=Kind.USER)
+    assert manager.begun[-1] == "asked"
 
 
 def test_the_last_slot_is_never_taken_away() -> None:

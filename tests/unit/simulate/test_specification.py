@@ -144,6 +144,17 @@ def test_a_variant_changes_what_it_names_and_nothing_else() -> None:
     assert other.tables[0].options == {}, "options are of the planner that they were written for"
 
 
+def test_options_are_left_out_where_a_variant_has_another_planner() -> None:
+    table = {"planner": "size-tiered", "options": {"min_threshold": 6}, "tracker": "size-tiered"}
+    variants = [{"name": "as it is"}, {"name": "other", "planner": "ratio"}]
+    same, other = read_specifications(document(table, variant=variants), lambda name: name)
+
+    assert same.tables[0].options == {"min_threshold": 6}
+    assert other.tables[0].options == {}
+    assert other.tables[0].tracker is not None
+    assert other.tables[0].tracker[0] == "ratio"
+
+
 def test_planners_of_the_command_line_stand_in_place_of_variants() -> None:
     written = {**SMALL, "variant": [{"name": "x"}]}
     found = read_specifications(written, lambda name: name, ["ratio", "size-tiered"])

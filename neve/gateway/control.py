@@ -1,0 +1,57 @@
+"""`GET /v1/control`, `POST /v1/reads`: what the controller decides, and how long readers wait."""
+
+from dataclasses import asdict
+from math import isfinite
+
+from fastapi import APIRouter
+
+from common.errors import RequestError
+from neve.api import control as control_api
+from neve.client.http import decode
+from neve.gateway.services import BEARER, LATENCIES_MAX, Services, bounded_count
+
+READ_REPORT_MAX = 1_000_000
+"""Of one table in one report."""
+LATENCY_MAX_S = 3600.0
+
+
+class ControlRoutes:
+    """The routes that concern how much compaction there is."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(prefix="/v1", tags=["work"], dependencies=[BEARER])
+        router.get("/control")(self.control)
+        router.post("/reads", status_code=202)(self.reads)
+        return router
+
+    async def control(self) -> control_api.Control:
+        """Return what the controller reads and decides, and what each class of work was handed."""
+        return decode(control_api.Control, asdict(await self._services.coordinator.control()))
+
+    async def reads(self, body: control_api.ReadReport) -> None:
+        """Report how long readers have waited.
+
+        While they wait longer than `control.foreground_limit_s`, rewrites get fewer bytes per
+        second, but never fewer than keep the backlog from growing. Nothing of a report is taken if
+        a part of it is refused.
+        """
+        services = self._services
+        bounded_count(len(body.tables), LATENCIES_MAX, "number of tables")
+        for name, each in body.tables.items():
+            bounded_count(each.reads, READ_REPORT_MAX, f"reads of table {name[:64]!r}")
+            _require_latency(each.latency_s, name)
+        found = {name: await services.table(name) for name in body.tables}
+        for name, table in found.items():
+            told = body.tables[name]
+            services.waits.note(services, table.id, told.latency_s, told.reads)
+
+
+def _require_latency(latency_s: float, table: str) -> None:
+    if not (isfinite(latency_s) and 0 <= latency_s <= LATENCY_MAX_S):
+        raise RequestError(
+            f"latency of table {table[:64]!r} is {latency_s} s, expected 0 to {LATENCY_MAX_S:g} s"
+        )
