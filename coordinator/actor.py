@@ -54,6 +54,8 @@ from coordinator.wiring import assemble, storage_loops
 
 CALLS_AT_ONCE = 10_000
 """Compactors wait in `take`, so a call may last; none of them blocks a thread."""
+UNREACHED_PAUSE_S = 0.2
+"""Between two questions to a compactor that Ray does not reach."""
 LOG_PARTS = ("coordinator", "redis", "ray", "start", "supervisor")
 """Its own log file, and those of what cannot look after its own."""
 
@@ -62,15 +64,22 @@ class RayCompactors:
     """Death notices from Ray: a call that never returns fails when its actor dies."""
 
     async def wait_for_death(self, compactor: str, incarnation: str) -> str:
-        """Return the cause, when this incarnation of the compactor is dead for sure."""
+        """Return the cause, when this incarnation of the compactor is dead for sure.
+
+        One that Ray does not reach may live, or be started again, which its next process tells. So
+        it is asked until it answers or Ray knows that it is dead.
+        """
         name = compactor_actor_name(compactor)
-        try:  # Ray's head, which may be slow, is asked in a thread: turns must go on.
-            actor = await asyncio.to_thread(ray.get_actor, name, namespace=NAMESPACE)
-            return str(await actor.stay.remote(incarnation))
-        except ValueError:
-            return "its actor is gone"
-        except ray.exceptions.RayError as error:
-            return f"its actor died ({type(error).__name__})"
+        while True:
+            try:  # Ray's head, which may be slow, is asked in a thread: turns must go on.
+                actor = await asyncio.to_thread(ray.get_actor, name, namespace=NAMESPACE)
+                return str(await actor.stay.remote(incarnation))
+            except ValueError:
+                return "its actor is gone"
+            except ray.exceptions.ActorUnavailableError:
+                await asyncio.sleep(UNREACHED_PAUSE_S)
+            except ray.exceptions.RayError as error:
+                return f"its actor died ({type(error).__name__})"
 
 
 class CoordinatorActor:

@@ -1,8 +1,12 @@
-"""Calls the coordinator of a stack through its proxy: answering, refusing, frozen, killed."""
+"""Calls the coordinator of a stack through its proxy: answering, refusing, frozen, killed.
+
+Before that: what Ray tells of a compactor whose process was killed.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import time
@@ -16,7 +20,8 @@ import ray
 from common.coordinator_calls import OperatorCalls
 from common.coordinator_proxy import compactor_calls, operator_calls
 from common.errors import UnavailableError
-from common.wire import COORDINATOR_NAME, NAMESPACE, TakeRequest
+from common.wire import COORDINATOR_NAME, NAMESPACE, TakeRequest, compactor_actor_name
+from coordinator.actor import RayCompactors
 from neve.local import LocalStack
 from neve.local.processes import processes_of_stack
 from tests.support.patience import SERVICE_S
@@ -44,6 +49,33 @@ async def call_through_a_death(stack: LocalStack) -> None:
     process.wait(SERVICE_S)
     await until_it_answers(operators)
     assert coordinator_process(stack).pid != process.pid
+
+
+class Stayer:
+    """Answers those who wait for its death as a compactor does; its process is started again."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    async def stay(self, incarnation: str) -> str:
+        if incarnation != str(os.getpid()):
+            return "it was started again"
+        await asyncio.sleep(SERVICE_S)
+        return "nobody killed it"
+
+
+async def wait_for_a_process_that_is_started_again() -> None:
+    """Kill the process of an actor: its next one says so, and nobody takes that one for dead."""
+    name = compactor_actor_name("stayer")
+    actor = ray.remote(Stayer).options(name=name, num_cpus=0, max_restarts=1).remote()
+    first = await actor.pid.remote()
+    notice = asyncio.create_task(RayCompactors().wait_for_death("stayer", str(first)))
+    await asyncio.sleep(0.5)
+    os.kill(first, signal.SIGKILL)
+    assert await asyncio.wait_for(notice, SERVICE_S) == "it was started again"
+    os.kill(await actor.pid.remote(), signal.SIGKILL)
+    cause = await asyncio.wait_for(RayCompactors().wait_for_death("stayer", "x"), SERVICE_S)
+    assert cause.startswith(("its actor died", "its actor is gone")), cause
 
 
 async def until_it_answers(operators: OperatorCalls) -> None:
@@ -75,4 +107,5 @@ if __name__ == "__main__":
         logging_level="ERROR",
     )
     ray.get(ray.get_actor(COORDINATOR_NAME, namespace=NAMESPACE).ping.remote())
+    asyncio.run(wait_for_a_process_that_is_started_again())
     asyncio.run(call_through_a_death(running))
