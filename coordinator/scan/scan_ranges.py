@@ -15,8 +15,8 @@ from common.errors import BrokenValueError, MetadataError, UnavailableError
 from common.metadata.changes import WriteAnalyses, WriteAnalysis
 from common.metadata.ports import TabletStore
 from common.metadata.store_values import UnreadableTablet
-from common.model.table import Table
 from common.model.job import analysis_id
+from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from coordinator.core.scan_rules import (
     ANALYSES_AT_ONCE,

@@ -790,3 +790,5 @@ def _document(path: Path) -> Any:
         raise InputError(f"file {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise RequestError(f"file {path} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise RequestError(f"file {path} is nested too deeply, expected a tablet") from error
