@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
+import subprocess
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import psutil
 import pytest
 
-from tests.support.neighbour import as_nobody, kind_that_refuses, listeners, reachable
-from tests.support.patience import PATIENCE_S
+from tests.support.neighbour import (
+    METHODS,
+    as_nobody,
+    grpc_code,
+    kind_that_refuses,
+    listeners,
+    reachable,
+)
+from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.stack import COMPACTORS, Service, words_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -49,6 +60,59 @@ def test_every_port_refuses_who_has_no_credentials(service: Service) -> None:
     mute = [listener.process for listener, kind in kinds.items() if kind == "mute"]
     assert [process for process in mute if "compactor.spark.child" not in process] == []
     assert len(mute) == len(COMPACTORS)
+
+
+JOIN = """
+import sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+print(sorted(ray.cluster_resources()))
+"""
+
+
+def joined(service: Service, **shown: str) -> subprocess.CompletedProcess[str]:
+    """Let a program that shows something else than the stack's token, or that one, join Ray."""
+    environ = service.stack.driver_environ()
+    if shown:
+        del environ["RAY_AUTH_TOKEN_PATH"]
+    return subprocess.run(
+        [sys.executable, "-c", JOIN, service.stack.ray_address],
+        env=environ | shown,
+        capture_output=True,
+        text=True,
+        timeout=SERVICE_S,
+        check=False,
+    )
+
+
+def test_ray_lets_in_who_shows_its_token_and_nobody_else(service: Service, tmp_path: Path) -> None:
+    # No token would be looked for in the home.
+    strangers = (
+        {"RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)},
+        {"RAY_AUTH_TOKEN": "0" * 64},
+    )
+    with ThreadPoolExecutor() as at_once:
+        refused = [at_once.submit(joined, service, **shown) for shown in strangers]
+        ours = at_once.submit(joined, service)
+        for each in refused:
+            ran = each.result()
+            assert ran.returncode != 0, ran.stdout
+            assert re.search("(?i)authenti|token", ran.stderr), ran.stderr
+        assert ours.result().returncode == 0, ours.result().stderr
+        assert "neve_node" in ours.result().stdout
+
+
+def test_each_port_of_ray_asks_for_the_token(service: Service) -> None:
+    token = service.stack.folder.ray_token_file.read_text().strip()
+    servers = 0
+    for port in {each.port for each in listeners(service.processes())}:
+        for method in METHODS:
+            code = grpc_code(port, method)
+            if code is grpc.StatusCode.UNAUTHENTICATED:
+                servers += 1
+                assert grpc_code(port, method, token="0" * 64) is code
+                # What it says then is about the request, which is empty.
+                assert grpc_code(port, method, token=token) is not code
+    assert servers >= len(COMPACTORS)
 
 
 def test_each_application_has_a_secret_that_nothing_shows(service: Service) -> None:
