@@ -36,6 +36,7 @@ from common.wire import (
     Explanation,
     Heartbeat,
     HeartbeatReply,
+    OwedTablet,
     QueuedJob,
     RunningAttempt,
     TableMaintenance,
@@ -46,6 +47,7 @@ from common.wire import (
 )
 from coordinator.context import ShellContext
 from coordinator.core import events as on
+from coordinator.core.backlog import largest_tablets
 from coordinator.ray_compactors import RayCompactorLever
 from coordinator.scan.ray_ranges import RayRangeScans
 from coordinator.storage.generations import Generations
@@ -226,6 +228,14 @@ class CoordinatorActor:
     async def running(self) -> list[RunningAttempt]:
         """Return the attempts under way."""
         return self._state.running(self._now_s())
+
+    async def owed_tablets(self, table: str, count: int) -> list[OwedTablet]:
+        """Return the tablets of a table in which most is still to be rewritten.
+
+        Of a million tablets the largest are found in a thread: turns must go on.
+        """
+        found = self._state.owed_tablets(table)
+        return await asyncio.to_thread(largest_tablets, found, count)
 
     async def backlog_history(self) -> list[BacklogSample]:
         """Return what was still to be rewritten in the last hour, oldest first."""

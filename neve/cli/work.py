@@ -1,6 +1,7 @@
 """`neve status`, `jobs`, `queue`, `explain`, `plan`, `history`, compactors, and limits on bytes."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -334,7 +335,38 @@ def render_backlog(found: Sequence[api.Backlog]) -> RenderableType:
         for each in found
     ]
     total = format_bytes(sum(each.size_bytes for each in found))
-    return lines(grid(columns, lined), "", f"{total} in all")
+    return lines(grid(columns, lined), "", f"{total} in all{_by_group(found)}")
+
+
+def _by_group(found: Sequence[api.Backlog]) -> str:
+    """Return the backlogs of groups, if there are several."""
+    sums: Counter[str] = Counter()
+    for each in found:
+        sums.update(each.groups)
+    if len(sums) < 2:
+        return ""
+    return ": " + ", ".join(f"{format_bytes(sums[name])} of group {name}" for name in sorted(sums))
+
+
+def render_owed_tablets(
+    found: Sequence[api.OwedTablet], table: str, keys: TabletKeys
+) -> RenderableType:
+    """Return the tablets of a table that owe most. `keys` gives their keys."""
+    if not found:
+        return "every tablet is at rest"
+    columns = [("TABLET", ""), ("BACKLOG", RIGHT), ("GROUP", ""), ("MEASURED BY", "")]
+    return grid(
+        columns,
+        [
+            (
+                shortened(keys(table, each.tablet)),
+                format_bytes(each.size_bytes),
+                each.group,
+                each.problem or each.strategy,
+            )
+            for each in found
+        ],
+    )
 
 
 HISTORY_ROWS_MAX = 20
@@ -668,6 +700,10 @@ def backlog(
     past: Annotated[
         bool, typer.Option("--history", help="Show the last hour; --json has every ten seconds.")
     ] = False,
+    tablets: Annotated[
+        bool, typer.Option("--tablets", help="Show the tablets of TABLE that owe most.")
+    ] = False,
+    count: Annotated[int, typer.Option(help="With --tablets: at most so many.", min=1)] = 20,
 ) -> None:
     """Show how many bytes are still to be rewritten until planners want nothing.
 
@@ -676,8 +712,12 @@ def backlog(
     """
     measures = strategy is not None or mode is not None or bool(settings) or tablet is not None
     _check_backlog_options(name, files, measures=measures, watch=watch, past=past)
+    every_s = every if watch else None
+    if tablets:
+        _owed_tablets(session, name, files, count, every_s, past=past)
+        return
     if files is None:
-        _backlog_of_service(session, name, every if watch else None, past=past)
+        _backlog_of_service(session, name, every_s, past=past)
         return
     # Here, so that the client's verbs start without the trackers.
     from neve.offline_backlog import backlog_offline
@@ -710,11 +750,42 @@ def _backlog_of_service(
     if past:
         points = session.client.backlog_history(name)
         session.show(points, lambda: render_backlog_history(points))
-    elif every_s is not None:
-        session.follow(lambda: session.client.backlog(name), render_backlog, every_s)
     else:
-        found = session.client.backlog(name)
-        session.show(found, lambda: render_backlog(found))
+        _show_or_follow(session, lambda: session.client.backlog(name), render_backlog, every_s)
+
+
+def _owed_tablets(
+    session: Session,
+    name: str | None,
+    files: Path | None,
+    count: int,
+    every_s: float | None,
+    *,
+    past: bool,
+) -> None:
+    if name is None or files is not None or past:
+        raise RequestError("--tablets goes with the name of a table, without --files and --history")
+    keys = _keys(session)
+    _show_or_follow(
+        session,
+        lambda: session.client.owed_tablets(name, count),
+        lambda found: render_owed_tablets(found, name, keys),
+        every_s,
+    )
+
+
+def _show_or_follow(
+    session: Session,
+    look: Callable[[], Any],
+    render: Callable[[Any], RenderableType],
+    every_s: float | None,
+) -> None:
+    """Show what is found once, or again and again."""
+    if every_s is None:
+        found = look()
+        session.show(found, lambda: render(found))
+    else:
+        session.follow(look, render, every_s)
 
 
 def history(session: Session, name: Name, count: Count = 20) -> None:
@@ -790,3 +861,5 @@ def _document(path: Path) -> Any:
         raise InputError(f"file {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise RequestError(f"file {path} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise RequestError(f"file {path} is nested too deeply, expected a tablet") from error
