@@ -121,6 +121,9 @@ def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> 
     neve.run("queue", "--group", "default", says="2 files of similar size")
     neve.run("backlog", "--history", says="100 B ████████████████████████████████████████")
     assert [each["size_bytes"] for each in neve.json("backlog", "events", "--history")] == [90, 0]
+    neve.run("backlog", "events", "--tablets", says="90 B default ratio")
+    neve.run("backlog", "--tablets", code=2, says="--tablets goes with the name of a table")
+    neve.run("backlog", "events", "--tablets", "--history", code=2, says="without --files and")
     neve.run("backlog", "--watch", "--history", code=2, says="give either --watch or --history")
     neve.run("backlog", "--watch", "--files", "f.json", code=2, says="show a running service")
     neve.run("plan", "events", says="none")
