@@ -6,6 +6,7 @@ The coordinator looks again at what is asked and at what is wanted and not queue
 is noted in the tablet's record with its recheck time, so that scans pass it by until then. Pure.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
@@ -119,7 +120,7 @@ def analysis_at_rest(tablet_files: int) -> Analysis:
     return Analysis.STABLE if tablet_files else Analysis.EMPTY
 
 
-def jobs_digest(job_ids: tuple[str, ...]) -> str:
+def jobs_digest(job_ids: Collection[str]) -> str:
     """Return a digest by which two plans of a tablet are compared; `NO_JOBS` for no jobs."""
     return digest(sorted(job_ids)) if job_ids else NO_JOBS
 

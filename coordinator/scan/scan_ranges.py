@@ -15,6 +15,7 @@ from common.errors import BrokenValueError, MetadataError, UnavailableError
 from common.metadata.changes import WriteAnalyses, WriteAnalysis
 from common.metadata.ports import TabletStore
 from common.metadata.store_values import UnreadableTablet
+from common.model.job import analysis_id
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from coordinator.core.scan_rules import (
@@ -171,7 +172,10 @@ class _RangeScan:
             return None
         match scan_verdict(tablet, table, plan):
             case ScanVerdict.WANTED:
-                self._found(tablet.id.end, jobs_digest(tuple(job.id for job in plan.jobs)))
+                wanted = [job.id for job in plan.jobs]
+                if plan.analysis_group:
+                    wanted.append(analysis_id(tablet.id))
+                self._found(tablet.id.end, jobs_digest(wanted))
             case ScanVerdict.BUSY:
                 pass
             case ScanVerdict.RESTS:

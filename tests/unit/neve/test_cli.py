@@ -126,6 +126,9 @@ def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> 
     neve.run("backlog", "events", "--tablets", "--history", code=2, says="without --files and")
     neve.run("backlog", "--watch", "--history", code=2, says="give either --watch or --history")
     neve.run("backlog", "--watch", "--files", "f.json", code=2, says="show a running service")
+    nested = folder / "nested.json"
+    nested.write_text("[" * 100_000, "utf-8")
+    neve.run("backlog", "--files", str(nested), code=2, says="is nested too deeply")
     neve.run("plan", "events", says="none")
     neve.run("explain", "events", "last", says="nothing to do")
     neve.run("explain", "events", "last", "--history", says="job-1 failed on local-1: InputError")
