@@ -30,7 +30,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from common.clock import SystemClock
-from common.garbage_collection import ignore_what_is_loaded
+from common.garbage_collection import collect_oldest_forever, ignore_what_is_loaded
 from common.ids import RandomIds, call_id
 from common.metadata.changes import AddFiles, Applied
 from common.metadata.redis import connect
@@ -174,6 +174,7 @@ async def coordinator(url: str, told: Callable[[on.Event], None]) -> Any:
     parts.scanner.attach(heard)
     await take_lead(store, parts.scanner, context.coordinator, context.log)
     loops = [asyncio.create_task(loop) for loop in parts.loops(settings)]
+    loops.append(asyncio.create_task(collect_oldest_forever()))
     try:
         yield parts
     finally:

@@ -14,7 +14,7 @@ import ray
 from common.actor_class import callable_across_releases
 from common.clock import SystemClock
 from common.coordinator_calls import CoordinatorCalls
-from common.garbage_collection import ignore_what_is_loaded
+from common.garbage_collection import collect_oldest_forever, ignore_what_is_loaded
 from common.ids import RandomIds
 from common.log_files import LogFiles
 from common.metadata.redis import connect
@@ -142,6 +142,7 @@ class CoordinatorActor:
             loops.create_task(self._generations.run_forever(self._scanner.tables.values))
             loops.create_task(self._leave_when_replaced(claimed_s))
             loops.create_task(self._log_files.rotate_forever(LOG_PARTS))
+            loops.create_task(collect_oldest_forever())
             loops.create_task(asyncio.wait_for(self._service.failed, None))
 
     def _writable(self) -> list[Table]:
@@ -234,8 +235,8 @@ class CoordinatorActor:
 
         Of a million tablets the largest are found in a thread: turns must go on.
         """
-        found = self._state.owed_tablets(table)
-        return await asyncio.to_thread(largest_tablets, found, count)
+        tablets, done = self._state.owed_tablets(table)
+        return await asyncio.to_thread(largest_tablets, tablets, done, count)
 
     async def backlog_history(self) -> list[BacklogSample]:
         """Return what was still to be rewritten in the last hour, oldest first."""

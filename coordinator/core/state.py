@@ -185,8 +185,10 @@ class CoordinatorState:
         """Return what was still to be rewritten lately, oldest first."""
         return self._cluster.backlog_history.samples()
 
-    def owed_tablets(self, table: str) -> list[tuple[TabletId, TabletBacklog, int]]:
-        """Return the tablets of a table that owe anything, for `largest_tablets`."""
+    def owed_tablets(
+        self, table: str
+    ) -> tuple[Mapping[TabletId, TabletBacklog], Mapping[TabletId, float]]:
+        """Return the tablets of a table that owe anything, and bytes of that done by now."""
         return self._cluster.backlogs.of_table(table, done_shares(self._cluster.attempts))
 
     def was_planned(self, tablet: TabletId) -> bool:

@@ -259,13 +259,13 @@ def test_the_tablets_that_owe_most_come_first() -> None:
         backlogs.put(at("a", number), owed(10 * number, "large", at1=5))
     backlogs.put(at("b", 1), owed(1000))
     done = [(at("a", 8), "at1", 1.0), (at("b", 1), "at1", 1.0)]
-    found = largest_tablets(backlogs.of_table("a", done), 3)
+    found = largest_tablets(*backlogs.of_table("a", done), 3)
     assert [(each.tablet, each.size_bytes, each.group) for each in found] == [
         ("08", 75, "large"),
         ("07", 70, "large"),
         ("06", 60, "large"),
     ]
-    assert largest_tablets(backlogs.of_table("c", done), 3) == []
+    assert largest_tablets(*backlogs.of_table("c", done), 3) == []
 
 
 def test_tables_are_told_largest_first_with_progress_taken_off() -> None:
