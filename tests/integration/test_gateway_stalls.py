@@ -132,6 +132,7 @@ def site(redis: RedisServer, tmp_path: Path) -> Iterator[Site]:
 def stage(redis: RedisServer, folder: Path) -> Iterator[Site]:
     """Yield a gateway whose connection follows a script, and an empty table."""
     keyspace = FlakyKeyspace(RedisKeyspace(redis.url, timeout_s=60.0))
+    keyspace.spares_audit = True
     ids = RandomIds()
     store = KeyspaceStore(
         keyspace,
