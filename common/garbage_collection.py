@@ -32,6 +32,11 @@ so that they are no matter of the slowest one percent of turns."""
 _NEVER = (1 << 31) - 1
 
 
+def ignore_growth() -> None:
+    """Collect the oldest generation no longer because it has grown, only when somebody asks."""
+    gc.set_threshold(*gc.get_threshold()[:2], _NEVER)
+
+
 async def collect_oldest_forever(every_s: float = OLDEST_EVERY_S) -> None:
     """Collect the oldest generation now and then, and never because it has grown.
 
@@ -41,7 +46,7 @@ async def collect_oldest_forever(every_s: float = OLDEST_EVERY_S) -> None:
     Args:
         every_s: Pause between two collections, if they are short.
     """
-    gc.set_threshold(*gc.get_threshold()[:2], _NEVER)
+    ignore_growth()
     loop, pause_s = asyncio.get_running_loop(), every_s
     while True:
         await asyncio.sleep(pause_s)

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from common.garbage_collection import pause_after
+from tests.support.patience import PATIENCE_S
 
 PROGRAM = """
 import gc
@@ -64,7 +65,7 @@ print(*asyncio.run(grow()), asyncio.run(end()))
 
 
 def test_the_oldest_generation_is_collected_by_the_clock_and_not_for_its_growth() -> None:
-    said = subprocess.check_output([sys.executable, "-c", OLDEST], text=True)
+    said = subprocess.check_output([sys.executable, "-c", OLDEST], text=True, timeout=PATIENCE_S)
 
     assert said.split() == ["True", "True", "500000", "True"]
 
