@@ -20,7 +20,6 @@ from common.model.table import TableSettings
 from common.model.tablet import Tablet, TabletId
 from common.spi.tracker import TrackerPlugin, WorkUnderWay
 from common.wire import BacklogSample, OwedTablet, TableBacklog
-from coordinator.core.attempts import Attempt, AttemptState
 
 PLANNED_JOBS = "planned jobs"
 """What is measured where a planner has no tracker: inputs of the jobs that it wants and has."""
@@ -115,18 +114,6 @@ def _sizes(tablet: Tablet, paths: Iterable[str]) -> dict[str, int]:
 
 
 # ----------------------------------------------------------------------------------- Kept and told
-
-
-def done_shares(attempts: Iterable[Attempt]) -> list[tuple[TabletId, str, float]]:
-    """Return tablet, id and done share (0 to 1) of each attempt, as its last heartbeat told.
-
-    An attempt that is being taken back has done nothing, unless the store says that it committed.
-    """
-    return [
-        (attempt.tablet, attempt.id, attempt.progress.fraction)
-        for attempt in attempts
-        if attempt.progress is not None and attempt.state is not AttemptState.RELEASING
-    ]
 
 
 @dataclass(slots=True)

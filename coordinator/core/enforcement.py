@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 from common.model.job import Job, JobAction, Kind, LaneClass, lane_class
 from common.spi.controller import ControlDecision, ShareClass
-from coordinator.core.attempts import Attempt, AttemptState
-from coordinator.core.backlog import done_shares
+from coordinator.core.attempts import Attempt, AttemptState, done_shares
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.control.measurements import ClusterFacts
 from coordinator.core.queue.admission import JobFilter, admits_weight, job_weight

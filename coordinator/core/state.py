@@ -33,8 +33,7 @@ from coordinator.core import (
 from coordinator.core.actions import Action
 from coordinator.core.assignment import answer_nothing
 from coordinator.core.attempt_events import expire_attempts
-from coordinator.core.attempts import read_and_written
-from coordinator.core.backlog import done_shares
+from coordinator.core.attempts import done_shares, read_and_written
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.compactor_events import lose_silent_compactors
 from coordinator.core.control.loop import ControlLoop

@@ -25,8 +25,7 @@ from common.wire import (
     TriggerVerdict,
 )
 from coordinator.core.assignment import saturated_tables
-from coordinator.core.attempts import Attempt, AttemptState
-from coordinator.core.backlog import done_shares
+from coordinator.core.attempts import Attempt, AttemptState, done_shares
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.compactors import Compactor
 from coordinator.core.control.loop import ControlLoop, ControlSample
