@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from decimal import Decimal, localcontext
-from math import log
+from math import inf, log, nan
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +306,19 @@ def test_the_progress_of_running_jobs_counts() -> None:
         ({"table": {"now": "noon"}}, None, None, "now is 'noon', expected a number"),
         ({"table": {"window": 0}}, "time-window", None, "window_s is 0, expected at least 1"),
         ({"table": {"windwo_s": 1}}, "time-window", None, "did you mean 'window_s'"),
+        ({"files": [{"path": "a", "size": -5}]}, None, None, r"files\[0\].size -5 is not a size"),
+        ({"files": [{"path": "a", "size": nan}]}, None, None, "size nan is not a size"),
+        ({"files": [{"path": "a", "size": 1 << 63}]}, None, None, "size is more than 8 EiB"),
+        ({"files": [{"path": "a", "size": "9" * 60 + "T"}]}, None, None, "more than 8 EiB"),
+        ({"compacted": {"a": inf}}, None, None, "compacted.a inf is not a size"),
+        ({"compacted": {"a": 10**400}}, None, None, "compacted.a is more than 8 EiB"),
+        ({"partial": [{"bytes": -1}]}, None, None, r"partial\[0\].bytes -1 is not a size"),
+        ({"partial": [{"bytes": 1, "time_max": nan}]}, None, None, "time_max is nan"),
+        ({"partial": [{"bytes": 1, "time_max": 1e300}]}, None, None, "expected seconds since 1970"),
+        ({"files": [{"path": "a", "size": 5, "time_max": -1e300}]}, None, None, "seconds since"),
+        ({"table": {"base_s": 1e-300}}, "date-tiered", None, "base_s is 1e-300, expected at least"),
+        ({"table": {"now": 1e300}}, "date-tiered", None, "now is .*, expected seconds since 1970"),
+        ({"table": {"log_base": nan}}, None, None, "log_base is nan"),
     ],
 )  # fmt: skip
 def test_a_bad_document_is_refused(
@@ -314,6 +327,30 @@ def test_a_bad_document_is_refused(
     document = {"files": [{"path": "a", "size": 5}], **change}
     with pytest.raises(RequestError, match=expected):
         backlog_offline(document, strategy, mode)
+
+
+@pytest.mark.parametrize("strategy", ["leveled", "time-window", "date-tiered", "size-tiered"])
+@pytest.mark.parametrize("mode", ["seed", "interesting"])
+def test_the_most_extreme_tablet_has_a_finite_backlog(strategy: str, mode: str) -> None:
+    most, far = (1 << 63) - 1, 1e18
+    files = [
+        {"path": f"f{number}", "size": most - number, "time_min": -far, "time_max": at, "level": 8}
+        for number, at in enumerate([far, -far, 0.0, far])
+    ]
+    partial = [{"bytes": most, "level": 10**12, "time_max": far}]
+    table = {"base_s": 0.001, "max_window_s": 0.001, "window_s": 1, "max_file_bytes": 1}
+    document = {"files": files, "partial": partial, "compacted": {"f0": most}, "table": table}
+    assert 0.0 <= backlog_offline(document, strategy, mode)["backlog"] < 1e21
+
+
+def test_an_output_beyond_the_last_level_counts_on_the_last() -> None:
+    files = [{"path": f"f{number}", "size": 1000, "level": 7} for number in range(9)]
+    document = {"files": files, "table": {"max_file_bytes": 10}}
+    found = [
+        backlog_offline({**document, "partial": [{"bytes": 500, "level": level}]}, "leveled")
+        for level in (8, 9, 10**12)
+    ]
+    assert found[0] == found[1] == found[2] != backlog_offline(document, "leveled")
 
 
 def test_every_tracker_loads_and_reads_in_time_that_does_not_grow_with_the_files() -> None:
