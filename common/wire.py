@@ -316,6 +316,23 @@ class TableBacklog:
     """Tablets that are not at rest."""
     tables: int = 1
     problem: str = ""
+    """Why the planner's own tracker did not measure it, or one of its tablets."""
+    groups: dict[str, int] = field(default_factory=dict)
+    """Compaction group whose compactors do the work → bytes."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwedTablet:
+    """What is still to be rewritten in a tablet."""
+
+    tablet: str
+    strategy: str
+    """The tracker that measured it, or `planned jobs`."""
+    size_bytes: int
+    group: str = ""
+    """Compaction group whose compactors do the work."""
+    problem: str = ""
     """Why the planner's own tracker did not measure it."""
 
 

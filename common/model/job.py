@@ -366,6 +366,8 @@ class TabletBacklog:
     """Attempt under way → bytes by which it is less when that is done."""
     problem: str = ""
     """Why the planner's own tracker did not measure it; empty: it did, or there is none."""
+    group: str = ""
+    """Whose compactors do the work: the group of the first wanted job, or else of one that runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

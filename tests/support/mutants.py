@@ -129,6 +129,10 @@ SUITES = {
     "size-tiered": ["tests/unit/coordinator/test_size_tiered_planner.py"],
     "bin-pack": ["tests/unit/coordinator/test_bin_pack_planner.py"],
     "backlogs": ["tests/unit/coordinator_core/test_backlog.py"],
+    "garbage": ["tests/unit/common/test_garbage_collection.py"],
+    "ranges": [
+        f"tests/unit/coordinator_shell/test_{name}.py" for name in ("ray_ranges", "full_scan")
+    ],
     "trackers": ["tests/unit/coordinator/test_trackers.py", "tests/property/trackers"],
     "log-segment": ["tests/unit/coordinator/test_log_segment_planner.py"],
     "live-bytes": ["tests/unit/compactor/test_live_rows.py"],
