@@ -292,12 +292,12 @@ def redis_acl(
     """Print what a user of Redis must be allowed for Névé, and nothing beyond."""
     needs_server()
     # Here, so that the client's verbs start without the parts of a service.
-    from common.metadata.redis.acl import Role, rules
+    from common.metadata.redis.acl import RedisUser, rules
 
     try:
-        wanted = Role(role)
+        wanted = RedisUser(role)
     except ValueError:
-        known = ", ".join(Role)
+        known = ", ".join(RedisUser)
         raise typer.BadParameter(f"{role!r} is no role, expected one of {known}") from None
     if form is AclForm.RULES:
         text = f"on {rules(wanted)}"

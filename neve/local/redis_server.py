@@ -15,7 +15,7 @@ import psutil
 
 from common.clock import Clock
 from common.errors import ConfigError
-from common.metadata.redis.acl import Role, rules
+from common.metadata.redis.acl import RedisUser, rules
 from neve.local.processes import ProcessRef, spawn
 from neve.local.stack_folder import write_secret
 
@@ -100,7 +100,7 @@ class RedisServer:
                 f'unixsocket "{self.socket}"',
                 "unixsocketperm 700",
                 # The only user. Not by renaming commands: an append-only file must be readable.
-                f"user default on #{digest} {rules(Role.STORE)}",
+                f"user default on #{digest} {rules(RedisUser.STORE)}",
                 OUTPUT_LIMIT,
                 f'dir "{self.folder}"',
                 "daemonize no",

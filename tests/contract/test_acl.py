@@ -26,7 +26,7 @@ from common.metadata.keys import (
     TabletKeys,
 )
 from common.metadata.redis import acl, connect
-from common.metadata.redis.acl import KEYS, PROBE, ROLES, Role, rules
+from common.metadata.redis.acl import KEYS, PROBE, RIGHTS, RedisUser, rules
 from common.model.tablet import TabletId
 from common.settings import StoreSettings
 from neve.serve.preflight import require_store
@@ -71,7 +71,7 @@ def test_the_list_has_every_command_of_the_code_and_no_other() -> None:
     used -= {"loading", "no", "block", "readonly", "hello", "auth"}
     used -= {"dbsize"}  # A name in the list of commands without a key.
 
-    listed = {*ROLES[Role.STORE], *ROLES[Role.SENTINEL]} - {"ping"}
+    listed = {*RIGHTS[RedisUser.STORE], *RIGHTS[RedisUser.SENTINEL]} - {"ping"}
     assert {word for word in used if word != "ping"} == listed
 
 
@@ -120,30 +120,30 @@ def lacks(url: str, **more: Any) -> str:
 SPARED = {"ping", "select", "info", "wait", "cluster|slots"}
 
 
-@pytest.mark.parametrize("right", [each for each in ROLES[Role.STORE] if each not in SPARED])
+@pytest.mark.parametrize("right", [each for each in RIGHTS[RedisUser.STORE] if each not in SPARED])
 def test_a_right_that_is_missing_is_named(redis_server: RedisServer, right: str) -> None:
     keys = redis_server.say("DBSIZE")
-    with user(redis_server, f"{rules(Role.STORE)} -{right}") as url:
+    with user(redis_server, f"{rules(RedisUser.STORE)} -{right}") as url:
         said = lacks(url)
     assert f"lacks the rights {right}: give them with ACL SETUSER; `neve redis-acl`" in said
     assert redis_server.say("DBSIZE") == keys
 
 
 def test_what_a_store_has_no_use_for_it_does_not_ask_for(redis_server: RedisServer) -> None:
-    with user(redis_server, f"{rules(Role.STORE)} -wait -cluster|slots -select") as url:
+    with user(redis_server, f"{rules(RedisUser.STORE)} -wait -cluster|slots -select") as url:
         assert require_store(StoreSettings(url=url, timeout_s=5.0)) == ()
         assert "lacks the rights wait:" in lacks(url, wait_replicas=1)
 
 
 def test_all_that_is_missing_is_named_at_once(redis_server: RedisServer) -> None:
-    with user(redis_server, f"{rules(Role.STORE)} -watch -xadd -time") as url:
+    with user(redis_server, f"{rules(RedisUser.STORE)} -watch -xadd -time") as url:
         assert "lacks the rights watch, xadd, time:" in lacks(url)
-    with user(redis_server, rules(Role.STORE).replace(f"~{KEYS}", "~other:*")) as url:
+    with user(redis_server, rules(RedisUser.STORE).replace(f"~{KEYS}", "~other:*")) as url:
         assert f"lacks the rights ~{KEYS}:" in lacks(url)
 
 
 def test_figures_may_be_kept_back(redis_server: RedisServer) -> None:
-    with user(redis_server, f"{rules(Role.STORE)} -info") as url:
+    with user(redis_server, f"{rules(RedisUser.STORE)} -info") as url:
         (said,) = require_store(StoreSettings(url=url, timeout_s=5.0))
     assert "lacks the rights info" in said
 
@@ -151,7 +151,7 @@ def test_figures_may_be_kept_back(redis_server: RedisServer) -> None:
 async def test_a_right_that_is_taken_away_is_told_by_whoever_misses_it(
     redis_server: RedisServer,
 ) -> None:
-    with user(redis_server, rules(Role.STORE)) as url:
+    with user(redis_server, rules(RedisUser.STORE)) as url:
         store = connect(StoreSettings(url=url, timeout_s=5.0))
         assert await store.names() is not None
         redis_server.say("ACL", "SETUSER", "tried", "-hgetall")
@@ -161,7 +161,7 @@ async def test_a_right_that_is_taken_away_is_told_by_whoever_misses_it(
 
 
 def test_who_watches_sees_figures_and_no_key(redis_server: RedisServer) -> None:
-    with user(redis_server, rules(Role.MONITOR)) as url:
+    with user(redis_server, rules(RedisUser.MONITOR)) as url:
         assert answer(url, "INFO memory")["used_memory"] > 0
         assert answer(url, "SLOWLOG GET 1") is not None
         for words in ("GET neve:tables", "SCAN 0", "CONFIG GET dir", "SET neve:a b"):
@@ -197,8 +197,8 @@ def test_a_line_of_a_file_and_rules_have_the_same_rights(tmp_path: Path) -> None
     line = told("--password-file", str(secret))
     head, digest, found = line.split(" ", 4)[:3], line.split(" ")[3], line.split(" ", 4)[4]
     assert (head, digest[0], len(digest)) == (["user", USER, "on"], "#", 65)
-    assert found == rules(Role.STORE)
-    for role in Role:
+    assert found == rules(RedisUser.STORE)
+    for role in RedisUser:
         assert told(role.value, "--form", "rules") == f"on {rules(role)}"
 
 
@@ -216,6 +216,14 @@ def test_what_cannot_be_meant_is_refused(words: list[str], said: str) -> None:
     found = invoke(["redis-acl", *words], {})
     assert found.exit_code != 0, found.output
     assert said in " ".join(found.output.replace("│", "").split())
+
+
+def test_a_password_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text(PASSWORD[:31])
+    found = invoke(["redis-acl", "--password-file", str(secret)], {})
+    assert found.exit_code != 0
+    assert "at least 32 characters" in " ".join(found.output.split())
 
 
 def test_the_questions_ask_for_each_right_once() -> None:

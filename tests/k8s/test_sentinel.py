@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from common.metadata.redis.acl import Role, rules
+from common.metadata.redis.acl import RedisUser, rules
 from common.settings import StoreSettings
 from neve.local.machine import find_redis_server
 from neve.serve.preflight import require_store
@@ -217,8 +217,8 @@ def test_the_user_of_the_service_may_change_nothing_but_its_keys(store: Store) -
 def test_the_rights_are_those_that_the_verb_prints() -> None:
     resources = rendered("production-sentinel")
     for settings, role in (
-        ("redis-settings", Role.STORE),
-        ("redis-sentinel-settings", Role.SENTINEL),
+        ("redis-settings", RedisUser.STORE),
+        ("redis-sentinel-settings", RedisUser.SENTINEL),
     ):
         written = one(resources, "ConfigMap", settings)["data"]["neve.acl"]
         assert written.split() == rules(role).split()

@@ -20,7 +20,7 @@ PROBE = "neve:rights"
 """A key that is never written: questions name it."""
 
 
-class Role(StrEnum):
+class RedisUser(StrEnum):
     """Whom a user of Redis is for."""
 
     STORE = "store"
@@ -80,20 +80,20 @@ STORE: Mapping[str, Command] = {
 """Right → a question that shows whether it is given, if it stands in a transaction."""
 GREETING = ("ping", "select")
 """What needs no question: who is connected has it, or has no use for it."""
-ROLES: Mapping[Role, Sequence[str]] = {
-    Role.STORE: (*GREETING, *TRANSACTION, *STORE),
-    Role.SENTINEL: ("ping", "sentinel|get-master-addr-by-name", "sentinel|masters"),
-    Role.MONITOR: ("ping", "info", "dbsize", "slowlog|get", "slowlog|len", "latency|latest"),
+RIGHTS: Mapping[RedisUser, Sequence[str]] = {
+    RedisUser.STORE: (*GREETING, *TRANSACTION, *STORE),
+    RedisUser.SENTINEL: ("ping", "sentinel|get-master-addr-by-name", "sentinel|masters"),
+    RedisUser.MONITOR: ("ping", "info", "dbsize", "slowlog|get", "slowlog|len", "latency|latest"),
 }
-"""Role → the commands that it may send."""
+"""RedisUser → the commands that it may send."""
 DENIED = "NOPERM"
 _OF_KEY = re.compile(r"access (a|one of the) keys?\b")
 
 
-def rules(role: Role) -> str:
+def rules(role: RedisUser) -> str:
     """Return what a user of a role is given: keys, no channels, commands one by one."""
-    keys = f"~{KEYS} " if role is Role.STORE else ""
-    allowed = " ".join(f"+{right}" for right in ROLES[role])
+    keys = f"~{KEYS} " if role is RedisUser.STORE else ""
+    allowed = " ".join(f"+{right}" for right in RIGHTS[role])
     return f"{keys}resetchannels -@all {allowed}"
 
 
