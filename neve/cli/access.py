@@ -274,8 +274,8 @@ def redis_acl(
     role: Annotated[
         str,
         typer.Argument(
-            metavar="[store|sentinel|monitor]",
-            help="The user of store.url, the same one on Sentinels, or one who sees figures only.",
+            metavar="ROLE",
+            help="store: the user of store.url; sentinel: the same on Sentinels; monitor: figures only.",
         ),
     ] = "store",
     *,

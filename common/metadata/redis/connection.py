@@ -208,6 +208,7 @@ def _show(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
 
 
 _PROVE = "name ssl_certfile and ssl_keyfile that it trusts in store.url"
+_HUNG_UP = f"it may refuse the certificate of this client, or miss one: {_PROVE}"
 _NO_TLS = "if the server speaks no TLS there, name its TLS port, or write redis:// in store.url"
 _TLS_ADVICE = {
     "certificate has expired": "renew the certificate of the server",
@@ -219,7 +220,8 @@ _TLS_ADVICE = {
     "CERTIFICATE_REQUIRED": _PROVE,
     "_ALERT_": "the server does not accept the certificate of this client, or its TLS",
     # A server that hangs up at once takes its words along.
-    "closed by the server": f"it may refuse the certificate of this client, or miss one: {_PROVE}",
+    "closed by the server": _HUNG_UP,
+    "connection lost": _HUNG_UP,
     "WRONG_VERSION_NUMBER": _NO_TLS,
     "no answer within": _NO_TLS,
 }
