@@ -275,7 +275,7 @@ def redis_acl(
         str,
         typer.Argument(
             metavar="ROLE",
-            help="store: the user of store.url; sentinel: the same there; monitor: figures only.",
+            help="store: the user of store.url; sentinel: its login there; monitor: figures only.",
         ),
     ] = "store",
     *,
