@@ -1,0 +1,109 @@
+"""The same in virtual time: the same arrivals, capacity, planner and controllers.
+
+The real stack moves more bytes than inputs and outputs of files have; the simulator does not know
+that. So its limit is twice the capacity that was measured: a byte is read and written.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.closed_loop.capacity import Capacity
+from benchmarks.closed_loop.schedule import BURST_LENGTH_S, BURST_TIMES, Phase
+from benchmarks.closed_loop.stack import (
+    COMPACTORS,
+    CONTROL,
+    OPTIONS,
+    PLANNER,
+    SETTINGS,
+    SLOTS,
+    TABLES,
+)
+from common.spi.controller import ShareClass
+from coordinator.core.control.guard import MOVED_PER_INPUT
+from neve.simulate.specification import DAY_S, Specification, read_specifications
+from neve.simulate.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A sample of a simulation."""
+
+    at_s: float
+    backlog_bytes: float
+    system_shares: float
+
+
+def document(plan: list[Phase], capacity: Capacity, controller: str) -> dict[str, Any]:
+    """Return the specification of a run, as `neve simulate` reads it."""
+    texts = dict(each.split("=") for each in PLANNER["planner_options"].split(","))
+    arrivals = {
+        "files_per_s": capacity.arrivals_bytes_s / capacity.file_bytes / len(TABLES),
+        "size": round(capacity.file_bytes),
+        "regular": True,
+        "burst": [burst for phase in plan for burst in _bursts(phase)],
+    }
+    return {
+        "simulation": {"days": plan[-1].end_s / DAY_S, "sample": "1s", "drain_max": "0s"},
+        "table": [
+            {
+                "name": name,
+                "keyed": False,
+                "row_bytes": 8,
+                "planner": PLANNER["planner"],
+                "options": texts,
+                "settings": SETTINGS,
+                "arrivals": arrivals,
+            }
+            for name in TABLES
+        ],
+        "cluster": {
+            "group": [
+                {
+                    "compactors": COMPACTORS,
+                    "slots": SLOTS,
+                    "slot_bytes_s": round(capacity.arrivals_bytes_s),
+                }
+            ]
+        },
+        "control": {
+            "controller": controller,
+            "options": dict(each.split("=") for each in OPTIONS.get(controller, ())),
+            "period": CONTROL.period_s,
+            "memory": CONTROL.memory_bytes,
+            "bytes_s_max": round(MOVED_PER_INPUT * capacity.arrivals_bytes_s),
+        },
+    }
+
+
+def _bursts(phase: Phase) -> list[dict[str, float]]:
+    """Return a phase as bursts of the whole capacity: factors of times that overlap multiply."""
+    whole = {"at": phase.begin_s, "for": phase.length_s, "times": phase.part}
+    burst = {"at": phase.burst_s, "for": BURST_LENGTH_S, "times": BURST_TIMES}
+    return [whole, burst] if phase.part else [whole]
+
+
+def specification(plan: list[Phase], capacity: Capacity, controller: str) -> Specification:
+    """Return the run, with the least rate that the real stack has."""
+    (found,) = read_specifications(document(plan, capacity, controller), _no_file)
+    assert found.control is not None
+    rules = found.control.rules
+    least = CONTROL.bytes_s_min * found.control.rules.bytes_s_max / CONTROL.bytes_s_max
+    guard = replace(rules.guard, bytes_s_min=least)
+    return replace(found, control=replace(found.control, rules=replace(rules, guard=guard)))
+
+
+def run(plan: list[Phase], capacity: Capacity, controller: str) -> list[Moment]:
+    """Return a moment for each second."""
+    world = World(specification(plan, capacity, controller))
+    assert world.control is not None
+    shares: dict[int, float] = {}
+    while world.step():
+        shares[int(world.now_s)] = world.control.decision.shares[ShareClass.SYSTEM]
+    return [
+        Moment(each.at_s, float(each.backlog_bytes), shares.get(int(each.at_s), 0.0))
+        for each in world.outcome.samples
+    ]
+
+
+def _no_file(name: str) -> object:
+    raise AssertionError(name)
