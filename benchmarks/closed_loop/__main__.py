@@ -63,7 +63,7 @@ def run(folder: Path, capacity: Capacity, controller: str, given: argparse.Names
     """Run all phases under one controller and keep the samples."""
     plan = phases(given.scale)
     with running(controller, given.engine) as client:
-        found = list(samples(client, plan, capacity.arrivals_bytes_s))
+        found = list(samples(client, plan, capacity.files_s))
     write_samples(folder / f"{controller}.csv", found)
     print(f"{controller}: {len(found)} samples", flush=True)
 

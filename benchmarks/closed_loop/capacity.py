@@ -32,6 +32,11 @@ class Capacity:
         """Return bytes read and written for each byte that was worked off."""
         return self.moved_bytes_s / self.arrivals_bytes_s
 
+    @property
+    def files_s(self) -> float:
+        """Return files per second that are worked off."""
+        return self.arrivals_bytes_s / self.file_bytes
+
 
 def measured(client: Client) -> Capacity:
     """Return what the stack works off when there is always more to do."""

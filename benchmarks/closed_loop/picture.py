@@ -19,7 +19,8 @@ def picture(plan: list[Phase], pairs: Sequence[Pair]) -> str:
     """Return all runs, one below the other, at one scale of time and of backlog."""
     backlogs = [each.backlog_bytes for pair in pairs for each in (*pair.real, *pair.foretold)]
     most = max([*backlogs, 1.0]) / MIB
-    bands = [band for pair in pairs for band in _bands(pair, most)]
+    slowest = max(value for pair in pairs for _, value in _scans(pair.real))
+    bands = [band for pair in pairs for band in _bands(pair, most, slowest)]
     height = len(bands) * (HEIGHT + GAP) + 40
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 16} {height}" '
@@ -36,7 +37,9 @@ def picture(plan: list[Phase], pairs: Sequence[Pair]) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _bands(pair: Pair, most: float) -> Iterator[tuple[str, list[tuple[str, Curve]], float]]:
+def _bands(
+    pair: Pair, most: float, slowest: float
+) -> Iterator[tuple[str, list[tuple[str, Curve]], float]]:
     """Yield the title, the curves with their colours, and the greatest value of each band."""
     real = [(each.at_s, each.backlog_bytes / MIB) for each in pair.real]
     foretold = [(each.at_s, each.backlog_bytes / MIB) for each in pair.foretold]
@@ -44,8 +47,7 @@ def _bands(pair: Pair, most: float) -> Iterator[tuple[str, list[tuple[str, Curve
     shares = [(each.at_s, each.system_shares) for each in pair.real]
     expected = [(each.at_s, each.system_shares) for each in pair.foretold]
     yield "|shares of system", [(FORETOLD, expected), (REAL, shares)], 1000.0
-    scans = list(_scans(pair.real))
-    yield "|a scan, ms", [(REAL, scans)], max(value for _, value in scans)
+    yield "|a scan, ms", [(REAL, list(_scans(pair.real)))], slowest
 
 
 def _scans(found: Sequence[Sample]) -> Iterator[tuple[float, float]]:
@@ -77,9 +79,9 @@ def _band(
     plan: list[Phase], title: str, curves: list[tuple[str, Curve]], most: float, top: int
 ) -> Iterator[str]:
     name, what = title.split("|")
-    yield f'<text x="4" y="{top + 12}" font-weight="bold">{name}</text>'
+    yield f'<text x="4" y="{top - 5}" font-weight="bold">{name}</text>'
     yield f'<text x="4" y="{top + HEIGHT / 2:.0f}" fill="#222">{what}</text>'
-    yield f'<text x="{LEFT - 4}" y="{top + 10}" text-anchor="end" fill="#555">{most:.4g}</text>'
+    yield f'<text x="{LEFT - 4}" y="{top + 10}" text-anchor="end" fill="#555">{most:.3g}</text>'
     yield f'<path d="M{LEFT} {top + HEIGHT}h{WIDTH}" stroke="#999"/>'
     for colour, values in curves:
         points = " ".join(

@@ -37,7 +37,7 @@ def document(plan: list[Phase], capacity: Capacity, controller: str) -> dict[str
     """Return the specification of a run, as `neve simulate` reads it."""
     texts = dict(each.split("=") for each in PLANNER["planner_options"].split(","))
     arrivals = {
-        "files_per_s": capacity.arrivals_bytes_s / capacity.file_bytes / len(TABLES),
+        "files_per_s": capacity.files_s / len(TABLES),
         "size": round(capacity.file_bytes),
         "regular": True,
         "burst": [burst for phase in plan for burst in _bursts(phase)],

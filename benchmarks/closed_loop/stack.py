@@ -168,35 +168,32 @@ class Writer:
 class Arrivals:
     """Lets a writer follow the phases. `since_s` is when the first one began."""
 
-    def __init__(self, writer: Writer, plan: list[Phase], capacity_bytes_s: float) -> None:
-        """Owe nothing yet."""
+    def __init__(self, writer: Writer, plan: list[Phase], files_s: float) -> None:
+        """Owe nothing yet; `files_s` arrive at the whole capacity."""
         self.since_s = time.monotonic()
-        self._writer, self._plan, self._rate = writer, plan, capacity_bytes_s
-        self._owed_bytes, self._seen_s = 0.0, 0.0
-        self._file_bytes = float(FILE_BYTES)
+        self._writer, self._plan, self._files_s = writer, plan, files_s
+        self._owed, self._seen_s = 0.0, 0.0
 
     def go_on(self) -> None:
         """Write what has become due, in whole files."""
         now_s = time.monotonic() - self.since_s
         passed_s, self._seen_s = now_s - self._seen_s, now_s
-        self._owed_bytes += part_at(self._plan, now_s) * self._rate * passed_s
-        files = int(self._owed_bytes // self._file_bytes)
-        self._owed_bytes -= files * self._file_bytes
+        self._owed += part_at(self._plan, now_s) * self._files_s * passed_s
+        files = int(self._owed)
+        self._owed -= files
         self._writer.write(files)
 
 
-def samples(
-    client: Client, plan: list[Phase], capacity_bytes_s: float
-) -> Iterator[Sample]:
+def samples(client: Client, plan: list[Phase], files_s: float) -> Iterator[Sample]:
     """Yield a sample a second over all phases.
 
     Args:
         client: Of the stack.
         plan: The phases.
-        capacity_bytes_s: Of arrivals.
+        files_s: That arrive at the whole capacity, per second.
     """
     writer, reader = Writer(client), Reader(client)
-    arrivals = Arrivals(writer, plan, capacity_bytes_s)
+    arrivals = Arrivals(writer, plan, files_s)
     reads = Repeated(reader.read, READ_EVERY_S)
     writes = Repeated(arrivals.go_on, 0.1)
     try:

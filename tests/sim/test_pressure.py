@@ -25,7 +25,9 @@ def test_files_overlap_until_a_cluster_is_at_rest(seed: int) -> None:
             pressures = cluster.coordinator.cluster_state.pressures
             pressures.check()
             views = [
-                view for table in cluster.tables for view in cluster.truth.tablets(table.id).values()
+                view
+                for table in cluster.tables
+                for view in cluster.truth.tablets(table.id).values()
             ]
             files = [file for view in views for file in view.files.values()]
 
