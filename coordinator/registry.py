@@ -275,6 +275,7 @@ def planner_for(
             now_s,
             services=settings.services,
             dispatcher=dispatcher,
+            untracked_bytes=settings.coordinator.untracked_backlog_bytes,
         )
 
     return plan

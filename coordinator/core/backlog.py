@@ -23,8 +23,12 @@ from common.wire import BacklogSample, OwedTablet, TableBacklog
 
 PLANNED_JOBS = "planned jobs"
 """What is measured where a planner has no tracker: inputs of the jobs that it wants and has."""
+FIXED = "fixed"
+"""What stands where a planner has no tracker and the operator has set a number."""
 TABLET_BYTES_MAX: Final = 1 << 60
 """A tracker that tells more of one tablet has failed."""
+PROBLEM_MAX: Final = 300
+"""Characters that are kept of why a tracker failed."""
 
 
 # ----------------------------------------------------------------------------- Measured with a plan
@@ -38,6 +42,7 @@ def measured(
     *,
     jobs: Sequence[Job],
     now_s: float,
+    untracked_bytes: int = 0,
 ) -> TabletBacklog:
     """Return the backlog of a tablet.
 
@@ -48,10 +53,11 @@ def measured(
         options: The planner's; a tracker gets those that it knows.
         jobs: That the plan wants.
         now_s: The time now.
+        untracked_bytes: Backlog where no tracker measures it; 0: inputs of the jobs.
     """
     group = _group_of(tablet, jobs)
     if tracker is None:
-        return _planned(tablet, jobs, group)
+        return _untracked(tablet, jobs, group, untracked_bytes)
     name, plugin = tracker
     try:
         known = {each: value for each, value in options.items() if each in plugin.option_names}
@@ -71,8 +77,8 @@ def measured(
         size_bytes = _checked(round(whole))
         return TabletBacklog(strategy=name, size_bytes=size_bytes, falls=falls, group=group)
     except Exception as error:  # A plug-in must not stop the planning, or spoil a sum.
-        problem = f"tracker {name}: {type(error).__name__}: {error}"
-        return _planned(tablet, jobs, group, problem)
+        problem = f"tracker {name}: {type(error).__name__}: {error}"[:PROBLEM_MAX]
+        return _untracked(tablet, jobs, group, untracked_bytes, problem)
 
 
 def _checked(size_bytes: int) -> int:
@@ -92,7 +98,13 @@ def _group_of(tablet: Tablet, jobs: Sequence[Job]) -> str:
     return next(iter(groups), "")
 
 
-def _planned(tablet: Tablet, jobs: Iterable[Job], group: str, problem: str = "") -> TabletBacklog:
+def _untracked(
+    tablet: Tablet, jobs: Iterable[Job], group: str, untracked_bytes: int, problem: str = ""
+) -> TabletBacklog:
+    if untracked_bytes:
+        return TabletBacklog(
+            strategy=FIXED, size_bytes=untracked_bytes, problem=problem, group=group
+        )
     falls = {
         attempt: sum(_sizes(tablet, entry.inputs).values())
         for attempt, entry in tablet.running.items()

@@ -7,6 +7,7 @@ import json
 from decimal import Decimal, localcontext
 from math import inf, log, nan
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from common.errors import ConfigError, RequestError
 from common.model.file import DataFile
 from common.model.table import TableSettings
-from common.plugins import TRACKERS, load_tracker
+from common.plugins import TRACKERS, load_planner, load_tracker
 from common.spi.tracker import BacklogTracker, PartialOutput, WorkUnderWay
 from coordinator.plugins.planners.ratio import RatioPlanner
 from coordinator.plugins.planners.time_window import window_start
@@ -28,7 +29,9 @@ from tests.support.planning import parameters
 CASES: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "data/backlog.json").read_text("utf-8")
 )
+MIB = 1024**2
 GIB = 1024**3
+ACROSS = ("size-tiered", "ratio", "time-window", "leveled")
 DAY_S = 86_400.0
 
 
@@ -272,6 +275,79 @@ def test_a_file_alone_owes_nothing_and_more_files_owe_more(name: str) -> None:
 
     assert owed(0) == owed(1) == 0.0
     assert 0.0 < owed(8) < owed(16) < owed(32)
+
+
+def lived(name: str, files: list[DataFile], **options: Any) -> tuple[float, int, float]:
+    """Plan and commit until the planner of this name wants nothing.
+
+    Returns:
+        The backlog before, the bytes that were rewritten, and the backlog after.
+    """
+    by_path = {each.path: each for each in files}
+    life = live(name, load_planner(name), parameters(by_path, **options), jobs_max=500)
+    known = {each: value for each, value in options.items() if each != "max_files"}
+    before, after = (
+        tracker(name, some, **known).backlog_bytes(WorkUnderWay(now_s=DAY_S))
+        for some in (files, list(life.files.values()))
+    )
+    return before, life.rewritten_bytes, after
+
+
+def sized(sizes: list[int]) -> list[DataFile]:
+    return [file(f"f{number:03}", size, time_max_s=5.0) for number, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("count", [16, 64, 256])
+def test_equal_files_owe_exactly_what_merges_of_four_rewrite(count: int) -> None:
+    """The base of the logarithm is the fan-in."""
+    before, rewritten, after = lived("size-tiered", sized([64 * MIB] * count), max_files=4)
+    assert before == pytest.approx(rewritten)
+    assert after == 0.0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_files_of_all_sizes_owe_what_merges_of_four_rewrite_within_a_factor_of_two(
+    seed: int,
+) -> None:
+    chance = Random(seed)
+    sizes = [int(10 * MIB * 2 ** chance.uniform(0, 7)) for _ in range(40 + 40 * (seed % 3))]
+    before, rewritten, after = lived("size-tiered", sized(sizes), max_files=4)
+    assert before / 2 <= rewritten <= before * 2
+    assert after == 0.0
+
+
+@pytest.mark.parametrize("name", ["size-tiered", "time-window", "ratio"])
+def test_a_table_owes_nothing_when_its_planner_wants_nothing(name: str) -> None:
+    chance = Random(5)
+    before, _, after = lived(name, sized([chance.randint(MIB, 500 * MIB) for _ in range(60)]))
+    assert before > 0.0
+    assert after == 0.0
+
+
+@pytest.mark.parametrize("name", ["single", "ladder_1_4_16_64GiB", "perfect_ladder"])
+def test_a_ladder_of_sizes_has_reached_its_goal(name: str) -> None:
+    sizes = {
+        "single": [64 * GIB],
+        "ladder_1_4_16_64GiB": [GIB * 4**step for step in range(4)],
+        "perfect_ladder": [MIB * 4**step for step in range(8)],
+    }
+    files = [{"path": f"f{number}", "size": size} for number, size in enumerate(sizes[name])]
+    assert backlog_offline({"files": files}) == {"backlog": 0.0}
+
+
+def test_more_work_is_more_backlog_whatever_the_strategies_are() -> None:
+    """Four tables, each of another strategy: the one with more to rewrite owes more."""
+    alike = 0
+    for seed in range(10):
+        chance = Random(seed)
+        counts = chance.sample([10, 40, 160, 320], 4)
+        work: list[tuple[float, int]] = []
+        for name, count in zip(ACROSS, counts, strict=True):
+            sizes = [int(64 * MIB * chance.uniform(0.8, 1.2)) for _ in range(count)]
+            before, rewritten, _ = lived(name, sized(sizes))
+            work.append((before, rewritten))
+        alike += sorted(work) == sorted(work, key=lambda each: each[1])
+    assert alike >= 9
 
 
 def test_one_document_serves_all_strategies() -> None:

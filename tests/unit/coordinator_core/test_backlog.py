@@ -104,6 +104,35 @@ def test_without_a_tracker_the_wanted_jobs_count() -> None:
     assert found == replace(expected, size_bytes=20, falls={"at1": 20})
 
 
+def test_a_planner_without_a_tracker_owes_what_the_operator_has_set() -> None:
+    busy = tablet(running={"at1": running("at1", "a", "b")})
+    plan = planned(busy, TABLE)
+
+    def found(trackers: Mapping[str, TrackerPlugin]) -> TabletBacklog:
+        with_it = with_backlog(
+            plan, busy, TABLE, trackers, NOW_S, services=SERVICES, untracked_bytes=1000
+        )
+        assert with_it.backlog is not None
+        return with_it.backlog
+
+    fixed = TabletBacklog(strategy="fixed", size_bytes=1000, group="default")
+    assert replace(found({}), group="default") == fixed
+    broken = found({"ratio": Broken()})
+    assert (broken.strategy, broken.size_bytes, broken.falls) == ("fixed", 1000, {})
+    assert broken.problem.startswith("tracker ratio: ")
+    assert found(TRACKERS).strategy == "ratio"
+
+
+def test_why_a_tracker_failed_is_kept_short() -> None:
+    class Talks(Broken):
+        def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
+            raise ValueError("x" * 100_000)
+
+    found = measured(tablet(), trackers={"ratio": Talks()})
+    assert found is not None
+    assert len(found.problem) == 300
+
+
 def test_a_tracker_that_fails_spoils_no_sum_and_says_why() -> None:
     found = measured(tablet(), trackers={"ratio": Broken()})
     assert found == TabletBacklog(
