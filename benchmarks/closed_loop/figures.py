@@ -67,8 +67,9 @@ def _is_in(phase: Phase, at_s: float) -> bool:
 
 def report(plan: list[Phase], pairs: Sequence[Pair]) -> Iterator[str]:
     """Yield the lines of two tables: the real runs, and the simulated ones beside them."""
-    yield "| controller | phase | backlog: level → peak | back after | shares | busy slots | scans | machine |"
-    yield "|---|---|---|---|---|---|---|---|"
+    heads = ("controller", "phase", "backlog: level → peak", "back after", "shares of `system`")
+    yield f"| {' | '.join((*heads, 'busy slots', 'scans', 'machine busy'))} |"
+    yield f"|{'---|' * 8}"
     for pair in pairs:
         idle_s = scan_s(plan[0], pair.real)
         for phase in (each for each in plan if each.part):

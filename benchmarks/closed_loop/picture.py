@@ -1,4 +1,4 @@
-"""The runs as one SVG: for each controller its backlog beside the simulated one, shares and scans."""
+"""The runs as one SVG: for each controller backlog, shares and scans, real and simulated."""
 
 from collections.abc import Iterator, Sequence
 

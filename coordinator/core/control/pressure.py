@@ -26,7 +26,7 @@ from common.model.tablet import Tablet, TabletId
 NONE: Final = TabletPressure()
 
 
-# ------------------------------------------------------------------------------------- Of one tablet
+# ------------------------------------------------------------------------------------ Of one tablet
 
 
 def with_pressure(plan: TabletPlan, tablet: Tablet) -> TabletPlan:

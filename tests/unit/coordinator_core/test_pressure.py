@@ -41,7 +41,7 @@ def file(name: str, *keys: int, size: int = 100, **more: object) -> DataFile:
     )
 
 
-# ------------------------------------------------------------------------------------- Of one tablet
+# ------------------------------------------------------------------------------------ Of one tablet
 
 
 @given(st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(KEYS)), max_size=12))
@@ -160,7 +160,7 @@ def test_those_planned_longest_ago_are_forgotten() -> None:
     assert found.deepest_files == 5, "the first one, with 6, is forgotten"
 
 
-# ------------------------------------------------------------------------------ What controllers hear
+# ---------------------------------------------------------------------------- What controllers hear
 
 
 class DebtManager(TaskManager):
