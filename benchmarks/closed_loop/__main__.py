@@ -9,6 +9,7 @@ six minutes for each controller.
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from benchmarks.closed_loop import simulated
 from benchmarks.closed_loop.capacity import Capacity
 from benchmarks.closed_loop.figures import Pair, report
 from benchmarks.closed_loop.picture import picture
-from benchmarks.closed_loop.schedule import phases
+from benchmarks.closed_loop.schedule import Phase, phases
 from benchmarks.closed_loop.stack import read_samples, running, samples, write_samples
 
 CONTROLLERS = ("static", "drain-time", "control-points")
@@ -71,17 +72,26 @@ def run(folder: Path, capacity: Capacity, controller: str, given: argparse.Names
 def show(folder: Path, capacity: Capacity, given: argparse.Namespace) -> None:
     """Print what came of it, beside the simulation, and draw it."""
     plan = phases(given.scale)
-    pairs = [
-        Pair(
-            controller=each,
-            real=tuple(read_samples(folder / f"{each}.csv")),
-            foretold=tuple(simulated.run(plan, capacity, each)),
-        )
-        for each in given.controller or CONTROLLERS
-    ]
-    for line in report(plan, pairs):
+    pairs = pairs_of(folder, plan, capacity, given.controller or CONTROLLERS)
+    for line in report(plan, pairs, capacity.arrivals_bytes_s):
         print(line)
     (given.svg or folder / "closed-loop.svg").write_text(picture(plan, pairs), "utf-8")
+
+
+def pairs_of(
+    folder: Path, plan: list[Phase], capacity: Capacity, controllers: Sequence[str]
+) -> list[Pair]:
+    """Return the runs whose samples are in a folder, each with its simulation."""
+    runs = {each: read_samples(folder / f"{each}.csv") for each in controllers}
+    arrived = simulated.arrived_part(plan, capacity, list(runs.values()))
+    return [
+        Pair(
+            controller=each,
+            real=tuple(run),
+            foretold=tuple(simulated.run(plan, capacity, each, arrived)),
+        )
+        for each, run in runs.items()
+    ]
 
 
 def _capacity_file(folder: Path) -> Path:

@@ -65,15 +65,15 @@ def _is_in(phase: Phase, at_s: float) -> bool:
     return phase.begin_s <= at_s < phase.end_s
 
 
-def report(plan: list[Phase], pairs: Sequence[Pair]) -> Iterator[str]:
+def report(plan: list[Phase], pairs: Sequence[Pair], capacity_bytes_s: float) -> Iterator[str]:
     """Yield the lines of two tables: the real runs, and the simulated ones beside them."""
-    heads = ("controller", "phase", "backlog: level → peak", "back after", "shares of `system`")
-    yield f"| {' | '.join((*heads, 'busy slots', 'scans', 'machine busy'))} |"
-    yield f"|{'---|' * 8}"
+    heads = ("controller", "phase", "arrived", "backlog: level → peak", "back after")
+    yield f"| {' | '.join((*heads, 'shares', 'busy slots', 'scans', 'machine busy'))} |"
+    yield f"|{'---|' * 9}"
     for pair in pairs:
         idle_s = scan_s(plan[0], pair.real)
         for phase in (each for each in plan if each.part):
-            yield _real_line(pair, phase, idle_s)
+            yield _real_line(pair, phase, idle_s, capacity_bytes_s)
     yield ""
     yield "| controller | phase | mean backlog, simulated | peak | back after |"
     yield "|---|---|---|---|---|"
@@ -89,12 +89,13 @@ def scan_s(phase: Phase, found: Sequence[Sample]) -> float:
     return (own[-1].scan_s - own[0].scan_s) / max(1, scans)
 
 
-def _real_line(pair: Pair, phase: Phase, idle_s: float) -> str:
+def _real_line(pair: Pair, phase: Phase, idle_s: float, capacity_bytes_s: float) -> str:
     own = [each for each in pair.real if _is_in(phase, each.at_s)]
     seen = course(phase, pair.real)
     cells = [
         pair.controller,
         phase.name,
+        f"{_arrived_bytes_s(phase, own) / capacity_bytes_s:.0%}",
         f"{_mib(seen.level_bytes)} → {_mib(seen.peak_bytes)}",
         _seconds(seen.returned_s),
         f"{statistics.mean(each.system_shares for each in own):,.0f}",
@@ -103,6 +104,13 @@ def _real_line(pair: Pair, phase: Phase, idle_s: float) -> str:
         f"{statistics.mean(each.machine for each in own):.0%}",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _arrived_bytes_s(phase: Phase, own: Sequence[Sample]) -> float:
+    """Return how much arrived per second before the burst."""
+    before = [each for each in own if each.at_s < phase.burst_s]
+    passed_s = max(1.0, before[-1].at_s - before[0].at_s)
+    return (before[-1].arrived_bytes - before[0].arrived_bytes) / passed_s
 
 
 def _foretold_line(pair: Pair, phase: Phase) -> str:

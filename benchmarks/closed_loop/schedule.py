@@ -62,6 +62,13 @@ def part_at(plan: list[Phase], at_s: float) -> float:
     return 0.0
 
 
+def offered(plan: list[Phase]) -> float:
+    """Return for how many seconds of the whole capacity files arrive in all."""
+    return sum(
+        phase.part * (phase.length_s + (BURST_TIMES - 1.0) * BURST_LENGTH_S) for phase in plan
+    )
+
+
 def name_at(plan: list[Phase], at_s: float) -> str:
     """Return the phase of a time; after the end: the last one."""
     return next((each.name for each in plan if at_s < each.end_s), plan[-1].name)

@@ -4,11 +4,12 @@ The real stack moves more bytes than inputs and outputs of files have; the simul
 that. So its limit is twice the capacity that was measured: a byte is read and written.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.closed_loop.capacity import Capacity
-from benchmarks.closed_loop.schedule import BURST_LENGTH_S, BURST_TIMES, Phase
+from benchmarks.closed_loop.schedule import BURST_LENGTH_S, BURST_TIMES, Phase, offered
 from benchmarks.closed_loop.stack import (
     COMPACTORS,
     CONTROL,
@@ -17,6 +18,7 @@ from benchmarks.closed_loop.stack import (
     SETTINGS,
     SLOTS,
     TABLES,
+    Sample,
 )
 from common.spi.controller import ShareClass
 from coordinator.core.control.guard import MOVED_PER_INPUT
@@ -33,17 +35,32 @@ class Moment:
     system_shares: float
 
 
-def document(plan: list[Phase], capacity: Capacity, controller: str) -> dict[str, Any]:
-    """Return the specification of a run, as `neve simulate` reads it."""
+def arrived_part(plan: list[Phase], capacity: Capacity, runs: Sequence[Sequence[Sample]]) -> float:
+    """Return what arrived in real runs, as a part of what was meant to."""
+    arrived = sum(run[-1].arrived_bytes for run in runs)
+    return arrived / (len(runs) * offered(plan) * capacity.arrivals_bytes_s)
+
+
+def document(
+    plan: list[Phase], capacity: Capacity, controller: str, arrived: float = 1.0
+) -> dict[str, Any]:
+    """Return the specification of a run, as `neve simulate` reads it.
+
+    Args:
+        plan: The phases.
+        capacity: Of the real stack.
+        controller: Its name.
+        arrived: What arrived there, as a part of what the phases say.
+    """
     texts = dict(each.split("=") for each in PLANNER["planner_options"].split(","))
     arrivals = {
-        "files_per_s": capacity.files_s / len(TABLES),
+        "files_per_s": round(arrived * capacity.files_s / len(TABLES), 4),
         "size": round(capacity.file_bytes),
         "regular": True,
         "burst": [burst for phase in plan for burst in _bursts(phase)],
     }
     return {
-        "simulation": {"days": plan[-1].end_s / DAY_S, "sample": "1s", "drain_max": "0s"},
+        "simulation": {"days": round(plan[-1].end_s / DAY_S, 6), "sample": "1s", "drain_max": "0s"},
         "table": [
             {
                 "name": name,
@@ -82,9 +99,11 @@ def _bursts(phase: Phase) -> list[dict[str, float]]:
     return [whole, burst] if phase.part else [whole]
 
 
-def specification(plan: list[Phase], capacity: Capacity, controller: str) -> Specification:
+def specification(
+    plan: list[Phase], capacity: Capacity, controller: str, arrived: float
+) -> Specification:
     """Return the run, with the least rate that the real stack has."""
-    (found,) = read_specifications(document(plan, capacity, controller), _no_file)
+    (found,) = read_specifications(document(plan, capacity, controller, arrived), _no_file)
     assert found.control is not None
     rules = found.control.rules
     least = CONTROL.bytes_s_min * found.control.rules.bytes_s_max / CONTROL.bytes_s_max
@@ -92,9 +111,11 @@ def specification(plan: list[Phase], capacity: Capacity, controller: str) -> Spe
     return replace(found, control=replace(found.control, rules=replace(rules, guard=guard)))
 
 
-def run(plan: list[Phase], capacity: Capacity, controller: str) -> list[Moment]:
-    """Return a moment for each second."""
-    world = World(specification(plan, capacity, controller))
+def run(
+    plan: list[Phase], capacity: Capacity, controller: str, arrived: float = 1.0
+) -> list[Moment]:
+    """Return a moment for each second; see `document`."""
+    world = World(specification(plan, capacity, controller, arrived))
     assert world.control is not None
     shares: dict[int, float] = {}
     while world.step():

@@ -28,12 +28,12 @@ def test_overlapping_files_and_garbage_are_told_until_they_are_merged(service: S
     client = service.client
     address = {"NEVE_URL": service.stack.gateway_url, "NEVE_TOKEN": service.stack.token}
     neve = Shell(service.folder / "home", **address)
+    before = neve.json("control")
     table = LedgerTable(
         client, service.folder, keyed=True, paused=True, settings={"volume": VOLUME}
     )
     table.add(*(keyed_rows(range(ROWS), number, gone=bool(number % 2)) for number in range(FILES)))
     client.limit_volume(VOLUME, "64KB")
-    before = neve.json("control")
     client.resume(table.name)
 
     def pressed() -> dict[str, Any]:
