@@ -3,7 +3,7 @@
 Measured with each plan of a tablet, so a look of the controller costs nothing. Only the tablets
 that were planned last are remembered, so memory is bounded.
 
-Files that overlap stand for the sublevels of level 0 in Pebble (`Options.L0CompactionConcurrency`):
+Files that overlap stand for the sublevels of level 0 in Pebble (`L0CompactionConcurrency`):
 so many files a reader of one key may have to open. Files without keys cannot be told apart by keys;
 of them those count that jobs are to merge. Garbage is what a rewrite would leave out:
 
@@ -137,6 +137,8 @@ class Pressures:
         self._garbage_bytes -= before.garbage_bytes
         if before.overlapping_files:
             self._depths[before.overlapping_files] -= 1
+            if not self._depths[before.overlapping_files]:
+                del self._depths[before.overlapping_files]
 
     def forget_table(self, table: str) -> None:
         """Forget all tablets of a table."""
@@ -149,7 +151,8 @@ class Pressures:
         assert self._stored_bytes == sum(each.stored_bytes for each in known)
         assert self._garbage_bytes == sum(each.garbage_bytes for each in known)
         depths = Counter(each.overlapping_files for each in known if each.overlapping_files)
-        assert +self._depths == depths
+        assert self._depths == depths
+        assert 0 not in self._depths.values()
         assert self.deepest_files == max(depths, default=0)
         assert len(self._deepest) == len(self._in_heap)
         assert sum(map(len, self._of_table.values())) == len(self._tablets) <= self._count_max
