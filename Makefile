@@ -123,7 +123,7 @@ bench: install  ## Measure queue, planning, store, memory, latency, autoscaling 
 	@for name in queue planning scan store memory latency autoscaling simulate; do $(PY) -m benchmarks.bench_$$name || exit 1; done
 
 .PHONY: bench-control
-bench-control: install  ## Close the loop of control on two compactors; six minutes; BENCH="--phase 30" for less
+bench-control: install  ## Close the loop of control, real and simulated; 20 minutes
 	@$(PY) -m benchmarks.closed_loop $(BENCH)
 
 .PHONY: bench-rewrite
