@@ -2,7 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-from common.errors import BrokenValueError, MetadataError, RequestError, UnavailableError
+from common.errors import (
+    BrokenValueError,
+    MetadataError,
+    RequestError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from common.metadata import bulk_reads
 from common.metadata.bulk_reads import RangeReader, read_raw_tablets
 from common.metadata.changes import (
@@ -306,16 +312,28 @@ class KeyspaceStore:
             except BrokenValueError as error:
                 broken[name.decode(errors="replace")] = str(error)
         keys = [TableKeys(table) for table in ids.values()]
-        replies = await self._fetch([[hgetall(each.table)] for each in keys])
+        replies = await self._hashes([each.table for each in keys])
         tables: list[Table] = []
-        for name, each, (stored,) in zip(ids, keys, replies, strict=True):
+        for name, each, stored in zip(ids, keys, replies, strict=True):
             try:
+                if isinstance(stored, BrokenValueError):
+                    raise stored
                 if stored:
                     tables.append(codec_table.unpack_table(each.table, ids[name], stored))
             except BrokenValueError as error:
                 broken[name] = str(error)
         known = frozenset(ids[name] for name in broken if name in ids)
         return ListedTables(tables=tuple(tables), broken=broken, broken_ids=known)
+
+    async def _hashes(self, keys: Sequence[str]) -> list[Mapping[bytes, bytes] | BrokenValueError]:
+        """Return hashes, and what keeps others from being read."""
+        try:
+            return [stored for (stored,) in await self._fetch([[hgetall(key)] for key in keys])]
+        except BrokenValueError as error:
+            if len(keys) == 1:
+                return [error]
+        # One of them holds no hash. Alone, each tells of itself only.
+        return [each for key in keys for each in await self._hashes([key])]
 
     async def table_ids(self) -> Sequence[str]:
         """Return the ids of all tables, named or not; walks over every key of the store."""
@@ -458,7 +476,7 @@ class KeyspaceStore:
         try:
             async with self._keyspace.session() as session:
                 await session.execute(entries)
-        except LinkLostError as error:
+        except (LinkLostError, UnknownOutcomeError) as error:
             raise UnavailableError(f"the metadata store takes no audit: {error}") from error
 
     async def audit(self, count: int) -> Sequence[bytes]:
@@ -487,9 +505,23 @@ class KeyspaceStore:
         positions = {key: after[table] for key, table in streams.items()}
         try:
             entries = await self._keyspace.wait_entries(positions, count, block_s)
+        except BrokenValueError:
+            # One of them is no stream. The others are heard, and the full scan looks at its table.
+            sound = [table for key, table in streams.items() if await self._is_readable(key)]
+            if len(sound) == len(after) or not sound:
+                await self._sleep(block_s)
+                return ()
+            return await self.changes({table: after[table] for table in sound}, count, block_s)
         except LinkLostError as error:
             raise UnavailableError(f"the metadata store does not answer: {error}") from error
         return bulk_reads.changed_tablets(streams, entries)
+
+    async def _is_readable(self, stream: str) -> bool:
+        try:
+            await self._read(newest(stream, 1))
+        except BrokenValueError:
+            return False
+        return True
 
     # ------------------------------------------------------------------------ One read, tried again
 

@@ -30,7 +30,7 @@ from tests.fuzz.outcome import READ, READER_DIED, REFUSED
 from tests.fuzz.stage import FAULTY, Stage, replay_of
 
 NAME = "files"
-DIED = "ends the process that reads it"
+DIED = ("ends the process that reads it", "the process that looked into it")
 STREAMS, FILES = 100, 30
 BLOCK = STREAMS + FILES + 1
 """Inputs of a block; the last one is an Arrow file."""
@@ -144,7 +144,7 @@ class FilesTarget:
         except NeveError as error:
             if error.status is not None and error.status >= FAULTY:
                 outcome.violated(replay, way, f"answered {error.status}: {error}")
-            outcome.count(ADD, READER_DIED if DIED in str(error) else REFUSED)
+            outcome.count(ADD, _refusal(error))
         found = self._stage.ask(replay, way, "look", f"file://{place}", name)
         if found is not None:
             outcome.count(LOOK, found)
@@ -157,7 +157,7 @@ class FilesTarget:
             rows.read_rows(path, tuple)
             outcome.count(ARROW, READ)
         except CompactionError as error:
-            outcome.count(ARROW, READER_DIED if DIED in str(error) else REFUSED)
+            outcome.count(ARROW, _refusal(error))
         except Exception as error:  # Whatever else it raises is a fault.
             outcome.violated(replay, way, f"raised {type(error).__name__}: {error}")
 
@@ -227,3 +227,7 @@ class FilesTarget:
     def _folder_of_import(self, place: Path) -> Path:
         """Return a place beside a table's, which imports may take over."""
         return place.with_name(f"{place.name}-import")
+
+
+def _refusal(error: Exception) -> str:
+    return READER_DIED if any(each in str(error) for each in DIED) else REFUSED

@@ -173,7 +173,8 @@ def _sent(url: str, request: bytes) -> tuple[int, bytes] | None:
     with socket.create_connection((parts.hostname, parts.port or 80), INPUT_WAIT_S) as link:
         try:
             link.sendall(request)
-            link.shutdown(socket.SHUT_WR)
+            if not _is_request(request):
+                link.shutdown(socket.SHUT_WR)  # Or the gateway would wait for the rest.
         except OSError:
             pass  # It has been refused already; the answer is there.
         method = request[:5].partition(b" ")[0].decode("latin-1") or "GET"
@@ -190,10 +191,13 @@ def _sent(url: str, request: bytes) -> tuple[int, bytes] | None:
 
 def _is_request(request: bytes) -> bool:
     """Return whether bytes are a request that has to be answered: head and body are whole."""
-    head, blank, _ = request.partition(b"\r\n\r\n")
-    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-    whole = len(lengths) < 2 and b"transfer-encoding" not in head.lower()
-    return bool(blank) and whole and len(head) < 60_000 and request[:5].isascii() and b"%" not in head
+    head, blank, body = request.partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    lengths = [line for line in lines if line.lower().startswith(b"content-length:")]
+    if not blank or len(lengths) > 1 or b"transfer-encoding" in head.lower():
+        return False
+    length = lengths[0].partition(b":")[2].strip() if lengths else b"0"
+    return length.isdigit() and int(length) <= len(body)
 
 
 def _fault(status: int, body: bytes) -> str | None:

@@ -7,8 +7,9 @@ import random
 from typing import Any
 
 HUGE_CHARS = 200_000
-DEEP = 2_000
-"""Levels: more than Python's own limit."""
+DEEP = 450
+"""Levels: nearly what msgpack writes."""
+PLACES_DEEP_MAX = 20
 TEXTS = (
     "",
     " ",
@@ -110,8 +111,8 @@ def _places(tree: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         steps = list(range(len(tree)))
     else:
         return []
-    found = []
-    for step in steps:
+    found: list[tuple[Any, ...]] = []
+    for step in steps if len(above) < PLACES_DEEP_MAX else ():
         found.append((*above, step))
         found += _places(tree[step], (*above, step))
     return found

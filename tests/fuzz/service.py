@@ -1,6 +1,6 @@
 """The processes that inputs are given to: a gateway, a coordinator, and a reader of texts.
 
-    python -m tests.fuzz.service gateway|coordinator|texts [REDIS FOLDER [COORDINATOR]]
+    python -m tests.fuzz.service gateway|coordinator|texts [REDIS FOLDER PORT-OF-CALLS]
 
 Each says one line of JSON when it serves, and ends with its input. Gateway and coordinator are
 the real actors, on a real Redis, without Ray: their calls go over a socket instead, with the
@@ -66,8 +66,8 @@ def _settings(redis: str, folder: str) -> Settings:
 class FarCoordinator:
     """Has each call of the coordinator's port, over a socket."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._address = address
+    def __init__(self, port: int) -> None:
+        self._address = ("127.0.0.1", port)
         self._own = threading.local()
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
@@ -91,10 +91,10 @@ class FarCoordinator:
         raise answer
 
 
-async def _gateway(told: TextIO, redis: str, folder: str, host: str, port: str) -> None:
+async def _gateway(told: TextIO, redis: str, folder: str, port: str) -> None:
     from neve.gateway import actor
 
-    coordinator = FarCoordinator((host, int(port)))
+    coordinator = FarCoordinator(int(port))
     vars(actor)["operator_calls"] = lambda: coordinator
     serving = actor.GatewayActor(_settings(redis, folder))
     _tell(told, {"url": await serving.address()})
@@ -104,15 +104,15 @@ async def _gateway(told: TextIO, redis: str, folder: str, host: str, port: str) 
 # ------------------------------------------------------------------------------ The coordinator
 
 
-async def _coordinator(told: TextIO, redis: str, folder: str) -> None:
+async def _coordinator(told: TextIO, redis: str, folder: str, port: str) -> None:
     from coordinator.actor import CoordinatorActor
 
     actor = CoordinatorActor(_settings(redis, folder))
     await actor.ping()
-    listener = Listener(("127.0.0.1", 0), authkey=CALL_KEY)
+    listener = Listener(("127.0.0.1", int(port)), authkey=CALL_KEY)
     loop = asyncio.get_running_loop()
     threading.Thread(target=_accept, args=(listener, actor, loop), daemon=True).start()
-    _tell(told, {"address": [*listener.address]})
+    _tell(told, {})
     await _input_ends()
 
 
@@ -205,11 +205,6 @@ class Service:
     process: subprocess.Popen[bytes]
     said: dict[str, Any]
     log_file: Path
-
-    @classmethod
-    def start(cls, role: str, folder: Path, *arguments: str) -> Service:
-        """Start one that serves when this returns."""
-        return cls.begin(role, folder, *arguments).ready()
 
     @classmethod
     def begin(cls, role: str, folder: Path, *arguments: str) -> Service:

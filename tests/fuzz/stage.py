@@ -26,7 +26,7 @@ from neve.gateway.ingest.append import DECODED_FACTOR_MAX
 from tests.fuzz.outcome import DEATH, Outcome, Watch
 from tests.fuzz.service import BODY_BYTES_MAX, CALL_KEY, FAILED, READERS, Service
 from tests.support.gateway import TOKEN
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, free_port
 
 ROOM_BYTES = 256 * 1024**2
 """For what a process needs besides the rows of a body: tables of a run, an allocator's rest."""
@@ -56,7 +56,8 @@ class Stage:
         self.outcome = Outcome()
         self._roles = roles
         self._services: dict[str, Service] = {}
-        self._links: dict[str, Connection] = {}
+        self._link: Connection | None = None
+        self._call_port = free_port()
         self._faults_seen = 0
         self.http: httpx.Client
 
@@ -101,12 +102,14 @@ class Stage:
     def ask(self, replay: str, way: str, name: str, *values: object) -> Any:
         """Call the coordinator; None: it was not there, or failed, which is noted."""
         try:
-            link = self._links.get("coordinator") or self._connected()
+            if self._link is None:
+                self._link = connect_to(("127.0.0.1", self._call_port), authkey=CALL_KEY)
+            link = self._link
             link.send((name, values, {}))
             assert link.poll(INPUT_WAIT_S), "no answer"
             done, answer = link.recv()
         except (OSError, EOFError, AssertionError) as error:
-            self._links.pop("coordinator", None)
+            self._link = None
             self.unanswered(replay, way, "coordinator", error)
             return None
         if not done and FAILED in str(answer):
@@ -177,20 +180,20 @@ class Stage:
     # ---------------------------------------------------------------- Starting
 
     def _start_all(self) -> None:
-        if "texts" in self._roles:
-            self._services["texts"] = Service.begin("texts", self.folder)
-        for role in ("coordinator", "gateway"):
+        """Start all at once: most of it is importing."""
+        for role in ("texts", "coordinator", "gateway"):
             if role in self._roles:
-                self._start(role)
-        if "texts" in self._roles:
-            self._services["texts"].ready()
-            self._follow("texts")
+                self._services[role] = self._begun(role)
+        for role in self._services:
+            self._ready(role)
 
-    def _start(self, role: str) -> None:
-        arguments = [] if role == "texts" else [self.store.url, str(self.folder)]
-        if role == "gateway":
-            arguments += [str(each) for each in self._services["coordinator"].said["address"]]
-        self._services[role] = Service.start(role, self.folder, *arguments)
+    def _begun(self, role: str) -> Service:
+        call_port = [str(self._call_port)]
+        arguments = [] if role == "texts" else [self.store.url, str(self.folder), *call_port]
+        return Service.begin(role, self.folder, *arguments)
+
+    def _ready(self, role: str) -> None:
+        self._services[role].ready()
         self._follow(role)
         if role == "gateway":
             headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": ARROW_STREAM}
@@ -202,19 +205,13 @@ class Stage:
         self._watch.follow(role, pid, body_bytes + ROOM_BYTES, READERS.memory_bytes)
 
     def _restart(self, role: str) -> None:
-        """Start a service that has ended once more; the gateway needs the coordinator's address."""
+        """Start a service that has ended once more."""
         self._services[role].process.wait(60)
         self.outcome.count(f"deaths of the {role}", "")
-        self._start(role)
-        if role == "coordinator" and "gateway" in self._services:
-            self._links.clear()
-            self._services["gateway"].close()
-            self._start("gateway")
-
-    def _connected(self) -> Connection:
-        host, port = self._services["coordinator"].said["address"]
-        link = self._links["coordinator"] = connect_to((host, port), authkey=CALL_KEY)
-        return link
+        if role == "coordinator":
+            self._link = None
+        self._services[role] = self._begun(role)
+        self._ready(role)
 
     def _make_sound(self) -> None:
         place = self.folder / "tables" / SOUND
