@@ -22,6 +22,7 @@ from common.metadata.changes import (
     SubmitRequest,
 )
 from common.metadata.codec import table as codec_table
+from common.metadata.codec.layout import broken_value_error
 from common.metadata.codec.table import request_of_member, unpack_request
 from common.metadata.codec.tablet import unpack_files, unpack_running
 from common.metadata.commands import (
@@ -384,7 +385,8 @@ class KeyspaceStore:
 
     async def generation(self, table: str) -> int:
         """Return the table's generation."""
-        return int(await self._read(get(TableKeys(table).generation)) or 0)
+        key = TableKeys(table).generation
+        return _whole_number(key, await self._read(get(key)))
 
     async def loss(self, table: str) -> AcceptedLoss | None:
         """Return between which moments changes were lost."""
@@ -400,7 +402,9 @@ class KeyspaceStore:
 
     async def drop_deletes(self, table: str) -> bool:
         """Return whether a table is being dropped with all of its files."""
-        return int(await self._read(hget(TableKeys(table).table, codec_table.DELETES)) or 0) > 0
+        key = TableKeys(table).table
+        stored = await self._read(hget(key, codec_table.DELETES))
+        return _whole_number(f"{key} {codec_table.DELETES}", stored) > 0
 
     async def claim(self) -> CoordinatorClaim | None:
         """Return who leads, and since when."""
@@ -440,7 +444,7 @@ class KeyspaceStore:
             if (cursor := int(position)) == 0:
                 break
         return [
-            codec_table.GARBAGE.unpack(f"{key} {path!r}", stored, path=path.decode())
+            codec_table.GARBAGE.unpack(f"{key} {path!r}", stored, path=_name(key, path))
             for path, stored in sorted(found.items())
         ]
 
@@ -461,7 +465,7 @@ class KeyspaceStore:
         key = TableKeys(table).pins
         stored = await self._read(hgetall(key))
         return [
-            codec_table.PIN.unpack(f"{key} {pin!r}", entry, pin=pin.decode())
+            codec_table.PIN.unpack(f"{key} {pin!r}", entry, pin=_name(key, pin))
             for pin, entry in sorted(stored.items())
         ]
 
@@ -543,3 +547,27 @@ class KeyspaceStore:
                 if (lost := lost + 1) == READ_TRIES_MAX:
                     message = f"the metadata store does not answer: {error}"
                     raise UnavailableError(message) from error
+
+
+def _name(key: str, stored: bytes) -> str:
+    """Return the name of a field of a hash.
+
+    Raises:
+        BrokenValueError: It is no text.
+    """
+    try:
+        return stored.decode()
+    except UnicodeDecodeError as error:
+        raise broken_value_error(f"{key} {stored[:100]!r}", "has a name that is no text") from error
+
+
+def _whole_number(where: str, stored: bytes | None) -> int:
+    """Return a number that is stored as text; 0: none is.
+
+    Raises:
+        BrokenValueError: It is none.
+    """
+    try:
+        return int(stored or 0)
+    except ValueError as error:
+        raise broken_value_error(where, f"is no whole number ({error})") from error

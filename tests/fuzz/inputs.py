@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 from tests.fuzz.stage import INPUT_WAIT_S, Stage, replay_of
@@ -29,10 +30,17 @@ class Target(ABC):
             only: One seed of the block; None: all of them.
         """
         first = number * self.block
-        for seed in range(first, first + self.block) if only is None else [only]:
+        self._give_all(range(first, first + self.block) if only is None else [only])
+
+    def run_first(self, count: int) -> None:
+        """Give the first inputs."""
+        self._give_all(range(count))
+
+    def _give_all(self, seeds: Sequence[int]) -> None:
+        for seed in seeds:
             data = self.draw(random.Random(f"{self.name} {seed}"))
             self.give_timed(data, replay_of(self.name, seed))
-        self.after_block(replay_of(self.name, first))
+        self.after_block(replay_of(self.name, seeds[0]))
 
     def give_timed(self, data: bytes, replay: str) -> None:
         """Give an input, and note if it took longer than anything may."""

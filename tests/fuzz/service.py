@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Client as connect_to
@@ -243,6 +244,14 @@ class Service:
             return self.process.wait(DYING_S)
         except subprocess.TimeoutExpired:
             return None
+
+    def gone(self) -> None:
+        """Close what led to one that has ended."""
+        self.process.wait(PATIENCE_S)
+        for link in (self.process.stdin, self.process.stdout):
+            assert link is not None
+            with suppress(BrokenPipeError):
+                link.close()
 
     def close(self) -> None:
         """End it."""

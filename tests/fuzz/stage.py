@@ -206,7 +206,7 @@ class Stage:
 
     def _restart(self, role: str) -> None:
         """Start a service that has ended once more."""
-        self._services[role].process.wait(60)
+        self._services[role].gone()
         self.outcome.count(f"deaths of the {role}", "")
         if role == "coordinator":
             self._link = None

@@ -167,6 +167,9 @@ class StoredTarget(Target):
         except httpx.HTTPError as error:
             self._stage.unanswered(replay, f"stored {kind}, {path}", "gateway", error)
             return None
+        if '"InternalError"' in answer.text[-2_000:]:
+            fact = f"{method} {path} ends with {answer.text[-300:]}"
+            self._stage.outcome.violated(replay, f"stored {kind}", fact)
         if answer.status_code >= FAULTY and not _is_kind(answer, kind):
             fact = f"{method} {path} is answered {answer.status_code}: {answer.text[:400]}"
             self._stage.outcome.violated(replay, f"stored {kind}", fact)

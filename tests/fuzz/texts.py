@@ -41,11 +41,12 @@ REFUSAL_CHARS_MAX = 2_000
 
 def verdict(target: str, data: bytes) -> dict[str, str]:
     """Read a text as its target does; return how it ended, and what was said."""
+    own = target in TEXT_TARGETS and TEXT_TARGETS[target].own
     try:
         TEXT_TARGETS[target].read(data)
     except CompactionError as error:
         said = str(error)
-        shown = len(data) if TEXT_TARGETS[target].own else 0
+        shown = len(data) if own else 0
         if not said or len(said) > REFUSAL_CHARS_MAX + shown:
             return {"end": FAULT, "said": f"refused in {len(said)} characters: {said[:200]}"}
         return {"end": REFUSED, "said": said}

@@ -406,4 +406,4 @@ def submitted_at_s(member: bytes) -> float:
 
 def request_of_member(member: bytes) -> str:
     """Return the id of the request at a place."""
-    return member.partition(b":")[2].decode()
+    return member.partition(b":")[2].decode(errors="replace")
