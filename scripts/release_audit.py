@@ -75,7 +75,9 @@ def write_sbom(lock: Path, output: Path) -> int:
          "--output-reproducible", "--output-format", "JSON", "--output-file", str(output))  # fmt: skip
     text = lock.read_text("utf-8")
     if missing := missing_in(json.loads(output.read_text("utf-8")), text):
-        print(f"{output} lacks {len(missing)} of {lock}: {', '.join(missing[:10])}", file=sys.stderr)
+        print(
+            f"{output} lacks {len(missing)} of {lock}: {', '.join(missing[:10])}", file=sys.stderr
+        )
         return 2
     print(f"wrote {output}: {len(pins_of(text))} packages with their versions and hashes")
     return 0

@@ -245,9 +245,7 @@ def history_entries(table: str, key: str, entries: Reply) -> list[HistoryEntry]:
     return [_history_entry(table, key, position, words) for position, words in entries]
 
 
-def _history_entry(
-    table: str, key: str, position: bytes, words: Sequence[bytes]
-) -> HistoryEntry:
+def _history_entry(table: str, key: str, position: bytes, words: Sequence[bytes]) -> HistoryEntry:
     where = f"{key} {position!r}"
     fields = dict(zip(words[::2], words[1::2], strict=True))
     try:

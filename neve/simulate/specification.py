@@ -305,7 +305,9 @@ def _files_arriving(rule: ArrivalRule, length_s: float) -> float:
 def _table(section: Section, read: ReadFile, length_s: float) -> TableRule:
     name = section.text("name")
     if not DNS_LABEL.fullmatch(name):
-        raise RequestError(f"{section.place('name')} is {name!r:.100}, expected a name such as events")
+        raise RequestError(
+            f"{section.place('name')} is {name!r:.100}, expected a name such as events"
+        )
     keyed = section.switch("keyed", default=True)
     listed = section.raw("files")
     files, tablets_listed = (
@@ -457,7 +459,9 @@ def _cluster(section: Section) -> ClusterRule:
 def _group(section: Section) -> GroupRule:
     name = section.text("name", "default")
     if not DNS_LABEL.fullmatch(name):
-        raise RequestError(f"{section.place('name')} is {name!r:.100}, expected a name such as large")
+        raise RequestError(
+            f"{section.place('name')} is {name!r:.100}, expected a name such as large"
+        )
     max_bytes = section.size_bytes("max_size", 0, least=0, most=BYTES_MAX)
     counts = section.raw("compactors")
     bounds = Section(

@@ -1,5 +1,6 @@
 """What targets have in common: a seed draws an input, which is given, and after a block everybody
-must still be well."""
+must still be well.
+"""
 
 from __future__ import annotations
 

@@ -98,4 +98,8 @@ class Run:
 def kept_inputs(name: str) -> dict[str, bytes]:
     """Return the inputs that are kept for a target, by name."""
     folder = KEPT / name
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+    return (
+        {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+        if folder.is_dir()
+        else {}
+    )

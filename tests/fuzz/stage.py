@@ -45,7 +45,9 @@ SEED_VARIABLE = "FUZZ_SEED"
 class Stage:
     """The services of a run, and the ways to them."""
 
-    def __init__(self, folder: Path, roles: Sequence[str] = ("coordinator", "gateway", "texts")) -> None:
+    def __init__(
+        self, folder: Path, roles: Sequence[str] = ("coordinator", "gateway", "texts")
+    ) -> None:
         """Know where everything will be.
 
         Args:
@@ -79,7 +81,7 @@ class Stage:
         self.outcome.require_memory()
 
     @property
-    def redis(self) -> "redis.Redis[bytes]":
+    def redis(self) -> redis.Redis[bytes]:
         """Return a client of the store."""
         return redis.Redis(port=self.store.port)
 

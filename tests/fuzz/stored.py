@@ -65,7 +65,7 @@ LENGTHS = (
 )
 """Of msgpack: lengths that nobody sends, depth, types that nobody knows, numbers that are none."""
 RECORD_FIELDS = {
-    **{name: b"0" for name in ("x", "e", "h", "n", "q", "u", "c", "t", "g")},
+    **dict.fromkeys(("x", "e", "h", "n", "q", "u", "c", "t", "g"), b"0"),
     "k": pack(["job-1", 2]),
     "a": pack([Analysis.STABLE.value, 1, 1, 5.0]),
     "m": pack([[0.5, b"x"]]),
@@ -401,7 +401,7 @@ def _is_kind(answer: httpx.Response, kind: str) -> bool:
 # ------------------------------------------------------------------------------------ Damage
 
 
-def _order(draw: random.Random, store: "redis.Redis[bytes]", key: str) -> list[Any]:
+def _order(draw: random.Random, store: redis.Redis[bytes], key: str) -> list[Any]:
     """Return what to do with a key: `[command, words after the key]` that make its value another."""
     kind = store.type(key).decode()
     # Of the list of all tables, only the entry of this one.
@@ -484,11 +484,10 @@ def _packed(tree: Any) -> bytes:
     return packed
 
 
-def _write(store: "redis.Redis[bytes]", key: str, order: list[Any]) -> None:
+def _write(store: redis.Redis[bytes], key: str, order: list[Any]) -> None:
     """Do what an order says; one that begins with DEL takes the key away first."""
     command, *words = order
     if command in {"DEL", b"DEL"}:
         store.delete(key)
         command, *words = words
     store.execute_command(command, key, *words)
-

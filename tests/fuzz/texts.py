@@ -10,7 +10,6 @@ import json
 import random
 import re
 import tempfile
-import tomllib
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -122,7 +121,17 @@ def _read_expression(data: bytes) -> None:
 # ------------------------------------------------------------------------------------- Keys
 
 TYPES = (*KeyType,)
-KEYS = ("1,a", '[1, "a"]', "+inf", "2024-01-01", "2024-01-01T00:00:00Z", "1.5", "true", "ff", '["\\u0000"]')
+KEYS = (
+    "1,a",
+    '[1, "a"]',
+    "+inf",
+    "2024-01-01",
+    "2024-01-01T00:00:00Z",
+    "1.5",
+    "true",
+    "ff",
+    '["\\u0000"]',
+)
 SHORT = ("1h", "30s", "2 GiB", "1.5MiB", "group:default", "volume:disk-1", "0161", "last", "p=1")
 
 
@@ -195,7 +204,7 @@ _ASSIGNED = re.compile(r"^(\s*[\w.-]+\s*=\s*)(.+)$", re.M)
 TOML_VALUES = (
     *('""', "''", "0", "-1", "1e999", "nan", "-inf", "true", "[]", "{}", '"x"', '"\\u0000"'),
     *("[[[[]]]]", "9" * 30, "9" * 5_000, "1979-05-27", "1979-05-27T07:32:00Z", "07:32:00"),
-    *("0x" + "f" * 40, "[1, 'a', 2.5]", '{a = {b = {c = 1}}}', '"""', "'" + "x" * 5_000 + "'"),
+    *("0x" + "f" * 40, "[1, 'a', 2.5]", "{a = {b = {c = 1}}}", '"""', "'" + "x" * 5_000 + "'"),
     *('"\\ud800"', "[" * 3_000, "{a=" * 3_000, '"1h"', '"-1h"', '"100000000d"', '"9 EiB"'),
 )
 
@@ -334,6 +343,8 @@ TEXT_TARGETS: dict[str, TextTarget] = {
     "expressions": TextTarget(_draw_expression, _read_expression),
     "keys": TextTarget(_draw_key, _read_key),
     "settings": TextTarget(lambda draw: _draw_toml(draw, SETTINGS), _read_settings, own=True),
-    "simulations": TextTarget(lambda draw: _draw_toml(draw, _example()), _read_simulation, own=True),
+    "simulations": TextTarget(
+        lambda draw: _draw_toml(draw, _example()), _read_simulation, own=True
+    ),
     "documents": TextTarget(_draw_document, _read_document, own=True),
 }
