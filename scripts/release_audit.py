@@ -1,4 +1,4 @@
-"""What a release is audited by: a list of all locked packages (SBOM), and what is known against them.
+"""What a release is audited by: a list of its packages (SBOM), and what is known against them.
 
     python -m scripts.release_audit sbom requirements/lock.txt build/sbom.json
     python -m scripts.release_audit audit requirements/lock.txt
@@ -71,47 +71,52 @@ def findings_of(report: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 def write_sbom(lock: Path, output: Path) -> int:
     """Write the SBOM of a list; return the exit code."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    _run("cyclonedx-py", "requirements", str(lock), "--pyproject", "pyproject.toml",
-         "--output-reproducible", "--output-format", "JSON", "--output-file", str(output))  # fmt: skip
+    how = ("--output-reproducible", "--output-format", "JSON", "--output-file", str(output))
+    done = _run("cyclonedx-py", "requirements", str(lock), "--pyproject", "pyproject.toml", *how)
+    if done.returncode:
+        return _fail(f"cyclonedx-py failed: {done.stderr.strip()[-2000:]}")
     text = lock.read_text("utf-8")
     if missing := missing_in(json.loads(output.read_text("utf-8")), text):
-        print(
-            f"{output} lacks {len(missing)} of {lock}: {', '.join(missing[:10])}", file=sys.stderr
-        )
-        return 2
-    print(f"wrote {output}: {len(pins_of(text))} packages with their versions and hashes")
+        return _fail(f"{output} lacks {len(missing)} of {lock}: {', '.join(missing[:10])}")
+    _say(f"wrote {output}: {len(pins_of(text))} packages with their versions and hashes")
     return 0
 
 
 def audit(lock: Path) -> int:
     """Look every package of a list up; return the exit code."""
-    done = _run("pip-audit", "--disable-pip", "--require-hashes", "--progress-spinner", "off",
-                "--format", "json", "--requirement", str(lock), must_succeed=False)  # fmt: skip
+    how = ("--require-hashes", "--progress-spinner", "off", "--format", "json")
+    done = _run("pip-audit", "--disable-pip", *how, "--requirement", str(lock))
     try:
         report = json.loads(done.stdout)
-        found, left_out = findings_of(report)
     except ValueError:
-        last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
-        print(f"not audited, the service of vulnerabilities does not answer: {last}\n{AWAY}", file=sys.stderr)  # fmt: skip
-        return 2
-    for line in found:
-        print(line)
-    if left_out:
-        print(f"not audited: {len(left_out)} packages are unknown there: {', '.join(left_out[:5])}, …\n{AWAY}", file=sys.stderr)  # fmt: skip
+        said = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+        return _fail(f"not audited, the service of vulnerabilities does not answer: {said}\n{AWAY}")
+    found, left_out = findings_of(report)
     count = len(report["dependencies"]) - len(left_out)
-    print(f"{count} packages looked up, {len(found)} known vulnerabilities")
-    return 1 if found else 2 if left_out else 0
+    _say("\n".join([*found, f"{count} packages looked up, {len(found)} known vulnerabilities"]))
+    if left_out:
+        some = ", ".join(left_out[:5])
+        _fail(f"not audited: {len(left_out)} packages are unknown there: {some}, …\n{AWAY}")
+    return 1 if found else NOT_KNOWN if left_out else 0
 
 
 AWAY = "try again where pypi.org and its list of vulnerabilities can be reached"
+NOT_KNOWN = 2
+"""Exit code: it could not be found out."""
 
 
-def _run(tool: str, *words: str, must_succeed: bool = True) -> subprocess.CompletedProcess[str]:
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _fail(text: str) -> int:
+    sys.stderr.write(f"{text}\n")
+    return NOT_KNOWN
+
+
+def _run(tool: str, *words: str) -> subprocess.CompletedProcess[str]:
     program = Path(sys.executable).with_name(tool)
-    done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
-    if must_succeed and done.returncode:
-        sys.exit(f"{tool} failed: {done.stderr.strip()[-2000:]}")
-    return done
+    return subprocess.run([program, *words], capture_output=True, text=True, check=False)
 
 
 def main(words: Sequence[str]) -> int:
@@ -122,8 +127,7 @@ def main(words: Sequence[str]) -> int:
         case ["audit", lock]:
             return audit(Path(lock))
         case _:
-            print(__doc__, file=sys.stderr)
-            return 2
+            return _fail(str(__doc__))
 
 
 if __name__ == "__main__":

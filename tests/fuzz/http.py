@@ -314,32 +314,38 @@ def _tree(draw: random.Random, schema: Any, whole: Any, depth: int, name: str = 
     """Return a value that a schema allows, or nearly: bounds are not looked at."""
     if name in VALUES and draw.random() < 0.9:
         return draw.choice(VALUES[name])
+    schema = _resolved(schema, whole)
+    if "enum" in schema:
+        return draw.choice(schema["enum"])
+    if several := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"):
+        return _tree(draw, draw.choice(several), whole, depth, name)
+    kind = schema.get("type")
+    if kind == "object":
+        return _object(draw, schema, whole, depth)
+    if kind == "array":
+        items = schema.get("items", {})
+        return [_tree(draw, items, whole, depth + 1) for _ in range(draw.randrange(3))]
+    return draw.choice(PLAIN.get(kind, PLAIN["string"]))
+
+
+PLAIN: Mapping[str, Sequence[Any]] = {
+    "integer": (0, 1, 7, 1000),
+    "number": (0, 0.5, 60),
+    "boolean": (True, False),
+    "null": (None,),
+    "string": ("x", "1", "default", "2026-01-01"),
+}
+"""Values of a type, where nothing else is known of them."""
+
+
+def _resolved(schema: Any, whole: Any) -> Any:
+    """Return what a schema refers to, if it does."""
     while "$ref" in schema:
         found = whole
         for step in schema["$ref"].removeprefix("#/").split("/"):
             found = found[step]
         schema = found
-    if "enum" in schema:
-        return draw.choice(schema["enum"])
-    for several in ("anyOf", "oneOf", "allOf"):
-        if several in schema:
-            return _tree(draw, draw.choice(schema[several]), whole, depth, name)
-    match schema.get("type"):
-        case "object":
-            return _object(draw, schema, whole, depth)
-        case "array":
-            items = schema.get("items", {})
-            return [_tree(draw, items, whole, depth + 1) for _ in range(draw.randrange(3))]
-        case "integer":
-            return draw.choice((0, 1, 7, 1000))
-        case "number":
-            return draw.choice((0, 0.5, 60))
-        case "boolean":
-            return draw.random() < 0.5
-        case "null":
-            return None
-        case _:
-            return draw.choice(("x", "1", "default", "2026-01-01"))
+    return schema
 
 
 def _object(draw: random.Random, schema: Any, whole: Any, depth: int) -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""What targets have in common: a seed draws an input, which is given, and after a block everybody
-must still be well.
-"""
+"""What targets have in common: a seed draws an input; after a block everybody must be well."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing.connection import Client as connect_to
+from multiprocessing import connection
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any, TextIO
@@ -81,7 +81,7 @@ class FarCoordinator:
         try:
             link = getattr(self._own, "link", None)
             if link is None:
-                link = self._own.link = connect_to(self._address, authkey=CALL_KEY)
+                link = self._own.link = connection.Client(self._address, authkey=CALL_KEY)
             link.send((name, values, named))
             done, answer = link.recv()
         except (OSError, EOFError) as error:

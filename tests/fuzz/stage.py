@@ -11,7 +11,7 @@ import selectors
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing.connection import Client as connect_to
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
@@ -105,7 +105,7 @@ class Stage:
         """Call the coordinator; None: it was not there, or failed, which is noted."""
         try:
             if self._link is None:
-                self._link = connect_to(("127.0.0.1", self._call_port), authkey=CALL_KEY)
+                self._link = connection.Client(("127.0.0.1", self._call_port), authkey=CALL_KEY)
             link = self._link
             link.send((name, values, {}))
             assert link.poll(INPUT_WAIT_S), "no answer"

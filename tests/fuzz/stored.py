@@ -243,7 +243,7 @@ class StoredTarget(Target):
 
     def _seed(self, victim: Victim, tablet: TabletId, request: str, call: str) -> None:
         """Write what a table at rest does not have, by the real codecs; note all kinds of keys."""
-        store, of, own = self._stage.redis, TableKeys(victim.id), TabletKeys.of(tablet)
+        store, own = self._stage.redis, TabletKeys.of(tablet)
         files = [path.decode() for path in store.hkeys(own.files)]
         held = Reservation(
             attempt="att-1",
@@ -265,7 +265,7 @@ class StoredTarget(Target):
         operation = Operation(
             kind=OperationKind.SPLIT,
             operation_id="op-1",
-            step=[*OperationStep][0],
+            step=OperationStep.CUT,
             at=b"\x01",
             since_s=1.0,
             reason="for fuzzing",
@@ -273,6 +273,12 @@ class StoredTarget(Target):
         store.set(own.operation, codec_tablet.OPERATION.pack(operation))
         store.hset(own.waiting, request, "1.0")
         store.sadd(own.done, "req-0")
+        self._seed_table(victim, tablet, held)
+        victim.keys = _keys_of(victim, tablet, request, call)
+
+    def _seed_table(self, victim: Victim, tablet: TabletId, held: Reservation) -> None:
+        """Write what of a table is there only after a while."""
+        store, of = self._stage.redis, TableKeys(victim.id)
         garbage = GarbageEntry(path="old.parquet", stamped_s=1.0, key_min=None, tablet_end=None)
         store.hset(of.garbage, "old.parquet", codec_table.GARBAGE.pack(garbage))
         store.hset(of.uncommitted, "att-0", codec_tablet.RESERVATION.pack(held))
@@ -284,7 +290,7 @@ class StoredTarget(Target):
         if not store.exists(of.manifest):
             manifest = Manifest(number=1, path="m.parquet", begun_s=1.0, published_s=2.0)
             store.set(of.manifest, codec_table.MANIFEST.pack(manifest))
-        outcome = AttemptOutcome(attempt="att-0", end=[*AttemptEnd][0], cause="")
+        outcome = AttemptOutcome(attempt="att-0", end=AttemptEnd.COMMITTED, cause="")
         store.set(of.outcome("att-0"), codec_table.OUTCOME.pack(outcome))
         entry = HistoryEntry(
             position="1-0",
@@ -307,37 +313,6 @@ class StoredTarget(Target):
         stored = {b"t": tablet.text, b"h": codec_table.HISTORY.pack(entry)}
         store.xadd(of.history, stored)
         store.hset(SCALES, "default", "1")
-        victim.keys = {
-            "tablet:bounds": own.bounds,
-            "tablet:files": own.files,
-            "tablet:running": own.running,
-            "tablet:selection": own.selection,
-            "tablet:waiting": own.waiting,
-            "tablet:done": own.done,
-            "tablet:operation": own.operation,
-            "tablet:purge": own.purge,
-            "tablet:record": own.record,
-            "table": of.table,
-            "table:index": of.index,
-            "table:generation": of.generation,
-            "table:loss": of.loss,
-            "table:manifest": of.manifest,
-            "table:garbage": of.garbage,
-            "table:uncommitted": of.uncommitted,
-            "table:pins": of.pins,
-            "table:history": of.history,
-            "table:policy": of.policy,
-            "table:requests": of.requests,
-            "table:open-requests": of.open_requests,
-            "table:changes": of.changes,
-            "table:request": of.request(request),
-            "table:outcome": of.outcome("att-0"),
-            "table:call": of.call(call),
-            "store:tables": TABLES,
-            "store:limits": LIMITS,
-            "store:scales": SCALES,
-            "store:audit": AUDIT,
-        }
 
     def _dump(self, victim: Victim) -> None:
         store = self._stage.redis
@@ -357,6 +332,42 @@ class StoredTarget(Target):
             if store.type(AUDIT) != b"stream":
                 batch.delete(AUDIT)
             batch.execute()
+
+
+def _keys_of(victim: Victim, tablet: TabletId, request: str, call: str) -> dict[str, str]:
+    """Return an example of each kind of key."""
+    of, own = TableKeys(victim.id), TabletKeys.of(tablet)
+    return {
+        "tablet:bounds": own.bounds,
+        "tablet:files": own.files,
+        "tablet:running": own.running,
+        "tablet:selection": own.selection,
+        "tablet:waiting": own.waiting,
+        "tablet:done": own.done,
+        "tablet:operation": own.operation,
+        "tablet:purge": own.purge,
+        "tablet:record": own.record,
+        "table": of.table,
+        "table:index": of.index,
+        "table:generation": of.generation,
+        "table:loss": of.loss,
+        "table:manifest": of.manifest,
+        "table:garbage": of.garbage,
+        "table:uncommitted": of.uncommitted,
+        "table:pins": of.pins,
+        "table:history": of.history,
+        "table:policy": of.policy,
+        "table:requests": of.requests,
+        "table:open-requests": of.open_requests,
+        "table:changes": of.changes,
+        "table:request": of.request(request),
+        "table:outcome": of.outcome("att-0"),
+        "table:call": of.call(call),
+        "store:tables": TABLES,
+        "store:limits": LIMITS,
+        "store:scales": SCALES,
+        "store:audit": AUDIT,
+    }
 
 
 def _calls_for(kind: str) -> list[tuple[str, str]]:
@@ -402,39 +413,40 @@ def _is_kind(answer: httpx.Response, kind: str) -> bool:
 
 
 def _order(draw: random.Random, store: redis.Redis[bytes], key: str) -> list[Any]:
-    """Return what to do with a key: `[command, words after the key]` that make its value another."""
+    """Return what to do with a key, so that its value is another: `[command, words after it]`."""
     kind = store.type(key).decode()
     # Of the list of all tables, only the entry of this one.
     if draw.random() < 0.06 and key != TABLES:
         return _other_type(draw, kind)
-    match kind:
-        case "string":
-            return ["SET", _damaged(draw, store.get(key))]
-        case "hash":
-            fields = store.hgetall(key)
-            name = VICTIM.encode() if key == TABLES else draw.choice(sorted(fields))
-            if draw.random() < 0.12:
-                return ["HSET", _damaged(draw, name), fields[name]]
-            if draw.random() < 0.05:
-                return ["HDEL", name]
-            return ["HSET", name, _damaged(draw, fields[name])]
-        case "set":
-            return ["SADD", _damaged(draw, b"req-0")]
-        case "zset":
-            members = store.zrange(key, 0, -1)
-            chosen = draw.choice(members or [b"x"])
-            if draw.random() < 0.2:
-                return ["ZREM", chosen]
-            return ["ZADD", 0, _damaged(draw, chosen)]
-        case "stream":
-            found = store.xrevrange(key, count=1)
-            words = [*found[0][1].items()] if found else [(b"t", b"last")]
-            at = draw.randrange(len(words))
-            name, value = words[at]
-            words[at] = (name, _damaged(draw, value)) if draw.random() < 0.8 else (b"z", value)
-            return ["XADD", "*", *(word for pair in words for word in pair)]
-        case _:
-            return ["SET", _damaged(draw, pack(["x", 1]))]
+    if kind == "hash":
+        return _order_of_hash(draw, store, key)
+    if kind == "set":
+        return ["SADD", _damaged(draw, b"req-0")]
+    if kind == "zset":
+        chosen = draw.choice(store.zrange(key, 0, -1) or [b"x"])
+        return ["ZREM", chosen] if draw.random() < 0.2 else ["ZADD", 0, _damaged(draw, chosen)]
+    if kind == "stream":
+        return _order_of_stream(draw, store, key)
+    return ["SET", _damaged(draw, store.get(key) or pack(["x", 1]))]
+
+
+def _order_of_hash(draw: random.Random, store: redis.Redis[bytes], key: str) -> list[Any]:
+    fields = store.hgetall(key)
+    name = VICTIM.encode() if key == TABLES else draw.choice(sorted(fields))
+    if draw.random() < 0.12:
+        return ["HSET", _damaged(draw, name), fields[name]]
+    if draw.random() < 0.05:
+        return ["HDEL", name]
+    return ["HSET", name, _damaged(draw, fields[name])]
+
+
+def _order_of_stream(draw: random.Random, store: redis.Redis[bytes], key: str) -> list[Any]:
+    found = store.xrevrange(key, count=1)
+    words = [*found[0][1].items()] if found else [(b"t", b"last")]
+    at = draw.randrange(len(words))
+    name, value = words[at]
+    words[at] = (name, _damaged(draw, value)) if draw.random() < 0.8 else (b"z", value)
+    return ["XADD", "*", *(word for pair in words for word in pair)]
 
 
 def _other_type(draw: random.Random, kind: str) -> list[Any]:

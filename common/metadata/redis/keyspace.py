@@ -183,7 +183,7 @@ class RedisSession:
             if isinstance(reply, ReplyError):
                 # Redis has executed the others: what the key holds is not what any change left.
                 raise UnknownOutcomeError(
-                    f"{effect[1]}: {effect[0]} is refused, after other writes of the same change"
+                    f"{effect[1]!s}: {effect[0]!s} is refused after other writes of the change"
                     f" ({reply}); run `neve fsck`"
                 )
         if wait and replies[-1] < self._wait_replicas:
@@ -265,7 +265,7 @@ def translate_errors(error: ReplyError, command: Command = ()) -> Exception:
     if text.startswith(OTHER_TYPE) and len(command) > 1:
         # Of this key alone: others can be read.
         return BrokenValueError(
-            f"{command[1]}: the stored value is of another type than {command[0]} reads"
+            f"{command[1]!s}: the stored value is of another type than {command[0]!s} reads"
             f" ({text}); run `neve fsck`"
         )
     return MetadataError(f"Redis refuses: {text}")
