@@ -100,7 +100,7 @@ def audit(lock: Path) -> int:
     return 1 if found else NOT_KNOWN if left_out else 0
 
 
-AWAY = "try again where pypi.org and its list of vulnerabilities can be reached"
+AWAY = "try again where PyPI and its list of vulnerabilities can be reached"
 NOT_KNOWN = 2
 """Exit code: it could not be found out."""
 
