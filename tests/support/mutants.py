@@ -20,7 +20,7 @@ from queue import Queue
 ROOT = Path(__file__).parents[2]
 COPIED = (
     *("common", "coordinator", "compactor", "neve", "tests", "docs"),
-    *("benchmarks", "pyproject.toml", "requirements"),
+    *("benchmarks", "pyproject.toml", "requirements", "scripts"),
 )
 SUITES = {
     "core": ["tests/unit/coordinator_core"],
