@@ -36,6 +36,8 @@ class ArchivesTarget(Target):
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
         self._lines: list[dict[str, Any]] = []
+        self._kept: set[str] = set()
+        """Tables that no archive has brought."""
 
     def draw(self, draw: random.Random) -> bytes:
         """Return an archive, most with the digest that it should have."""
@@ -57,6 +59,7 @@ class ArchivesTarget(Target):
 
     def give(self, data: bytes, replay: str) -> None:
         """Restore an archive; whatever comes of it is looked at, and dropped."""
+        self._known()
         outcome, path = self._stage.outcome, self._stage.folder / "damaged.neve"
         path.write_bytes(_whole(data, self._stage.folder))
         with self._stage.client() as client:

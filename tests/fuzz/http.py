@@ -116,6 +116,7 @@ class HttpTarget(Target):
 
     def give(self, data: bytes, replay: str) -> None:
         """Send a request, and hold its answer against what is allowed."""
+        self._known()
         outcome, request = self._stage.outcome, self._whole(data)
         way = f"http {data.partition(b' HTTP/')[0][:200].decode('latin-1')}"
         try:
