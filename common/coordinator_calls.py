@@ -17,6 +17,7 @@ from common.wire import (
     Explanation,
     Heartbeat,
     HeartbeatReply,
+    OwedTablet,
     QueuedJob,
     RunningAttempt,
     TableMaintenance,
@@ -69,6 +70,10 @@ class OperatorCalls(Protocol):
 
     async def running(self) -> Sequence[RunningAttempt]:
         """Return the attempts under way."""
+        ...
+
+    async def owed_tablets(self, table: str, count: int) -> Sequence[OwedTablet]:
+        """Return the tablets of a table in which most is still to be rewritten."""
         ...
 
     async def backlog_history(self) -> Sequence[BacklogSample]:

@@ -137,6 +137,11 @@ class CoordinatorSettings:
         "says so.",
         least=0.1,
     )
+    untracked_backlog_bytes: int = size_setting(
+        0,
+        "Backlog of a tablet that is not at rest and that no tracker measures; 0: the inputs of "
+        "the jobs that its planner wants and has.",
+    )
     operation_max_s: float = setting(
         3600.0,
         "A split or merge without progress for this time is abandoned. For the same "

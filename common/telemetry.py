@@ -114,10 +114,16 @@ METRICS: tuple[Metric, ...] = (
         ("table",),
     ),
     Metric(
+        "neve_backlog_group_bytes",
+        "gauge",
+        "Bytes still to be rewritten by the compactors of a group until planners want nothing.",
+        ("group",),
+    ),
+    Metric(
         "neve_backlog_untracked_tables",
         "gauge",
         "Tables of which the wanted jobs stand for the backlog: their planner has no tracker "
-        "(`none`), or it failed at the last plan (`failed`).",
+        "(`none`), or it failed at the last plan of one of their tablets (`failed`).",
         ("cause",),
     ),
     Metric("neve_control_shares", "gauge", "Shares that a class of work has.", ("class",)),

@@ -24,6 +24,8 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|[smhdw]?)\s*")
 
 CHARS_MAX = 100
 """Of a text that is read; more digits would not be a number that anything can be compared with."""
+SIZE_MAX_BYTES = (1 << 63) - 1
+"""Of a size that is read: more is not stored, and its square is no float."""
 
 
 def _shown(text: object) -> object:
@@ -42,7 +44,7 @@ def parse_size_bytes(text: str | int, name: str = "size") -> int:
         RequestError: It is no size, or negative.
     """
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
-        return text
+        return _bounded_size(text, name)
     match = _SIZE.fullmatch(text) if isinstance(text, str) and len(text) <= CHARS_MAX else None
     if match is None:
         seen = _shown(text)
@@ -50,7 +52,13 @@ def parse_size_bytes(text: str | int, name: str = "size") -> int:
             f"{name} {seen!r} is not a size; write bytes or a binary size such as 32MB or 1.5G"
         )
         raise RequestError(message)
-    return int(float(match[1]) * 1024 ** _SIZE_UNITS[match[2].upper()])
+    return _bounded_size(int(float(match[1]) * 1024 ** _SIZE_UNITS[match[2].upper()]), name)
+
+
+def _bounded_size(size_bytes: int, name: str) -> int:
+    if size_bytes > SIZE_MAX_BYTES:
+        raise RequestError(f"{name} is more than 8 EiB, which nothing here can be")
+    return size_bytes
 
 
 def parse_duration_s(text: str | float, name: str = "duration") -> float:

@@ -316,6 +316,23 @@ class TableBacklog:
     """Tablets that are not at rest."""
     tables: int = 1
     problem: str = ""
+    """Why the planner's own tracker did not measure it, or one of its tablets."""
+    groups: dict[str, int] = field(default_factory=dict)
+    """Compaction group whose compactors do the work → bytes."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwedTablet:
+    """What is still to be rewritten in a tablet."""
+
+    tablet: str
+    strategy: str
+    """The tracker that measured it, or `planned jobs`."""
+    size_bytes: int
+    group: str = ""
+    """Compaction group whose compactors do the work."""
+    problem: str = ""
     """Why the planner's own tracker did not measure it."""
 
 
@@ -541,6 +558,10 @@ class ControlStatus:
     failures: int = 0
     history: tuple[ControlPoint, ...] = ()
     """Oldest first; an hour at most."""
+    deepest_files: int = 0
+    """Files that overlap in the tablet that has the most of those with work. 0: no work waits."""
+    garbage_fraction: float = 0.0
+    """Garbage of all stored bytes, 0 to 1, as far as it is known."""
 
 
 @readable_across_releases

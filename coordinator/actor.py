@@ -14,7 +14,7 @@ import ray
 from common.actor_class import callable_across_releases
 from common.clock import SystemClock
 from common.coordinator_calls import CoordinatorCalls
-from common.garbage_collection import ignore_what_is_loaded
+from common.garbage_collection import collect_oldest_forever, ignore_what_is_loaded
 from common.ids import RandomIds
 from common.log_files import LogFiles
 from common.metadata.redis import connect
@@ -36,6 +36,7 @@ from common.wire import (
     Explanation,
     Heartbeat,
     HeartbeatReply,
+    OwedTablet,
     QueuedJob,
     RunningAttempt,
     TableMaintenance,
@@ -46,6 +47,7 @@ from common.wire import (
 )
 from coordinator.context import ShellContext
 from coordinator.core import events as on
+from coordinator.core.backlog import largest_tablets
 from coordinator.ray_compactors import RayCompactorLever
 from coordinator.scan.ray_ranges import RayRangeScans
 from coordinator.storage.generations import Generations
@@ -140,6 +142,7 @@ class CoordinatorActor:
             loops.create_task(self._generations.run_forever(self._scanner.tables.values))
             loops.create_task(self._leave_when_replaced(claimed_s))
             loops.create_task(self._log_files.rotate_forever(LOG_PARTS))
+            loops.create_task(collect_oldest_forever())
             loops.create_task(asyncio.wait_for(self._service.failed, None))
 
     def _writable(self) -> list[Table]:
@@ -226,6 +229,14 @@ class CoordinatorActor:
     async def running(self) -> list[RunningAttempt]:
         """Return the attempts under way."""
         return self._state.running(self._now_s())
+
+    async def owed_tablets(self, table: str, count: int) -> list[OwedTablet]:
+        """Return the tablets of a table in which most is still to be rewritten.
+
+        Of a million tablets the largest are found in a thread: turns must go on.
+        """
+        tablets, done = self._state.owed_tablets(table)
+        return await asyncio.to_thread(largest_tablets, tablets, done, count)
 
     async def backlog_history(self) -> list[BacklogSample]:
         """Return what was still to be rewritten in the last hour, oldest first."""

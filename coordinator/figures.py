@@ -138,10 +138,15 @@ def control_figures(control: ControlStatus) -> Iterator[MetricValue]:
 
 
 def backlog_figures(backlogs: Collection[TableBacklog]) -> Iterator[MetricValue]:
-    """Yield the backlog of each table, of all others as `(others)`, and what is not measured."""
+    """Yield the backlog of each table and group, and how many tables no tracker measures."""
     for each in backlogs:
         yield MetricValue("neve_backlog_bytes", each.size_bytes, (each.table or "(others)",))
-    untracked = [each for each in backlogs if each.strategy == PLANNED_JOBS]
-    failed = sum(1 for each in untracked if each.problem)
-    for cause, count in (("none", len(untracked) - failed), ("failed", failed)):
+    groups: Counter[str] = Counter()
+    for each in backlogs:
+        groups.update(each.groups)
+    for group, size_bytes in sorted(groups.items()):
+        yield MetricValue("neve_backlog_group_bytes", size_bytes, (group,))
+    failed = sum(1 for each in backlogs if each.problem)
+    untracked = sum(1 for each in backlogs if each.strategy == PLANNED_JOBS and not each.problem)
+    for cause, count in (("none", untracked), ("failed", failed)):
         yield MetricValue("neve_backlog_untracked_tables", count, (cause,))

@@ -26,6 +26,10 @@ from neve.setting_values import read_settings
 # ----------------------------------------------------------------------- Small checks of a document
 
 
+TIME_MAX_S = 1e18
+"""Of a time in a document, before or after 1970: windows of time are counted in whole numbers."""
+
+
 def an_object(value: object, where: str, known: Collection[str] | None = None) -> dict[str, Any]:
     """Return a JSON object, refused if it has a field that is not among `known`."""
     if not isinstance(value, Mapping):
@@ -66,6 +70,14 @@ def a_number(value: object, where: str) -> float:
     if number is None or isinstance(value, bool) or not abs(number) < float("inf"):
         raise RequestError(f"{where} is {_value_text(value)}, expected a number")
     return number
+
+
+def a_time(value: object, where: str) -> float:
+    """Return a time in seconds since 1970, or before it."""
+    time_s = a_number(value, where)
+    if abs(time_s) > TIME_MAX_S:
+        raise RequestError(f"{where} is {_value_text(value)}, expected seconds since 1970")
+    return time_s
 
 
 def a_count(value: object, where: str) -> int:
@@ -179,7 +191,7 @@ def read_document(document: object, tablet: str | None = None) -> TabletDocument
         ),
         groups=read_groups(body.get("groups")),
         keyed=a_switch(body.get("keyed", True), "keyed"),
-        now_s=None if body.get("now") is None else a_number(body["now"], "now"),
+        now_s=None if body.get("now") is None else a_time(body["now"], "now"),
         heat=_heat(body.get("heat")),
         free_bytes=None
         if body.get("free_bytes") is None
@@ -303,7 +315,7 @@ def _file(entry: object, where: str) -> DataFile:
         if name in _FILE_COUNTS:
             facts[_FILE_COUNTS[name]] = a_count(value, f"{where}.{name}")
         elif name in _FILE_TIMES and value is not None:
-            facts[_FILE_TIMES[name]] = a_number(value, f"{where}.{name}")
+            facts[_FILE_TIMES[name]] = a_time(value, f"{where}.{name}")
         elif name in _FILE_KEYS and value is not None:
             facts[name] = _key(value, f"{where}.{name}")
         elif name in _FILE_SWITCHES:

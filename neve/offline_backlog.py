@@ -15,7 +15,7 @@ from neve.offline import (
     TabletDocument,
     a_count,
     a_list,
-    a_number,
+    a_time,
     an_object,
     read_document,
 )
@@ -90,7 +90,7 @@ def _now_s(described: TabletDocument, given: dict[str, object]) -> float | None:
     """Take the time out of the options, or else out of the settings or the document."""
     written = [given.pop(name) for name in _NOW if name in given]
     written += [described.settings[name] for name in _NOW if name in described.settings]
-    return a_number(written[0], "now") if written else described.now_s
+    return a_time(written[0], "now") if written else described.now_s
 
 
 def _work(described: TabletDocument, body: Mapping[Any, Any], now_s: float) -> WorkUnderWay:
@@ -118,6 +118,6 @@ def _partial(entry: object, where: str) -> PartialOutput:
         raise RequestError(f"{where}.bytes is missing, expected bytes or a size such as 32MB")
     return PartialOutput(
         size_bytes=parse_size_bytes(written["bytes"], f"{where}.bytes"),
-        time_max_s=a_number(written.get("time_max") or 0, f"{where}.time_max"),
+        time_max_s=a_time(written.get("time_max") or 0, f"{where}.time_max"),
         level=a_count(written.get("level") or 0, f"{where}.level"),
     )

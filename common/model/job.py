@@ -366,6 +366,19 @@ class TabletBacklog:
     """Attempt under way → bytes by which it is less when that is done."""
     problem: str = ""
     """Why the planner's own tracker did not measure it; empty: it did, or there is none."""
+    group: str = ""
+    """Whose compactors do the work: the group of the first wanted job, or else of one that runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletPressure:
+    """What a tablet presses with, at one reading of it."""
+
+    overlapping_files: int = 0
+    """The most files that may hold one key; 0: no work waits."""
+    stored_bytes: int = 0
+    garbage_bytes: int = 0
+    """Of `stored_bytes`, those that a rewrite would leave out, as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,3 +399,5 @@ class TabletPlan:
     """Group that is to analyse the tablet, as the trigger `analysis` asks; empty: it does not."""
     intervals: tuple[PlannedInterval, ...] = ()
     """Of system jobs; see `Plan`."""
+    pressure: TabletPressure | None = None
+    """None: nobody has measured it."""

@@ -276,6 +276,7 @@ def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list
     _count(cluster, end)
     if end is AttemptEnd.COMMITTED:
         cluster.counters.committed_bytes[known.group] += known.input_bytes
+        cluster.backlogs.settle(known.tablet, attempt)
         cluster.retry.note_success(known.compactor, known.tablet, known.inputs)
         cluster.crashes.forget(known.tablet, known.inputs)
         if known.job_id == analysis_id(known.tablet):

@@ -9,7 +9,7 @@ The store is the truth: an attempt has ended when the store, or the compactor th
 to it, says so. What is kept here is what the coordinator knows and what it waits for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -248,3 +248,15 @@ def listed_attempt(
         unlisted_beats=0,
         progress=progress,
     )
+
+
+def done_shares(attempts: Iterable[Attempt]) -> list[tuple[TabletId, str, float]]:
+    """Return tablet, id and done share (0 to 1) of each attempt, as its last heartbeat told.
+
+    An attempt that is being taken back has done nothing, unless the store says that it committed.
+    """
+    return [
+        (attempt.tablet, attempt.id, attempt.progress.fraction)
+        for attempt in attempts
+        if attempt.progress is not None and attempt.state is not AttemptState.RELEASING
+    ]

@@ -8,9 +8,10 @@ So a read costs as much as attempts are under way, and files are looked at only 
 A tablet at rest owes nothing and is not kept. Bytes are whole, so that sums are exact.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from heapq import nlargest
 from typing import Final
 
 from common.model.file import DataFile
@@ -18,10 +19,16 @@ from common.model.job import Job, TabletBacklog
 from common.model.table import TableSettings
 from common.model.tablet import Tablet, TabletId
 from common.spi.tracker import TrackerPlugin, WorkUnderWay
-from common.wire import BacklogSample, TableBacklog
+from common.wire import BacklogSample, OwedTablet, TableBacklog
 
 PLANNED_JOBS = "planned jobs"
 """What is measured where a planner has no tracker: inputs of the jobs that it wants and has."""
+FIXED = "fixed"
+"""What stands where a planner has no tracker and the operator has set a number."""
+TABLET_BYTES_MAX: Final = 1 << 60
+"""A tracker that tells more of one tablet has failed."""
+PROBLEM_MAX: Final = 300
+"""Characters that are kept of why a tracker failed."""
 
 
 # ----------------------------------------------------------------------------- Measured with a plan
@@ -33,8 +40,9 @@ def measured(
     tracker: tuple[str, TrackerPlugin] | None,
     options: Mapping[str, object],
     *,
-    jobs: Iterable[Job],
+    jobs: Sequence[Job],
     now_s: float,
+    untracked_bytes: int = 0,
 ) -> TabletBacklog:
     """Return the backlog of a tablet.
 
@@ -45,9 +53,11 @@ def measured(
         options: The planner's; a tracker gets those that it knows.
         jobs: That the plan wants.
         now_s: The time now.
+        untracked_bytes: Backlog where no tracker measures it; 0: inputs of the jobs.
     """
+    group = _group_of(tablet, jobs)
     if tracker is None:
-        return _planned(tablet, jobs)
+        return _untracked(tablet, jobs, group, untracked_bytes)
     name, plugin = tracker
     try:
         known = {each: value for each, value in options.items() if each in plugin.option_names}
@@ -64,13 +74,37 @@ def measured(
             if entry.inputs
         }
         falls = {attempt: max(0, round(whole - rest)) for attempt, rest in left.items()}
-        return TabletBacklog(strategy=name, size_bytes=max(0, round(whole)), falls=falls)
+        size_bytes = _checked(round(whole))
+        return TabletBacklog(strategy=name, size_bytes=size_bytes, falls=falls, group=group)
     except Exception as error:  # A plug-in must not stop the planning, or spoil a sum.
-        problem = f"tracker {name}: {type(error).__name__}: {error}"
-        return _planned(tablet, jobs, problem)
+        problem = f"tracker {name}: {type(error).__name__}: {error}"[:PROBLEM_MAX]
+        return _untracked(tablet, jobs, group, untracked_bytes, problem)
 
 
-def _planned(tablet: Tablet, jobs: Iterable[Job], problem: str = "") -> TabletBacklog:
+def _checked(size_bytes: int) -> int:
+    """Return what a tracker has told, at least 0.
+
+    Raises:
+        ValueError: No tablet can owe so much.
+    """
+    if size_bytes > TABLET_BYTES_MAX:
+        raise ValueError(f"{float(size_bytes):.3g} bytes, expected at most {TABLET_BYTES_MAX}")
+    return max(0, size_bytes)
+
+
+def _group_of(tablet: Tablet, jobs: Sequence[Job]) -> str:
+    groups = [job.group for job in jobs]
+    groups += [entry.group for _, entry in sorted(tablet.running.items())]
+    return next(iter(groups), "")
+
+
+def _untracked(
+    tablet: Tablet, jobs: Iterable[Job], group: str, untracked_bytes: int, problem: str = ""
+) -> TabletBacklog:
+    if untracked_bytes:
+        return TabletBacklog(
+            strategy=FIXED, size_bytes=untracked_bytes, problem=problem, group=group
+        )
     falls = {
         attempt: sum(_sizes(tablet, entry.inputs).values())
         for attempt, entry in tablet.running.items()
@@ -82,6 +116,7 @@ def _planned(tablet: Tablet, jobs: Iterable[Job], problem: str = "") -> TabletBa
         size_bytes=wanted + sum(falls.values()),
         falls=falls,
         problem=problem,
+        group=group,
     )
 
 
@@ -98,13 +133,31 @@ class _OfTable:
     """The tablets of a table that owe anything."""
 
     tablets: dict[TabletId, TabletBacklog] = field(default_factory=dict)
-    size_bytes: int = 0
+    groups: Counter[str] = field(default_factory=Counter)
+    """Group → bytes; none is at 0."""
+    failed: dict[TabletId, str] = field(default_factory=dict)
+    """Tablet → why its tracker did not measure it."""
+
+    def put(self, tablet: TabletId, backlog: TabletBacklog) -> None:
+        self.tablets[tablet] = backlog
+        if backlog.size_bytes:
+            self.groups[backlog.group] += backlog.size_bytes
+        if backlog.problem:
+            self.failed[tablet] = backlog.problem
+
+    def discard(self, tablet: TabletId) -> None:
+        before = self.tablets.pop(tablet, None)
+        self.failed.pop(tablet, None)
+        if before is not None and before.size_bytes:
+            self.groups[before.group] -= before.size_bytes
+            if not self.groups[before.group]:
+                del self.groups[before.group]
 
 
 class Backlogs:
     """The backlogs of all tablets that are not at rest.
 
-    Always true: a table's sum is that of its tablets.
+    Always true: a table's sums, by group, are those of its tablets.
     """
 
     def __init__(self) -> None:
@@ -114,16 +167,26 @@ class Backlogs:
         """Note the backlog of a tablet; None, or nothing owed and nothing under way: forget it."""
         self.discard(tablet)
         if backlog is not None and (backlog.size_bytes or backlog.falls):
-            own = self._tables.setdefault(tablet.table, _OfTable())
-            own.tablets[tablet] = backlog
-            own.size_bytes += backlog.size_bytes
+            self._tables.setdefault(tablet.table, _OfTable()).put(tablet, backlog)
+
+    def settle(self, tablet: TabletId, attempt: str) -> None:
+        """Take off for good what an attempt has done that was committed.
+
+        The tablet is planned again, and measured anew, some milliseconds later. Without this its
+        backlog would rise until then.
+        """
+        own = self._tables.get(tablet.table)
+        known = None if own is None else own.tablets.get(tablet)
+        if known is not None and attempt in known.falls:
+            falls = {each: fall for each, fall in known.falls.items() if each != attempt}
+            left_bytes = max(0, known.size_bytes - known.falls[attempt])
+            self.put(tablet, replace(known, size_bytes=left_bytes, falls=falls))
 
     def discard(self, tablet: TabletId) -> None:
         """Forget a tablet."""
         own = self._tables.get(tablet.table)
-        before = None if own is None else own.tablets.pop(tablet, None)
-        if own is not None and before is not None:
-            own.size_bytes -= before.size_bytes
+        if own is not None:
+            own.discard(tablet)
             if not own.tablets:
                 del self._tables[tablet.table]
 
@@ -141,19 +204,16 @@ class Backlogs:
 
         Args:
             name_of: Id of a table → its name.
-            progress: Tablet, attempt and done share (0 to 1) of what is under way.
+            progress: What is under way, as `done_shares` tells it.
             count: At most so many; the last one stands for all further tables.
         """
-        fallen: dict[str, float] = {}
-        for tablet, attempt, share in progress:
-            own = self._tables.get(tablet.table)
-            known = None if own is None else own.tablets.get(tablet)
-            if known is not None:
-                fall = known.falls.get(attempt, 0) * min(max(share, 0.0), 1.0)
-                fallen[tablet.table] = fallen.get(tablet.table, 0.0) + fall
+        fallen: dict[str, Counter[str]] = {}
+        for tablet, fall in self._falls(progress).items():
+            own = self._tables[tablet.table].tablets[tablet]
+            fallen.setdefault(tablet.table, Counter())[own.group] += round(fall)
         lines = sorted(
             (
-                _line(name_of(table), own, fallen.get(table, 0.0))
+                _line(name_of(table), own, fallen.get(table, Counter()))
                 for table, own in self._tables.items()
             ),
             key=lambda line: (-line.size_bytes, line.table),
@@ -167,25 +227,86 @@ class Backlogs:
             size_bytes=sum(line.size_bytes for line in rest),
             tablets=sum(line.tablets for line in rest),
             tables=len(rest),
+            groups=dict(sum((Counter(line.groups) for line in rest), Counter[str]())),
         )
         return (*lines[: count - 1], others)
+
+    def of_table(
+        self, table: str, progress: Iterable[tuple[TabletId, str, float]]
+    ) -> tuple[Mapping[TabletId, TabletBacklog], Mapping[TabletId, float]]:
+        """Return the tablets of a table that owe anything, and the bytes of that done by now.
+
+        Copies, so that `largest_tablets` may look at them while tablets change. Copying a
+        dictionary takes milliseconds even if it has a million entries.
+
+        Args:
+            table: Its id.
+            progress: What is under way, as `done_shares` tells it.
+        """
+        own = self._tables.get(table)
+        falls = self._falls(each for each in progress if each[0].table == table)
+        return ({} if own is None else own.tablets.copy()), falls
+
+    def _falls(self, progress: Iterable[tuple[TabletId, str, float]]) -> dict[TabletId, float]:
+        """Return how many bytes of tablets are done by now."""
+        falls: dict[TabletId, float] = {}
+        for tablet, attempt, share in progress:
+            own = self._tables.get(tablet.table)
+            known = None if own is None else own.tablets.get(tablet)
+            if known is not None:
+                fall = known.falls.get(attempt, 0) * min(max(share, 0.0), 1.0)
+                falls[tablet] = falls.get(tablet, 0.0) + fall
+        return falls
 
     def check(self) -> None:
         """Assert what is always true; for tests."""
         for own in self._tables.values():
             assert own.tablets
-            assert own.size_bytes == sum(each.size_bytes for each in own.tablets.values())
+            sums: Counter[str] = Counter()
+            for each in own.tablets.values():
+                sums[each.group] += each.size_bytes
+            assert own.groups == +sums
+            assert own.failed == {
+                id_: each.problem for id_, each in own.tablets.items() if each.problem
+            }
 
 
-def _line(name: str, own: _OfTable, fallen: float) -> TableBacklog:
-    last = next(reversed(own.tablets.values()))
+def _line(name: str, own: _OfTable, fallen: Mapping[str, int]) -> TableBacklog:
+    groups = {group: max(0, size - fallen.get(group, 0)) for group, size in own.groups.items()}
     return TableBacklog(
         table=name,
-        strategy=last.strategy,
-        size_bytes=max(0, own.size_bytes - round(fallen)),
+        strategy=next(reversed(own.tablets.values())).strategy,
+        size_bytes=sum(groups.values()),
         tablets=len(own.tablets),
-        problem=last.problem,
+        problem=next(iter(own.failed.values()), ""),
+        groups=groups,
     )
+
+
+def largest_tablets(
+    tablets: Mapping[TabletId, TabletBacklog], done: Mapping[TabletId, float], count: int
+) -> list[OwedTablet]:
+    """Return the tablets that owe most, the largest first; of equal ones the first.
+
+    Args:
+        tablets: Of one table, as `Backlogs.of_table` tells them.
+        done: Bytes of them that are done by now.
+        count: At most so many.
+    """
+
+    def left_bytes(tablet: TabletId) -> int:
+        return max(0, tablets[tablet].size_bytes - round(done.get(tablet, 0.0)))
+
+    return [
+        OwedTablet(
+            tablet=tablet.text,
+            strategy=tablets[tablet].strategy,
+            size_bytes=left_bytes(tablet),
+            group=tablets[tablet].group,
+            problem=tablets[tablet].problem,
+        )
+        for tablet in nlargest(count, tablets, key=left_bytes)
+    ]
 
 
 # ----------------------------------------------------------------------------------- Looked back at

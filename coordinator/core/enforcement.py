@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from common.model.job import Job, JobAction, Kind, LaneClass, lane_class
 from common.spi.controller import ControlDecision, ShareClass
-from coordinator.core.attempts import Attempt, AttemptState
+from coordinator.core.attempts import Attempt, AttemptState, done_shares
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.control.measurements import ClusterFacts
 from coordinator.core.queue.admission import JobFilter, admits_weight, job_weight
@@ -37,12 +37,7 @@ def steer(cluster: ClusterState, now_s: float) -> None:
 
 def cluster_facts(cluster: ClusterState) -> ClusterFacts:
     """Return what a controller is told of the cluster."""
-    progress = [
-        (each.tablet, each.id, each.progress.fraction)
-        for each in cluster.attempts
-        if each.progress is not None
-    ]
-    lines = cluster.backlogs.told(cluster.table_name, progress, BACKLOGS_MAX)
+    lines = cluster.backlogs.told(cluster.table_name, done_shares(cluster.attempts), BACKLOGS_MAX)
     groups: Counter[str] = Counter()
     for compactor in cluster.compactors.every():
         groups[compactor.group] += 0 if compactor.draining else compactor.slots
@@ -57,6 +52,8 @@ def cluster_facts(cluster: ClusterState) -> ClusterFacts:
         group_slots=groups,
         busy_slots=len(under_way),
         queued_jobs=len(cluster.queues),
+        deepest_files=cluster.pressures.deepest_files,
+        garbage_fraction=cluster.pressures.garbage_fraction,
     )
 
 

@@ -450,6 +450,7 @@ def with_backlog(
     *,
     services: Mapping[str, Service],
     dispatcher: Dispatcher | None = None,
+    untracked_bytes: int = 0,
 ) -> TabletPlan:
     """Return a plan with what is still to be rewritten; unchanged where nothing is.
 
@@ -461,6 +462,7 @@ def with_backlog(
         now_s: The time now, by the store.
         services: By name.
         dispatcher: Chooses the service; None: the one in the table's settings.
+        untracked_bytes: Backlog where no tracker measures it; 0: inputs of the jobs.
     """
     wanted = [job for job in plan.jobs if job.kind is Kind.SYSTEM]
     if not wanted and not tablet.reserved_files:
@@ -471,7 +473,15 @@ def with_backlog(
     except PluginError:
         return plan  # Whoever plans says so.
     tracker = (name, trackers[name]) if name in trackers else None
-    backlog = measured(tablet, table.settings, tracker, options, jobs=wanted, now_s=now_s)
+    backlog = measured(
+        tablet,
+        table.settings,
+        tracker,
+        options,
+        jobs=wanted,
+        now_s=now_s,
+        untracked_bytes=untracked_bytes,
+    )
     return replace(plan, backlog=backlog)
 
 

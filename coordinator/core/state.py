@@ -7,7 +7,7 @@ module of the event's family decide, then hands out jobs to the compactors that 
 from collections.abc import Collection, Mapping
 from typing import assert_never
 
-from common.model.job import Job
+from common.model.job import Job, TabletBacklog
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
@@ -33,7 +33,7 @@ from coordinator.core import (
 from coordinator.core.actions import Action
 from coordinator.core.assignment import answer_nothing
 from coordinator.core.attempt_events import expire_attempts
-from coordinator.core.attempts import read_and_written
+from coordinator.core.attempts import done_shares, read_and_written
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.compactor_events import lose_silent_compactors
 from coordinator.core.control.loop import ControlLoop
@@ -183,6 +183,12 @@ class CoordinatorState:
     def backlog_history(self) -> list[BacklogSample]:
         """Return what was still to be rewritten lately, oldest first."""
         return self._cluster.backlog_history.samples()
+
+    def owed_tablets(
+        self, table: str
+    ) -> tuple[Mapping[TabletId, TabletBacklog], Mapping[TabletId, float]]:
+        """Return the tablets of a table that owe anything, and bytes of that done by now."""
+        return self._cluster.backlogs.of_table(table, done_shares(self._cluster.attempts))
 
     def was_planned(self, tablet: TabletId) -> bool:
         """Return whether the last plan of a tablet is known."""

@@ -25,7 +25,7 @@ from common.wire import (
     TriggerVerdict,
 )
 from coordinator.core.assignment import saturated_tables
-from coordinator.core.attempts import Attempt, AttemptState
+from coordinator.core.attempts import Attempt, AttemptState, done_shares
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.compactors import Compactor
 from coordinator.core.control.loop import ControlLoop, ControlSample
@@ -88,19 +88,8 @@ def coordinator_status(
 
 
 def table_backlogs(cluster: ClusterState) -> tuple[TableBacklog, ...]:
-    """Return what is still to be rewritten, by table, less what attempts have done by now.
-
-    An attempt that is being taken back has done nothing, unless the store says that it committed.
-    """
-    return cluster.backlogs.told(
-        cluster.table_name,
-        [
-            (attempt.tablet, attempt.id, attempt.progress.fraction)
-            for attempt in cluster.attempts
-            if attempt.progress is not None and attempt.state is not AttemptState.RELEASING
-        ],
-        BACKLOGS_MAX,
-    )
+    """Return what is still to be rewritten, by table, less what attempts have done by now."""
+    return cluster.backlogs.told(cluster.table_name, done_shares(cluster.attempts), BACKLOGS_MAX)
 
 
 def control_status(cluster: ClusterState, now_s: float) -> ControlStatus:
@@ -131,6 +120,8 @@ def control_status(cluster: ClusterState, now_s: float) -> ControlStatus:
         failure=loop.failure,
         failures=loop.failures,
         history=tuple(_control_point(each) for each in loop.history),
+        deepest_files=0 if found is None else found.deepest_files,
+        garbage_fraction=0.0 if found is None else found.garbage_fraction,
     )
 
 

@@ -442,6 +442,24 @@ class Backlog:
     """Tablets that are not at rest."""
     tables: int = 1
     problem: str = ""
+    """Why the planner's own tracker did not measure it, or one of its tablets; empty: it did, or
+    there is none."""
+    groups: dict[str, int] = field(default_factory=dict)
+    """Compaction group whose compactors do the work → bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwedTablet:
+    """What is still to be rewritten in a tablet until its planner wants nothing."""
+
+    tablet: str
+    """Id of the tablet: the end of its range."""
+    strategy: str
+    """How it is measured: a tracker, or `planned jobs`, which are the inputs of wanted jobs."""
+    size_bytes: int
+    group: str = ""
+    """Compaction group whose compactors do the work."""
+    problem: str = ""
     """Why the planner's own tracker did not measure it; empty: it did, or there is none."""
 
 

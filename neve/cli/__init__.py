@@ -12,6 +12,7 @@
     rows          add, append, call, scan
     requests      compact, request …, job cancel
     work          status, jobs, queue, explain, plan, history, limits
+    backlog       backlog: of a service, or of a file
     maintenance   trigger, ops
     simulate      simulate, record
     control       control: the controller, its readings and decision

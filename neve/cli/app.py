@@ -7,6 +7,7 @@ import typer
 
 from neve.cli import (
     access,
+    backlog,
     compactors,
     control,
     doctor,
@@ -32,6 +33,7 @@ VERBS = (
     requests.register_compact,
     requests.register,
     work.register,
+    backlog.register,
     maintenance.register,
     simulate.register,
     control.register,

@@ -18,6 +18,7 @@ from common.errors import (
     CompactionError,
     ConfigError,
     ConflictError,
+    InputError,
     RefusedError,
     RequestError,
     UnavailableError,
@@ -56,6 +57,23 @@ Settings = Annotated[
 def names(written: str | None) -> tuple[str, ...]:
     """Return column names from a text with commas."""
     return tuple(part.strip() for part in (written or "").split(",") if part.strip())
+
+
+def json_document(path: Path) -> Any:
+    """Return what a JSON file holds that somebody has named.
+
+    Raises:
+        InputError: It cannot be read.
+        RequestError: It is not JSON.
+    """
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"file {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise RequestError(f"file {path} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise RequestError(f"file {path} is nested too deeply, expected a tablet") from error
 
 
 def absolute(location: str) -> str:

@@ -1,6 +1,5 @@
 """`neve status`, `jobs`, `queue`, `explain`, `plan`, `history`, compactors, and limits on bytes."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +8,7 @@ import typer
 from rich.console import RenderableType
 
 from common.clock import SystemClock
-from common.errors import InputError, RequestError
+from common.errors import RequestError
 from common.units import format_bytes, format_duration, parse_duration_s
 from neve.api import work as api
 from neve.cli.compactors import (
@@ -32,6 +31,7 @@ from neve.cli.session import (
     Name,
     OptionalTablet,
     Session,
+    json_document,
     name_values,
     verb,
 )
@@ -319,49 +319,6 @@ def _job_state(job: api.Job) -> str:
     return ", ".join(parts)
 
 
-def render_backlog(found: Sequence[api.Backlog]) -> RenderableType:
-    """Return the backlogs of tables, and their sum."""
-    if not found:
-        return "every table is at rest"
-    columns = [("TABLE", ""), ("BACKLOG", RIGHT), ("TABLETS", RIGHT), ("MEASURED BY", "")]
-    lined = [
-        (
-            each.table or f"({each.tables} more tables)",
-            format_bytes(each.size_bytes),
-            each.tablets,
-            each.problem or each.strategy,
-        )
-        for each in found
-    ]
-    total = format_bytes(sum(each.size_bytes for each in found))
-    return lines(grid(columns, lined), "", f"{total} in all")
-
-
-HISTORY_ROWS_MAX = 20
-BAR_WIDTH = 40
-
-
-def render_backlog_history(points: Sequence[api.BacklogPoint]) -> RenderableType:
-    """Return what was still to be rewritten as a bar for each of at most 20 moments."""
-    if not points:
-        return "nothing is remembered yet: the coordinator takes a sample every ten seconds"
-    step = -(-len(points) // HISTORY_ROWS_MAX)
-    shown = points[::-1][::step][::-1]
-    most = max(each.size_bytes for each in shown)
-    columns = [("TIME (UTC)", ""), ("BACKLOG", RIGHT), ("", "")]
-    return grid(
-        columns,
-        [
-            (
-                time_text(each.at_s),
-                format_bytes(each.size_bytes),
-                "█" * round(BAR_WIDTH * each.size_bytes / most) if most else "",
-            )
-            for each in shown
-        ],
-    )
-
-
 def render_offline_plan(planned: Mapping[str, Any]) -> RenderableType:
     """Return a plan that was made without a service."""
     columns = [("GROUP", ""), ("KIND", ""), ("PRIORITY", RIGHT), ("FILES", ""), ("REASON", "")]
@@ -529,7 +486,6 @@ def register(app: typer.Typer) -> None:
     verb(app, "queue")(queue)
     verb(app, "explain")(explain)
     verb(app, "plan")(plan)
-    verb(app, "backlog")(backlog)
     verb(app, "history")(history)
     verb(app, "analyze")(analyze)
     verb(app, "lift-quarantine")(lift_quarantine)
@@ -630,93 +586,6 @@ def plan(
     session.show(found, lambda: render_plan(found, _keys(session)))
 
 
-def backlog(
-    session: Session,
-    name: Annotated[
-        str | None, typer.Argument(help="Name of the table; default: all.", metavar="[TABLE]")
-    ] = None,
-    *,
-    files: Annotated[
-        Path | None, typer.Option(help="JSON file of a tablet to measure without a service.")
-    ] = None,
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            help="With --files: `size-tiered` (default), `leveled`, `time-window`, `date-tiered`, "
-            "`ratio`, or a plug-in's."
-        ),
-    ] = None,
-    mode: Annotated[
-        str | None,
-        typer.Option(
-            help="With --files: `interesting` (default), tiers that are merged, or `seed`, all "
-            "files."
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="With --files: `name=value`; may be repeated.")
-    ] = None,
-    tablet: Annotated[
-        str | None, typer.Option(help="With --files: only the files of this tablet.")
-    ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")
-    ] = False,
-    every: Annotated[
-        float, typer.Option(help="With --watch: seconds between two looks.", min=0.2, max=3600)
-    ] = 2.0,
-    past: Annotated[
-        bool, typer.Option("--history", help="Show the last hour; --json has every ten seconds.")
-    ] = False,
-) -> None:
-    """Show how many bytes are still to be rewritten until planners want nothing.
-
-    --files takes what `neve table files TABLE --json` prints, or the document of `neve plan`. With
-    --watch and --json each look is one line.
-    """
-    measures = strategy is not None or mode is not None or bool(settings) or tablet is not None
-    _check_backlog_options(name, files, measures=measures, watch=watch, past=past)
-    if files is None:
-        _backlog_of_service(session, name, every if watch else None, past=past)
-        return
-    # Here, so that the client's verbs start without the trackers.
-    from neve.offline_backlog import backlog_offline
-
-    measured = backlog_offline(
-        _document(files), strategy, mode, name_values(settings or [], "setting"), tablet
-    )
-    session.show(measured, format_bytes(round(measured["backlog"])))
-
-
-def _check_backlog_options(
-    name: str | None, files: Path | None, *, measures: bool, watch: bool, past: bool
-) -> None:
-    if watch and past:
-        raise RequestError("give either --watch or --history")
-    if files is not None and (watch or past):
-        raise RequestError("--watch and --history show a running service, and --files needs none")
-    if files is not None and name is not None:
-        raise RequestError("give either the name of a table or --files")
-    if files is None and measures:
-        raise RequestError(
-            "--strategy, --mode, --set and --tablet go with --files; a table's planner says "
-            "how its backlog is measured"
-        )
-
-
-def _backlog_of_service(
-    session: Session, name: str | None, every_s: float | None, *, past: bool
-) -> None:
-    if past:
-        points = session.client.backlog_history(name)
-        session.show(points, lambda: render_backlog_history(points))
-    elif every_s is not None:
-        session.follow(lambda: session.client.backlog(name), render_backlog, every_s)
-    else:
-        found = session.client.backlog(name)
-        session.show(found, lambda: render_backlog(found))
-
-
 def history(session: Session, name: Name, count: Count = 20) -> None:
     """List the newest finished attempts of a table."""
     found = session.client.history(name, count)
@@ -779,16 +648,5 @@ def _plan_offline(
     # Here, so that the client's verbs start without the planners.
     from neve.offline import plan_offline
 
-    planned = plan_offline(_document(files), planner, name_values(settings, "setting"), tablet)
+    planned = plan_offline(json_document(files), planner, name_values(settings, "setting"), tablet)
     session.show(planned, lambda: render_offline_plan(planned))
-
-
-def _document(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"file {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise RequestError(f"file {path} is not JSON: {error}") from error
-    except RecursionError as error:
-        raise RequestError(f"file {path} is nested too deeply, expected a tablet") from error

@@ -18,6 +18,7 @@ from neve.api.work import (
     Limit,
     LiveBytes,
     LoweredWatermark,
+    OwedTablet,
     Plan,
     PlannedJob,
     Setting,
@@ -85,6 +86,20 @@ class WorkCalls(TableCalls):
         parameters = None if table is None else {"table": table}
         found = self._connection.call("GET", "/v1/backlog", parameters=parameters)
         return decode_list(Backlog, found, "backlog")
+
+    def owed_tablets(self, table: str, count: int = 100) -> list[OwedTablet]:
+        """Return the tablets of a table in which most is still to be rewritten, the largest first.
+
+        A tablet at rest is not among them.
+
+        Args:
+            table: Its name.
+            count: At most so many.
+        """
+        found = self._connection.call(
+            "GET", table_path(table, "backlog"), parameters={"count": count}
+        )
+        return decode_list(OwedTablet, found, "tablets")
 
     def backlog_history(self, table: str | None = None) -> list[BacklogPoint]:
         """Return how many bytes were still to be rewritten in the last hour, oldest first.

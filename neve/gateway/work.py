@@ -310,8 +310,6 @@ class WorkRoutes:
         router.get("/jobs")(self.jobs)
         router.post("/jobs/{attempt}/cancel", status_code=202)(self.cancel)
         router.get("/queue")(self.queue)
-        router.get("/backlog")(self.backlog)
-        router.get("/backlog/history")(self.backlog_history)
         router.get("/compactors")(self.compactors)
         router.post("/compactors/{compactor}/drain", status_code=202)(self.drain)
         router.post("/compactors/{compactor}/stop", status_code=202)(self.stop_compactor)
@@ -332,7 +330,13 @@ class WorkRoutes:
         router.post("/tables/{table}/reads", status_code=202)(self.reads)
         router.post("/tables/{table}/lift-quarantine", status_code=202)(self.lift_quarantine)
         router.post("/tables/{table}/lower-watermark")(self.lower_watermark)
+        self._add_backlogs(router)
         return router
+
+    def _add_backlogs(self, router: APIRouter) -> None:
+        router.get("/backlog")(self.backlog)
+        router.get("/backlog/history")(self.backlog_history)
+        router.get("/tables/{table}/backlog")(self.owed_tablets)
 
     async def status(self) -> api.Status:
         """Return the status of the whole service."""
@@ -389,6 +393,20 @@ class WorkRoutes:
         # The line without a name is about all other tables.
         chosen = [each for each in found if table in {None, each.table} and sees_table(each.table)]
         return {"backlog": [decode(api.Backlog, asdict(each)) for each in chosen]}
+
+    async def owed_tablets(
+        self, table: str, count: Annotated[int, Query(description="At most so many.")] = 100
+    ) -> dict[str, list[api.OwedTablet]]:
+        """Return the tablets in which most is still to be rewritten, the largest first.
+
+        A tablet at rest is not listed.
+        """
+        services = self._services
+        found = await services.table(table)
+        owed = await services.coordinator.owed_tablets(
+            found.id, bounded_count(count, 10_000, "count")
+        )
+        return {"tablets": [decode(api.OwedTablet, asdict(each)) for each in owed]}
 
     async def backlog_history(
         self,

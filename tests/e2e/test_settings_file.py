@@ -350,18 +350,30 @@ def test_a_group_that_nobody_serves_is_said_wherever_somebody_asks(
     told = " ".join(shell.run("status").stdout.split())
     assert "group night is overloaded: its queue (8 jobs) has been full for" in told
     assert "more tablets wait for room (2)" in told
+    check_backlog(shell, service)
+    shell.run("table", "drop", "nightly", "--yes")
+    service.wait("no backlog", lambda: not service.client.backlog())
+
+
+def check_backlog(shell: Shell, service: Service) -> None:
+    """Look at what `nightly` owes, as a table, by tablet and by group."""
     (owed,) = service.client.backlog("nightly")
     assert (owed.strategy, owed.tablets) == ("ratio", len(MANY_SPLITS) + 1)
     assert owed.size_bytes == sum(each.size_bytes for each in service.client.files("nightly"))
+    assert owed.groups == {"night": owed.size_bytes}
     assert "nightly" in shell.run("backlog").stdout
+    tablets = shell.json("backlog", "nightly", "--tablets")
+    sizes = [each["size_bytes"] for each in tablets]
+    assert sum(sizes) == owed.size_bytes
+    assert sizes == sorted(sizes, reverse=True)
+    assert {each["group"] for each in tablets} == {"night"}
     series = f'neve_backlog_bytes{{table="nightly"}} {float(owed.size_bytes)}'
     token = {"Authorization": f"Bearer {service.stack.token}"}
     told = httpx.get(f"{service.stack.gateway_url}/metrics", headers=token).text
     assert series in told
+    assert f'neve_backlog_group_bytes{{group="night"}} {float(owed.size_bytes)}' in told
     past = service.client.backlog_history
     service.wait("a sample", lambda: owed.size_bytes in {p.size_bytes for p in past("nightly")})
-    shell.run("table", "drop", "nightly", "--yes")
-    service.wait("no backlog", lambda: not service.client.backlog())
 
 
 def test_another_start_says_what_it_does_not_apply(shell: Shell) -> None:

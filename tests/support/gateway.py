@@ -31,6 +31,7 @@ from common.wire import (
     Explanation,
     GroupStatus,
     MaintenanceOperation,
+    OwedTablet,
     QueuedJob,
     RunningAttempt,
     StoryEntry,
@@ -113,6 +114,11 @@ class FakeCoordinator:
     async def running(self) -> Sequence[RunningAttempt]:
         self._answers()
         return [RUNNING]
+
+    async def owed_tablets(self, table: str, count: int) -> Sequence[OwedTablet]:
+        self._answers()
+        owed = OwedTablet(tablet="last", strategy="ratio", size_bytes=90, group="default")
+        return [owed][:count]
 
     async def backlog_history(self) -> Sequence[BacklogSample]:
         self._answers()
@@ -270,6 +276,8 @@ CONTROL = ControlStatus(
     slots_max=20,
     latencies_s={"events": 0.12},
     latency_limit_s=0.1,
+    deepest_files=12,
+    garbage_fraction=0.125,
     history=(
         ControlPoint(
             at_s=STARTED_S + 55.0,

@@ -26,12 +26,16 @@ SUITES = {
     "core": ["tests/unit/coordinator_core"],
     "autoscaler": ["tests/unit/coordinator_core/test_autoscaling.py"],
     "control": [
-        *(f"tests/unit/coordinator_core/test_{name}.py" for name in ("control", "enforcement")),
+        *(
+            f"tests/unit/coordinator_core/test_{name}.py"
+            for name in ("control", "enforcement", "pressure")
+        ),
         *(
             "tests/property/queue/test_class_shares.py",
             "tests/unit/coordinator/test_controllers.py",
         ),
     ],
+    "watch": ["tests/unit/neve/test_gateway_control.py", "-k", "watching"],
     "contract": ["tests/contract", "-k", "memory"],
     "ray-cluster": [
         "tests/unit/serve",
@@ -129,6 +133,10 @@ SUITES = {
     "size-tiered": ["tests/unit/coordinator/test_size_tiered_planner.py"],
     "bin-pack": ["tests/unit/coordinator/test_bin_pack_planner.py"],
     "backlogs": ["tests/unit/coordinator_core/test_backlog.py"],
+    "garbage": ["tests/unit/common/test_garbage_collection.py"],
+    "ranges": [
+        f"tests/unit/coordinator_shell/test_{name}.py" for name in ("ray_ranges", "full_scan")
+    ],
     "trackers": ["tests/unit/coordinator/test_trackers.py", "tests/property/trackers"],
     "log-segment": ["tests/unit/coordinator/test_log_segment_planner.py"],
     "live-bytes": ["tests/unit/compactor/test_live_rows.py"],

@@ -310,6 +310,8 @@ class Cluster:
         leader = self.coordinator
         if not leader.at_rest():
             return f"{leader.name} is not at rest"
+        if owed := leader.backlogs():
+            return f"{leader.name} tells a backlog, though nothing is to be done: {owed}"
         for table in self.tables:
             gone = self.truth.drops(table.id)
             problem = self._restless_drop(table) if gone else self._restless_table(table)

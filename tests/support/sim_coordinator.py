@@ -19,6 +19,7 @@ from common.wire import (
     AttemptReport,
     Heartbeat,
     HeartbeatReply,
+    TableBacklog,
     TakeRequest,
 )
 from coordinator.context import ShellContext
@@ -126,6 +127,10 @@ class SimCoordinator:
         state, scanner = self.cluster_state, self.parts.scanner
         busy = len(state.queues) or len(state.attempts) or state.takes.reserving()
         return not (busy or scanner.waiting)
+
+    def backlogs(self) -> tuple[TableBacklog, ...]:
+        """Return what is still to be rewritten, as far as it knows."""
+        return self.parts.state.status(self.world.now_s()).backlogs if self.parts else ()
 
     async def _run(self) -> None:
         self._ready = asyncio.Event()

@@ -18,7 +18,7 @@ from math import ceil
 from common.model.file import DataFile
 from common.spi.options import of_table, option
 from common.spi.tracker import PartialOutput, WorkUnderWay
-from coordinator.plugins.planners.leveled import level_of
+from coordinator.plugins.planners.leveled import LEVEL_MAX, level_of
 from coordinator.plugins.trackers.size_tiered import (
     SizeTieredBacklogOptions,
     TierTrackers,
@@ -99,8 +99,9 @@ class LeveledTracker:
                 levels[level] -= min(max(read_bytes, 0), size_bytes)
         arrived = list[PartialOutput]()
         for output in work.outputs:
-            levels[output.level] = levels.get(output.level, 0) + output.size_bytes
-            if output.level == 0:
+            level = min(max(output.level, 0), LEVEL_MAX)
+            levels[level] = levels.get(level, 0) + output.size_bytes
+            if level == 0:
                 arrived.append(output)
         own = WorkUnderWay(read_bytes=work.read_bytes, outputs=tuple(arrived), now_s=work.now_s)
         options = self._options

@@ -155,11 +155,11 @@ class TimeWindowTrackers(TierTrackers[TimeWindowBacklogOptions]):
 class DateTieredBacklogOptions(SizeTieredBacklogOptions):
     """Numbers that the tracker goes by; those of tiers hold in each window."""
 
-    base_s: float = option(60.0, above=0)
+    base_s: float = option(60.0, at_least=0.001)
     """Length of the newest window."""
     growth: int = option(0, at_least=0)
     """Windows of a length that make one of the next; 0: `min_threshold`."""
-    max_window_s: float = option(DAY_S, above=0)
+    max_window_s: float = option(DAY_S, at_least=0.001)
     max_age_s: float = option(0.0, at_least=0)
     """Files whose latest row is older are left alone; 0: none are."""
     now_s: float | None = option(None)

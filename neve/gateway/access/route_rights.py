@@ -95,6 +95,7 @@ ROUTE_RIGHTS: Mapping[str, RouteRight] = {
     "GET /v1/queue": _READ_LISTED,
     "GET /v1/backlog": _READ_LISTED,
     "GET /v1/backlog/history": _READ_LISTED,
+    "GET /v1/tables/{table}/backlog": _READ,
     "GET /v1/control": _READ_ALL,
     "POST /v1/reads": RouteRight(Role.READ, Reach.LISTED, "readers tell how long they have waited"),
     "GET /v1/compactors": _READ_ALL,

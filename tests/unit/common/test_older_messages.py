@@ -47,7 +47,7 @@ NEW_FIELDS = {
 NEW_MESSAGES = {
     *("ScalingDecision", "GroupScaling", "TableTrigger", "TabletTrigger", "TriggerReport"),
     *("MaintenanceOperation", "TableMaintenance", "TabletRates", "TableBacklog"),
-    "BacklogSample",
+    *("BacklogSample", "OwedTablet"),
     *("ControlStatus", "ControlPoint", "ClassControl"),
 }
 

@@ -15,7 +15,7 @@ from common.model.group import Service
 from common.model.job import Plan
 from common.model.table import TableSettings
 from common.setting_rules import SettingError
-from common.settings import Settings
+from common.settings import CoordinatorSettings, Settings
 from common.spi.planner import Planner, PlanParameters, check_options, settings_read_by
 from coordinator import registry
 from coordinator.plugins.planners.ratio import RatioPlanner
@@ -81,6 +81,22 @@ def test_tablets_are_planned_by_what_is_configured() -> None:
     plan = registry.planner_for(Settings())
     files = files_of(dict.fromkeys("abcd", 10))
     assert [job.tablet for job in plan(tablet(files=files), TABLE, 0.0).jobs] == [TABLET]
+
+
+def test_planners_without_a_tracker_owe_what_the_settings_say() -> None:
+    files = files_of(dict.fromkeys("abcdefgh", 10))
+
+    def owed(planner: str) -> tuple[str, int] | None:
+        settings = Settings(
+            coordinator=CoordinatorSettings(untracked_backlog_bytes=1000),
+            services={"default": Service(planner=planner)},
+        )
+        found = registry.planner_for(settings)(tablet(files=files), TABLE, 0.0).backlog
+        return None if found is None else (found.strategy, found.size_bytes)
+
+    assert "bin-pack" not in registry.load_trackers()
+    assert owed("bin-pack") == ("fixed", 1000)
+    assert owed("ratio") == ("ratio", 80)
 
 
 def test_a_planner_that_is_missing_stops_the_start() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 from decimal import Decimal, localcontext
-from math import log
+from math import inf, log, nan
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from common.errors import ConfigError, RequestError
 from common.model.file import DataFile
 from common.model.table import TableSettings
-from common.plugins import TRACKERS, load_tracker
+from common.plugins import TRACKERS, load_planner, load_tracker
 from common.spi.tracker import BacklogTracker, PartialOutput, WorkUnderWay
 from coordinator.plugins.planners.ratio import RatioPlanner
 from coordinator.plugins.planners.time_window import window_start
@@ -28,7 +29,9 @@ from tests.support.planning import parameters
 CASES: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "data/backlog.json").read_text("utf-8")
 )
+MIB = 1024**2
 GIB = 1024**3
+ACROSS = ("size-tiered", "ratio", "time-window", "leveled")
 DAY_S = 86_400.0
 
 
@@ -274,6 +277,79 @@ def test_a_file_alone_owes_nothing_and_more_files_owe_more(name: str) -> None:
     assert 0.0 < owed(8) < owed(16) < owed(32)
 
 
+def lived(name: str, files: list[DataFile], **options: Any) -> tuple[float, int, float]:
+    """Plan and commit until the planner of this name wants nothing.
+
+    Returns:
+        The backlog before, the bytes that were rewritten, and the backlog after.
+    """
+    by_path = {each.path: each for each in files}
+    life = live(name, load_planner(name), parameters(by_path, **options), jobs_max=500)
+    known = {each: value for each, value in options.items() if each != "max_files"}
+    before, after = (
+        tracker(name, some, **known).backlog_bytes(WorkUnderWay(now_s=DAY_S))
+        for some in (files, list(life.files.values()))
+    )
+    return before, life.rewritten_bytes, after
+
+
+def sized(sizes: list[int]) -> list[DataFile]:
+    return [file(f"f{number:03}", size, time_max_s=5.0) for number, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("count", [16, 64, 256])
+def test_equal_files_owe_exactly_what_merges_of_four_rewrite(count: int) -> None:
+    """The base of the logarithm is the fan-in."""
+    before, rewritten, after = lived("size-tiered", sized([64 * MIB] * count), max_files=4)
+    assert before == pytest.approx(rewritten)
+    assert after == 0.0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_files_of_all_sizes_owe_what_merges_of_four_rewrite_within_a_factor_of_two(
+    seed: int,
+) -> None:
+    chance = Random(seed)
+    sizes = [int(10 * MIB * 2 ** chance.uniform(0, 7)) for _ in range(40 + 40 * (seed % 3))]
+    before, rewritten, after = lived("size-tiered", sized(sizes), max_files=4)
+    assert before / 2 <= rewritten <= before * 2
+    assert after == 0.0
+
+
+@pytest.mark.parametrize("name", ["size-tiered", "time-window", "ratio"])
+def test_a_table_owes_nothing_when_its_planner_wants_nothing(name: str) -> None:
+    chance = Random(5)
+    before, _, after = lived(name, sized([chance.randint(MIB, 500 * MIB) for _ in range(60)]))
+    assert before > 0.0
+    assert after == 0.0
+
+
+@pytest.mark.parametrize("name", ["single", "ladder_1_4_16_64GiB", "perfect_ladder"])
+def test_a_ladder_of_sizes_has_reached_its_goal(name: str) -> None:
+    sizes = {
+        "single": [64 * GIB],
+        "ladder_1_4_16_64GiB": [GIB * 4**step for step in range(4)],
+        "perfect_ladder": [MIB * 4**step for step in range(8)],
+    }
+    files = [{"path": f"f{number}", "size": size} for number, size in enumerate(sizes[name])]
+    assert backlog_offline({"files": files}) == {"backlog": 0.0}
+
+
+def test_more_work_is_more_backlog_whatever_the_strategies_are() -> None:
+    """Four tables, each of another strategy: the one with more to rewrite owes more."""
+    alike = 0
+    for seed in range(10):
+        chance = Random(seed)
+        counts = chance.sample([10, 40, 160, 320], 4)
+        work: list[tuple[float, int]] = []
+        for name, count in zip(ACROSS, counts, strict=True):
+            sizes = [int(64 * MIB * chance.uniform(0.8, 1.2)) for _ in range(count)]
+            before, rewritten, _ = lived(name, sized(sizes))
+            work.append((before, rewritten))
+        alike += sorted(work) == sorted(work, key=lambda each: each[1])
+    assert alike >= 9
+
+
 def test_one_document_serves_all_strategies() -> None:
     table = {"window_s": "1h", "base_s": 60, "min_threshold": 2, "max_file_bytes": "1MB"}
     document = {"table": table, "files": [{"path": f"f{n}", "size": "5MB"} for n in range(4)]}
@@ -306,6 +382,19 @@ def test_the_progress_of_running_jobs_counts() -> None:
         ({"table": {"now": "noon"}}, None, None, "now is 'noon', expected a number"),
         ({"table": {"window": 0}}, "time-window", None, "window_s is 0, expected at least 1"),
         ({"table": {"windwo_s": 1}}, "time-window", None, "did you mean 'window_s'"),
+        ({"files": [{"path": "a", "size": -5}]}, None, None, r"files\[0\].size -5 is not a size"),
+        ({"files": [{"path": "a", "size": nan}]}, None, None, "size nan is not a size"),
+        ({"files": [{"path": "a", "size": 1 << 63}]}, None, None, "size is more than 8 EiB"),
+        ({"files": [{"path": "a", "size": "9" * 60 + "T"}]}, None, None, "more than 8 EiB"),
+        ({"compacted": {"a": inf}}, None, None, "compacted.a inf is not a size"),
+        ({"compacted": {"a": 10**400}}, None, None, "compacted.a is more than 8 EiB"),
+        ({"partial": [{"bytes": -1}]}, None, None, r"partial\[0\].bytes -1 is not a size"),
+        ({"partial": [{"bytes": 1, "time_max": nan}]}, None, None, "time_max is nan"),
+        ({"partial": [{"bytes": 1, "time_max": 1e300}]}, None, None, "expected seconds since 1970"),
+        ({"files": [{"path": "a", "size": 5, "time_max": -1e300}]}, None, None, "seconds since"),
+        ({"table": {"base_s": 1e-300}}, "date-tiered", None, "base_s is 1e-300, expected at least"),
+        ({"table": {"now": 1e300}}, "date-tiered", None, "now is .*, expected seconds since 1970"),
+        ({"table": {"log_base": nan}}, None, None, "log_base is nan"),
     ],
 )  # fmt: skip
 def test_a_bad_document_is_refused(
@@ -314,6 +403,30 @@ def test_a_bad_document_is_refused(
     document = {"files": [{"path": "a", "size": 5}], **change}
     with pytest.raises(RequestError, match=expected):
         backlog_offline(document, strategy, mode)
+
+
+@pytest.mark.parametrize("strategy", ["leveled", "time-window", "date-tiered", "size-tiered"])
+@pytest.mark.parametrize("mode", ["seed", "interesting"])
+def test_the_most_extreme_tablet_has_a_finite_backlog(strategy: str, mode: str) -> None:
+    most, far = (1 << 63) - 1, 1e18
+    files = [
+        {"path": f"f{number}", "size": most - number, "time_min": -far, "time_max": at, "level": 8}
+        for number, at in enumerate([far, -far, 0.0, far])
+    ]
+    partial = [{"bytes": most, "level": 10**12, "time_max": far}]
+    table = {"base_s": 0.001, "max_window_s": 0.001, "window_s": 1, "max_file_bytes": 1}
+    document = {"files": files, "partial": partial, "compacted": {"f0": most}, "table": table}
+    assert 0.0 <= backlog_offline(document, strategy, mode)["backlog"] < 1e21
+
+
+def test_an_output_beyond_the_last_level_counts_on_the_last() -> None:
+    files = [{"path": f"f{number}", "size": 1000, "level": 7} for number in range(9)]
+    document = {"files": files, "table": {"max_file_bytes": 10}}
+    found = [
+        backlog_offline({**document, "partial": [{"bytes": 500, "level": level}]}, "leveled")
+        for level in (8, 9, 10**12)
+    ]
+    assert found[0] == found[1] == found[2] != backlog_offline(document, "leveled")
 
 
 def test_every_tracker_loads_and_reads_in_time_that_does_not_grow_with_the_files() -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf, nan
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.model.file import DataFile
 from common.model.job import Kind, TabletBacklog, TabletPlan
 from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableSettings
 from common.model.tablet import Record, Tablet, TabletId
 from common.plugins import load_tracker
 from common.settings import CoordinatorSettings
-from common.spi.tracker import BacklogTracker, TrackerPlugin
+from common.spi.tracker import BacklogTracker, TrackerPlugin, WorkUnderWay
 from common.wire import (
     AttemptProgress,
     AttemptReport,
@@ -30,7 +32,9 @@ from coordinator.core.backlog import (
     HISTORY_TABLES_MAX,
     BacklogHistory,
     Backlogs,
+    largest_tablets,
 )
+from coordinator.core.enforcement import cluster_facts
 from coordinator.core.planning import with_backlog
 from coordinator.core.state import CoordinatorState
 from coordinator.figures import backlog_figures
@@ -67,12 +71,14 @@ def measured(
 
 def test_the_planner_s_own_tracker_measures() -> None:
     found = measured(tablet())
-    assert found == TabletBacklog(strategy="ratio", size_bytes=80)
+    assert found == TabletBacklog(strategy="ratio", size_bytes=80, group="default")
 
 
 def test_an_attempt_takes_off_what_it_will_have_done() -> None:
     busy = tablet(running={"at1": running("at1", *"abcdefgh")})
-    assert measured(busy) == TabletBacklog(strategy="ratio", size_bytes=80, falls={"at1": 80})
+    assert measured(busy) == TabletBacklog(
+        strategy="ratio", size_bytes=80, falls={"at1": 80}, group="default"
+    )
 
 
 def test_a_tablet_at_rest_is_not_measured() -> None:
@@ -85,14 +91,46 @@ def test_a_tablet_at_rest_is_not_measured() -> None:
 
 def test_files_that_are_still_written_owe_nothing() -> None:
     files = EQUAL | {name: replace(EQUAL[name], open=True) for name in "gh"}
-    assert measured(tablet(files=files)) == TabletBacklog(strategy="ratio", size_bytes=60)
+    assert measured(tablet(files=files)) == TabletBacklog(
+        strategy="ratio", size_bytes=60, group="default"
+    )
 
 
 def test_without_a_tracker_the_wanted_jobs_count() -> None:
-    assert measured(tablet(), trackers={}) == TabletBacklog(strategy="planned jobs", size_bytes=80)
+    expected = TabletBacklog(strategy="planned jobs", size_bytes=80, group="default")
+    assert measured(tablet(), trackers={}) == expected
     # The planner waits for what comes out of these two.
     found = measured(tablet(running={"at1": running("at1", "a", "b")}), trackers={})
-    assert found == TabletBacklog(strategy="planned jobs", size_bytes=20, falls={"at1": 20})
+    assert found == replace(expected, size_bytes=20, falls={"at1": 20})
+
+
+def test_a_planner_without_a_tracker_owes_what_the_operator_has_set() -> None:
+    busy = tablet(running={"at1": running("at1", "a", "b")})
+    plan = planned(busy, TABLE)
+
+    def found(trackers: Mapping[str, TrackerPlugin]) -> TabletBacklog:
+        with_it = with_backlog(
+            plan, busy, TABLE, trackers, NOW_S, services=SERVICES, untracked_bytes=1000
+        )
+        assert with_it.backlog is not None
+        return with_it.backlog
+
+    fixed = TabletBacklog(strategy="fixed", size_bytes=1000, group="default")
+    assert replace(found({}), group="default") == fixed
+    broken = found({"ratio": Broken()})
+    assert (broken.strategy, broken.size_bytes, broken.falls) == ("fixed", 1000, {})
+    assert broken.problem.startswith("tracker ratio: ")
+    assert found(TRACKERS).strategy == "ratio"
+
+
+def test_why_a_tracker_failed_is_kept_short() -> None:
+    class Talks(Broken):
+        def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
+            raise ValueError("x" * 100_000)
+
+    found = measured(tablet(), trackers={"ratio": Talks()})
+    assert found is not None
+    assert len(found.problem) == 300
 
 
 def test_a_tracker_that_fails_spoils_no_sum_and_says_why() -> None:
@@ -101,7 +139,31 @@ def test_a_tracker_that_fails_spoils_no_sum_and_says_why() -> None:
         strategy="planned jobs",
         size_bytes=80,
         problem="tracker ratio: ZeroDivisionError: by the number of files",
+        group="default",
     )
+
+
+@pytest.mark.parametrize("told_bytes", [nan, inf, 1e300, 2.0**61])
+def test_what_no_tablet_can_owe_is_a_failure_of_its_tracker(told_bytes: float) -> None:
+    class Wild(Broken):
+        """Tells something."""
+
+        def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
+            return self
+
+        def add(self, file: DataFile) -> None:
+            pass
+
+        def remove(self, path: str) -> None:
+            pass
+
+        def backlog_bytes(self, work: WorkUnderWay) -> float:
+            return told_bytes
+
+    found = measured(tablet(), trackers={"ratio": Wild()})
+    assert found is not None
+    assert (found.strategy, found.size_bytes) == ("planned jobs", 80)
+    assert found.problem.startswith("tracker ratio: ")
 
 
 def test_a_tracker_that_failed_is_made_anew_with_the_next_plan() -> None:
@@ -134,7 +196,14 @@ def test_what_no_tracker_measures_is_counted_by_cause() -> None:
     lines = [
         TableBacklog(table="a", strategy="ratio", size_bytes=7, tablets=1),
         TableBacklog(table="b", strategy="planned jobs", size_bytes=5, tablets=1),
-        TableBacklog(table="c", strategy="planned jobs", size_bytes=3, tablets=1, problem="oh"),
+        TableBacklog(
+            table="c",
+            strategy="planned jobs",
+            size_bytes=3,
+            tablets=1,
+            problem="oh",
+            groups={"large": 3},
+        ),
         TableBacklog(table="", strategy="", size_bytes=2, tablets=4, tables=4),
     ]
     found = {(each.metric, *each.labels): each.value for each in backlog_figures(lines)}
@@ -143,6 +212,7 @@ def test_what_no_tracker_measures_is_counted_by_cause() -> None:
         ("neve_backlog_bytes", "b"): 5,
         ("neve_backlog_bytes", "c"): 3,
         ("neve_backlog_bytes", "(others)"): 2,
+        ("neve_backlog_group_bytes", "large"): 3,
         ("neve_backlog_untracked_tables", "none"): 1,
         ("neve_backlog_untracked_tables", "failed"): 1,
     }
@@ -156,7 +226,7 @@ def test_the_options_of_a_table_reach_its_tracker() -> None:
     assert measured(tablet(), own) is None
     pairs = replace(own.settings, planner_options={"max_files": "2", "ratio": "1.5"})
     found = measured(tablet(), replace(own, settings=pairs))
-    assert found == TabletBacklog(strategy="ratio", size_bytes=80 * 3)
+    assert found == TabletBacklog(strategy="ratio", size_bytes=80 * 3, group="default")
 
 
 # --------------------------------------------------------------------------------- Kept in the core
@@ -166,8 +236,65 @@ def at(table: str, number: int) -> TabletId:
     return TabletId(table, bytes([number]))
 
 
-def owed(size_bytes: int, **falls: int) -> TabletBacklog:
-    return TabletBacklog(strategy="ratio", size_bytes=size_bytes, falls=falls)
+def owed(size_bytes: int, group: str = "", **falls: int) -> TabletBacklog:
+    return TabletBacklog(strategy="ratio", size_bytes=size_bytes, falls=falls, group=group)
+
+
+def test_groups_are_told_apart_in_each_table() -> None:
+    backlogs = Backlogs()
+    backlogs.put(at("a", 1), owed(100, "small", at1=80))
+    backlogs.put(at("a", 2), owed(50, "large"))
+    backlogs.put(at("a", 3), owed(7, "large", at2=7))
+    backlogs.put(at("b", 1), owed(130, "small"))
+    half = [(at("a", 1), "at1", 0.5), (at("a", 3), "at2", 1.0)]
+    assert [each.groups for each in told(backlogs, half)] == [
+        {"small": 130},
+        {"small": 60, "large": 50},
+    ]
+    assert told(backlogs, half, count=1)[0].groups == {"small": 190, "large": 50}
+    backlogs.put(at("a", 2), owed(50, "small"))
+    backlogs.discard(at("a", 3))
+    backlogs.check()
+    assert told(backlogs)[0].groups == {"small": 150}
+
+
+def test_one_tracker_that_fails_is_named_whatever_the_other_tablets_say() -> None:
+    backlogs = Backlogs()
+    backlogs.put(at("a", 1), replace(owed(5), strategy="planned jobs", problem="oh"))
+    backlogs.put(at("a", 2), owed(50))
+    (line,) = told(backlogs)
+    assert (line.size_bytes, line.problem) == (55, "oh")
+    failed = {each.labels: each.value for each in backlog_figures([line])}
+    assert (failed[("failed",)], failed[("none",)]) == (1, 0)
+    backlogs.put(at("a", 1), owed(5))
+    assert told(backlogs)[0].problem == ""
+
+
+def test_what_was_committed_is_off_before_the_tablet_is_planned_again() -> None:
+    backlogs = Backlogs()
+    backlogs.put(at("a", 1), owed(100, at1=80, at2=15))
+    backlogs.settle(at("a", 1), "at1")
+    assert told(backlogs)[0].size_bytes == 20
+    backlogs.settle(at("a", 1), "at1")
+    backlogs.settle(at("a", 1), "unknown")
+    backlogs.settle(at("b", 1), "at2")
+    assert told(backlogs, [(at("a", 1), "at2", 1.0)])[0].size_bytes == 5
+    backlogs.check()
+
+
+def test_the_tablets_that_owe_most_come_first() -> None:
+    backlogs = Backlogs()
+    for number in range(9):
+        backlogs.put(at("a", number), owed(10 * number, "large", at1=5))
+    backlogs.put(at("b", 1), owed(1000))
+    done = [(at("a", 8), "at1", 1.0), (at("b", 1), "at1", 1.0)]
+    found = largest_tablets(*backlogs.of_table("a", done), 3)
+    assert [(each.tablet, each.size_bytes, each.group) for each in found] == [
+        ("08", 75, "large"),
+        ("07", 70, "large"),
+        ("06", 60, "large"),
+    ]
+    assert largest_tablets(*backlogs.of_table("c", done), 3) == []
 
 
 def test_tables_are_told_largest_first_with_progress_taken_off() -> None:
@@ -247,10 +374,10 @@ def test_a_plan_replaces_the_backlog_of_its_tablet() -> None:
     assert state.status(3.0).backlogs == ()
 
 
-@pytest.mark.parametrize("end", ["its compactor dies", "it fails", "it is handed back"])
-def test_what_an_attempt_has_read_and_written_counts_until_it_ends_without_a_commit(
-    end: str,
-) -> None:
+@pytest.mark.parametrize(
+    "end", ["it commits", "its compactor dies", "it fails", "it is handed back"]
+)
+def test_what_an_attempt_has_done_counts_for_good_only_if_it_commits(end: str) -> None:
     state = CoordinatorState(CoordinatorSettings())
     state.handle(on.TableSeen(table=TABLE), 0.0)
     job = planned(tablet()).jobs[0]
@@ -279,11 +406,13 @@ def test_what_an_attempt_has_read_and_written_counts_until_it_ends_without_a_com
     if end == "its compactor dies":
         state.handle(on.CompactorGone(compactor="c1", cause="killed", incarnation="1"), 3.0)
     else:
-        how = AttemptEnd.FAILED if end == "it fails" else AttemptEnd.DRAINED
-        report = AttemptReport(compactor="c1", attempt="at1", end=how)
+        how = {"it fails": AttemptEnd.FAILED, "it commits": AttemptEnd.COMMITTED}.get(end)
+        report = AttemptReport(compactor="c1", attempt="at1", end=how or AttemptEnd.DRAINED)
         state.handle(on.AttemptReported(report=report), 3.0)
 
-    assert state.status(3.0).backlogs[0].size_bytes == 100, "nothing of it is done"
+    left_bytes = 20 if end == "it commits" else 100
+    assert state.status(3.0).backlogs[0].size_bytes == left_bytes
+    assert cluster_facts(state._cluster).backlog_bytes == left_bytes, "as controllers read it"
 
 
 def test_the_history_has_a_sample_every_ten_seconds_and_an_hour_at_most() -> None:

@@ -168,6 +168,31 @@ def test_ranges_run_side_by_side_and_one_that_fails_is_repeated(
     run(story())
 
 
+def test_work_of_the_first_range_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a coordinator that starts hands out long before it has seen the last tablet."""
+    monkeypatch.setattr(full_scan, "RANGE_TABLETS", 10)
+
+    async def story() -> None:
+        scans, others = Scans(await stored(3, 12, 30), Queue()), asyncio.Event()
+
+        class SlowBeyondTheFirst:
+            async def scan(self, scan_range: ScanRange) -> RangeFindings:
+                if scan_range.span.after is not None:
+                    await others.wait()
+                return await scans.here.scan(scan_range)
+
+        scans.full.use(SlowBeyondTheFirst(), 2)
+        scan = asyncio.create_task(scans.full.scan_table(TABLE))
+        while not scans.scanner.waiting:
+            await asyncio.sleep(0)
+        assert scans.take_found() == [ENDS[2]]
+        others.set()
+        await scan
+        assert scans.take_found() == [ENDS[11], ENDS[29]]
+
+    run(story())
+
+
 def test_a_piece_that_goes_on_failing_is_left_and_retires_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -114,18 +114,24 @@ def test_rows_that_are_gone_for_others(neve: Shell, tmp_path: Path) -> None:
     assert ids("--include-expired", "--include-deleted") == [1, 2, 3]
 
 
-def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> None:
-    neve.run("status", says="default 1 4.0 KiB")
-    neve.run("jobs", says="att-1 events")
-    neve.run("job", "cancel", "att-1", says="cancelling att-1")
-    neve.run("queue", "--group", "default", says="2 files of similar size")
+def test_backlogs_are_shown_by_table_tablet_and_time(neve: Shell, folder: Path) -> None:
     neve.run("backlog", "--history", says="100 B ████████████████████████████████████████")
     assert [each["size_bytes"] for each in neve.json("backlog", "events", "--history")] == [90, 0]
+    neve.run("backlog", "events", "--tablets", says="90 B default ratio")
+    neve.run("backlog", "--tablets", code=2, says="--tablets goes with the name of a table")
+    neve.run("backlog", "events", "--tablets", "--history", code=2, says="without --files and")
     neve.run("backlog", "--watch", "--history", code=2, says="give either --watch or --history")
     neve.run("backlog", "--watch", "--files", "f.json", code=2, says="show a running service")
     nested = folder / "nested.json"
     nested.write_text("[" * 100_000, "utf-8")
     neve.run("backlog", "--files", str(nested), code=2, says="is nested too deeply")
+
+
+def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> None:
+    neve.run("status", says="default 1 4.0 KiB")
+    neve.run("jobs", says="att-1 events")
+    neve.run("job", "cancel", "att-1", says="cancelling att-1")
+    neve.run("queue", "--group", "default", says="2 files of similar size")
     neve.run("plan", "events", says="none")
     neve.run("explain", "events", "last", says="nothing to do")
     neve.run("explain", "events", "last", "--history", says="job-1 failed on local-1: InputError")

@@ -252,6 +252,18 @@ def test_the_history_of_backlogs_is_that_of_a_table_or_of_all(
         client.backlog_history("evnets")
 
 
+def test_the_tablets_that_owe_most_are_told_by_table(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    client.create_table("owing", str(tmp_path), schema=SCHEMA)
+    (owed,) = client.owed_tablets("owing")
+    assert (owed.tablet, owed.size_bytes, owed.group) == ("last", 90, "default")
+    with pytest.raises(NotFoundError, match="oiwng"):
+        client.owed_tablets("oiwng")
+    with pytest.raises(CallerError, match="count 0 is out of range, expected 1 to 10000"):
+        client.owed_tablets("owing", count=0)
+
+
 def test_orders_reach_the_coordinator(gateway: Gateway, client: Client) -> None:
     client.drain("local-1")
     client.cancel_job("att-1")

@@ -1,0 +1,230 @@
+"""`neve backlog`: what is still to be rewritten, of a service by table and tablet, or of a file."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+from common.errors import RequestError
+from common.units import format_bytes
+from neve.api import work as api
+from neve.cli.render import RIGHT, grid, lines, shortened, time_text
+from neve.cli.session import Session, json_document, name_values, verb
+from neve.cli.tablet_keys import KnownTables, TabletKeys
+
+# ----------------------------------------------------------------------------------------- The verb
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    verb(app, "backlog")(backlog)
+
+
+_Strategy = Annotated[
+    str | None,
+    typer.Option(
+        help="With --files: `size-tiered` (default), `leveled`, `time-window`, `date-tiered`, "
+        "`ratio`, or a plug-in's."
+    ),
+]
+_Mode = Annotated[
+    str | None,
+    typer.Option(
+        help="With --files: `interesting` (default), tiers that are merged, or `seed`, all files."
+    ),
+]
+_Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="With --files: `name=value`; may be repeated.")
+]
+
+
+def backlog(
+    session: Session,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the table; default: all.", metavar="[TABLE]")
+    ] = None,
+    *,
+    files: Annotated[
+        Path | None, typer.Option(help="JSON file of a tablet to measure without a service.")
+    ] = None,
+    strategy: _Strategy = None,
+    mode: _Mode = None,
+    settings: _Settings = None,
+    tablet: Annotated[
+        str | None, typer.Option(help="With --files: only the files of this tablet.")
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option(help="With --watch: seconds between two looks.", min=0.2, max=3600)
+    ] = 2.0,
+    past: Annotated[
+        bool, typer.Option("--history", help="Show the last hour; --json has every ten seconds.")
+    ] = False,
+    tablets: Annotated[
+        bool, typer.Option("--tablets", help="Show the tablets of TABLE that owe most.")
+    ] = False,
+    count: Annotated[int, typer.Option(help="With --tablets: at most so many.", min=1)] = 20,
+) -> None:
+    """Show how many bytes are still to be rewritten until planners want nothing.
+
+    --files takes what `neve table files TABLE --json` prints, or the document of `neve plan`. With
+    --watch and --json each look is one line.
+    """
+    measures = strategy is not None or mode is not None or bool(settings) or tablet is not None
+    wanted = _Wanted(name, watch=watch, every_s=every, past=past, tablets=tablets, count=count)
+    wanted.check(files, measures=measures)
+    if files is None:
+        _of_service(session, wanted)
+        return
+    # Here, so that the client's verbs start without the trackers.
+    from neve.offline_backlog import backlog_offline
+
+    overrides = name_values(settings or [], "setting")
+    measured = backlog_offline(json_document(files), strategy, mode, overrides, tablet)
+    session.show(measured, format_bytes(round(measured["backlog"])))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be shown of a service."""
+
+    name: str | None
+    watch: bool
+    every_s: float
+    past: bool
+    tablets: bool
+    count: int
+
+    def check(self, files: Path | None, *, measures: bool) -> None:
+        """Refuse options that do not go together."""
+        if self.watch and self.past:
+            raise RequestError("give either --watch or --history")
+        if self.tablets and (self.name is None or files is not None or self.past):
+            raise RequestError(
+                "--tablets goes with the name of a table, without --files and --history"
+            )
+        if files is not None and (self.watch or self.past):
+            raise RequestError(
+                "--watch and --history show a running service, and --files needs none"
+            )
+        if files is not None and self.name is not None:
+            raise RequestError("give either the name of a table or --files")
+        if files is None and measures:
+            raise RequestError(
+                "--strategy, --mode, --set and --tablet go with --files; a table's planner says "
+                "how its backlog is measured"
+            )
+
+
+def _of_service(session: Session, wanted: _Wanted) -> None:
+    client, name = session.client, wanted.name
+    if wanted.past:
+        points = client.backlog_history(name)
+        session.show(points, lambda: render_history(points))
+    elif wanted.tablets and name is not None:
+        keys = KnownTables(client.tables)
+        _show_or_follow(
+            session,
+            lambda: client.owed_tablets(name, wanted.count),
+            lambda found: render_owed_tablets(found, name, keys),
+            wanted,
+        )
+    else:
+        _show_or_follow(session, lambda: client.backlog(name), render_backlog, wanted)
+
+
+def _show_or_follow(
+    session: Session,
+    look: Callable[[], Any],
+    render: Callable[[Any], RenderableType],
+    wanted: _Wanted,
+) -> None:
+    """Show what is found once, or again and again."""
+    if wanted.watch:
+        session.follow(look, render, wanted.every_s)
+    else:
+        found = look()
+        session.show(found, lambda: render(found))
+
+
+# ------------------------------------------------------------------------------ Backlogs for people
+
+
+def render_backlog(found: Sequence[api.Backlog]) -> RenderableType:
+    """Return the backlogs of tables, and their sum."""
+    if not found:
+        return "every table is at rest"
+    columns = [("TABLE", ""), ("BACKLOG", RIGHT), ("TABLETS", RIGHT), ("MEASURED BY", "")]
+    lined = [
+        (
+            each.table or f"({each.tables} more tables)",
+            format_bytes(each.size_bytes),
+            each.tablets,
+            each.problem or each.strategy,
+        )
+        for each in found
+    ]
+    total = format_bytes(sum(each.size_bytes for each in found))
+    return lines(grid(columns, lined), "", f"{total} in all{_by_group(found)}")
+
+
+def _by_group(found: Sequence[api.Backlog]) -> str:
+    """Return the backlogs of groups, if there are several."""
+    sums: Counter[str] = Counter()
+    for each in found:
+        sums.update(each.groups)
+    if len(sums) < 2:
+        return ""
+    return ": " + ", ".join(f"{format_bytes(sums[name])} of group {name}" for name in sorted(sums))
+
+
+def render_owed_tablets(
+    found: Sequence[api.OwedTablet], table: str, keys: TabletKeys
+) -> RenderableType:
+    """Return the tablets of a table that owe most. `keys` gives their keys."""
+    if not found:
+        return "every tablet is at rest"
+    columns = [("TABLET", ""), ("BACKLOG", RIGHT), ("GROUP", ""), ("MEASURED BY", "")]
+    return grid(
+        columns,
+        [
+            (
+                shortened(keys(table, each.tablet)),
+                format_bytes(each.size_bytes),
+                each.group,
+                each.problem or each.strategy,
+            )
+            for each in found
+        ],
+    )
+
+
+HISTORY_ROWS_MAX = 20
+BAR_WIDTH = 40
+
+
+def render_history(points: Sequence[api.BacklogPoint]) -> RenderableType:
+    """Return what was still to be rewritten as a bar for each of at most 20 moments."""
+    if not points:
+        return "nothing is remembered yet: the coordinator takes a sample every ten seconds"
+    step = -(-len(points) // HISTORY_ROWS_MAX)
+    shown = points[::-1][::step][::-1]
+    most = max(each.size_bytes for each in shown)
+    columns = [("TIME (UTC)", ""), ("BACKLOG", RIGHT), ("", "")]
+    return grid(
+        columns,
+        [
+            (
+                time_text(each.at_s),
+                format_bytes(each.size_bytes),
+                "█" * round(BAR_WIDTH * each.size_bytes / most) if most else "",
+            )
+            for each in shown
+        ],
+    )
