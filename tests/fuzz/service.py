@@ -238,6 +238,12 @@ class Service:
         lines = self.log_file.read_text("utf-8", errors="replace").splitlines()
         return [line for line in lines if f'"event": "{event}"' in line]
 
+    @property
+    def last_words(self) -> str:
+        """Why it has ended, as far as its log says that."""
+        failed = self.logged(f"{self.role} fails")
+        return f": {failed[-1][:1000]}" if failed else ""
+
     def ended(self) -> int | None:
         """Return the exit code if it has ended, or is about to."""
         try:

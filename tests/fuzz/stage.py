@@ -148,7 +148,8 @@ class Stage:
             fact = f"the {role} has not answered: {type(error).__name__}: {error}"
             self.outcome.violated(replay, way, fact)
             return
-        self.outcome.violated(replay, way, f"the {role} {DEATH} with {code}")
+        said = self._services[role].last_words
+        self.outcome.violated(replay, way, f"the {role} {DEATH} with {code}{said}")
         self._restart(role)
 
     def require_sound(self, replay: str, way: str) -> None:
@@ -156,7 +157,9 @@ class Stage:
         for role, service in [*self._services.items()]:
             if service.process.poll() is not None:
                 code = service.process.returncode
-                self.outcome.violated(replay, way, f"the {role} {DEATH} with {code}")
+                self.outcome.violated(
+                    replay, way, f"the {role} {DEATH} with {code}{service.last_words}"
+                )
                 self._restart(role)
         self._require_no_faults(replay, way)
         if "gateway" not in self._services:
