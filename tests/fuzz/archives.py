@@ -19,7 +19,7 @@ from neve.recovery.archive import Digest, line_of
 from tests.fuzz.inputs import Target
 from tests.fuzz.junk import spoiled, spoiled_bytes
 from tests.fuzz.outcome import READ, REFUSED
-from tests.fuzz.stage import FAULTY, SOUND, Stage
+from tests.fuzz.stage import AWAY, FAULTY, SOUND, Stage
 from tests.support.hostile_archives import counted, lines_of
 
 NAME = "archives"
@@ -69,15 +69,17 @@ class ArchivesTarget(Target):
             except (CallerError, RefusedError):
                 outcome.count(NAME, REFUSED)
             except NeveError as error:
-                self._stage.unanswered(replay, NAME, "gateway", error)
-                return
+                if error.status != AWAY:
+                    self._stage.unanswered(replay, NAME, "gateway", error)
+                    return
+                outcome.count(NAME, REFUSED)  # It says why.
             try:
                 for name in {each.name for each in client.tables()} - self._kept:
                     client.describe(name)
                     client.fsck(name)
                     client.drop(name)
             except NeveError as error:
-                if (error.status or FAULTY) >= FAULTY:
+                if (error.status or FAULTY) >= FAULTY and error.status != AWAY:
                     fact = f"what it has restored: {type(error).__name__} {error}"
                     outcome.violated(replay, NAME, fact)
 
