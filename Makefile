@@ -10,6 +10,7 @@ BIN := $(abspath $(VENV))/bin
 PY := $(BIN)/python
 LOCK := requirements/lock.txt
 BENCH_LOCK := requirements/bench.txt
+AUDIT_LOCK := requirements/audit.txt
 # Names this checkout, so that an environment shared by two is never taken for the other's.
 STAMP := $(VENV)/.neve-installed-$(shell pwd | cksum | cut -d ' ' -f 1)
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)
@@ -53,6 +54,11 @@ $(STAMP): $(LOCK) pyproject.toml | $(PY)
 	@PYTHONWARNINGS=ignore $(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
 	@echo "Installed. Next: make demo"
+
+AUDIT_TOOLS := $(VENV)/.audit-tools
+$(AUDIT_TOOLS): $(AUDIT_LOCK) $(STAMP)
+	@$(PIP) --require-hashes --no-deps -r $(AUDIT_LOCK)
+	@touch $@
 
 .PHONY: demo
 demo: install  ## See a table being compacted, on this machine
@@ -110,9 +116,17 @@ e2e: install  ## Run the tests on real Ray, Spark and Redis
 chaos: install  ## Hurt a loaded stack for CHAOS_MINUTES=20, by CHAOS_SEED; docs/reliability.md
 	@$(PY) -m tests.chaos
 
-.PHONY: hostile
-hostile: install  ## Give the gateway 26,000 damaged files and streams; HOSTILE_SEED=17 replays one
-	@$(PY) -m tests.hostile
+.PHONY: fuzz
+fuzz: install  ## Give the service 50,000 damaged inputs by every way in; FUZZ_TARGET=http FUZZ_SEED=17 replays one
+	@$(PY) -m tests.fuzz
+
+.PHONY: sbom
+sbom: $(AUDIT_TOOLS)  ## Write build/sbom.json: every locked package with version and hashes, as CycloneDX
+	@$(PY) -m scripts.release_audit sbom $(LOCK) build/sbom.json
+
+.PHONY: audit
+audit: $(AUDIT_TOOLS)  ## Look for known vulnerabilities of the locked packages; needs the network
+	@$(PY) -m scripts.release_audit audit $(LOCK)
 
 .PHONY: deaths
 deaths: install  ## Kill and freeze each process below a compactor, in each phase of a job; an hour
@@ -143,6 +157,8 @@ mutants: install  ## Plant every fault of tests/mutants.toml; each must turn its
 lock: install  ## Pin everything anew, with hashes
 	@scripts/lock $(PY) $(LOCK) "What runs, builds and tests Névé" "server embedded trace demo dev"
 	@scripts/lock $(PY) $(BENCH_LOCK) "What \`make bench-rewrite\` measures beside" "bench" \
+	--constraint $(LOCK)
+	@scripts/lock $(PY) $(AUDIT_LOCK) "What \`make sbom\` and \`make audit\` run" "audit" \
 	--constraint $(LOCK)
 
 .PHONY: clean

@@ -249,7 +249,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         message = f"settings file {path} cannot be read: {error.strerror}"
         raise ConfigError(message) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # Also of numbers that are too long.
         message = f"settings file {path} is not TOML: {error}"
         raise ConfigError(message) from error
 

@@ -273,11 +273,13 @@ def _of_one_tablet(entries: list[Any], tablet: str | None) -> list[tuple[int, An
     """
     numbered = list(enumerate(entries))
     named = {
-        entry["tablet"] for entry in entries if isinstance(entry, Mapping) and "tablet" in entry
+        str(entry["tablet"])
+        for entry in entries
+        if isinstance(entry, Mapping) and "tablet" in entry
     }
     if tablet is None and len(named) < 2:
         return numbered
-    known = ", ".join(sorted(map(str, named))[:10]) or "none"
+    known = ", ".join(sorted(named)[:10]) or "none"
     if tablet is None:
         raise RequestError(
             f"files are of {len(named)} tablets, and a plan is of one: name it (--tablet); "

@@ -17,7 +17,7 @@ from tests.support.datadriven import Answer, converse
 TESTS = Path(__file__).parent
 LEVELS = ("unit", "property", "contract", "sim", "integration", "e2e", "tidy")
 LONGEST_FIRST = (
-    *("chaos", "e2e", "sim", "hostile", "k8s", "integration"),
+    *("chaos", "e2e", "sim", "fuzz", "k8s", "integration"),
     *("property", "contract", "unit"),
 )
 """Folders by how long their files take: a long file that comes last is what a run waits for."""

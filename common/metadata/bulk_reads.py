@@ -11,6 +11,7 @@ from typing import TypeVar
 from common.errors import BrokenValueError, ConflictError, MetadataError
 from common.metadata.codec import table as codec_table
 from common.metadata.codec import tablet as codec_tablet
+from common.metadata.codec.layout import broken_value_error
 from common.metadata.codec.tablet import (
     BYTES,
     DONE,
@@ -135,8 +136,10 @@ def _readable(
         return decode()
     except BrokenValueError as error:
         return UnreadableTablet(tablet, str(error))
-    except (ValueError, TypeError) as error:  # Of plain texts and numbers, which have no layout.
-        return UnreadableTablet(tablet, f"tablet {tablet}: {type(error).__name__}: {error}")
+    # Of plain texts and numbers, which have no layout.
+    except (ValueError, TypeError, OverflowError) as error:
+        cause = f"tablet {tablet} cannot be read ({type(error).__name__}: {error}); run `neve fsck`"
+        return UnreadableTablet(tablet, cause)
 
 
 def _bare_reads(tablets: Sequence[TabletId]) -> list[list[Command]]:
@@ -234,17 +237,22 @@ def _changed(table: str, position: str, fields: Mapping[bytes, bytes]) -> Tablet
 
 
 def history_entries(table: str, key: str, entries: Reply) -> list[HistoryEntry]:
-    """Return the entries of a history stream as values."""
-    found: list[HistoryEntry] = []
-    for position, words in entries:
-        fields = dict(zip(words[::2], words[1::2], strict=True))
-        tablet = TabletId.parse(table, fields[b"t"].decode())
-        found.append(
-            codec_table.HISTORY.unpack(
-                f"{key} {position!r}", fields[b"h"], position=position.decode(), tablet=tablet
-            )
-        )
-    return found
+    """Return the entries of a history stream as values.
+
+    Raises:
+        MetadataError: One is none.
+    """
+    return [_history_entry(table, key, position, words) for position, words in entries]
+
+
+def _history_entry(table: str, key: str, position: bytes, words: Sequence[bytes]) -> HistoryEntry:
+    where = f"{key} {position!r}"
+    fields = dict(zip(words[::2], words[1::2], strict=True))
+    try:
+        tablet, data = TabletId.parse(table, fields[b"t"].decode()), fields[b"h"]
+    except (KeyError, ValueError) as error:
+        raise broken_value_error(where, f"is no entry of a history ({error})") from error
+    return codec_table.HISTORY.unpack(where, data, position=position.decode(), tablet=tablet)
 
 
 # ------------------------------------------------------------------------------------ The tile rule

@@ -2,7 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-from common.errors import BrokenValueError, MetadataError, RequestError, UnavailableError
+from common.errors import (
+    BrokenValueError,
+    MetadataError,
+    RequestError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from common.metadata import bulk_reads
 from common.metadata.bulk_reads import RangeReader, read_raw_tablets
 from common.metadata.changes import (
@@ -16,6 +22,7 @@ from common.metadata.changes import (
     SubmitRequest,
 )
 from common.metadata.codec import table as codec_table
+from common.metadata.codec.layout import broken_value_error
 from common.metadata.codec.table import request_of_member, unpack_request
 from common.metadata.codec.tablet import unpack_files, unpack_running
 from common.metadata.commands import (
@@ -306,16 +313,28 @@ class KeyspaceStore:
             except BrokenValueError as error:
                 broken[name.decode(errors="replace")] = str(error)
         keys = [TableKeys(table) for table in ids.values()]
-        replies = await self._fetch([[hgetall(each.table)] for each in keys])
+        replies = await self._hashes([each.table for each in keys])
         tables: list[Table] = []
-        for name, each, (stored,) in zip(ids, keys, replies, strict=True):
+        for name, each, stored in zip(ids, keys, replies, strict=True):
             try:
+                if isinstance(stored, BrokenValueError):
+                    raise stored
                 if stored:
                     tables.append(codec_table.unpack_table(each.table, ids[name], stored))
             except BrokenValueError as error:
                 broken[name] = str(error)
         known = frozenset(ids[name] for name in broken if name in ids)
         return ListedTables(tables=tuple(tables), broken=broken, broken_ids=known)
+
+    async def _hashes(self, keys: Sequence[str]) -> list[Mapping[bytes, bytes] | BrokenValueError]:
+        """Return hashes, and what keeps others from being read."""
+        try:
+            return [stored for (stored,) in await self._fetch([[hgetall(key)] for key in keys])]
+        except BrokenValueError as error:
+            if len(keys) == 1:
+                return [error]
+        # One of them holds no hash. Alone, each tells of itself only.
+        return [each for key in keys for each in await self._hashes([key])]
 
     async def table_ids(self) -> Sequence[str]:
         """Return the ids of all tables, named or not; walks over every key of the store."""
@@ -366,7 +385,8 @@ class KeyspaceStore:
 
     async def generation(self, table: str) -> int:
         """Return the table's generation."""
-        return int(await self._read(get(TableKeys(table).generation)) or 0)
+        key = TableKeys(table).generation
+        return _whole_number(key, await self._read(get(key)))
 
     async def loss(self, table: str) -> AcceptedLoss | None:
         """Return between which moments changes were lost."""
@@ -382,7 +402,9 @@ class KeyspaceStore:
 
     async def drop_deletes(self, table: str) -> bool:
         """Return whether a table is being dropped with all of its files."""
-        return int(await self._read(hget(TableKeys(table).table, codec_table.DELETES)) or 0) > 0
+        key = TableKeys(table).table
+        stored = await self._read(hget(key, codec_table.DELETES))
+        return _whole_number(f"{key} {codec_table.DELETES}", stored) > 0
 
     async def claim(self) -> CoordinatorClaim | None:
         """Return who leads, and since when."""
@@ -422,7 +444,7 @@ class KeyspaceStore:
             if (cursor := int(position)) == 0:
                 break
         return [
-            codec_table.GARBAGE.unpack(f"{key} {path!r}", stored, path=path.decode())
+            codec_table.GARBAGE.unpack(f"{key} {path!r}", stored, path=_name(key, path))
             for path, stored in sorted(found.items())
         ]
 
@@ -443,7 +465,7 @@ class KeyspaceStore:
         key = TableKeys(table).pins
         stored = await self._read(hgetall(key))
         return [
-            codec_table.PIN.unpack(f"{key} {pin!r}", entry, pin=pin.decode())
+            codec_table.PIN.unpack(f"{key} {pin!r}", entry, pin=_name(key, pin))
             for pin, entry in sorted(stored.items())
         ]
 
@@ -458,7 +480,7 @@ class KeyspaceStore:
         try:
             async with self._keyspace.session() as session:
                 await session.execute(entries)
-        except LinkLostError as error:
+        except (LinkLostError, UnknownOutcomeError) as error:
             raise UnavailableError(f"the metadata store takes no audit: {error}") from error
 
     async def audit(self, count: int) -> Sequence[bytes]:
@@ -487,9 +509,23 @@ class KeyspaceStore:
         positions = {key: after[table] for key, table in streams.items()}
         try:
             entries = await self._keyspace.wait_entries(positions, count, block_s)
+        except BrokenValueError:
+            # One of them is no stream. The others are heard, and the full scan looks at its table.
+            sound = [table for key, table in streams.items() if await self._is_readable(key)]
+            if len(sound) == len(after) or not sound:
+                await self._sleep(block_s)
+                return ()
+            return await self.changes({table: after[table] for table in sound}, count, block_s)
         except LinkLostError as error:
             raise UnavailableError(f"the metadata store does not answer: {error}") from error
         return bulk_reads.changed_tablets(streams, entries)
+
+    async def _is_readable(self, stream: str) -> bool:
+        try:
+            await self._read(newest(stream, 1))
+        except BrokenValueError:
+            return False
+        return True
 
     # ------------------------------------------------------------------------ One read, tried again
 
@@ -511,3 +547,27 @@ class KeyspaceStore:
                 if (lost := lost + 1) == READ_TRIES_MAX:
                     message = f"the metadata store does not answer: {error}"
                     raise UnavailableError(message) from error
+
+
+def _name(key: str, stored: bytes) -> str:
+    """Return the name of a field of a hash.
+
+    Raises:
+        BrokenValueError: It is no text.
+    """
+    try:
+        return stored.decode()
+    except UnicodeDecodeError as error:
+        raise broken_value_error(f"{key} {stored[:100]!r}", "has a name that is no text") from error
+
+
+def _whole_number(where: str, stored: bytes | None) -> int:
+    """Return a number that is stored as text; 0: none is.
+
+    Raises:
+        BrokenValueError: It is none.
+    """
+    try:
+        return int(stored or 0)
+    except ValueError as error:
+        raise broken_value_error(where, f"is no whole number ({error})") from error

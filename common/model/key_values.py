@@ -79,7 +79,7 @@ def plain_value(value: object, key_type: KeyType) -> object:
         return None
     plain = _PLAIN[key_type](value)
     if plain is None:
-        message = f"key value {value!r} is not of type {key_type}"
+        message = f"key value {value!r:.100} is not of type {key_type}"
         raise RequestError(message)
     return plain
 
@@ -208,7 +208,9 @@ def value_from_text(raw: object, key_type: KeyType) -> object:
     try:
         return plain_value(_FROM_TEXT[key_type](raw), key_type)
     except (ValueError, InvalidOperation, OverflowError, KeyError) as error:
-        message = f"key value {raw!r} cannot be read as {key_type}: expected {_WANTED[key_type]}"
+        message = (
+            f"key value {raw!r:.100} cannot be read as {key_type}: expected {_WANTED[key_type]}"
+        )
         raise RequestError(message) from error
 
 

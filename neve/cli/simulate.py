@@ -190,7 +190,7 @@ def _text(path: Path) -> str:
 def _toml(text: str, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # Also of numbers that are too long.
         raise RequestError(f"file {path} is not TOML: {error}") from error
 
 

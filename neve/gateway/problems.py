@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from common.errors import (
     CompactionError,
@@ -191,6 +192,7 @@ def install_problems(app: FastAPI, log: Log) -> None:
         MemoryError: short,
         RequestValidationError: _validation_problem,
         HTTPException: _http_problem,
+        ClientDisconnect: _gone_problem,
         Exception: unexpected,
     }
     for kind, answer in handlers.items():
@@ -205,6 +207,12 @@ async def _validation_problem(_: Request, error: Exception) -> JSONResponse:
     given = f", got {str(first['input'])[:200]!r}" if "input" in first else ""
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return problem_response(BodyError(f"{where}: {first['msg']}{given}{more}"))
+
+
+async def _gone_problem(_: Request, _error: Exception) -> JSONResponse:
+    """Answer a caller who has gone before the body was whole: it is no fault of the service."""
+    detail = "the connection ended before the body was whole"
+    return _answer(400, error="BodyError", title="The body is not whole.", detail=detail)
 
 
 async def _http_problem(request: Request, error: Exception) -> JSONResponse:

@@ -318,8 +318,9 @@ async def manifest_json(services: Services, table: Table) -> AsyncGenerator[byte
     async with pin_listed_files(services, table) as pin:
         begun_s = await services.store.now_s()
         head = json.dumps(manifest_header(table, 0, begun_s, None), indent=1)
-        yield head.removesuffix("\n}").encode() + b',\n "files": ['
-        comma = b"\n"
+        # With the first file, so that a table that cannot be read is refused before it begins.
+        comma = head.removesuffix("\n}").encode() + b',\n "files": [\n'
+        begun = comma
         async for page in walk_tiles(services.store, table):
             for tablet in page:
                 entries = manifest_entries(location, table, tablet)
@@ -328,7 +329,8 @@ async def manifest_json(services: Services, table: Table) -> AsyncGenerator[byte
                     yield comma + b"  " + json.dumps(entry).encode()
                     comma = b",\n"
             pin.check()
-        yield b'\n ],\n "totals": ' + json.dumps(totals.plain()).encode() + b"\n}\n"
+        begin = begun.removesuffix(b"\n") if comma is begun else b""
+        yield begin + b'\n ],\n "totals": ' + json.dumps(totals.plain()).encode() + b"\n}\n"
 
 
 async def manifest_names(services: Services, table: Table) -> AsyncGenerator[bytes, None]:
@@ -336,13 +338,12 @@ async def manifest_names(services: Services, table: Table) -> AsyncGenerator[byt
     await check_location_allowed(services, table)
     location = open_location(table.location)
     async with pin_listed_files(services, table) as pin:
-        yield b""  # What is refused is refused before the answer begins.
         async for page in walk_tiles(services.store, table):
             for tablet in page:
                 names = [entry["file"] for entry in manifest_entries(location, table, tablet)]
                 pin.check()
-                if names:
-                    yield "".join(f"{name}\n" for name in names).encode()
+                # Also of none: what is refused is refused before the answer begins.
+                yield "".join(f"{name}\n" for name in names).encode()
 
 
 # ------------------------------------------------------------------------------------------- Routes

@@ -225,7 +225,7 @@ def _of_variant(body: Mapping[str, Any], variant: Mapping[str, Any], where: str)
     changed = {name: over.table(name) for name in sections if name in over}
     over.close()
     tables = [dict(an_object(each, "table")) for each in a_list(body.get("table"), "table")]
-    if unknown := sorted(by_table.keys() - {each.get("name") for each in tables}):
+    if unknown := sorted(by_table.keys() - {str(each.get("name")) for each in tables}):
         raise RequestError(f"{where}.table.{unknown[0]} is the name of no table")
     for at, table in enumerate(tables):
         if planner is not None and planner != table.get("planner", DEFAULT_PLANNER):
@@ -305,7 +305,9 @@ def _files_arriving(rule: ArrivalRule, length_s: float) -> float:
 def _table(section: Section, read: ReadFile, length_s: float) -> TableRule:
     name = section.text("name")
     if not DNS_LABEL.fullmatch(name):
-        raise RequestError(f"{section.place('name')} is {name!r}, expected a name such as events")
+        raise RequestError(
+            f"{section.place('name')} is {name!r:.100}, expected a name such as events"
+        )
     keyed = section.switch("keyed", default=True)
     listed = section.raw("files")
     files, tablets_listed = (
@@ -457,7 +459,9 @@ def _cluster(section: Section) -> ClusterRule:
 def _group(section: Section) -> GroupRule:
     name = section.text("name", "default")
     if not DNS_LABEL.fullmatch(name):
-        raise RequestError(f"{section.place('name')} is {name!r}, expected a name such as large")
+        raise RequestError(
+            f"{section.place('name')} is {name!r:.100}, expected a name such as large"
+        )
     max_bytes = section.size_bytes("max_size", 0, least=0, most=BYTES_MAX)
     counts = section.raw("compactors")
     bounds = Section(

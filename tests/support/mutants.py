@@ -20,7 +20,7 @@ from queue import Queue
 ROOT = Path(__file__).parents[2]
 COPIED = (
     *("common", "coordinator", "compactor", "neve", "tests", "docs"),
-    *("benchmarks", "pyproject.toml", "requirements"),
+    *("benchmarks", "pyproject.toml", "requirements", "scripts"),
 )
 SUITES = {
     "core": ["tests/unit/coordinator_core"],
@@ -212,7 +212,9 @@ SUITES = {
             "reader or hostile or add_names or import_leaves or like_it or tried or work or file",
         ),
     ],
-    "hostile": ["tests/unit/neve/test_gateway_hostile_files.py", "tests/hostile"],
+    "hostile": ["tests/unit/neve/test_gateway_hostile_files.py", "tests/fuzz"],
+    "kept-inputs": ["tests/fuzz/test_fuzz.py", "-k", "found_something"],
+    "release-audit": ["tests/unit/support/test_release_audit.py"],
     "special": ["tests/unit/parquet/test_special_files.py"],
     "parsers": ["tests/property/test_linear_parsers.py"],
     "nulls": ["tests/unit/neve/test_gateway_nulls.py", "tests/unit/parquet/test_inspect.py"],

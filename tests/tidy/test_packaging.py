@@ -29,7 +29,8 @@ from tests.tidy.tree import PACKAGES, ROOT, name_of, python_files, tree_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 LOCKS = {
-    name: (ROOT / "requirements" / name).read_text("utf-8") for name in ("lock.txt", "bench.txt")
+    name: (ROOT / "requirements" / name).read_text("utf-8")
+    for name in ("lock.txt", "bench.txt", "audit.txt")
 }
 # What a notebook must not need, and must not find its own `common` folder hidden by.
 HEAVY = (
@@ -52,7 +53,11 @@ MACHINES = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
 def wanted(lock: str) -> list[str]:
     """Return the requirements of pyproject.toml that a list stands for."""
     extras = PROJECT["optional-dependencies"].items()
-    chosen = [entries for name, entries in extras if (name == "bench") == (lock == "bench.txt")]
+    apart = {"bench", "audit"}
+    own = lock.removesuffix(".txt")
+    chosen = [
+        entries for name, entries in extras if name == own or (own == "lock" and name not in apart)
+    ]
     return [*PROJECT["dependencies"], *(entry for extra in chosen for entry in extra)]
 
 
@@ -80,10 +85,11 @@ def test_every_requirement_is_locked_with_hashes(lock: str) -> None:
     assert required(lock) <= set(pins_of(lock))
 
 
-def test_both_locks_pin_the_same_versions() -> None:
-    main, bench = pins_of("lock.txt"), pins_of("bench.txt")
+@pytest.mark.parametrize("lock", ["bench.txt", "audit.txt"])
+def test_all_locks_pin_the_same_versions(lock: str) -> None:
+    main, other = pins_of("lock.txt"), pins_of(lock)
 
-    assert {name: main.get(name, version) for name, version in bench.items()} == bench
+    assert {name: main.get(name, version) for name, version in other.items()} == other
 
 
 def environment(python: str, system: str, machine: str) -> dict[str, str]:

@@ -253,7 +253,7 @@ class PackedLayout(Generic[T]):
                     named[slot.name] = slot.from_plain(named[slot.name])
             make: Any = self._make
             return cast("T", make(**named, **given))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise broken_value_error(where, f"is no {self._make.__name__} ({error})") from error
 
     def checked(self, where: str, row: object) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -200,7 +200,7 @@ def _unpack_table(table: str, stored: tuple[bytes, bytes, bytes, bytes, bytes | 
             triggered_at_s=float(at_s),
             triggered_by=by,
         )
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise broken_value_error(where, f"is no table ({error})") from error
 
 
@@ -209,7 +209,7 @@ def unpack_settings(where: str, data: bytes) -> TableSettings:
     named = unpack(where, data)
     try:
         return TableSettings(**_known(where, TableSettings, named))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise broken_value_error(where, f"holds no settings of this release ({error})") from error
 
 
@@ -406,4 +406,4 @@ def submitted_at_s(member: bytes) -> float:
 
 def request_of_member(member: bytes) -> str:
     """Return the id of the request at a place."""
-    return member.partition(b":")[2].decode()
+    return member.partition(b":")[2].decode(errors="replace")

@@ -296,7 +296,7 @@ def unpack_record(where: str, stored: Mapping[bytes, bytes]) -> Record:
             else:
                 _unpack_remark(where, field, data, values)
         return Record(**values)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise broken_value_error(where, f"is no record ({error})") from error
 
 
@@ -304,7 +304,14 @@ def unpack_recent(where: str, data: bytes | None) -> tuple[tuple[float, bytes], 
     """Return the notes of recent adds in a record's field."""
     if data is None:
         return ()
-    return tuple((float(until_s), bytes(version)) for until_s, version in unpack(where, data))
+    return tuple((float(until_s), _bytes(version)) for until_s, version in unpack(where, data))
+
+
+def _bytes(value: object) -> bytes:
+    """Return bytes as they are; of a number, Python would make as many as it says."""
+    if not isinstance(value, bytes):
+        raise TypeError(f"{type(value).__name__} is no bytes")
+    return value
 
 
 def pack_statistics(found: TabletStatistics) -> bytes:
@@ -333,7 +340,7 @@ def unpack_statistics(where: str, data: bytes) -> TabletStatistics:
         measured_at_s=float(at_s),
         rows=int(rows),
         updated_rows=int(updated),
-        key_quantiles=tuple(bytes(key) for key in quantiles),
+        key_quantiles=tuple(_bytes(key) for key in quantiles),
         compared_rows=int(compared),
         changed_shares=tuple((str(name), float(share)) for name, share in changed),
         merged_share=None if merged is None else float(merged),

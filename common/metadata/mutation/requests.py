@@ -107,7 +107,9 @@ def request_state(table: TableKeys, request: str) -> Needs:
 
 def request_has_ended(state: bytes | None) -> bool:
     """Return whether a request has ended, or there is none."""
-    return state is None or state.decode() in {each for each in RequestState if each.ended}
+    return state is None or state.decode(errors="replace") in {
+        each for each in RequestState if each.ended
+    }
 
 
 def request_missing(request: str) -> Refusal:

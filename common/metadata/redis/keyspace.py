@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from common.errors import MetadataError
+from common.errors import BrokenValueError, MetadataError, UnknownOutcomeError
 from common.metadata.commands import Command, Reply, hgetall
 from common.metadata.keys import FULL, RESERVE, TABLES
 from common.metadata.keyspace import (
@@ -38,6 +38,8 @@ DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")
 """What a Redis says that is the primary no more, or is no longer sure of it."""
 ELSEWHERE = ("MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN", *DEMOTED)
 """What a node of a Redis Cluster says of a key that another node has by now, or will have."""
+OTHER_TYPE = "WRONGTYPE"
+"""What a Redis says of a key that holds a hash where a string is read, and so on."""
 DISCARDED = "EXECABORT Transaction discarded because of: "
 """What stands before the reason if only `EXEC` is refused."""
 
@@ -167,9 +169,9 @@ class RedisSession:
         commands = [("WATCH", *watch), *reads] if watch else list(reads)
         self._watching = self._watching or bool(watch)
         replies = await self._link.exchange(commands, self._timeout_s)
-        for reply in replies:
+        for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, ReplyError):
-                raise translate_errors(reply)
+                raise translate_errors(reply, command)
         return replies[1:] if watch else replies
 
     async def execute(self, effects: Sequence[Command], *, durable: bool = False) -> bool:
@@ -188,8 +190,13 @@ class RedisSession:
             raise translate_errors(next(each for each in replies if isinstance(each, ReplyError)))
         if executed is None:
             return False
-        for reply in executed:
-            assert not isinstance(reply, ReplyError), (effects, reply)
+        for effect, reply in zip(effects, executed, strict=True):
+            if isinstance(reply, ReplyError):
+                # Redis has executed the others: what the key holds is not what any change left.
+                raise UnknownOutcomeError(
+                    f"{effect[1]!s}: {effect[0]!s} is refused after other writes of the change"
+                    f" ({reply}); run `neve fsck`"
+                )
         if wait and replies[-1] < self._wait_replicas:
             reason = f"{replies[-1]} of {self._wait_replicas} replicas have the change"
             raise LinkLostError(reason, sent=True)
@@ -220,7 +227,7 @@ def unpacked_batches(
     at = 0
     for batch in batches:
         length = 1 if len(batch) == 1 else len(batch) + 2
-        found.append(_answers(replies[at : at + length]))
+        found.append(_answers(batch, replies[at : at + length]))
         at += length
     return found
 
@@ -235,19 +242,20 @@ def stream_read(after: Mapping[str, str], count: int, block_s: float) -> Command
 def stream_entries(reply: Reply) -> Mapping[str, Sequence[StreamEntry]]:
     """Return the entries in the answer to such a command; raises one that says no."""
     if isinstance(reply, ReplyError):
-        raise translate_errors(reply)
+        raise translate_errors(reply, ("XREAD", "one of several streams"))
     return {key.decode(): [_entry(*pair) for pair in pairs] for key, pairs in (reply or {}).items()}
 
 
-def _answers(replies: list[Reply]) -> list[Reply]:
+def _answers(batch: Sequence[Command], replies: list[Reply]) -> list[Reply]:
     """Return the answers of one batch."""
-    for reply in replies:
-        if isinstance(reply, ReplyError):
-            raise translate_errors(reply)
+    if len(replies) > 1:
+        for reply in replies:
+            if isinstance(reply, ReplyError):
+                raise translate_errors(reply)
     answers: list[Reply] = replies if len(replies) == 1 else replies[-1]
-    for reply in answers:
+    for command, reply in zip(batch, answers, strict=True):
         if isinstance(reply, ReplyError):
-            raise translate_errors(reply)
+            raise translate_errors(reply, command)
     return answers
 
 
@@ -255,9 +263,20 @@ def _entry(position: bytes, words: list[bytes]) -> StreamEntry:
     return position.decode(), dict(zip(words[::2], words[1::2], strict=True))
 
 
-def translate_errors(error: ReplyError) -> Exception:
-    """Return our error for an answer of Redis that says no; nothing was written."""
+def translate_errors(error: ReplyError, command: Command = ()) -> Exception:
+    """Return our error for an answer of Redis that says no; nothing was written.
+
+    Args:
+        error: The answer.
+        command: To what it is the answer, if that is known.
+    """
     text = str(error).removeprefix(DISCARDED)
     if text.startswith(TRANSIENT):
         return StoreBusyError(text)
+    if text.startswith(OTHER_TYPE) and len(command) > 1:
+        # Of this key alone: others can be read.
+        return BrokenValueError(
+            f"{command[1]!s}: the stored value is of another type than {command[0]!s} reads"
+            f" ({text}); run `neve fsck`"
+        )
     return MetadataError(f"Redis refuses: {explained(text)}")

@@ -74,7 +74,12 @@ class AuditEntry:
 
 def shown_text(value: Any) -> Any:
     """Return a text bounded, and without what may be a secret in it."""
-    return redacted(value[:TEXT_MAX]) if isinstance(value, str) else value
+    return redacted(encodable(value[:TEXT_MAX])) if isinstance(value, str) else value
+
+
+def encodable(value: Any) -> Any:
+    """Return a text with `?` for what UTF-8 does not have: a caller may send it, no answer can."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def outcome_of(status: int | None, error: str) -> str:
@@ -102,6 +107,7 @@ def folded(lines: Iterable[bytes], count: int, chosen: Mapping[str, str]) -> lis
         with suppress(ValueError):
             entry = json.loads(line)
             if isinstance(entry, dict) and isinstance(entry.get("id"), str):
+                entry = {name: encodable(told) for name, told in entry.items()}
                 found.setdefault(entry["id"], entry)
     fits = (
         entry

@@ -363,3 +363,11 @@ def test_without_an_audit_nothing_is_changed_and_everything_can_be_read(tmp_path
         assert [each.state for each in client.tables()] == ["live"]
         broken["now"] = False
         assert client.pause("events").state == "paused"
+
+
+def test_a_text_that_no_answer_can_hold_is_audited_with_a_mark() -> None:
+    """Or one call would have `GET /v1/audit` fail from then on."""
+    line = AuditEntry(id="a", at_s=1.0, caller="c", action="POST", table="x\ud800").line()
+    older = b'{"id": "b", "table": "y\\ud800"}'
+
+    assert [each["table"] for each in folded([line, older], 2, {})] == ["x?", "y?"]

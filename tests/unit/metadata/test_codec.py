@@ -264,3 +264,18 @@ def test_a_file_that_nobody_could_read_is_not_written() -> None:
     long = DataFile(path="f", size_bytes=1, rows=1, key_min=b"k" * 600_000, key_max=b"l" * 600_000)
     with pytest.raises(MetadataError, match="a DataFile of 1200"):
         FILE.pack(long)
+
+
+@pytest.mark.parametrize("wrong", [7, 2**62, "k", None, [1]])
+def test_where_bytes_are_wanted_a_number_makes_none(wrong: object) -> None:
+    """`bytes(2**62)` would ask for as much memory."""
+    quantiles = codec.pack([1, 5.0, 100, 3, [b"k", wrong], 10, [], 0.1])
+    for stored in ({b"l": codec.pack([[5.0, wrong]])}, {b"y": quantiles}):
+        with pytest.raises(MetadataError, match="is no record"):
+            tablet.unpack_record("key", stored)
+
+
+def test_a_count_that_is_infinite_is_none() -> None:
+    stored = {b"y": codec.pack([float("inf"), 5.0, 100, 3, [], 10, [], 0.1])}
+    with pytest.raises(MetadataError, match="is no record"):
+        tablet.unpack_record("key", stored)
