@@ -77,6 +77,8 @@ class World:
         self._events: list[Event] = []
         self._changed: dict[SimulatedTablet, None] = {}
         self._measures = TabletMeasures()
+        self._end_s = specification.length_s + specification.drain_max_s
+        """No event after it happens."""
         self._offered: dict[str, float] = {}
         """Queued job → when it was wanted first."""
         self._by_age: dict[str, deque[str]] = {name: deque() for name in self.groups}
@@ -113,8 +115,8 @@ class World:
 
     def step(self) -> bool:
         """Let all events of the next moment happen; return whether there was one."""
-        events, end_s = self._events, self._end_s()
-        if not events or self._is_over() or events[0][0] > end_s:
+        events = self._events
+        if not events or events[0][0] > self._end_s or self._is_over():
             return False
         now_s = self.now_s = events[0][0]
         while events and events[0][0] <= now_s:
@@ -123,7 +125,8 @@ class World:
         changed, self._changed = self._changed, {}
         for tablet in changed:
             self._plan(tablet)
-        self._hand_out()
+        if self._offered or self._deferrals:
+            self._hand_out()
         return True
 
     # -------------------------------------------------------------------------------- The beginning
@@ -172,6 +175,7 @@ class World:
                 "groups": tuple(each.group for each in self.specification.cluster.groups),
                 "keyed": rule.keyed,
                 "timed": not rule.keyed,
+                "explains": False,
                 "key_types": (KeyType.INT,) if rule.keyed else (),
             },
         )
@@ -236,9 +240,10 @@ class World:
         )
         outcome = self.outcome
         outcome.plans += 1
-        outcome.files_max = max(outcome.files_max, len(files))
+        if len(files) > outcome.files_max:
+            outcome.files_max = len(files)
         wanted = self._wanted(tablet, table, candidates) if candidates else []
-        tablet.planned_bytes = sum(job.input_bytes for job in wanted)
+        tablet.planned_bytes = sum([job.input_bytes for job in wanted]) if wanted else 0
         if wanted or tablet.queued:
             self._replace(tablet, wanted)
 
@@ -524,12 +529,9 @@ class World:
 
     # -------------------------------------------------------------------------------------- The end
 
-    def _end_s(self) -> float:
-        return self.specification.length_s + self.specification.drain_max_s
-
     def _is_over(self) -> bool:
         """Return whether no more files come and nothing is left to do."""
-        if self._arriving or self._changed or len(self.queues) or self._deferrals:
+        if self._arriving or self._changed or self._offered or self._deferrals:
             return False
         return not any(group.running for group in self.groups.values())
 
@@ -558,5 +560,6 @@ class World:
         for group in self.groups.values():
             assert sum(each.busy for each in group.compactors.values()) == len(group.running)
             assert all(each.busy <= each.slots for each in group.compactors.values())
+        assert len(self._offered) == len(self.queues)
         self.queues.check()
         self.capacity.check()

@@ -107,6 +107,20 @@ def test_rows_expire_where_a_table_says_so() -> None:
             assert alive_part(file, -float("inf")) is not None
 
 
+@pytest.mark.parametrize("planner", ["ratio", "size-tiered", "leveled", "time-window", "bin-pack"])
+def test_planners_that_need_not_explain_decide_the_same(planner: str) -> None:
+    table = {"planner": planner, "keyed": planner != "time-window"}
+    arrivals = {"every": "30s", "size": "1MB", "size_spread": 1.0}
+    written = document({**table, "arrivals": arrivals}, simulation={"days": 0.03})
+    silent, telling = world(written), world(written)
+    for each in telling.tables:
+        assert each.parameters["explains"] is False
+        each.parameters["explains"] = True
+
+    assert as_document([telling.run()]) == as_document([silent.run()])
+    assert sum(silent.outcome.jobs.values()) > 20
+
+
 def test_a_slow_cluster_lets_work_wait_and_a_fast_one_does_not() -> None:
     table = {"arrivals": {"every": "15s", "size": "4MB"}}
     group = {"name": "default", "slots": 1, "compactors": 1}
