@@ -289,13 +289,14 @@ def _check_together(specification: Specification) -> None:
         raise RequestError(f"tables are named {', '.join(names)}, expected different names")
     advice = "simulate fewer tablets: they behave alike"
     checked_total("tablets", sum(each.tablets for each in tables), TABLETS_MAX, advice)
-    arriving = sum(_files_arriving(each.arrivals, specification.length_s) for each in tables)
+    arriving = sum(files_arriving(each.arrivals, specification.length_s) for each in tables)
     checked_total("files would arrive", arriving, FILES_MAX, "simulate fewer days or tablets")
     samples = specification.length_s / specification.sample_s
     checked_total("samples would be taken", samples, SAMPLES_MAX, "raise simulation.sample")
 
 
-def _files_arriving(rule: ArrivalRule, length_s: float) -> float:
+def files_arriving(rule: ArrivalRule, length_s: float) -> float:
+    """Return how many files come to a table in so many seconds, on the average of a day."""
     if rule.recording is not None:
         return len(rule.recording.arrivals) * length_s / rule.recording.length_s
     extra_s = sum((each.times - 1) * min(each.length_s, length_s) for each in rule.bursts)
