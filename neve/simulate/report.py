@@ -196,15 +196,21 @@ SUMMARY: Sequence[tuple[str, str, Callable[[Outcome], str]]] = (
     ("files/tablet", "mean", lambda o: f"{o.files_per_tablet:.1f}"),
     ("files/key", "mean", lambda o: f"{o.files_per_key:.1f}"),
     ("most files", "that a tablet had", lambda o: f"{o.files_max:,}"),
-    ("backlog", "mean", lambda o: format_bytes(o.backlog_bytes)),
-    ("peak", "of the backlog", lambda o: format_bytes(o.backlog_bytes_max)),
+    ("backlog", "mean", lambda o: short_bytes(o.backlog_bytes)),
+    ("peak", "of the backlog", lambda o: short_bytes(o.backlog_bytes_max)),
     ("wait p50", "of jobs until they start", lambda o: format_duration(o.waits.percentile_s(0.5))),
     ("wait p99", "of jobs until they start", lambda o: format_duration(o.waits.percentile_s(0.99))),
     ("drain", "after the last arrival", lambda o: drain_text(o)),
-    ("comp. hours", "compactors, also while they wait", lambda o: f"{o.compactor_hours:,.1f}"),
+    ("hours", "of compactors, also while they wait", lambda o: f"{o.compactor_hours:,.1f}"),
     ("jobs", "that were done", lambda o: f"{sum(o.jobs.values()):,}"),
 )
 """Columns of the summary: name, what it means, and the text of a run."""
+
+
+def short_bytes(size_bytes: float) -> str:
+    """Return a size in at most three digits where it is less than 1,000 of its unit: `106 MiB`."""
+    number, _, unit = format_bytes(size_bytes).partition(" ")
+    return f"{float(number):.0f} {unit}" if float(number) >= 100 else f"{number} {unit}"
 
 
 def days_text(length_s: float) -> str:
@@ -273,7 +279,7 @@ def _kinds(outcomes: Sequence[Outcome]) -> str:
         f'<tr><th scope="row">{escape(each.variant)}</th>'
         + "".join(f"<td>{each.jobs[kind]:,}</td>" for kind in kinds)
         + "".join(
-            f"<td>{escape(format_bytes(size))}</td>"
+            f"<td>{escape(short_bytes(size))}</td>"
             for size in (each.read_bytes, each.rewritten_bytes, each.dropped_bytes)
         )
         + "</tr>"
@@ -318,14 +324,15 @@ def _figures(title: str, lines: Sequence[Line], form: Callable[[float], str]) ->
 
 def _table(caption: str, head: str, rows: str) -> str:
     return (
-        f'<div class="wide"><table><caption>{escape(caption)}</caption>'
+        f'<div class="wide" role="region" tabindex="0" aria-label="{escape(caption)}">'
+        f"<table><caption>{escape(caption)}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 
 def _variables(theme: str, ink: str, faint: str, rule: str, paper: str) -> str:
     lines = "".join(f"--line-{at}:{colour};" for at, colour in enumerate(COLOURS[theme]))
-    return f"{lines}--ink:{ink};--faint:{faint};--rule:{rule};--paper:{paper}"
+    return f"{lines}--ink:{ink};--faint:{faint};--rule:{rule};--paper:{paper};--edge:{faint}66"
 
 
 _STYLE = re.sub(
@@ -339,18 +346,24 @@ _STYLE = re.sub(
     font:15px/1.5 system-ui,sans-serif}}
     h1{{font-size:1.5rem;margin:0}}h2{{font-size:1.05rem;margin:0}}
     p{{margin:.1rem 0 .5rem;color:var(--faint)}}
-    .charts{{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));
+    .charts{{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));
     gap:1.6rem 2rem;margin-top:1rem}}
     section{{min-width:0}}section>svg{{width:100%;height:auto;display:block}}
     .legend{{list-style:none;display:flex;flex-wrap:wrap;gap:.3rem 1.4rem;padding:.4rem 0;margin:0;
     position:sticky;top:0;background:var(--paper)}}
-    .wide{{overflow-x:auto}}
-    table{{border-collapse:collapse;margin:.8rem 0;font-variant-numeric:tabular-nums}}
-    caption{{text-align:left;font-weight:600;padding-bottom:.3rem}}
-    th,td{{padding:.25rem .7rem;text-align:right;border-bottom:1px solid var(--rule);
+    .wide{{overflow-x:auto;width:fit-content;max-width:100%;box-sizing:border-box;margin:.8rem 0;
+    border:1px solid var(--rule);border-radius:4px;
+    background:linear-gradient(to left,var(--paper) 35%,transparent) right/3rem 100% no-repeat local,
+    linear-gradient(to left,var(--edge),transparent) right/1.1rem 100% no-repeat scroll}}
+    table{{border-collapse:separate;border-spacing:0;font-size:.87rem;
+    font-variant-numeric:tabular-nums}}
+    caption{{text-align:left;font-weight:600;padding:.4rem .6rem .1rem}}
+    th,td{{padding:.25rem .45rem;text-align:right;border-top:1px solid var(--rule);
     white-space:nowrap}}
-    thead th{{color:var(--faint);font-weight:500}}
-    th:first-child{{text-align:left;padding-left:0}}
+    thead th{{color:var(--faint);font-weight:500;border-top:0;vertical-align:bottom}}
+    th:first-child{{text-align:left;position:sticky;left:0;background:var(--paper);
+    border-right:1px solid var(--rule)}}
+    tbody th{{white-space:normal;min-width:6.5rem;max-width:11rem;overflow-wrap:anywhere}}
     summary{{cursor:pointer;color:var(--faint)}}
     pre{{overflow-x:auto;border:1px solid var(--rule);padding:1rem;border-radius:4px}}
     """,
