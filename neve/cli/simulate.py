@@ -342,7 +342,30 @@ def render_outcomes(outcomes: "Sequence[Outcome]") -> RenderableType:
     )
     late = [each.variant for each in outcomes if not each.at_rest]
     notes = [f"work was left in the end: {', '.join(late)}"] if late else []
+    notes += [note for each in outcomes for note in _notes_of(each)]
     return lines(arrived, "", shown, *notes)
+
+
+def _notes_of(outcome: "Outcome") -> list[str]:
+    """Return what is to be said of a run's requests and failures, if it had any."""
+    notes: list[str] = []
+    if outcome.requests_done or outcome.requests_failed:
+        waits, times = outcome.request_waits, outcome.request_times
+        notes.append(
+            f"{outcome.variant}: {format_count(outcome.requests_done, 'request')} of users done, "
+            f"{outcome.requests_failed:,} failed; wait p50 "
+            f"{format_duration(waits.percentile_s(0.5))}, p99 "
+            f"{format_duration(waits.percentile_s(0.99))}; done after p99 "
+            f"{format_duration(times.percentile_s(0.99))}"
+        )
+    if outcome.failed_attempts or outcome.lost_compactors:
+        notes.append(
+            f"{outcome.variant}: {format_count(outcome.failed_attempts, 'attempt')} failed, "
+            f"{format_count(outcome.lost_compactors, 'compactor')} lost with "
+            f"{format_count(outcome.lost_attempts, 'attempt')}; "
+            f"{format_bytes(outcome.wasted_bytes)} wasted"
+        )
+    return notes
 
 
 _COLUMNS = (

@@ -141,10 +141,14 @@ class SimulatedTablet:
         files = tuple(self.files[path] for path in job.inputs)
         self.running[job.id] = RunningJob(kind=job.kind, files=files)
 
-    def commit(self, job: Job, now_s: float) -> int:
-        """Replace the inputs of a job by its outputs; return the bytes that were written."""
+    def release(self, job: Job) -> None:
+        """Let a job end of which nothing is left: its files are as they were."""
         del self.running[job.id]
         self.reserved.difference_update(job.inputs)
+
+    def commit(self, job: Job, now_s: float) -> int:
+        """Replace the inputs of a job by its outputs; return the bytes that were written."""
+        self.release(job)
         if job.action == JobAction.MOVE:
             for path in job.inputs:
                 self.files[path] = replace(self.files[path], tags=job.output_tags)
@@ -241,6 +245,7 @@ class SimulatedTablet:
             clean=keyed and dead < 0.5,
             added_at_s=now_s,
             job=None if job is None else job.id,
+            request=None if job is None else job.request,
             tags=() if job is None else job.output_tags,
         )
 
