@@ -15,7 +15,7 @@ from common.model.job import Job, JobAction
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.spi.planner import RunningJob
 from neve.simulate.arrivals import ArrivingFile, Flush
-from neve.simulate.recording import place_of_key, simulated_key
+from neve.simulate.recording import key_behind, place_of_key, simulated_key
 from neve.simulate.rows import Content, merged, rows_in
 from neve.simulate.specification import TableRule
 
@@ -230,7 +230,8 @@ class SimulatedTablet:
         keyed = self.rule.keyed
         key_min = key_max = None
         if keyed:
-            key_min = simulated_key(content.start) if content.start else FIRST_KEY
+            # A cut is the last key of the output before it.
+            key_min = key_behind(content.start) if content.start else FIRST_KEY
             key_max = simulated_key(content.end) if content.end < 1.0 else LAST_KEY
         return DataFile(
             path=f"{self.names:09x}",
