@@ -13,7 +13,7 @@ BENCH_LOCK := requirements/bench.txt
 # Names this checkout, so that an environment shared by two is never taken for the other's.
 STAMP := $(VENV)/.neve-installed-$(shell pwd | cksum | cut -d ' ' -f 1)
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)
-PIP := $(PY) -m pip install --disable-pip-version-check $(QUIET)
+PIP := $(PY) -m pip install --disable-pip-version-check --no-compile $(QUIET)
 # A stuck run ends here; a healthy one takes half an hour on two cores, twice as long on slow ones.
 TEST_BUDGET_S := 4800
 # Tests at a time, by files; each that needs one has a Redis, a Ray or a Spark of its own.
@@ -26,7 +26,8 @@ PARALLEL := --dist loadfile --no-loadscope-reorder
 
 export PATH := $(BIN):$(PATH)
 export PYTHON
-# Without stored bytecode, each of a few hundred processes compiles the code anew.
+# Modules are compiled when they are first needed, and most never are. What was compiled is kept: otherwise
+# each of a few hundred processes compiles it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
@@ -122,7 +123,7 @@ bench: install  ## Measure queue, planning, store, memory, latency, autoscaling 
 	@for name in queue planning scan store memory latency autoscaling simulate; do $(PY) -m benchmarks.bench_$$name || exit 1; done
 
 .PHONY: bench-control
-bench-control: install  ## Close the loop of control on two compactors; six minutes; BENCH="--phase 30" for less
+bench-control: install  ## Close the loop of control, real and simulated; 20 minutes
 	@$(PY) -m benchmarks.closed_loop $(BENCH)
 
 .PHONY: bench-rewrite

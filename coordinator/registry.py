@@ -25,6 +25,7 @@ from common.spi.tracker import BacklogTracker, TrackerPlugin
 from common.units import parse_size_bytes
 from coordinator.core.control.guard import GuardRules
 from coordinator.core.control.loop import ControlLoop, ControlRules
+from coordinator.core.control.pressure import with_pressure
 from coordinator.core.planning import plan_tablet, with_backlog
 from coordinator.ports import PlanTablet
 
@@ -267,7 +268,7 @@ def planner_for(
             around=around(tablet, table),
         )
         return with_backlog(
-            found,
+            with_pressure(found, tablet),
             tablet,
             table,
             trackers,

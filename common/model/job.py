@@ -371,6 +371,17 @@ class TabletBacklog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TabletPressure:
+    """What a tablet presses with, at one reading of it."""
+
+    overlapping_files: int = 0
+    """The most files that may hold one key; 0: no work waits."""
+    stored_bytes: int = 0
+    garbage_bytes: int = 0
+    """Of `stored_bytes`, those that a rewrite would leave out, as far as they are known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TabletPlan:
     """All jobs wanted for a tablet, of every kind, with ids; replaces what is queued."""
 
@@ -388,3 +399,5 @@ class TabletPlan:
     """Group that is to analyse the tablet, as the trigger `analysis` asks; empty: it does not."""
     intervals: tuple[PlannedInterval, ...] = ()
     """Of system jobs; see `Plan`."""
+    pressure: TabletPressure | None = None
+    """None: nobody has measured it."""

@@ -113,7 +113,7 @@ class ControlReadings:
     """Shares by the settings; a controller changes those that it controls, and keeps the rest."""
     queued_jobs: int = 0
     deepest_files: int = 0
-    """Files of the tablet that has the most of those with queued work; 0: not known."""
+    """Files that overlap in the tablet that has the most of those with work; 0: no work waits."""
     garbage_fraction: float = 0.0
     """Bytes that no reader needs any more, of all bytes; 0: none, or not known."""
     previous: ControlDecision | None = None

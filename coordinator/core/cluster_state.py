@@ -28,6 +28,7 @@ from coordinator.core.attempts import (
 from coordinator.core.backlog import BacklogHistory, Backlogs
 from coordinator.core.compactors import LivingCompactors, Takes
 from coordinator.core.control.loop import ControlLoop, ControlRules
+from coordinator.core.control.pressure import Pressures
 from coordinator.core.deferral import Deferrals, ReplanTimers
 from coordinator.core.limits import Limits
 from coordinator.core.maintenance.heat import TabletHeat
@@ -136,6 +137,7 @@ class ClusterState:
         self.backfill = Backfill(self.queues, self.capacity)
         self.grants = Grants(limits)
         self.backlogs, self.backlog_history = Backlogs(), BacklogHistory()
+        self.pressures = Pressures(limits.last_plans_max)
         self.wanted_analyses: BoundedMap[TabletId, str] = BoundedMap(limits.deferrals_max)
         """Tablets whose live bytes are to be counted, and by which group, as their records said
         when they were planned last."""
@@ -157,6 +159,7 @@ class ClusterState:
         """Drop what is known of a table itself."""
         self.tables.pop(table, None)
         self.backlogs.forget_table(table)
+        self.pressures.forget_table(table)
         self.control.latencies.forget(table)
         for share in self.shares.values():
             share.forget(table)
@@ -259,6 +262,7 @@ class ClusterState:
         self.capacity.check()
         self.grants.check()
         self.backlogs.check()
+        self.pressures.check()
 
     def _make_queue(self, group: str) -> JobQueue:
         weights = {table.id: table.settings.weight for table in self.tables.values()}

@@ -52,6 +52,8 @@ def cluster_facts(cluster: ClusterState) -> ClusterFacts:
         group_slots=groups,
         busy_slots=len(under_way),
         queued_jobs=len(cluster.queues),
+        deepest_files=cluster.pressures.deepest_files,
+        garbage_fraction=cluster.pressures.garbage_fraction,
     )
 
 

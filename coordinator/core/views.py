@@ -120,6 +120,8 @@ def control_status(cluster: ClusterState, now_s: float) -> ControlStatus:
         failure=loop.failure,
         failures=loop.failures,
         history=tuple(_control_point(each) for each in loop.history),
+        deepest_files=0 if found is None else found.deepest_files,
+        garbage_fraction=0.0 if found is None else found.garbage_fraction,
     )
 
 

@@ -72,6 +72,10 @@ class Control:
     failures: int = 0
     history: tuple[ControlPoint, ...] = ()
     """Oldest first, an hour at most."""
+    deepest_files: int = 0
+    """Files that overlap in the tablet that has the most of those with work. 0: no work waits."""
+    garbage_fraction: float = 0.0
+    """Garbage of all stored bytes, 0 to 1, as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from common.units import format_bytes, format_duration
+from common.units import format_bytes, format_count, format_duration
 from neve.api import control as api
 from neve.cli.render import RIGHT, facts, grid, lines, shortened, time_text
 from neve.cli.session import Session, verb
@@ -80,6 +80,8 @@ def _facts(found: api.Control) -> list[tuple[str, str | None]]:
         ("arrives", _rate(found.arrival_bytes_s, "not known")),
         ("rewritten", _rate(found.rewrite_bytes_s, "not known")),
         ("slots", slots),
+        ("overlap", _overlap(found)),
+        ("garbage", f"{found.garbage_fraction:.1%} of what is stored"),
         ("readers wait", readers),
         ("may move", _rate(found.bytes_s, "no limit")),
         ("system slots", "all" if found.slots is None else str(found.slots)),
@@ -87,6 +89,11 @@ def _facts(found: api.Control) -> list[tuple[str, str | None]]:
         *([("table weights", ", ".join(weights))] if weights else []),
         *([("failure", found.failure)] if found.failure else []),
     ]
+
+
+def _overlap(found: api.Control) -> str:
+    files = found.deepest_files
+    return f"{format_count(files, 'file')} in the deepest tablet" if files else "no work waits"
 
 
 def _classes(found: api.Control) -> RenderableType:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fast_and_slow import first_fast
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import Options, draw_options
 from tests.support.sim_run import LONG, run_all, seeds, simulate
@@ -25,8 +24,8 @@ from tests.support.sim_run import LONG, run_all, seeds, simulate
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 ROOT = Path(__file__).parents[2]
-FEW, MORE = "0-11", "12-119"
-MANY = "120-999" if LONG else "120-299"
+FEW, MORE = "0-11", "12-65"
+MANY = "66-999" if LONG else "66-299"
 REGRESSIONS = {
     4: "after a fail-over the reservation of a commit that was forgotten stood for ever",
     113: "a part of a request was cancelled under a split: its done marker was lost",
@@ -163,7 +162,7 @@ def test_clusters_keep_their_promises() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif("SIM_SEEDS" in os.environ, reason="SIM_SEEDS names other seeds")
-def test_a_hundred_more_clusters_meet_every_trouble() -> None:
+def test_fifty_more_clusters_meet_every_trouble() -> None:
     seen = promises_kept(seeds(MORE))
 
     assert not [what for what in USES if not seen[what]], seen
@@ -183,7 +182,14 @@ def test_recorded_seeds_of_clusters_hold(seed: int) -> None:
     simulate(seed, replace(draw_options(seed), spread=False, creators=0))
 
 
-@pytest.mark.parametrize("seeds_of_levels", first_fast(1, [range(7, 10), range(10, 40)]))
+@pytest.mark.parametrize(
+    "seeds_of_levels",
+    [
+        range(7, 10),
+        pytest.param(range(10, 20), marks=pytest.mark.slow),
+        pytest.param(range(20, 40), marks=[pytest.mark.slow, pytest.mark.long]),
+    ],
+)
 def test_clusters_whose_files_move_keep_their_promises(seeds_of_levels: Sequence[int]) -> None:
     """Their planner is `leveled`: tags change at ends of attempts alone, and nothing is lost."""
     seen: Counter[str] = Counter()

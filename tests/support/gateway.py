@@ -276,6 +276,8 @@ CONTROL = ControlStatus(
     slots_max=20,
     latencies_s={"events": 0.12},
     latency_limit_s=0.1,
+    deepest_files=12,
+    garbage_fraction=0.125,
     history=(
         ControlPoint(
             at_s=STARTED_S + 55.0,

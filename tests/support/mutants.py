@@ -26,12 +26,16 @@ SUITES = {
     "core": ["tests/unit/coordinator_core"],
     "autoscaler": ["tests/unit/coordinator_core/test_autoscaling.py"],
     "control": [
-        *(f"tests/unit/coordinator_core/test_{name}.py" for name in ("control", "enforcement")),
+        *(
+            f"tests/unit/coordinator_core/test_{name}.py"
+            for name in ("control", "enforcement", "pressure")
+        ),
         *(
             "tests/property/queue/test_class_shares.py",
             "tests/unit/coordinator/test_controllers.py",
         ),
     ],
+    "watch": ["tests/unit/neve/test_gateway_control.py", "-k", "watching"],
     "contract": ["tests/contract", "-k", "memory"],
     "ray-cluster": [
         "tests/unit/serve",

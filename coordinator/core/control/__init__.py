@@ -9,4 +9,5 @@
     loop          readings, decision, history
     guard         slew limit, hysteresis, readers' latency, and the floor below which nothing falls
     measurements  rates of work, waits of readers, bytes of each class
+    pressure      files that overlap where work waits, and garbage
 """

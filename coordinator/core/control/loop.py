@@ -153,6 +153,7 @@ class ControlLoop:
             base_shares=rules.base_shares,
             queued_jobs=facts.queued_jobs,
             deepest_files=facts.deepest_files,
+            garbage_fraction=facts.garbage_fraction,
             previous=self.decision if self.readings is not None else None,
         )
 

@@ -45,6 +45,9 @@ class ClusterFacts:
     busy_slots: int = 0
     queued_jobs: int = 0
     deepest_files: int = 0
+    """Files that overlap in the tablet that has the most of those with work."""
+    garbage_fraction: float = 0.0
+    """Garbage of all stored bytes, 0 to 1, as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

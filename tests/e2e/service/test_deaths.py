@@ -43,6 +43,10 @@ def slow_table(service: Service, **more: Any) -> LedgerTable:
     return table
 
 
+def owes(service: Service, table: LedgerTable) -> list[int]:
+    return [each.size_bytes for each in service.client.backlog(table.name)]
+
+
 def finish(service: Service, table: LedgerTable, commits: int = 1) -> None:
     """Wait for rest and check what must hold, whoever has died."""
     service.wait_until_at_rest(table)
@@ -84,9 +88,14 @@ def check_story_of_quarantine(service: Service, table: LedgerTable, bad: str) ->
 
 def test_a_compactor_is_killed(service: Service) -> None:
     with service.caught(lambda: slow_table(service)) as (table, job):
+        (owed,) = service.client.backlog(table.name)
         service.kill(service.compactor(job.compactor))
+        whole = sum(each.size_bytes for each in service.client.files(table.name))
+        assert owed.size_bytes <= whole
+        service.wait("what was lost to be owed again", lambda: owes(service, table) == [whole])
 
     finish(service, table)
+    service.wait("no backlog", lambda: not service.client.backlog(table.name))
     told = ends(table)
     end, compactor, cause = told.pop(job.attempt)
     # By notice of its death or of its next life, whichever comes first; not by silence.

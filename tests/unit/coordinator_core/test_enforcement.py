@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from heapq import heappop, heappush
 from typing import Any
 
 import pytest
@@ -87,6 +89,95 @@ def test_a_flood_of_old_capped_jobs_keeps_no_request_waiting() -> None:
     manager.now_s += CLASS_WIDTH / AGEING_PER_S  # All of them outrank a request now.
     manager.offer("asked", CLASS_WIDTH + 10, kind=Kind.USER)
     assert manager.begun[-1] == "asked"
+
+
+class FullLoad:
+    """Four slots that are never idle while there are jobs; each job moves its bytes in its time."""
+
+    SLOTS, SLOT_BYTES_S = 4, 100 * MIB
+    OWN = {  # noqa: RUF012  never changed
+        ShareClass.SYSTEM: {"priority": 10},
+        ShareClass.USER: {"priority": CLASS_WIDTH + 10, "kind": Kind.USER},
+        ShareClass.URGENT: {"priority": 2 * CLASS_WIDTH + 10},
+    }
+
+    def __init__(self, shares: dict[ShareClass, float], seed: int) -> None:
+        rules = ControlRules(base_shares={**DEFAULT_SHARES, **shares})
+        self.manager = TaskManager(ControlLoop(None, rules))
+        self.chance = random.Random(seed)
+        self.waiting: Counter[ShareClass] = Counter()
+        self.classes: dict[str, ShareClass] = {}
+        self._ends: list[tuple[float, str]] = []
+
+    def offer(self, share_class: ShareClass, count: int) -> None:
+        """Have so many jobs of a class wait, of any size up to 24 MiB."""
+        while self.waiting[share_class] < count:
+            name = f"{share_class}-{len(self.classes)}"
+            self.classes[name] = share_class
+            self.waiting[share_class] += 1
+            size = self.chance.randint(MIB // 4, 24 * MIB)
+            self.manager.offer(name, cost_bytes=size, **self.OWN[share_class])
+
+    def run(self, seconds: float, depths: dict[ShareClass, int]) -> None:
+        """Let time pass; so many jobs of each class always wait."""
+        end_s = self.manager.now_s + seconds
+        while self.manager.now_s < end_s:
+            for share_class, count in depths.items():
+                self.offer(share_class, count)
+            self._begin(self.manager.ask(self.SLOTS - len(self._ends)))
+            ended_s, name = heappop(self._ends)
+            self.manager.tick(ended_s - self.manager.now_s)
+            self.manager.finish(name)
+
+    def _begin(self, names: list[str]) -> None:
+        for name in names:
+            self.waiting[self.classes[name]] -= 1
+            lasts_s = self.manager.jobs[name].cost_bytes / self.SLOT_BYTES_S
+            heappush(self._ends, (self.manager.now_s + lasts_s, name))
+
+    def parts(self) -> dict[str, float]:
+        """Return which part of the last minute's bytes each class was handed."""
+        told = self.manager.state.control(self.manager.now_s)
+        return {each.name: each.used for each in told.classes}
+
+
+@pytest.mark.parametrize(
+    ("system", "user", "urgent"), [(100.0, 1000.0, 300.0), (800.0, 100.0, 400.0)]
+)
+def test_over_a_minute_of_full_load_the_core_hands_out_bytes_within_a_tenth_of_the_shares(
+    system: float, user: float, urgent: float
+) -> None:
+    shares = {ShareClass.SYSTEM: system, ShareClass.USER: user, ShareClass.URGENT: urgent}
+    load = FullLoad(shares, seed=int(system))
+    load.run(80, dict.fromkeys(shares, 5))
+    parts = load.parts()
+    for each, granted in shares.items():
+        assert parts[each.value] == pytest.approx(granted / sum(shares.values()), rel=0.1), each
+
+
+@pytest.mark.parametrize(
+    ("flood", "other"),
+    [(ShareClass.USER, ShareClass.SYSTEM), (ShareClass.SYSTEM, ShareClass.USER)],
+)
+def test_a_flood_of_one_class_leaves_the_other_its_part(
+    flood: ShareClass, other: ShareClass
+) -> None:
+    """Hundreds of jobs wait of one class, and of the other only as many as it is handed."""
+    shares = {flood: 300.0, other: 100.0}
+    load = FullLoad(shares, seed=3)
+    load.run(80, {flood: 300, other: 2})
+    parts = load.parts()
+    assert parts[other.value] == pytest.approx(0.25, rel=0.1)
+    assert parts[flood.value] == pytest.approx(0.75, rel=0.1)
+
+
+def test_what_other_classes_leave_a_class_of_few_shares_gets_at_once() -> None:
+    load = FullLoad({ShareClass.SYSTEM: 1.0, ShareClass.USER: 10_000.0}, seed=4)
+    load.run(20, {ShareClass.SYSTEM: 5, ShareClass.USER: 5})
+    load.run(65, {ShareClass.SYSTEM: 5})
+    assert load.parts()["system"] > 0.99
+    load.run(80, {ShareClass.SYSTEM: 5, ShareClass.USER: 5})
+    assert load.parts()["user"] > 0.99, "nothing was saved up, or is owed, for that"
 
 
 def test_the_last_slot_is_never_taken_away() -> None:

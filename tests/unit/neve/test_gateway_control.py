@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +75,35 @@ def test_the_controller_is_shown_to_programs_and_people(
         *("drain-time", "30.0 GiB", "10.0 MiB/s", "5 of 8 busy, 20 at most", "50.0 MiB/s"),
         *("events 120 ms; limit 100 ms", "250 shares", "20.0%", "25.0%", "events x 2"),
         *("31.0 GiB", "no limit", "READERS WAIT"),
+        *("overlap 12 files in the deepest tablet", "garbage 12.5% of what is stored"),
     ):
         assert each in shown, each
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_watching_the_controller_ends_with_ctrl_c(gateway: Gateway, *, as_json: bool) -> None:
+    run = "from neve.cli.app import main; main()"
+    command = [sys.executable, "-c", run, "control", "--watch", "--every", "0.2"]
+    environ = {**os.environ, "NEVE_URL": gateway.url, "NEVE_TOKEN": TOKEN}
+    with subprocess.Popen(
+        command + ["--json"] * as_json,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environ,
+        text=True,
+    ) as watching:
+        assert watching.stdout is not None
+        if as_json:
+            looks = [json.loads(watching.stdout.readline()) for _ in range(3)]
+            assert [each["controller"] for each in looks] == ["drain-time"] * 3
+        else:
+            lines = iter(watching.stdout.readline, "")
+            heads = list(islice((each for each in lines if each.startswith("controller")), 3))
+            assert [each.split() for each in heads] == [["controller", "drain-time"]] * 3
+        watching.send_signal(signal.SIGINT)
+        said = watching.communicate(timeout=PATIENCE_S)[1]
+    assert watching.returncode == 130
+    assert "Traceback" not in said
 
 
 def test_reports_of_a_second_are_averaged_and_told_once(

@@ -1,0 +1,166 @@
+"""What tablets press with: files that overlap where work waits, and garbage.
+
+Measured with each plan of a tablet, so a look of the controller costs nothing. Only the tablets
+that were planned last are remembered, so memory is bounded.
+
+Files that overlap stand for the sublevels of level 0 in Pebble (`L0CompactionConcurrency`):
+so many files a reader of one key may have to open. Files without keys cannot be told apart by keys;
+of them those count that jobs are to merge. Garbage is what a rewrite would leave out:
+
+    live bytes are counted (`neve analyze`)   size - live bytes
+    otherwise                                 size · tombstones / rows, by the file's footer
+
+So garbage is a lower bound: updates that nobody has counted are not in it.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from heapq import heappop, heappush
+from typing import Final
+
+from common.model.file import DataFile
+from common.model.job import Kind, TabletPlan, TabletPressure
+from common.model.tablet import Tablet, TabletId
+
+NONE: Final = TabletPressure()
+
+
+# ------------------------------------------------------------------------------------ Of one tablet
+
+
+def with_pressure(plan: TabletPlan, tablet: Tablet) -> TabletPlan:
+    """Return a plan with the pressure of its tablet.
+
+    Args:
+        plan: Of the tablet; its system jobs and what runs tell whether work waits.
+        tablet: As it was read for the plan.
+    """
+    files = [file for file in tablet.files.values() if not file.open]
+    inputs = {path for job in plan.jobs if job.kind is Kind.SYSTEM for path in job.inputs}
+    inputs |= tablet.reserved_files
+    pressure = TabletPressure(
+        overlapping_files=overlapping_files(files, inputs) if inputs else 0,
+        stored_bytes=sum(file.size_bytes for file in files),
+        garbage_bytes=sum(map(garbage_bytes, files)),
+    )
+    return replace(plan, pressure=pressure)
+
+
+def overlapping_files(files: Iterable[DataFile], inputs: Collection[str]) -> int:
+    """Return the greatest number of files that may hold one key.
+
+    Args:
+        files: Of a tablet.
+        inputs: Paths that jobs take. Of the files without keys these count.
+    """
+    begins, ends, keyless = list[bytes](), list[bytes](), 0
+    for file in files:
+        if file.key_min is None or file.key_max is None:
+            keyless += file.path in inputs
+        else:
+            begins.append(file.key_min)
+            ends.append(file.key_max)
+    ends.sort()
+    most = ended = 0
+    for begun, begin in enumerate(sorted(begins), 1):
+        while ends[ended] < begin:
+            ended += 1
+        most = max(most, begun - ended)
+    return most + keyless
+
+
+def garbage_bytes(file: DataFile) -> int:
+    """Return the bytes of a file that a rewrite would leave out, as far as they are known."""
+    if file.live_bytes is not None:
+        return max(0, file.size_bytes - file.live_bytes)
+    return file.size_bytes * min(file.tombstones, file.rows) // file.rows if file.rows else 0
+
+
+# ----------------------------------------------------------------------------------- Of all tablets
+
+
+class Pressures:
+    """The pressures of the tablets that were planned last.
+
+    A change costs as much as a push to a heap of the different depths, a look nothing.
+    Always true: sums and depths are those of the tablets.
+    """
+
+    def __init__(self, count_max: int) -> None:
+        """Know no tablet yet; of more than `count_max` those planned longest ago are forgotten."""
+        self._count_max = count_max
+        self._tablets: OrderedDict[TabletId, TabletPressure] = OrderedDict()
+        self._of_table: dict[str, dict[TabletId, None]] = {}
+        self._stored_bytes = self._garbage_bytes = 0
+        self._depths: Counter[int] = Counter()
+        """Files that overlap → tablets; none is at 0."""
+        self._deepest: list[int] = []
+        """A heap of all depths, and of some that no tablet has any more; negative."""
+        self._in_heap: set[int] = set()
+
+    @property
+    def deepest_files(self) -> int:
+        """Files that overlap in the tablet that has the most; 0: no work waits."""
+        while self._deepest and not self._depths[-self._deepest[0]]:
+            self._in_heap.discard(-heappop(self._deepest))
+        return -self._deepest[0] if self._deepest else 0
+
+    @property
+    def garbage_fraction(self) -> float:
+        """Garbage of all bytes, 0 to 1."""
+        return self._garbage_bytes / self._stored_bytes if self._stored_bytes else 0.0
+
+    def put(self, tablet: TabletId, pressure: TabletPressure | None) -> None:
+        """Note the pressure of a tablet; None, or nothing stored: forget it."""
+        self.discard(tablet)
+        if pressure is None or pressure == NONE:
+            return
+        self._tablets[tablet] = pressure
+        self._of_table.setdefault(tablet.table, {})[tablet] = None
+        self._stored_bytes += pressure.stored_bytes
+        self._garbage_bytes += pressure.garbage_bytes
+        self._add_depth(pressure.overlapping_files)
+        if len(self._tablets) > self._count_max:
+            self.discard(next(iter(self._tablets)))
+
+    def discard(self, tablet: TabletId) -> None:
+        """Forget a tablet."""
+        before = self._tablets.pop(tablet, None)
+        if before is None:
+            return
+        own = self._of_table[tablet.table]
+        del own[tablet]
+        if not own:
+            del self._of_table[tablet.table]
+        self._stored_bytes -= before.stored_bytes
+        self._garbage_bytes -= before.garbage_bytes
+        if before.overlapping_files:
+            self._depths[before.overlapping_files] -= 1
+            if not self._depths[before.overlapping_files]:
+                del self._depths[before.overlapping_files]
+
+    def forget_table(self, table: str) -> None:
+        """Forget all tablets of a table."""
+        for tablet in list(self._of_table.get(table, ())):
+            self.discard(tablet)
+
+    def check(self) -> None:
+        """Assert what is always true; for tests."""
+        known = self._tablets.values()
+        assert self._stored_bytes == sum(each.stored_bytes for each in known)
+        assert self._garbage_bytes == sum(each.garbage_bytes for each in known)
+        depths = Counter(each.overlapping_files for each in known if each.overlapping_files)
+        assert self._depths == depths
+        assert 0 not in self._depths.values()
+        assert self.deepest_files == max(depths, default=0)
+        assert len(self._deepest) == len(self._in_heap)
+        assert sum(map(len, self._of_table.values())) == len(self._tablets) <= self._count_max
+
+    def _add_depth(self, files: int) -> None:
+        if not files:
+            return
+        self._depths[files] += 1
+        if files not in self._in_heap:
+            self._in_heap.add(files)
+            heappush(self._deepest, -files)
