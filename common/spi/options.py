@@ -151,7 +151,8 @@ def read_options(
     if not _is_frozen(kind):
         return _fresh_options(kind, plugin, given, defaults)
     try:
-        return _known_options(kind, plugin, given_items, defaults)
+        known: OptionsType = _known_options(kind, plugin, given_items, defaults)
+        return known
     except TypeError:  # A list, or what else has no hash: it is refused, or read as it is.
         return _fresh_options(kind, plugin, given, defaults)
 
@@ -194,7 +195,9 @@ def _fresh_options(
             raise ConfigError(f"{plugin}: option {full} is given twice; give it once")
         written[full] = value
     values = {
-        name: _value(each, plugin, written[name]) if name in written else _default(each, of_settings)
+        name: _value(each, plugin, written[name])
+        if name in written
+        else _default(each, of_settings)
         for name, each in known.items()
     }
     for name, value in values.items():

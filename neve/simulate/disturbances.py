@@ -1,4 +1,4 @@
-"""What disturbs a simulated service: requests of users, attempts that die, compactors that are lost.
+"""What disturbs a simulation: requests of users, attempts that die, compactors that are lost.
 
 Rules and chance only. What the service makes of it is decided elsewhere, by its own code.
 """

@@ -437,7 +437,8 @@ _STYLE = re.sub(
     position:sticky;top:0;background:var(--paper)}}
     .wide{{overflow-x:auto;width:fit-content;max-width:100%;box-sizing:border-box;margin:.8rem 0;
     border:1px solid var(--rule);border-radius:4px;
-    background:linear-gradient(to left,var(--paper) 35%,transparent) right/3rem 100% no-repeat local,
+    background:
+    linear-gradient(to left,var(--paper) 35%,transparent) right/3rem 100% no-repeat local,
     linear-gradient(to left,var(--edge),transparent) right/1.1rem 100% no-repeat scroll}}
     table{{border-collapse:separate;border-spacing:0;font-size:.87rem;
     font-variant-numeric:tabular-nums}}

@@ -1,8 +1,8 @@
 """Users who ask for whole tablets, in a simulation: what happens is decided as in the service.
 
-A tablet with a request is shown to `next_step` and to `plan_tablet` as the store would show it. Here
-is only what else the store does: markers, selections, and the end of a request in its tablet. Of
-several requests in one tablet the oldest goes on, and the others wait.
+A tablet with a request is shown to `next_step` and to `plan_tablet` as the store would show it.
+Here is only what else the store does: markers, selections, and the end of a request in its tablet.
+Of several requests in one tablet the oldest goes on, and the others wait.
 """
 
 from collections import deque
@@ -33,6 +33,7 @@ from coordinator.core.requests.next_step import (
 from neve.simulate.disturbances import RequestRule
 from neve.simulate.figures import Outcome
 from neve.simulate.tablet import SimulatedTable, SimulatedTablet
+
 
 @dataclass(slots=True)
 class OpenRequest:
@@ -104,7 +105,9 @@ class Requests:
         if first is None:
             return
         if job.kind is not Kind.USER:
-            if first.selection is not None and not set(job.inputs).isdisjoint(first.selection.files):
+            if first.selection is not None and not set(job.inputs).isdisjoint(
+                first.selection.files
+            ):
                 first.selection = None
         elif not first.started:
             first.started = True
@@ -138,9 +141,7 @@ class Requests:
     def _first(self, tablet: SimulatedTablet) -> OpenRequest | None:
         return self._open[tablet][0] if tablet in self._open else None
 
-    def _step(
-        self, tablet: SimulatedTablet, first: OpenRequest, plan: TabletPlan
-    ) -> RequestStep:
+    def _step(self, tablet: SimulatedTablet, first: OpenRequest, plan: TabletPlan) -> RequestStep:
         """Return the next step, plug-ins asked as far as it needs them."""
         shown = _as_stored(tablet, first)
         step = next_step(first.request, shown, NO_ANSWERS)
@@ -185,9 +186,7 @@ class Requests:
             del self._open[tablet]
         return True
 
-    def _plan(
-        self, tablet: SimulatedTablet, first: OpenRequest | None, now_s: float
-    ) -> TabletPlan:
+    def _plan(self, tablet: SimulatedTablet, first: OpenRequest | None, now_s: float) -> TabletPlan:
         table, service = self._of_table(tablet.table)
         requests = {} if first is None else {first.request.id: facts_of(first.request)}
         return plan_tablet(

@@ -57,22 +57,14 @@ class World:
         """Begin at time 0, with the files that are there."""
         self.specification = specification
         self.now_s = 0.0
-        planners = dict.fromkeys(each.planner_name for each in specification.tables)
-        self.outcome = Outcome(
-            variant=specification.variant or ", ".join(planners),
-            planners=tuple(planners),
-            length_s=specification.length_s,
-        )
+        self.outcome = _new_outcome(specification)
         cluster = specification.cluster
         self._limits = Limits(queue_jobs_max=cluster.queue_jobs_max)
         self.queues = JobQueues(self._new_queue)
         self.capacity = Capacity(self._limits)
         self._backfill = Backfill(self.queues, self.capacity)
         self._deferrals = Deferrals(self._limits.deferrals_max)
-        self._retry = Retry(self._limits)
-        self._failures = (
-            Failures(cluster.failures, specification.seed) if cluster.failures else None
-        )
+        self._retry, self._failures = Retry(self._limits), _new_failures(specification)
         self._requests = Requests(
             self.outcome, tuple(each.group for each in cluster.groups), self._retry.why_given_up
         )
@@ -288,7 +280,7 @@ class World:
             wanted = self._wanted(tablet, table, candidates) if candidates else []
         if self._failures is not None:
             wanted = self._not_paused(tablet, wanted)
-        tablet.planned_bytes = sum([job.input_bytes for job in wanted]) if wanted else 0
+        tablet.planned_bytes = sum(job.input_bytes for job in wanted) if wanted else 0
         if wanted or tablet.queued:
             self._replace(tablet, wanted)
 
@@ -337,9 +329,7 @@ class World:
                 self._note_due(tablet, pause.until_s, even_later=True)
         return allowed
 
-    def _note_due(
-        self, tablet: SimulatedTablet, at_s: float, *, even_later: bool = False
-    ) -> None:
+    def _note_due(self, tablet: SimulatedTablet, at_s: float, *, even_later: bool = False) -> None:
         """Plan a tablet again at a time, though nothing may have changed until then.
 
         Args:
@@ -512,7 +502,9 @@ class World:
         outcome.read_bytes += job.input_bytes if job.cost_bytes else 0
         outcome.dropped_bytes += stored - tablet.stored_bytes
         if known is not None:
-            self._requests.note_commit(tablet, job, [each for each in tablet.files if each not in known])
+            self._requests.note_commit(
+                tablet, job, [each for each in tablet.files if each not in known]
+            )
         if self._failures is not None:
             self._retry.note_success(attempt.compactor.name, tablet.id, job.inputs)
         self.capacity.leave(job.id)
@@ -522,7 +514,7 @@ class World:
     # ------------------------------------------------------------------------------------- Failures
 
     def _fail(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> None:
-        """Let an attempt die: nothing of it is left, and the service says when it is tried again."""
+        """Let an attempt die; the service says when the same is tried again."""
         if attempt.gone:
             return
         self._retry.note_failure(
@@ -725,3 +717,17 @@ class World:
         assert len(self._offered) == len(self.queues)
         self.queues.check()
         self.capacity.check()
+
+
+def _new_outcome(specification: Specification) -> Outcome:
+    planners = dict.fromkeys(each.planner_name for each in specification.tables)
+    return Outcome(
+        variant=specification.variant or ", ".join(planners),
+        planners=tuple(planners),
+        length_s=specification.length_s,
+    )
+
+
+def _new_failures(specification: Specification) -> Failures | None:
+    rule = specification.cluster.failures
+    return None if rule is None else Failures(rule, specification.seed)

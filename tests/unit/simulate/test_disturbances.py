@@ -160,14 +160,13 @@ def test_a_lost_compactor_is_away_until_it_has_started_again() -> None:
 
 
 def test_the_same_seed_lets_the_same_die() -> None:
-    written = document(
-        ASKED, cluster={"failures": {"attempts": 0.1, "compactor_life": "30m"}}
-    )
+    written = document(ASKED, cluster={"failures": {"attempts": 0.1, "compactor_life": "30m"}})
     one, same = run(written), run(written)
     other = run({**written, "simulation": {**written["simulation"], "seed": 2}})
     assert as_document([one]) == as_document([same])
-    assert as_document([one])["variants"][0]["failures"] != (
-        as_document([other])["variants"][0]["failures"]
+    assert (
+        as_document([one])["variants"][0]["failures"]
+        != (as_document([other])["variants"][0]["failures"])
     )
 
 
