@@ -152,9 +152,9 @@ def read_options(
         return _fresh_options(kind, plugin, given, defaults)
     try:
         known: OptionsType = _known_options(kind, plugin, given_items, defaults)
-        return known
     except TypeError:  # A list, or what else has no hash: it is refused, or read as it is.
         return _fresh_options(kind, plugin, given, defaults)
+    return known
 
 
 def _is_frozen(kind: Any) -> bool:

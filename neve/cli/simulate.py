@@ -43,6 +43,15 @@ Controllers = Annotated[
     list[str] | None,
     typer.Option("--controller", help="A controller, as --planner; may be repeated."),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Variants that are simulated at a time, each by a process of its own. "
+        "If it is left out: as many as there are cores, and one where few files arrive.",
+        min=1,
+        max=64,
+    ),
+]
 PlannerSettings = Annotated[
     list[str] | None,
     typer.Option("--set", help="With --from: `name=value` for the planner; may be repeated."),
@@ -79,15 +88,7 @@ def simulate(
         float | None, typer.Option(help="Days that are simulated, whatever the file says.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed, whatever the file says.")] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="Variants that are simulated at a time, each by a process of its own. "
-            "If it is left out: as many as there are cores, and one where few files arrive.",
-            min=1,
-            max=64,
-        ),
-    ] = None,
+    workers: Workers = None,
     csv: Annotated[Path | None, typer.Option(help="Write the samples to this file.")] = None,
     plots: Annotated[
         Path | None, typer.Option(help="Write a picture of each figure into this folder, as SVG.")

@@ -85,9 +85,8 @@ class World:
         """Queued job → when it was wanted first."""
         self._by_age: dict[str, deque[str]] = {name: deque() for name in self.groups}
         self._queued_bytes = dict.fromkeys(self.groups, 0)
-        self._arriving = 0
-        """Tables to which more files will come, and those of which more will be asked."""
-        self._pushed = self._arrival = 0
+        self._pushed = self._arrival = self._arriving = 0
+        """`_arriving`: tables to which more files will come, and those of which more is asked."""
         self.tables = [self._new_table(each, at) for at, each in enumerate(specification.tables)]
         self._by_id = {tablet.id: tablet for tablet in self.tablets()}
         self._begin()
