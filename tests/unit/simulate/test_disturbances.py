@@ -133,6 +133,20 @@ def test_what_failed_is_tried_again_later_by_the_rules_of_the_service() -> None:
     assert failed.arrived_bytes == plain.arrived_bytes
 
 
+def test_inputs_that_failed_pause_before_they_are_tried_again() -> None:
+    found = world(failing(attempts=0.5))
+    died_s: dict[str, float] = {}
+    running, pauses_s = set[str](), list[float]()
+    while found.step():
+        now = {job for tablet in found.tablets() for job in tablet.running}
+        pauses_s += [found.now_s - died_s.pop(job) for job in now - running if job in died_s]
+        left = {file.job for tablet in found.tablets() for file in tablet.files.values()}
+        died_s |= dict.fromkeys(running - now - left, found.now_s)
+        running = now
+    assert len(pauses_s) > 20
+    assert min(pauses_s) >= 1.0
+
+
 def test_compactors_are_lost_and_others_come_in_their_place() -> None:
     group = [{"name": "default", "slots": 2, "compactors": 3, "slot_bytes_s": "1MB"}]
     rule = {"compactor_life": "10m", "restart": "1m"}
