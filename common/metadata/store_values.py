@@ -257,6 +257,8 @@ NO_EVICTION = "noeviction"
 CLOCKS_APART_MAX_S = 2.0
 """How far clocks of nodes may be apart: graces and leases have some seconds to spare."""
 NEARLY_FULL = 0.85
+_DISPENSABLE = frozenset({"info"})
+"""Rights without which a store can be used: some operators give no figures of theirs away."""
 """Share of `maxmemory` from which on the store is nearly full."""
 
 
@@ -284,18 +286,22 @@ class StoreHealth:
     the worst of all nodes."""
     clocks_apart_s: float = 0.0
     """Of a Redis Cluster: how far the clocks of its nodes are apart."""
+    lacks: tuple[str, ...] = ()
+    """Rights that the user of `store.url` needs and is not given, as ACL rules name them."""
 
     def check(self) -> None:
         """Refuse a store that forgets.
 
         Raises:
-            ConfigError: It throws keys away when it is full.
+            ConfigError: It throws keys away when it is full, or refuses commands that it is asked.
         """
         for address, node in self.nodes.items():
             try:
                 node.check()
             except ConfigError as error:
                 raise ConfigError(_of_node(address, str(error))) from error
+        if any(right not in _DISPENSABLE for right in self.lacks):
+            raise ConfigError(f"setting store.url: {self._rights()}")
         if self.policy != NO_EVICTION:
             raise ConfigError(
                 f"setting store.url: the store has maxmemory-policy {self.policy} and would throw"
@@ -317,6 +323,7 @@ class StoreHealth:
         return tuple(
             sentence
             for sentence in (
+                self._rights(),
                 self._eviction(),
                 self._room(),
                 "" if self.append_only else _NO_LOG,
@@ -324,6 +331,14 @@ class StoreHealth:
                 self._replicas(),
             )
             if sentence
+        )
+
+    def _rights(self) -> str:
+        if not self.lacks:
+            return ""
+        return (
+            f"the user of the store (Redis) lacks the rights {', '.join(self.lacks)}: give them"
+            " with ACL SETUSER; `neve redis-acl` prints all that it needs"
         )
 
     def _eviction(self) -> str:

@@ -1,9 +1,13 @@
-"""`neve token …` and `neve audit`: who may do what, and who has done it.
+"""`neve token …`, `neve audit`, `neve redis-acl`: who may do what, and who has done it.
 
-The verbs of `neve token` change the file of named tokens; they ask no service.
+The verbs of `neve token` change the file of named tokens, and ask no service; nor does `redis-acl`.
 """
 
+import hashlib
+import re
+import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +45,9 @@ Grants = Annotated[
 ]
 
 
+PASSWORD_LENGTH_MIN = 32
+
+
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
     token = typer.Typer(no_args_is_help=True, help="Named tokens: who may do what.")
@@ -50,6 +57,7 @@ def register(app: typer.Typer) -> None:
     verb(token, "rotate", remote=False)(rotate)
     verb(token, "revoke", remote=False)(revoke)
     verb(app, "audit")(audit)
+    verb(app, "redis-acl", remote=False)(redis_acl)
 
 
 def create(
@@ -245,3 +253,92 @@ def render_audit(found: Sequence[AuditEntry]) -> RenderableType:
             for each in found
         ],
     )
+
+
+# -------------------------------------------------------------------------------------------- Redis
+
+
+class AclForm(StrEnum):
+    """How the rights of a user are written."""
+
+    FILE = "file"
+    """A line of `redis.conf` or of an ACL file."""
+    COMMAND = "command"
+    """A command for `redis-cli`."""
+    RULES = "rules"
+    """The rules alone, as managed services want them ("access string")."""
+
+
+def redis_acl(
+    session: Session,
+    role: Annotated[
+        str,
+        typer.Argument(
+            metavar="ROLE",
+            help="store: the user of store.url; sentinel: its login there; monitor: figures only.",
+        ),
+    ] = "store",
+    *,
+    user: Annotated[str, typer.Option(help="Name of the user.")] = "neve",
+    password_file: Annotated[
+        Path | None,
+        typer.Option(help="File of the password, of which the digest is printed; `-`: the input."),
+    ] = None,
+    form: Annotated[
+        AclForm,
+        typer.Option(help="A line of redis.conf, a command of redis-cli, or the rules alone."),
+    ] = AclForm.FILE,
+) -> None:
+    """Print what a user of Redis must be allowed for Névé, and nothing beyond."""
+    needs_server()
+    # Here, so that the client's verbs start without the parts of a service.
+    from common.metadata.redis.acl import RedisUser, rules
+
+    try:
+        wanted = RedisUser(role)
+    except ValueError:
+        known = ", ".join(RedisUser)
+        raise typer.BadParameter(f"{role!r} is no role, expected one of {known}") from None
+    if form is AclForm.RULES:
+        text = f"on {rules(wanted)}"
+    else:
+        # A user that is there already begins anew: it has no earlier password, and no more rights.
+        begin = "user {} on" if form is AclForm.FILE else "ACL SETUSER {} reset on"
+        named = begin.format(_user(user))
+        digest = hashlib.sha256(_password(password_file).encode()).hexdigest()
+        text = f"{named} #{digest} {rules(wanted)}"
+    session.show({"role": wanted.value, "text": text}, text)
+
+
+def _user(name: str) -> str:
+    """Return the name of a user if it is one word: what follows would be rules of ours."""
+    if not re.fullmatch(r"[\w.@-]{1,64}", name, re.ASCII):
+        raise typer.BadParameter(
+            f"--user {name!r}: expected 1 to 64 letters, digits, `_`, `.`, `@`, `-`"
+        )
+    return name
+
+
+def _password(file: Path | None) -> str:
+    """Return a password that is hard to guess: Redis keeps a fast digest of it.
+
+    Raises:
+        BadParameter: None is named.
+        ConfigError: It cannot be read, or is short.
+    """
+    if file is None:
+        raise typer.BadParameter(
+            "--password-file is missing: `openssl rand -hex 32 > FILE` draws a password, and"
+            " `--form rules` prints rules without one"
+        )
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--password-file {file} cannot be read: {error}") from error
+    password = text.rstrip("\r\n")
+    if len(password) < PASSWORD_LENGTH_MIN or re.search(r"\s", password):
+        raise ConfigError(
+            f"--password-file {file}: expected one line of at least {PASSWORD_LENGTH_MIN}"
+            " characters without spaces; `openssl rand -hex 32` draws such a password"
+        )
+    return password

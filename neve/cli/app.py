@@ -111,6 +111,7 @@ EXAMPLES = {
     "token rotate": "neve token rotate ci --overlap 1d",
     "token revoke": "neve token revoke ci",
     "audit": "neve audit --table users --count 20",
+    "redis-acl": "neve redis-acl store --user neve --password-file neve.password",
     "config check": "neve config check neve.toml",
     "config show": "neve config show --given",
     "doctor": "neve doctor --location s3://lake/users",
@@ -129,7 +130,7 @@ PANELS = {
         *("compactor", "group", "limits", "volume"),
         *("trigger", "analyze", "lift-quarantine", "lower-watermark"),
     ),
-    "Rights": ("token", "audit"),
+    "Rights": ("token", "audit", "redis-acl"),
     "Repair and keep": ("fsck", "gc", "rebuild", "backup", "restore"),
 }
 """Groups of the first words in `neve --help`, in this order."""

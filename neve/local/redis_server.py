@@ -15,17 +15,13 @@ import psutil
 
 from common.clock import Clock
 from common.errors import ConfigError
+from common.metadata.redis.acl import RedisUser, rules
 from neve.local.processes import ProcessRef, spawn
 from neve.local.stack_folder import write_secret
 
 START_WAIT_MAX_S = 60.0
 """A large append-only file takes its time to load."""
 POLL_S = 0.05
-COMMANDS = "+@all -@dangerous -@scripting +info +config|get"
-"""What the stack may ask its server: all but what could destroy, reveal or stop it, and scripts.
-
-In a list of rights, not by renaming commands: what an append-only file holds can still be read.
-"""
 OUTPUT_LIMIT = "client-output-buffer-limit normal 1gb 512mb 60"
 """Who does not read its answers is cut off before they fill the memory."""
 
@@ -103,7 +99,8 @@ class RedisServer:
                 "port 0",
                 f'unixsocket "{self.socket}"',
                 "unixsocketperm 700",
-                f"user default on #{digest} ~* &* {COMMANDS}",
+                # The only user. Not by renaming commands: an append-only file must be readable.
+                f"user default on #{digest} {rules(RedisUser.STORE)}",
                 OUTPUT_LIMIT,
                 f'dir "{self.folder}"',
                 "daemonize no",

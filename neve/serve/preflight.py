@@ -154,9 +154,9 @@ def require_store(store: StoreSettings) -> tuple[str, ...]:
     async def ask() -> tuple[str, ...]:
         link = connect(store)
         try:
-            await link.names()
             health = await link.health()
             health.check()
+            await link.names()
             return health.warnings
         finally:
             await link.close()

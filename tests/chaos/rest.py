@@ -130,7 +130,7 @@ class Rest:
         if extra and not patiently:
             table_id = self._client.describe(table).id
             with redis.Redis.from_url(self._service.stack.redis_url) as store:
-                extra -= {path.decode() for path in store.hkeys(f"neve:{{{table_id}}}:garbage")}
+                extra -= {path.decode() for path in store.hgetall(f"neve:{{{table_id}}}:garbage")}
         return extra
 
     def _listed(self, table: str) -> set[str]:

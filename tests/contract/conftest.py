@@ -13,7 +13,7 @@ from tests.support.flaky import FlakyKeyspace
 from tests.support.memory_store import MemoryKeyspace
 from tests.support.predictable import ManualClock
 from tests.support.redis_cluster import RedisCluster, redis_cluster
-from tests.support.redis_server import RedisServer, redis_server
+from tests.support.redis_server import LOGIN, RedisServer, redis_server
 from tests.support.store_harness import Harness
 
 __all__ = ["redis_cluster", "redis_server"]
@@ -32,18 +32,23 @@ async def harness(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIt
     name: str = request.param
     if name == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
-        keyspace = RedisKeyspace(server.url, timeout_s=TIMEOUT_S)
-        await keyspace.fetch([[("FLUSHALL",)]])
-        yield Harness(name, keyspace, SystemClock())
+        # Every test shows that the user of an installation may do what the store does.
+        keyspace = RedisKeyspace(server.user_url, timeout_s=TIMEOUT_S)
+        admin = RedisKeyspace(server.url, timeout_s=TIMEOUT_S)
+        await admin.fetch([[("FLUSHALL",)]])
+        yield Harness(name, keyspace, SystemClock(), admin=admin)
         await keyspace.close()
+        await admin.close()
         return
     if name == "cluster":
         cluster: RedisCluster = request.getfixturevalue("redis_cluster")
         for server in cluster.primaries:
             server.say("FLUSHALL")
         spread = ClusterKeyspace(cluster.url, timeout_s=TIMEOUT_S)
-        yield Harness(name, spread, SystemClock())
+        admin = ClusterKeyspace(cluster.url.replace(LOGIN, ""), timeout_s=TIMEOUT_S)
+        yield Harness(name, spread, SystemClock(), admin=admin)
         await spread.close()
+        await admin.close()
         return
     clock = ManualClock()
     memory = MemoryKeyspace(clock)

@@ -29,15 +29,17 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def direct(redis_server: RedisServer, anyio_backend: str) -> AsyncIterator[Harness]:
     """A store on a connection that nobody breaks."""
-    keyspace = RedisKeyspace(redis_server.url, timeout_s=5.0)
-    yield Harness("redis", keyspace, SystemClock())
+    keyspace = RedisKeyspace(redis_server.user_url, timeout_s=5.0)
+    admin = RedisKeyspace(redis_server.url, timeout_s=5.0)
+    yield Harness("redis", keyspace, SystemClock(), admin=admin)
     await keyspace.close()
+    await admin.close()
 
 
 @pytest.fixture
 async def proxy(redis_server: RedisServer, anyio_backend: str) -> AsyncIterator[RedisProxy]:
     """The door that breaks connections."""
-    async with proxy_to(redis_server.url) as door:
+    async with proxy_to(redis_server.user_url) as door:
         yield door
 
 
@@ -124,7 +126,7 @@ async def test_a_cancelled_read_leaves_no_answers_behind(direct: Harness) -> Non
 
 async def test_connections_are_bounded(redis_server: RedisServer, direct: Harness) -> None:
     tablet = await direct.tablet_with("a")
-    store = direct.another(RedisKeyspace(redis_server.url, connections_max=3, timeout_s=5.0))
+    store = direct.another(RedisKeyspace(redis_server.user_url, connections_max=3, timeout_s=5.0))
     before = int(
         (await direct.read(("INFO", "clients"))).split(b"connected_clients:")[1].split()[0]
     )

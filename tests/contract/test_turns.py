@@ -67,11 +67,11 @@ async def small_adds(url: str, table: str, seed: int, ended: threading.Event) ->
 async def test_an_add_to_a_thousand_tablets_gets_through_beside_a_hundred_adds_a_second(
     redis_server: RedisServer,
 ) -> None:
-    large = Harness("redis", RedisKeyspace(redis_server.url, timeout_s=30.0), SystemClock())
+    large = Harness("redis", RedisKeyspace(redis_server.user_url, timeout_s=30.0), SystemClock())
     table, ended = await table_of(large, TABLETS), threading.Event()
     with ThreadPoolExecutor(WRITERS) as threads:
         writers = [
-            threads.submit(asyncio.run, small_adds(redis_server.url, table, seed, ended))
+            threads.submit(asyncio.run, small_adds(redis_server.user_url, table, seed, ended))
             for seed in range(WRITERS)
         ]
         try:

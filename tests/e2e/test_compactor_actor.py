@@ -7,22 +7,49 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from neve.local import LocalStack, StackOptions
 from neve.local.machine import free_ports
 from neve.local.ray_head import NODE_RESOURCE
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+def dashboard_port() -> int:
+    return free_ports(1)[0]
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory, dashboard_port: int) -> Iterator[LocalStack]:
     home = tmp_path_factory.mktemp("home")
     # Ray serves its metrics only beside its dashboard.
-    options = StackOptions(actors=False, dashboard_port=free_ports(1)[0])
+    options = StackOptions(actors=False, dashboard_port=dashboard_port)
     with LocalStack.start(home=home, options=options) as stack:
         yield stack
+
+
+def test_jobs_of_ray_are_taken_from_who_shows_its_token(
+    stack: LocalStack, dashboard_port: int
+) -> None:
+    """Whoever may submit a job runs what he likes, as the stack's user."""
+    token = stack.folder.ray_token_file.read_text().strip()
+    url = f"http://127.0.0.1:{dashboard_port}/api/jobs/"
+    order = {"entrypoint": "true"}
+
+    def code(shown: str, order: dict[str, str] | None = None) -> int:
+        headers = {"Authorization": f"Bearer {shown}"} if shown else {}
+        method = "GET" if order is None else "POST"
+        return httpx.request(
+            method, url, headers=headers, json=order, timeout=PATIENCE_S
+        ).status_code
+
+    for stranger in ("", "0" * 64):
+        assert {code(stranger), code(stranger, order)} <= {401, 403}
+    assert code(token) == 200
 
 
 @pytest.mark.parametrize(

@@ -21,5 +21,5 @@ def anyio_backend() -> str:
 @pytest.fixture
 async def ground(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Ground]:
     """Tables in a folder, and their metadata in an empty Redis."""
-    async with ground_on(redis_server.url, tmp_path) as made:
+    async with ground_on(redis_server, tmp_path) as made:
         yield made

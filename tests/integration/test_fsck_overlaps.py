@@ -75,7 +75,7 @@ class Site:
 
 @pytest.fixture
 async def site(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Site]:
-    async with ground_on(redis_server.url, tmp_path) as ground:
+    async with ground_on(redis_server, tmp_path) as ground:
         table = await ground.table(splits=SPLITS)
         for path, number in (("a", 50), ("b", 150), ("c", 250)):
             await ground.add(table, f"{path}.parquet", number)

@@ -118,11 +118,11 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
 
 
 def test_a_redis_that_died_is_started_again_with_its_data_at_its_address(stack: Stack) -> None:
-    stack.link.set("a", "1")
+    stack.link.set("neve:a", "1")
     old, url = stack.redis, stack.state.redis_url
     stack.kill_redis()
     stack.supervisor.look()
-    assert stack.link.get("a") == b"1"
+    assert stack.link.get("neve:a") == b"1"
     assert stack.redis != old
     assert stack.state.redis_url == url
     assert stack.events() == ["part is down", "part is up again"]
@@ -132,7 +132,7 @@ def test_a_redis_that_died_is_started_again_with_its_data_at_its_address(stack: 
 
 
 def test_a_redis_that_is_silent_too_long_is_started_again(stack: Stack) -> None:
-    stack.link.set("a", "1")
+    stack.link.set("neve:a", "1")
     stack.supervisor.hang_max_s = 0.0
     stack.supervisor.look()
     assert stack.events() == ["part is down", "part is up again"], "no time was waited for"
@@ -146,7 +146,7 @@ def test_a_redis_that_is_silent_too_long_is_started_again(stack: Stack) -> None:
         stack.supervisor.look()
     assert "it has said nothing for" in stack.told[0][1]["cause"]
     assert not old.alive()
-    assert stack.link.get("a") == b"1"
+    assert stack.link.get("neve:a") == b"1"
 
 
 def test_a_redis_that_does_not_start_is_tried_again_and_told(stack: Stack) -> None:

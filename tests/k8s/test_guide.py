@@ -183,7 +183,7 @@ def test_the_url_of_the_guide_names_every_sentinel() -> None:
     """Run its lines: what they make is a URL that Névé reads, with the pods that there are."""
     (block,) = re.findall(r"```console\n(.*?)```", GUIDE, re.S)
     lines = re.split(r"(?<!\\)\n", re.sub(r"^\$ ", "", block, flags=re.M))
-    made = ("sentinels=", "kubectl -n neve create secret")
+    made = ("sentinels=", "login=", "kubectl -n neve create secret")
     script = "".join(f"{line}\n" for line in lines if line.startswith(made))
     kubectl = 'kubectl() { for each in "$@"; do echo "$each"; done; }\npassword=abc\n'
     ran = subprocess.run(["sh", "-c", kubectl + script], capture_output=True, text=True, check=True)
@@ -195,7 +195,8 @@ def test_the_url_of_the_guide_names_every_sentinel() -> None:
     count = one(resources, "StatefulSet", "neve-sentinel")["spec"]["replicas"]
     wanted = [f"neve-sentinel-{number}.neve-sentinel" for number in range(count)]
     assert [each.host for each in found.sentinels] == wanted
-    assert {each.password for each in (*found.sentinels, found.primary)} == {"abc"}
+    logins = {(each.username, each.password) for each in (*found.sentinels, found.primary)}
+    assert logins == {("neve", "abc")}
     settings = one(resources, "ConfigMap", "redis-sentinel-settings")["data"]
     assert f"sentinel monitor {found.name} " in settings["start-sentinel.sh"]
     assert wanted_secrets("production-sentinel") == wanted_secrets("laptop")

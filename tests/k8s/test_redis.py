@@ -14,16 +14,20 @@ from pathlib import Path
 import pytest
 import redis
 from redis.backoff import ConstantBackoff
+from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
+from common.settings import StoreSettings
 from common.units import parse_size_bytes
 from neve.local.machine import find_redis_server
+from neve.serve.preflight import require_store
 from tests.support.manifests import OVERLAYS, Resource, of_kind, one, rendered
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import free_port
 
 PAUSE_S = 0.1
 PASSWORD = "a-password-of-thirty-two-letters"
+SERVICE_PASSWORD = "another-password-of-some-letters"
 FOLDERS = ("/run/redis", "/etc/redis", "/data")
 
 pytestmark = [pytest.mark.integration]
@@ -52,6 +56,8 @@ class Server:
         """Run it as Kubernetes would, and end it as Kubernetes would."""
         words = [*self._container["command"], *self._container["args"]]
         environ = {"PATH": f"{self._root}/bin:{os.environ['PATH']}", "REDIS_PASSWORD": PASSWORD}
+        if "SERVICE_PASSWORD" in {entry["name"] for entry in self._container["env"]}:
+            environ["SERVICE_PASSWORD"] = SERVICE_PASSWORD
         process = subprocess.Popen(
             [self._moved(word) for word in words], env=environ, stdout=subprocess.DEVNULL
         )
@@ -115,6 +121,12 @@ def test_it_lets_nobody_in_without_the_password(tmp_path: Path) -> None:
         assert password.stat().st_mode & 0o077 == 0
         lines = subprocess.check_output(["ps", "-eo", "args"], text=True, timeout=PATIENCE_S)
         assert PASSWORD not in lines
+        assert SERVICE_PASSWORD not in lines
+        # What the service's secret names may use the store, and no more.
+        url = f"redis://neve:{SERVICE_PASSWORD}@127.0.0.1:{server.port}/0"
+        assert require_store(StoreSettings(url=url)) == ()
+        with redis.Redis.from_url(url) as service, pytest.raises(NoPermissionError):
+            service.config_get("requirepass")
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 
+from common.metadata.redis.acl import RedisUser, rules
 from common.settings import StoreSettings
 from neve.local.machine import find_redis_server
 from neve.serve.preflight import require_store
@@ -24,7 +25,9 @@ from tests.support.redis_sentinels import until
 from tests.support.redis_server import free_port
 
 PASSWORD, ANOTHER = "a-password-of-the-test", "another-password-of-the-test"
+SERVICE_PASSWORD = "a-password-of-the-service"
 SERVICE = "neve-store"
+VARIABLES = {"REDIS_PASSWORD", "SERVICE_PASSWORD", "POD_NAME", "ANNOUNCED", "FIRST_PRIMARY"}
 FOLDERS = ("/run/redis", "/etc/redis-sentinel", "/etc/redis", "/data")
 
 pytestmark = [pytest.mark.integration]
@@ -66,10 +69,11 @@ class RunningPod:
     def start(self, password: str = PASSWORD) -> None:
         """Start it, as Kubernetes does after every end."""
         names = {entry["name"] for entry in self.container["env"]}
-        assert names == {"REDIS_PASSWORD", "POD_NAME", "ANNOUNCED", "FIRST_PRIMARY"}
+        assert names == VARIABLES
         environ = {
             "PATH": f"{self.root}/bin:{os.environ['PATH']}",
             "REDIS_PASSWORD": password,
+            "SERVICE_PASSWORD": SERVICE_PASSWORD,
             "POD_NAME": self.name,
             "ANNOUNCED": "localhost",
             "FIRST_PRIMARY": f"localhost {self.first}",
@@ -97,6 +101,12 @@ class RunningPod:
         """Return how many servers follow it."""
         return int(self.ask("INFO", "replication", password=password)["connected_slaves"])
 
+    def refuses_strangers(self) -> bool:
+        """Return whether a command without a password is refused."""
+        with pytest.raises(redis.AuthenticationError), redis.Redis(port=self.port) as link:
+            link.execute_command("SENTINEL", "MASTERS")
+        return True
+
     def end(self, number: int = signal.SIGTERM) -> None:
         if self._process is not None:
             self._process.send_signal(number)
@@ -117,10 +127,11 @@ class Store:
         for each in (*self.sentinels, *self.servers):
             each.end(number)
 
-    def url(self, password: str = PASSWORD) -> str:
+    def url(self, password: str = SERVICE_PASSWORD) -> str:
+        """Return the URL that the page on the secrets has written."""
         places = ",".join(f"localhost:{each.port}" for each in self.sentinels)
-        login = f":{password}@{places}/{SERVICE}/0?sentinel_password={password}"
-        return f"redis+sentinel://{login}"
+        login = f"sentinel_username=neve&sentinel_password={password}"
+        return f"redis+sentinel://neve:{password}@{places}/{SERVICE}/0?{login}"
 
     def all_know(self, password: str = PASSWORD) -> bool:
         """Return whether every Sentinel has found the replicas and the other Sentinels."""
@@ -191,8 +202,26 @@ def test_it_fails_over_and_keeps_its_roles_when_all_start_anew(store: Store) -> 
     assert [each.role(ANOTHER) for each in store.servers].count("master") == 1
     assert primary.ask("MGET", "a", "b", password=ANOTHER) == ["1", "2"]
     until("replicas that follow", lambda: primary.replicas(ANOTHER) == 2)
-    settings = StoreSettings(url=store.url(ANOTHER), wait_replicas=1, timeout_s=5.0)
     assert require_store(settings) == ()
+
+
+def test_the_user_of_the_service_may_change_nothing_but_its_keys(store: Store) -> None:
+    for each in (*store.servers, *store.sentinels):
+        link = redis.Redis(port=each.port, username="neve", password=SERVICE_PASSWORD)
+        for words in ("CONFIG GET requirepass", "ACL LIST", "SHUTDOWN", "SENTINEL RESET *"):
+            with pytest.raises(redis.ResponseError, match=r"no permissions|unknown command"), link:
+                link.execute_command(*words.split())
+        assert each.refuses_strangers()
+
+
+def test_the_rights_are_those_that_the_verb_prints() -> None:
+    resources = rendered("production-sentinel")
+    for settings, role in (
+        ("redis-settings", RedisUser.STORE),
+        ("redis-sentinel-settings", RedisUser.SENTINEL),
+    ):
+        written = one(resources, "ConfigMap", settings)["data"]["neve.acl"]
+        assert written.split() == rules(role).split()
 
 
 def test_nobody_else_reads_the_password(store: Store) -> None:
@@ -200,9 +229,10 @@ def test_nobody_else_reads_the_password(store: Store) -> None:
         path
         for each in (*store.servers, *store.sentinels)
         for path in each.root.rglob("*.conf")
-        if PASSWORD in path.read_text("utf-8")
+        if any(secret in path.read_text("utf-8") for secret in (PASSWORD, SERVICE_PASSWORD))
     ]
     assert files
     assert not [path for path in files if path.stat().st_mode & 0o077]
     lines = subprocess.check_output(["ps", "-eo", "args"], text=True, timeout=PATIENCE_S)
     assert PASSWORD not in lines
+    assert SERVICE_PASSWORD not in lines

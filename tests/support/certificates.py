@@ -53,15 +53,22 @@ class Authority:
         path.write_bytes(self._certificate.public_bytes(PEM))
         return str(path)
 
-    def issue(self, path: Path, common_name: str = "localhost") -> str:
+    def issue(
+        self,
+        path: Path,
+        common_name: str = "localhost",
+        *,
+        expired: bool = False,
+        host: str = "localhost",
+    ) -> str:
         """Write a certificate and its key into one file; return where."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName(
-            [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+            [x509.DNSName(host), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         )
         uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         certificate = (
-            _builder(_name(common_name), self._name, key.public_key())
+            _builder(_name(common_name), self._name, key.public_key(), expired=expired)
             .add_extension(names, critical=False)
             .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
             .add_extension(
@@ -81,7 +88,11 @@ def _name(text: str) -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    *,
+    expired: bool = False,
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
@@ -90,6 +101,6 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_before(now - timedelta(hours=2))
+        .not_valid_after(now + (-timedelta(hours=1) if expired else timedelta(days=1)))
     )

@@ -188,6 +188,8 @@ SUITES = {
     "audit": ["tests/unit/access/test_audit.py"],
     "quotas": ["tests/unit/access/test_quotas.py"],
     "tls": ["tests/unit/access/test_tls.py"],
+    "redis-acl": ["tests/contract/test_acl.py"],
+    "redis-tls": ["tests/contract/test_tls.py"],
     "oidc": ["tests/unit/access/test_oidc.py"],
     "collector": ["tests/unit/coordinator_shell/test_collector.py"],
     "generations": ["tests/unit/recovery/test_generation.py"],

@@ -173,12 +173,19 @@ def _refuses_grpc(port: int) -> str:
     return "Ray"
 
 
-def grpc_code(port: int, method: str) -> grpc.StatusCode:
-    """Return the code with which a method answers an empty request."""
+def grpc_code(port: int, method: str, *, token: str = "") -> grpc.StatusCode:
+    """Return the code with which a method answers an empty request.
+
+    Args:
+        port: On this machine.
+        method: Its path.
+        token: Of Ray, that is shown.
+    """
+    shown = (("authorization", f"Bearer {token}"),) if token else ()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
         try:
-            call(b"", timeout=PATIENCE_S)
+            call(b"", timeout=PATIENCE_S, metadata=shown)
         except grpc.RpcError as error:
             return error.code()  # type: ignore[no-any-return]  # grpc's errors are calls, too
     return grpc.StatusCode.OK

@@ -41,6 +41,7 @@ from neve.gateway.table_locations import Locations
 from neve.gateway.tables import GatewayAdmission
 from neve.recovery.scope import TableScope
 from tests.support.living_folder import files_below
+from tests.support.redis_server import RedisServer
 from tests.support.store_harness import Harness, applied
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("name", pa.string())])
@@ -211,16 +212,18 @@ READS: dict[str, Any] = {
 
 
 @asynccontextmanager
-async def ground_on(url: str, folder: Path) -> AsyncIterator[Ground]:
-    """Yield an empty store at a Redis."""
-    keyspace = RedisKeyspace(url, timeout_s=5.0)
-    await keyspace.fetch([[("FLUSHALL",)]])
-    made = Ground(Harness("redis", keyspace, SystemClock()), folder)
+async def ground_on(redis: RedisServer, folder: Path) -> AsyncIterator[Ground]:
+    """Yield an empty store at a Redis, for a user of Névé's rights."""
+    keyspace = RedisKeyspace(redis.user_url, timeout_s=5.0)
+    admin = RedisKeyspace(redis.url, timeout_s=5.0)
+    await admin.fetch([[("FLUSHALL",)]])
+    made = Ground(Harness("redis", keyspace, SystemClock(), admin=admin), folder)
     try:
         yield made
     finally:
         made.threads.close()
         await keyspace.close()
+        await admin.close()
 
 
 async def plant(ground: Ground, *effects: Command) -> None:

@@ -15,7 +15,7 @@ import redis
 from common.metadata.keys import TABLES, TableKeys
 from common.metadata.redis.slots import SLOTS, slot_of
 from tests.support.patience import PATIENCE_S
-from tests.support.redis_server import RedisServer, executable, free_port
+from tests.support.redis_server import LOGIN, RedisServer, executable, free_port
 
 NODE_TIMEOUT_MS = 1000
 """Silence after which nodes take one of them for dead. The default of Redis is 15 s."""
@@ -80,8 +80,9 @@ class RedisCluster:
 
     @property
     def url(self) -> str:
-        """The URL that names the nodes that began as primaries."""
-        return f"redis+cluster://{','.join(f'127.0.0.1:{each.port}' for each in self.primaries)}"
+        """The URL that names the nodes that began as primaries, and a user of Névé's rights."""
+        places = ",".join(f"127.0.0.1:{each.port}" for each in self.primaries)
+        return f"redis+cluster://{LOGIN}{places}"
 
     def start(self) -> None:
         """Start all; return when each node knows all, and replicas have what their primary has."""

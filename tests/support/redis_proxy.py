@@ -29,6 +29,7 @@ class RedisProxy:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname, parts.port
+        self._login = parts.netloc.rpartition("@")[0]
         self.cut = Cut.NONE
         self.url = ""
         self._go = asyncio.Event()
@@ -39,7 +40,8 @@ class RedisProxy:
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.url = f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
+        login = f"{self._login}@" if self._login else ""
+        self.url = f"redis://{login}127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
 
     async def stop(self) -> None:
         self._go.set()

@@ -16,6 +16,7 @@ import pytest
 import redis
 
 from common.errors import ConfigError
+from common.metadata.redis.acl import RedisUser, rules
 from common.metadata.redis.keyspace import RedisKeyspace
 from neve.local.machine import find_redis_server
 from tests.support.patience import PATIENCE_S
@@ -34,6 +35,10 @@ PORTS = range(20_000, 32_000)
 server that is being started has it."""
 _chance = random.SystemRandom()
 _given = set[int]()
+USER, PASSWORD = "neve", "0123456789abcdef" * 4
+"""A user of every server, with what Névé needs and nothing beyond."""
+LOGIN = f"{USER}:{PASSWORD}@"
+"""In a URL: before the host."""
 
 
 def free_port() -> int:
@@ -66,8 +71,13 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Where it listens. There it lets everybody do everything."""
         return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def user_url(self) -> str:
+        """The same for a user who has Névé's rights only, as in an installation."""
+        return f"redis://{LOGIN}127.0.0.1:{self.port}/0"
 
     def start(self, *options: str, answer: bytes = b"+PONG") -> None:
         """Start it and wait until it answers.
@@ -80,6 +90,7 @@ class RedisServer:
         assert program is not None, "no redis-server on this machine"
         words = [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
         words += ["--dir", str(self.folder), "--loglevel", "warning", "--daemonize", "no"]
+        words += ["--user", USER, "on", f">{PASSWORD}", *rules(RedisUser.STORE).split()]
         with (self.folder / "redis.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*words, *self._options, *options], stdout=log, stderr=subprocess.STDOUT

@@ -157,7 +157,7 @@ class Deaths:
 
             def attempt() -> str:
                 keys = store.scan_iter(f"neve:*{table.id}*:running", 1000)
-                found = next((store.hkeys(key) for key in keys), [])
+                found = next((list(store.hgetall(key)) for key in keys), [])
                 return found[0].decode() if found else ""
 
             return self.service.wait("reservation", attempt, table=table)

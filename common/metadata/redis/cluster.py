@@ -10,6 +10,7 @@ a new map. Who has which slot, `cluster_nodes` knows.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 from common.metadata.commands import TIME, Command, Reply, get, hgetall
@@ -21,6 +22,7 @@ from common.metadata.keyspace import (
     StoreBusyError,
     StreamEntry,
 )
+from common.metadata.redis.acl import missing_rights
 from common.metadata.redis.cluster_nodes import ClusterNode, ClusterNodes
 from common.metadata.redis.connection import (
     ClusterSeeds,
@@ -217,9 +219,20 @@ class ClusterKeyspace:
         """Return what a node says of itself, and its time."""
         try:
             (now,) = await self._send(node, [TIME])
-            return await self._reserve_of(node).health(), time_s(now)
+            health = await self._reserve_of(node).health()
+            return replace(health, lacks=await self._lacks(node)), time_s(now)
         except LinkLostError as error:
             return StoreHealth(silence=str(error)), None
+
+    async def _lacks(self, node: ClusterNode) -> tuple[str, ...]:
+        """Return the rights that the user of the URL is not given at a node."""
+        unused = () if self._wait_replicas else ("wait",)
+        async with self._nodes.watched(node):
+            link = await node.links.open()
+            try:
+                return await missing_rights(link, self._timeout_s, unused=unused)
+            finally:
+                link.close()
 
     async def keep_reserve(self) -> None:
         """Set memory aside in each node, or give up what is no longer wanted."""

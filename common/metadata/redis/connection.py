@@ -170,18 +170,74 @@ def _place(template: RedisAddress, text: str, port: int, whose: str) -> RedisAdd
     return replace(template, host=parts.hostname, port=parts.port or port)
 
 
+_TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+
+
 def _tls(parts: dict[str, Any]) -> ssl.SSLContext:
     """Return how to check the server; only `ssl_cert_reqs=none` switches it off."""
-    authorities = parts.get("ssl_ca_certs")
-    if authorities is not None and not Path(authorities).is_file():
-        raise ConfigError(f"store.url: ssl_ca_certs {authorities} is no file")
-    context = ssl.create_default_context(cafile=authorities)
-    if parts.get("ssl_certfile"):
-        context.load_cert_chain(parts["ssl_certfile"], parts.get("ssl_keyfile"))
+    files = [parts.get(name) for name in _TLS_FILES]
+    for name, path in zip(_TLS_FILES, files, strict=True):
+        if path is not None and not Path(path).is_file():
+            raise ConfigError(f"store.url: {name} {path} is no file")
+    authorities, own, key = files
+    if key and not own:
+        raise ConfigError("store.url: ssl_keyfile has no ssl_certfile beside it: name both")
+    try:
+        context = ssl.create_default_context(cafile=authorities)
+    except OSError as error:  # Errors of TLS are such, too.
+        raise ConfigError(
+            f"store.url: ssl_ca_certs {authorities} holds no certificate that can be read: {error}"
+        ) from error
+    if own:
+        _show(context, own, key)
     if parts.get("ssl_cert_reqs") == "none":
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _show(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
+    """Show a server who we are."""
+    try:
+        context.load_cert_chain(certificate, key)
+    except OSError as error:
+        raise ConfigError(
+            f"store.url: ssl_certfile {certificate} and ssl_keyfile {key or certificate} cannot be"
+            f" used together: {error}"
+        ) from error
+
+
+_PROVE = "name ssl_certfile and ssl_keyfile that it trusts in store.url"
+_HUNG_UP = f"it may refuse the certificate of this client, or miss one: {_PROVE}"
+_NO_TLS = "if the server speaks no TLS there, name its TLS port, or write redis:// in store.url"
+_TLS_ADVICE = {
+    "certificate has expired": "renew the certificate of the server",
+    "mismatch": "the certificate is for another name: write the name that it holds into store.url",
+    "CERTIFICATE_VERIFY_FAILED": (
+        "no authority that is trusted here has signed it: name the file of the server's as"
+        " ssl_ca_certs in store.url"
+    ),
+    "CERTIFICATE_REQUIRED": _PROVE,
+    "_ALERT_": "the server does not accept the certificate of this client, or its TLS",
+    # A server that hangs up at once takes its words along.
+    "closed by the server": _HUNG_UP,
+    "connection lost": _HUNG_UP,
+    "WRONG_VERSION_NUMBER": _NO_TLS,
+    "no answer within": _NO_TLS,
+}
+"""What OpenSSL or a link says → what to do; the first that fits."""
+_PLAIN_ADVICE = "if the server speaks TLS, write rediss:// in place of redis://"
+_UNHEARD = ("closed by the server", "connection lost", "not the protocol")
+"""What a client without TLS finds at a port of TLS."""
+
+
+def _advised(address: RedisAddress, reason: str) -> str:
+    """Return why a connection failed, and what to do if it is about TLS."""
+    if address.tls is None:
+        advice = _PLAIN_ADVICE if any(word in reason for word in _UNHEARD) else ""
+    else:
+        advice = next((do for said, do in _TLS_ADVICE.items() if said in reason), "")
+    return f"{reason}; {advice}" if advice else reason
 
 
 # ---- Connections
@@ -304,11 +360,13 @@ async def open_link(address: RedisAddress, timeout_s: float) -> Link:
                     Link, address.host, address.port, ssl=address.tls
                 )
     except OSError as error:  # TimeoutError is one, too.
-        raise LinkLostError(f"cannot connect to {address} ({error})") from error
+        why = str(error) or f"no answer within {timeout_s:g} s"
+        reason = _advised(address, f"cannot connect to {address} ({why})")
+        raise LinkLostError(reason) from error
     try:
         replies = await link.exchange(_greeting(address), timeout_s)
     except LinkLostError as error:
-        raise LinkLostError(f"{address}: {error}") from error
+        raise LinkLostError(_advised(address, f"{address}: {error}")) from error
     for reply in replies:
         if isinstance(reply, ReplyError):
             link.close()

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from common.errors import MetadataError
 from common.metadata.commands import Command, Reply, hgetall
@@ -12,6 +13,7 @@ from common.metadata.keyspace import (
     StoreBusyError,
     StreamEntry,
 )
+from common.metadata.redis.acl import explained, missing_rights
 from common.metadata.redis.connection import (
     ClusterSeeds,
     Link,
@@ -106,7 +108,8 @@ class RedisKeyspace:
 
     async def health(self) -> StoreHealth:
         """Return what the server says of itself."""
-        return await self._reserve.health()
+        unused = ("cluster|slots", *(() if self._wait_replicas else ("wait",)))
+        return replace(await self._reserve.health(), lacks=await self._lacks(unused))
 
     async def keep_reserve(self) -> None:
         """Set memory aside, or give up what is no longer wanted."""
@@ -121,6 +124,14 @@ class RedisKeyspace:
         link = await self._links.open()
         try:
             return await link.exchange(commands, self._timeout_s)
+        finally:
+            link.close()
+
+    async def _lacks(self, unused: Sequence[str]) -> tuple[str, ...]:
+        """Return the rights that the user of the URL is not given."""
+        link = await self._links.open()
+        try:
+            return await missing_rights(link, self._timeout_s, unused=unused)
         finally:
             link.close()
 
@@ -249,4 +260,4 @@ def translate_errors(error: ReplyError) -> Exception:
     text = str(error).removeprefix(DISCARDED)
     if text.startswith(TRANSIENT):
         return StoreBusyError(text)
-    return MetadataError(f"Redis refuses: {text}")
+    return MetadataError(f"Redis refuses: {explained(text)}")

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
+import subprocess
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import psutil
 import pytest
 
-from tests.support.neighbour import as_nobody, kind_that_refuses, listeners, reachable
-from tests.support.patience import PATIENCE_S
+from tests.support.neighbour import (
+    METHODS,
+    as_nobody,
+    grpc_code,
+    kind_that_refuses,
+    listeners,
+    reachable,
+)
+from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.stack import COMPACTORS, Service, words_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -49,6 +60,49 @@ def test_every_port_refuses_who_has_no_credentials(service: Service) -> None:
     mute = [listener.process for listener, kind in kinds.items() if kind == "mute"]
     assert [process for process in mute if "compactor.spark.child" not in process] == []
     assert len(mute) == len(COMPACTORS)
+
+
+JOIN = """
+import sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+print(sorted(ray.cluster_resources()))
+"""
+
+
+def joined(service: Service, **shown: str) -> subprocess.CompletedProcess[str]:
+    """Let a program that shows something else than the stack's token, or that one, join Ray."""
+    environ = service.stack.driver_environ()
+    if shown:
+        del environ["RAY_AUTH_TOKEN_PATH"]
+    return subprocess.run(
+        [sys.executable, "-c", JOIN, service.stack.ray_address],
+        env=environ | shown,
+        capture_output=True,
+        text=True,
+        timeout=SERVICE_S,
+        check=False,
+    )
+
+
+def test_ray_lets_in_who_shows_its_token_and_nobody_else(service: Service, tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as at_once:
+        # A token would be looked for in the home.
+        without = at_once.submit(joined, service, RAY_AUTH_MODE="disabled", HOME=str(tmp_path))
+        ours = at_once.submit(joined, service)
+        ran = without.result()
+        assert ran.returncode != 0, ran.stdout
+        assert re.search("(?i)authenti|token", ran.stderr), ran.stderr
+        assert ours.result().returncode == 0, ours.result().stderr
+        assert "neve_node" in ours.result().stdout
+
+
+def test_the_gcs_answers_the_token_alone(service: Service) -> None:
+    port = int(service.stack.ray_address.rpartition(":")[2])
+    token = service.stack.folder.ray_token_file.read_text().strip()
+
+    for stranger in ("", "0" * 64):
+        assert grpc_code(port, METHODS[0], token=stranger) is grpc.StatusCode.UNAUTHENTICATED
+    assert grpc_code(port, METHODS[0], token=token) is grpc.StatusCode.OK
 
 
 def test_each_application_has_a_secret_that_nothing_shows(service: Service) -> None:

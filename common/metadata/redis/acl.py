@@ -1,0 +1,139 @@
+"""What users of a Redis may do for Névé, each command by name: one list for all who ask.
+
+    rules            what such a user is given, in the words of Redis
+    missing_rights   what the user of a connection is not given, without doing any of it
+
+The rules are those of `redis.io/docs/latest/operate/oss_and_stack/management/security/acl`, in
+words that Redis 6.2 and every Valkey know. `hello`, `auth` and `reset` need no right.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+from common.metadata.commands import Command, Reply
+from common.metadata.redis.connection import Link, ReplyError
+
+KEYS = "neve:*"
+"""Which keys the store has; `common.metadata.keys` makes them."""
+PROBE = "neve:rights"
+"""A key that is never written: questions name it."""
+
+
+class RedisUser(StrEnum):
+    """Whom a user of Redis is for."""
+
+    STORE = "store"
+    """Coordinator, gateway and compactors: the user of `store.url`."""
+    SENTINEL = "sentinel"
+    """The same on Sentinels: may ask where the primary is, and change nothing."""
+    MONITOR = "monitor"
+    """Who watches the server: figures of it, and no key."""
+
+
+TRANSACTION: Mapping[str, Command] = {
+    "watch": ("WATCH", PROBE),
+    "unwatch": ("UNWATCH",),
+    # Refused without a transaction, and so not done.
+    "exec": ("EXEC",),
+    "multi": ("MULTI",),
+}
+"""Right → a question that shows whether it is given. `multi` stands last: it begins what the
+questions of `STORE` are put into, and nobody ends it."""
+STORE: Mapping[str, Command] = {
+    "get": ("GET", PROBE),
+    "mget": ("MGET", PROBE),
+    "exists": ("EXISTS", PROBE),
+    "strlen": ("STRLEN", PROBE),
+    "hget": ("HGET", PROBE, "f"),
+    "hmget": ("HMGET", PROBE, "f"),
+    "hgetall": ("HGETALL", PROBE),
+    "hlen": ("HLEN", PROBE),
+    "hscan": ("HSCAN", PROBE, 0),
+    "smembers": ("SMEMBERS", PROBE),
+    "zcard": ("ZCARD", PROBE),
+    "zrange": ("ZRANGE", PROBE, 0, 0),
+    "zrangebylex": ("ZRANGEBYLEX", PROBE, "-", "+"),
+    "zrevrangebylex": ("ZREVRANGEBYLEX", PROBE, "+", "-"),
+    "xread": ("XREAD", "STREAMS", PROBE, "0"),
+    "xrevrange": ("XREVRANGE", PROBE, "+", "-"),
+    "set": ("SET", PROBE, ""),
+    "setrange": ("SETRANGE", PROBE, 0, ""),
+    "incr": ("INCR", PROBE),
+    "hset": ("HSET", PROBE, "f", ""),
+    "hdel": ("HDEL", PROBE, "f"),
+    "hincrby": ("HINCRBY", PROBE, "f", 1),
+    "sadd": ("SADD", PROBE, "m"),
+    "srem": ("SREM", PROBE, "m"),
+    "zadd": ("ZADD", PROBE, 0, "m"),
+    "zrem": ("ZREM", PROBE, "m"),
+    "xadd": ("XADD", PROBE, "*", "f", ""),
+    "xtrim": ("XTRIM", PROBE, "MAXLEN", 0),
+    "pexpire": ("PEXPIRE", PROBE, 1),
+    "del": ("DEL", PROBE),
+    "scan": ("SCAN", 0),
+    "time": ("TIME",),
+    "info": ("INFO",),
+    "wait": ("WAIT", 0, 1),
+    "cluster|slots": ("CLUSTER", "SLOTS"),
+}
+"""Right → a question that shows whether it is given, if it stands in a transaction."""
+GREETING = ("ping", "select")
+"""What needs no question: who is connected has it, or has no use for it."""
+RIGHTS: Mapping[RedisUser, Sequence[str]] = {
+    RedisUser.STORE: (*GREETING, *TRANSACTION, *STORE),
+    RedisUser.SENTINEL: ("ping", "sentinel|get-master-addr-by-name", "sentinel|masters"),
+    RedisUser.MONITOR: ("ping", "info", "dbsize", "slowlog|get", "slowlog|len", "latency|latest"),
+}
+"""RedisUser → the commands that it may send."""
+DENIED = "NOPERM"
+_OF_KEY = re.compile(r"access (a|one of the) keys?\b")
+
+
+def rules(role: RedisUser) -> str:
+    """Return what a user of a role is given: keys, no channels, commands one by one."""
+    keys = f"~{KEYS} " if role is RedisUser.STORE else ""
+    allowed = " ".join(f"+{right}" for right in RIGHTS[role])
+    return f"{keys}resetchannels -@all {allowed}"
+
+
+async def missing_rights(
+    link: Link, timeout_s: float, *, unused: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the rights of the store that the user of a link lacks; nothing is changed.
+
+    Redis decides when a command enters a transaction. This one is never executed.
+
+    Args:
+        link: Of no further use: it must be closed.
+        timeout_s: Longest wait for an answer.
+        unused: What this store has no use for.
+
+    Returns:
+        Names of commands as ACL rules write them, and `~neve:*` for keys.
+
+    Raises:
+        LinkLostError: The link broke.
+    """
+    opened = await link.exchange(list(TRANSACTION.values()), timeout_s)
+    lacks = _denied(TRANSACTION, opened)
+    if not isinstance(opened[-1], ReplyError):
+        lacks += _denied(STORE, await link.exchange(list(STORE.values()), timeout_s))
+    return tuple(right for right in dict.fromkeys(lacks) if right not in unused)
+
+
+def _denied(asked: Mapping[str, Command], answers: Sequence[Reply]) -> list[str]:
+    # `EXEC` is refused in a longer sentence, which gives this reason.
+    texts = zip(asked, map(str, answers), strict=True)
+    denied = [(right, text) for right, text in texts if DENIED in text]
+    return [f"~{KEYS}" if _OF_KEY.search(text) else right for right, text in denied]
+
+
+def explained(refusal: str) -> str:
+    """Return what Redis says when it refuses somebody, and what to do if it is about rights."""
+    if not refusal.startswith(DENIED):
+        return refusal
+    return (
+        f"{refusal}; `neve redis-acl` prints the rights that the user in store.url needs, and"
+        " `ACL SETUSER` gives them"
+    )
