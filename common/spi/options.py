@@ -13,8 +13,9 @@ with `_bytes` or `_s` is a size or a duration, may be written with a unit (`50MB
 leave its ending out. The default of `of_table` is the table's setting of that name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from common.errors import ConfigError, RequestError
@@ -141,7 +142,49 @@ def read_options(
     Raises:
         ConfigError: Names the option, its value and what is expected.
     """
+    # Asked for every tablet of a scan, nearly always with what the one before it had. A number and
+    # a switch may be equal, so the types of what is given count, too.
+    given_items = tuple((name, type(value), value) for name, value in given.items())
+    defaults = None
+    if settings is not None:
+        defaults = tuple([(name, getattr(settings, name)) for name in _table_settings(kind)])
+    if not _is_frozen(kind):
+        return _fresh_options(kind, plugin, given, defaults)
+    try:
+        known: OptionsType = _known_options(kind, plugin, given_items, defaults)
+    except TypeError:  # A list, or what else has no hash: it is refused, or read as it is.
+        return _fresh_options(kind, plugin, given, defaults)
+    return known
+
+
+def _is_frozen(kind: Any) -> bool:
+    """Return whether nobody can change options that others have, too."""
+    return bool(kind.__dataclass_params__.frozen)
+
+
+@lru_cache(maxsize=64)
+def _table_settings(kind: type[OptionsType]) -> tuple[str, ...]:
+    return tuple(sorted(settings_of(kind)))
+
+
+@lru_cache(maxsize=1024)
+def _known_options(
+    kind: type[OptionsType],
+    plugin: str,
+    given_items: tuple[tuple[str, type, object], ...],
+    defaults: tuple[tuple[str, object], ...] | None,
+) -> OptionsType:
+    return _fresh_options(kind, plugin, {name: value for name, _, value in given_items}, defaults)
+
+
+def _fresh_options(
+    kind: type[OptionsType],
+    plugin: str,
+    given: Mapping[str, object],
+    defaults: Sequence[tuple[str, object]] | None,
+) -> OptionsType:
     known = {each.name: each for each in fields(kind)}
+    of_settings = dict(defaults or ())
     written: dict[str, object] = {}
     for name, value in given.items():
         full = _full_name(name, known)
@@ -152,7 +195,9 @@ def read_options(
             raise ConfigError(f"{plugin}: option {full} is given twice; give it once")
         written[full] = value
     values = {
-        name: _value(each, plugin, written[name]) if name in written else _default(each, settings)
+        name: _value(each, plugin, written[name])
+        if name in written
+        else _default(each, of_settings)
         for name, each in known.items()
     }
     for name, value in values.items():
@@ -171,10 +216,10 @@ def _bounds(each: Field[Any]) -> _Bounds:
     return found if isinstance(found, _Bounds) else _Bounds()
 
 
-def _default(each: Field[Any], settings: TableSettings | None) -> Any:
+def _default(each: Field[Any], of_settings: Mapping[str, object]) -> Any:
     setting = _bounds(each).setting
-    if setting and settings is not None:
-        return getattr(settings, setting)
+    if setting in of_settings:
+        return of_settings[setting]
     assert each.default is not MISSING, each.name
     return each.default
 

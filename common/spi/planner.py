@@ -110,6 +110,9 @@ class PlanParameters:
     """Free space where the table's files are; None: nobody has measured."""
     statistics: TabletStatistics | None = None
     """What the last analysis has found; None: there was none."""
+    explains: bool = True
+    """Whether anybody reads why files are left (`Plan.left`). False in simulations: a planner may
+    leave the reasons out then, and decides the same."""
 
     @property
     def job_bytes_max(self) -> int | None:

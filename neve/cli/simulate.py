@@ -3,7 +3,8 @@
 import json
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -42,6 +43,15 @@ Controllers = Annotated[
     list[str] | None,
     typer.Option("--controller", help="A controller, as --planner; may be repeated."),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Variants that are simulated at a time, each by a process of its own. "
+        "If it is left out: as many as there are cores, and one where few files arrive.",
+        min=1,
+        max=64,
+    ),
+]
 PlannerSettings = Annotated[
     list[str] | None,
     typer.Option("--set", help="With --from: `name=value` for the planner; may be repeated."),
@@ -78,6 +88,7 @@ def simulate(
         float | None, typer.Option(help="Days that are simulated, whatever the file says.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed, whatever the file says.")] = None,
+    workers: Workers = None,
     csv: Annotated[Path | None, typer.Option(help="Write the samples to this file.")] = None,
     plots: Annotated[
         Path | None, typer.Option(help="Write a picture of each figure into this folder, as SVG.")
@@ -110,7 +121,7 @@ def simulate(
         if specification is not None
         else _of_service(session, str(table), named[0], given)
     )
-    outcomes = _simulated(session, source, days=days, seed=seed)
+    outcomes = _simulated(session, source, workers, days=days, seed=seed)
     _write(outcomes, source.text, csv=csv, plots=plots, report=report)
     session.show(_as_document(outcomes), lambda: render_outcomes(outcomes))
 
@@ -244,31 +255,36 @@ def _with_basics(document: dict[str, Any], **basics: float | None) -> dict[str, 
     return {**document, "simulation": {**before, **changed}}
 
 
-def _simulated(session: Session, source: _Source, **basics: float | None) -> "list[Outcome]":
-    """Return what each variant comes to."""
+def _simulated(
+    session: Session, source: _Source, workers: int | None, **basics: float | None
+) -> "list[Outcome]":
+    """Return what each variant comes to; bars show how far each is."""
+    from neve.simulate.side_by_side import simulated, workers_for
     from neve.simulate.specification import read_specifications
 
     document = _with_basics(source.document, **basics)
     read = _reader(source.folder)
     runs = read_specifications(document, read, source.planners, source.controllers)
-    return [_run(session, each, at, len(runs)) for at, each in enumerate(runs)]
-
-
-def _run(session: Session, specification: "Specification", at: int, count: int) -> "Outcome":
-    """Simulate one variant; a bar shows how far it is."""
-    from neve.simulate.world import World
-
-    world = World(specification)
+    at_a_time = workers or workers_for(runs)
     if session.as_json or not sys.stderr.isatty():
-        return world.run()
+        return simulated(runs, at_a_time)
+    with _bars(runs) as note:
+        return simulated(runs, at_a_time, note)
+
+
+@contextmanager
+def _bars(runs: "Sequence[Specification]") -> "Iterator[Callable[[int, float], None]]":
+    """Show a bar for each variant; the function that is given says until when one has come."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"),
         TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        name = world.outcome.variant
-        task = bar.add_task(f"{name} ({at + 1}/{count})", total=specification.length_s)
-        return world.run(lambda now_s: bar.update(task, completed=now_s))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks = [
+            bars.add_task(each.variant or each.tables[0].planner_name, total=each.length_s)
+            for each in runs
+        ]
+        yield lambda at, now_s: bars.update(tasks[at], completed=now_s)
 
 
 def _write(
@@ -327,7 +343,30 @@ def render_outcomes(outcomes: "Sequence[Outcome]") -> RenderableType:
     )
     late = [each.variant for each in outcomes if not each.at_rest]
     notes = [f"work was left in the end: {', '.join(late)}"] if late else []
+    notes += [note for each in outcomes for note in _notes_of(each)]
     return lines(arrived, "", shown, *notes)
+
+
+def _notes_of(outcome: "Outcome") -> list[str]:
+    """Return what is to be said of a run's requests and failures, if it had any."""
+    notes: list[str] = []
+    if outcome.requests_done or outcome.requests_failed:
+        waits, times = outcome.request_waits, outcome.request_times
+        notes.append(
+            f"{outcome.variant}: {format_count(outcome.requests_done, 'request')} of users done, "
+            f"{outcome.requests_failed:,} failed; wait p50 "
+            f"{format_duration(waits.percentile_s(0.5))}, p99 "
+            f"{format_duration(waits.percentile_s(0.99))}; done after p99 "
+            f"{format_duration(times.percentile_s(0.99))}"
+        )
+    if outcome.failed_attempts or outcome.lost_compactors:
+        notes.append(
+            f"{outcome.variant}: {format_count(outcome.failed_attempts, 'attempt')} failed, "
+            f"{format_count(outcome.lost_compactors, 'compactor')} lost with "
+            f"{format_count(outcome.lost_attempts, 'attempt')}; "
+            f"{format_bytes(outcome.wasted_bytes)} wasted"
+        )
+    return notes
 
 
 _COLUMNS = (

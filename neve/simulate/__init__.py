@@ -11,11 +11,14 @@ In reading order:
     service        a specification of a table of a running service
     arrivals       when files come, to which tablet, how large
     rows           how many rows a merge leaves, as expected numbers
+    disturbances   requests of users, attempts that die, compactors that are lost: when
     tablet         files of a tablet, and what a commit leaves
     cluster        compactors, slots, volumes, scaling
     control        the controller, and what its decisions let start
+    requests       what a request does in its tablet, by the steps of the service
     world          the events, and the decisions that follow from them
     figures        samples, waits and sums; backlog and live bytes
     charts         lines over time as SVG
+    side_by_side   variants in processes of their own
     report         JSON, CSV, pictures, and a page that stands alone
 """

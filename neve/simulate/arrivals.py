@@ -55,7 +55,7 @@ def flushes(table: TableRule, seed: int, length_s: float) -> Iterator[Flush]:
         return
     choose = _TabletChoice(table, chance)
     for at_s in _times(rule, chance, length_s):
-        files = [_file(table, chance) for _ in range(rule.files)]
+        files = [_file(rule, table.row_bytes, chance) for _ in range(rule.files)]
         yield Flush(at_s, choose.next(), files)
 
 
@@ -83,21 +83,16 @@ class _TabletChoice:
         return min(bisect_right(self._weights, drawn), self._tablets - 1)
 
 
-def _file(table: TableRule, chance: Random) -> ArrivingFile:
-    rule = table.arrivals
+def _file(rule: ArrivalRule, row_bytes: int, chance: Random) -> ArrivingFile:
     size = float(rule.size_bytes)
     if spread := rule.size_spread:
         # The mean of such a law is above its median by half the square of the spread.
         size *= min(SIZE_FACTOR_MAX, exp(chance.gauss(0.0, spread) - spread * spread / 2))
-    rows = max(1.0, size / table.row_bytes)
+    rows = max(1.0, size / row_bytes)
     is_late = rule.late > 0 and chance.random() < rule.late
-    return ArrivingFile(
-        size_bytes=max(1, round(size)),
-        rows=rows,
-        deletes=rows * rule.deletes,
-        updates=rows * rule.updates,
-        late_s=chance.random() * rule.late_max_s if is_late else 0.0,
-    )
+    late_s = chance.random() * rule.late_max_s if is_late else 0.0
+    size_bytes = max(1, round(size))
+    return ArrivingFile(size_bytes, rows, rows * rule.deletes, rows * rule.updates, late_s)
 
 
 # -------------------------------------------------------------------------------------------- Times

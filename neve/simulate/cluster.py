@@ -9,7 +9,7 @@ of a heap.
 
 from collections import deque
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf
 
 from common.model.job import Job
@@ -43,14 +43,18 @@ class SimulatedAttempt:
     lane: "Lane | None" = None
     """Where it moves bytes; None: it has not begun to."""
     goal: float = 0.0
-    """What its lane's clock shows when all its bytes are moved."""
+    """What its lane's clock shows when all its bytes are moved, or when it dies."""
+    dies_after: float = 1.0
+    """Share of its bytes after which it dies; 1: it does not."""
+    gone: bool = False
+    """Whether it has died before its time: what was foreseen of it is void."""
 
     def moved_share(self, now_s: float) -> float:
         """Return which part of its bytes it has moved, 0 to 1."""
         if self.lane is None or not self.job.input_bytes:
             return 0.0
         left = self.goal - self.lane.clock_at(now_s)
-        return min(1.0, max(0.0, 1.0 - left / self.job.input_bytes))
+        return min(1.0, max(0.0, self.dies_after - left / self.job.input_bytes))
 
 
 @dataclass(slots=True, eq=False)
@@ -81,8 +85,14 @@ class Lane:
         """Let a job begin to move its bytes."""
         self.advance(now_s)
         self._entered += 1
-        attempt.lane, attempt.goal = self, self.clock + attempt.job.input_bytes
+        attempt.lane = self
+        attempt.goal = self.clock + attempt.job.input_bytes * attempt.dies_after
         heappush(self._ends, (attempt.goal, self._entered, attempt))
+
+    def leave(self, attempt: SimulatedAttempt) -> None:
+        """Take a job out that has died."""
+        self._ends = [each for each in self._ends if each[2] is not attempt]
+        heapify(self._ends)
 
     def pop_ended(self, now_s: float) -> list[SimulatedAttempt]:
         """Take out the jobs that have moved all their bytes."""
@@ -203,16 +213,38 @@ class SimulatedGroup:
         self.running[attempt] = None
 
     def end(self, attempt: SimulatedAttempt, now_s: float) -> None:
+        """Let a job commit, and give its slot back."""
+        self.committed_bytes += attempt.job.input_bytes
+        self.give_back(attempt, now_s)
+
+    def give_back(self, attempt: SimulatedAttempt, now_s: float) -> None:
         """Give the slot of a job back; a draining compactor leaves with its last one."""
         self.note_time(now_s)
         del self.running[attempt]
-        self.committed_bytes += attempt.job.input_bytes
         compactor = attempt.compactor
         compactor.busy -= 1
         if not compactor.draining:
             self._free.append(compactor)
         elif not compactor.busy:
             del self.compactors[compactor.name]
+
+    def lose(self, number: int, now_s: float) -> tuple[list[SimulatedAttempt], str]:
+        """Lose a compactor; return what it runs, which ends, and who starts in its place.
+
+        Args:
+            number: Of the compactor, among those that are there.
+            now_s: The time now.
+        """
+        self.note_time(now_s)
+        lost = list(self.compactors.values())[number]
+        dying = [each for each in self.running if each.compactor is lost]
+        lost.draining = True
+        for attempt in dying:
+            self.give_back(attempt, now_s)
+        self.compactors.pop(lost.name, None)
+        successor = self._new_name()
+        self.starting[successor] = now_s
+        return dying, successor
 
     def ready(self, name: str, now_s: float) -> None:
         """Let a compactor that was started come up, unless it was drained meanwhile."""

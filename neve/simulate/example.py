@@ -44,6 +44,10 @@ at = "6h"
 for = "1h"
 times = 6                  # as many files as usual; default 2
 
+# [table.requests]         # nobody asks for anything if this section is missing
+# every = "1h"             # mean time between two requests for a whole tablet
+# boost = 0                # added to the priority of their jobs
+
 [cluster]
 job_overhead = "0.5s"      # what each job takes beside its bytes
 # volumes = { default = "400MB" }   # bytes per second of all jobs on a volume; default: no limit
@@ -57,6 +61,11 @@ start = "30s"              # until a new compactor takes jobs
 
 [cluster.autoscaler]
 drain_target = "5m"        # and grow_after, grow_interval, shrink_after, shrink_interval
+
+# [cluster.failures]       # nothing dies if this section is missing
+# attempts = 0.01          # share of the attempts that die part-way
+# compactor_life = "12h"   # mean time until a compactor is lost; default: none is
+# restart = "60s"          # until another one is there in its place
 
 # [control]                # no controller if this section is missing
 # controller = "control-points"

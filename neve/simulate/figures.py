@@ -66,6 +66,10 @@ class Sample:
     running_jobs: int
     compactors: int
     """Those that start included."""
+    wasted_bytes: int = 0
+    """Bytes of inputs that attempts had moved when they died."""
+    open_requests: int = 0
+    """Requests of users that are not done."""
 
     @property
     def write_amplification(self) -> float:
@@ -108,6 +112,18 @@ class Outcome:
     compactor_s: float = 0.0
     busy_slot_s: float = 0.0
     ended_s: float = 0.0
+    requests_done: int = 0
+    requests_failed: int = 0
+    request_waits: WaitHistogram = field(default_factory=WaitHistogram)
+    """Of requests of users, until their first job starts."""
+    request_times: WaitHistogram = field(default_factory=WaitHistogram)
+    """Of requests of users, until they are done."""
+    failed_attempts: int = 0
+    lost_compactors: int = 0
+    lost_attempts: int = 0
+    """Attempts that ended with their compactor."""
+    wasted_bytes: int = 0
+    """Bytes of inputs that attempts had moved when they died."""
     at_rest: bool = True
     """Whether all work was done in the end."""
 

@@ -253,6 +253,11 @@ def simulated_key(place: float) -> bytes:
     return b"\x01" + (round(place * KEY_STEPS) + (1 << 63)).to_bytes(8, "big")
 
 
+def key_behind(place: float) -> bytes:
+    """Return the key that follows the one at a share of the keys of a simulated tablet."""
+    return simulated_key(place + 1 / KEY_STEPS)
+
+
 def place_of_key(key: bytes | None, default: float) -> float:
     """Return the share of the keys of a simulated tablet at which a key lies."""
     if key is None:

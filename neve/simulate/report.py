@@ -10,7 +10,7 @@ from typing import Any
 
 from common.units import format_bytes, format_count, format_duration
 from neve.simulate.charts import COLOURS, Line, chart, key_mark, picture
-from neve.simulate.figures import Outcome, Sample
+from neve.simulate.figures import Outcome, Sample, WaitHistogram
 
 # ------------------------------------------------------------------------------------- For programs
 
@@ -21,7 +21,6 @@ def as_document(outcomes: Sequence[Outcome], *, samples: bool = True) -> dict[st
 
 
 def _document(outcome: Outcome, *, samples: bool) -> dict[str, Any]:
-    waits = outcome.waits
     found: dict[str, Any] = {
         "variant": outcome.variant,
         "planners": list(outcome.planners),
@@ -33,12 +32,7 @@ def _document(outcome: Outcome, *, samples: bool) -> dict[str, Any]:
         "files_max": outcome.files_max,
         "backlog_bytes": round(outcome.backlog_bytes),
         "backlog_bytes_max": outcome.backlog_bytes_max,
-        "wait_s": {
-            "p50": round(waits.percentile_s(0.5), 3),
-            "p95": round(waits.percentile_s(0.95), 3),
-            "p99": round(waits.percentile_s(0.99), 3),
-            "max": round(waits.longest_s, 3),
-        },
+        "wait_s": _percentiles(outcome.waits),
         "drain_s": round(outcome.drain_s, 3),
         "at_rest": outcome.at_rest,
         "compactor_hours": round(outcome.compactor_hours, 3),
@@ -53,10 +47,31 @@ def _document(outcome: Outcome, *, samples: bool) -> dict[str, Any]:
         "rewritten_bytes": outcome.rewritten_bytes,
         "dropped_bytes": outcome.dropped_bytes,
         "stored_bytes": outcome.stored_bytes,
+        "requests": {
+            "done": outcome.requests_done,
+            "failed": outcome.requests_failed,
+            "wait_s": _percentiles(outcome.request_waits),
+            "time_s": _percentiles(outcome.request_times),
+        },
+        "failures": {
+            "failed_attempts": outcome.failed_attempts,
+            "lost_compactors": outcome.lost_compactors,
+            "lost_attempts": outcome.lost_attempts,
+            "wasted_bytes": outcome.wasted_bytes,
+        },
     }
     if samples:
         found["samples"] = [_sample(each) for each in outcome.samples]
     return found
+
+
+def _percentiles(times: WaitHistogram) -> dict[str, float]:
+    return {
+        "p50": round(times.percentile_s(0.5), 3),
+        "p95": round(times.percentile_s(0.95), 3),
+        "p99": round(times.percentile_s(0.99), 3),
+        "max": round(times.longest_s, 3),
+    }
 
 
 def _sample(sample: Sample) -> dict[str, Any]:
@@ -162,6 +177,32 @@ CURVES: Mapping[str, _Curve] = {
     ),
 }
 """Name of a picture → its title, what it shows, the value of a sample, and the text of a value."""
+MORE_CURVES: Mapping[str, _Curve] = {
+    "open-requests": (
+        "Requests",
+        "Requests of users that are not done.",
+        lambda sample: float(sample.open_requests),
+        _number,
+    ),
+    "wasted": (
+        "Wasted bytes",
+        "Bytes that attempts had read when they died, from the beginning.",
+        lambda sample: float(sample.wasted_bytes),
+        format_bytes,
+    ),
+}
+"""Those that are shown where there is something to see."""
+
+
+def curves_of(outcomes: Sequence[Outcome]) -> Mapping[str, _Curve]:
+    """Return what is drawn of some runs."""
+    samples = [sample for each in outcomes for sample in each.samples]
+    more = {
+        name: curve
+        for name, curve in MORE_CURVES.items()
+        if any(curve[2](sample) for sample in samples)
+    }
+    return {**CURVES, **more}
 
 
 def _base(form: Callable[[float], str]) -> float:
@@ -179,7 +220,7 @@ def pictures(outcomes: Sequence[Outcome]) -> dict[str, str]:
     """Return SVG pictures by the names of their files."""
     return {
         f"{name}.svg": picture(title, _lines(outcomes, value), form, _base(form))
-        for name, (title, _, value, form) in CURVES.items()
+        for name, (title, _, value, form) in curves_of(outcomes).items()
     }
 
 
@@ -196,15 +237,40 @@ SUMMARY: Sequence[tuple[str, str, Callable[[Outcome], str]]] = (
     ("files/tablet", "mean", lambda o: f"{o.files_per_tablet:.1f}"),
     ("files/key", "mean", lambda o: f"{o.files_per_key:.1f}"),
     ("most files", "that a tablet had", lambda o: f"{o.files_max:,}"),
-    ("backlog", "mean", lambda o: format_bytes(o.backlog_bytes)),
-    ("peak", "of the backlog", lambda o: format_bytes(o.backlog_bytes_max)),
+    ("backlog", "mean", lambda o: short_bytes(o.backlog_bytes)),
+    ("peak", "of the backlog", lambda o: short_bytes(o.backlog_bytes_max)),
     ("wait p50", "of jobs until they start", lambda o: format_duration(o.waits.percentile_s(0.5))),
     ("wait p99", "of jobs until they start", lambda o: format_duration(o.waits.percentile_s(0.99))),
     ("drain", "after the last arrival", lambda o: drain_text(o)),
-    ("comp. hours", "compactors, also while they wait", lambda o: f"{o.compactor_hours:,.1f}"),
+    ("hours", "of compactors, also while they wait", lambda o: f"{o.compactor_hours:,.1f}"),
     ("jobs", "that were done", lambda o: f"{sum(o.jobs.values()):,}"),
 )
 """Columns of the summary: name, what it means, and the text of a run."""
+REQUEST_COLUMNS: Sequence[tuple[str, str, Callable[[Outcome], str]]] = (
+    ("done", "requests of users", lambda o: f"{o.requests_done:,}"),
+    ("failed", "requests of users", lambda o: f"{o.requests_failed:,}"),
+    ("wait p50", "until the first job starts", lambda o: _time(o.request_waits, 0.5)),
+    ("wait p95", "until the first job starts", lambda o: _time(o.request_waits, 0.95)),
+    ("wait p99", "until the first job starts", lambda o: _time(o.request_waits, 0.99)),
+    ("time p50", "until they are done", lambda o: _time(o.request_times, 0.5)),
+    ("time p99", "until they are done", lambda o: _time(o.request_times, 0.99)),
+)
+FAILURE_COLUMNS: Sequence[tuple[str, str, Callable[[Outcome], str]]] = (
+    ("failed attempts", "that died by themselves", lambda o: f"{o.failed_attempts:,}"),
+    ("lost compactors", "with all that they ran", lambda o: f"{o.lost_compactors:,}"),
+    ("lost attempts", "that ended with their compactor", lambda o: f"{o.lost_attempts:,}"),
+    ("wasted", "bytes that dead attempts had read", lambda o: short_bytes(o.wasted_bytes)),
+)
+
+
+def _time(times: WaitHistogram, share: float) -> str:
+    return format_duration(times.percentile_s(share))
+
+
+def short_bytes(size_bytes: float) -> str:
+    """Return a size in at most three digits where it is less than 1,000 of its unit: `106 MiB`."""
+    number, _, unit = format_bytes(size_bytes).partition(" ")
+    return f"{float(number):.0f} {unit}" if float(number) >= 100 else f"{number} {unit}"
 
 
 def days_text(length_s: float) -> str:
@@ -231,7 +297,7 @@ def as_page(outcomes: Sequence[Outcome], specification: str) -> str:
         f"{format_count(len(outcomes), 'variant')}, {days_text(first.length_s)}, "
         f"{format_count(first.arrived_files, 'file')} of {format_bytes(first.arrived_bytes)} arrive"
     )
-    sections = "".join(_section(name, outcomes) for name in CURVES)
+    sections = "".join(_section(*each, outcomes) for each in curves_of(outcomes).items())
     return _PAGE.format(
         style=_STYLE,
         what=escape(what),
@@ -252,18 +318,42 @@ def _legend(outcomes: Sequence[Outcome]) -> str:
     return f'<ul class="legend" aria-label="Lines of the charts">{items}</ul>'
 
 
+def has_requests(outcomes: Sequence[Outcome]) -> bool:
+    """Return whether any user has asked for anything."""
+    return any(each.requests_done or each.requests_failed for each in outcomes)
+
+
+def has_failures(outcomes: Sequence[Outcome]) -> bool:
+    """Return whether any attempt or compactor has died."""
+    return any(each.failed_attempts or each.lost_compactors for each in outcomes)
+
+
 def _summary(outcomes: Sequence[Outcome]) -> str:
+    tables = [_columns("What each variant comes to", SUMMARY, outcomes)]
+    if has_requests(outcomes):
+        tables.append(_columns("Requests of users", REQUEST_COLUMNS, outcomes))
+    if has_failures(outcomes):
+        tables.append(_columns("Failures", FAILURE_COLUMNS, outcomes))
+    return "\n".join(tables)
+
+
+def _columns(
+    caption: str,
+    columns: Sequence[tuple[str, str, Callable[[Outcome], str]]],
+    outcomes: Sequence[Outcome],
+) -> str:
+    """Return a table with a line for each variant."""
     head = "".join(
         f'<th scope="col" title="{escape(meaning)}">{escape(name)}</th>'
-        for name, meaning, _ in SUMMARY
+        for name, meaning, _ in columns
     )
     rows = "".join(
         f'<tr><th scope="row">{escape(each.variant)}</th>'
-        + "".join(f"<td>{escape(text(each))}</td>" for _, _, text in SUMMARY)
+        + "".join(f"<td>{escape(text(each))}</td>" for _, _, text in columns)
         + "</tr>"
         for each in outcomes
     )
-    return _table("What each variant comes to", f'<th scope="col">variant</th>{head}', rows)
+    return _table(caption, f'<th scope="col">variant</th>{head}', rows)
 
 
 def _kinds(outcomes: Sequence[Outcome]) -> str:
@@ -273,7 +363,7 @@ def _kinds(outcomes: Sequence[Outcome]) -> str:
         f'<tr><th scope="row">{escape(each.variant)}</th>'
         + "".join(f"<td>{each.jobs[kind]:,}</td>" for kind in kinds)
         + "".join(
-            f"<td>{escape(format_bytes(size))}</td>"
+            f"<td>{escape(short_bytes(size))}</td>"
             for size in (each.read_bytes, each.rewritten_bytes, each.dropped_bytes)
         )
         + "</tr>"
@@ -283,8 +373,8 @@ def _kinds(outcomes: Sequence[Outcome]) -> str:
     return _table("Jobs and bytes", f'<th scope="col">variant</th>{head}{rest}', rows)
 
 
-def _section(name: str, outcomes: Sequence[Outcome]) -> str:
-    title, meaning, value, form = CURVES[name]
+def _section(name: str, curve: _Curve, outcomes: Sequence[Outcome]) -> str:
+    title, meaning, value, form = curve
     lines = _lines(outcomes, value)
     drawn = chart(title, lines, form, _base(form))
     return (
@@ -318,14 +408,15 @@ def _figures(title: str, lines: Sequence[Line], form: Callable[[float], str]) ->
 
 def _table(caption: str, head: str, rows: str) -> str:
     return (
-        f'<div class="wide"><table><caption>{escape(caption)}</caption>'
+        f'<div class="wide" role="region" tabindex="0" aria-label="{escape(caption)}">'
+        f"<table><caption>{escape(caption)}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 
 def _variables(theme: str, ink: str, faint: str, rule: str, paper: str) -> str:
     lines = "".join(f"--line-{at}:{colour};" for at, colour in enumerate(COLOURS[theme]))
-    return f"{lines}--ink:{ink};--faint:{faint};--rule:{rule};--paper:{paper}"
+    return f"{lines}--ink:{ink};--faint:{faint};--rule:{rule};--paper:{paper};--edge:{faint}66"
 
 
 _STYLE = re.sub(
@@ -339,18 +430,25 @@ _STYLE = re.sub(
     font:15px/1.5 system-ui,sans-serif}}
     h1{{font-size:1.5rem;margin:0}}h2{{font-size:1.05rem;margin:0}}
     p{{margin:.1rem 0 .5rem;color:var(--faint)}}
-    .charts{{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));
+    .charts{{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));
     gap:1.6rem 2rem;margin-top:1rem}}
     section{{min-width:0}}section>svg{{width:100%;height:auto;display:block}}
     .legend{{list-style:none;display:flex;flex-wrap:wrap;gap:.3rem 1.4rem;padding:.4rem 0;margin:0;
     position:sticky;top:0;background:var(--paper)}}
-    .wide{{overflow-x:auto}}
-    table{{border-collapse:collapse;margin:.8rem 0;font-variant-numeric:tabular-nums}}
-    caption{{text-align:left;font-weight:600;padding-bottom:.3rem}}
-    th,td{{padding:.25rem .7rem;text-align:right;border-bottom:1px solid var(--rule);
+    .wide{{overflow-x:auto;width:fit-content;max-width:100%;box-sizing:border-box;margin:.8rem 0;
+    border:1px solid var(--rule);border-radius:4px;
+    background:
+    linear-gradient(to left,var(--paper) 35%,transparent) right/3rem 100% no-repeat local,
+    linear-gradient(to left,var(--edge),transparent) right/1.1rem 100% no-repeat scroll}}
+    table{{border-collapse:separate;border-spacing:0;font-size:.87rem;
+    font-variant-numeric:tabular-nums}}
+    caption{{text-align:left;font-weight:600;padding:.4rem .6rem .1rem}}
+    th,td{{padding:.25rem .45rem;text-align:right;border-top:1px solid var(--rule);
     white-space:nowrap}}
-    thead th{{color:var(--faint);font-weight:500}}
-    th:first-child{{text-align:left;padding-left:0}}
+    thead th{{color:var(--faint);font-weight:500;border-top:0;vertical-align:bottom}}
+    th:first-child{{text-align:left;position:sticky;left:0;background:var(--paper);
+    border-right:1px solid var(--rule)}}
+    tbody th{{white-space:normal;min-width:6.5rem;max-width:11rem;overflow-wrap:anywhere}}
     summary{{cursor:pointer;color:var(--faint)}}
     pre{{overflow-x:auto;border:1px solid var(--rule);padding:1rem;border-radius:4px}}
     """,

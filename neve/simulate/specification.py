@@ -26,6 +26,13 @@ from coordinator.core.autoscaling.demand import AutoscalerRules
 from neve.offline import a_list, an_object
 from neve.setting_values import read_settings
 from neve.simulate.control import ControlRule, read_control
+from neve.simulate.disturbances import (
+    REQUESTS_MAX,
+    FailureRule,
+    RequestRule,
+    read_failures,
+    read_requests,
+)
 from neve.simulate.recording import Recording, read_recording, start_files
 from neve.simulate.rows import KeyPopulation
 from neve.simulate.sections import Section, checked_total, merged_documents
@@ -112,6 +119,8 @@ class TableRule:
     settings: TableSettings = field(default_factory=TableSettings)
     tracker: tuple[str, TrackerPlugin] | None = None
     """By its name; None: the jobs that are planned count."""
+    requests: RequestRule | None = None
+    """None: nobody asks for anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +148,8 @@ class ClusterRule:
     """Volume → bytes per second of all its jobs; one that is not named has no limit."""
     queue_jobs_max: int = 200_000
     scaling: AutoscalerRules = field(default_factory=AutoscalerRules)
+    failures: FailureRule | None = None
+    """None: nothing dies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,13 +300,16 @@ def _check_together(specification: Specification) -> None:
         raise RequestError(f"tables are named {', '.join(names)}, expected different names")
     advice = "simulate fewer tablets: they behave alike"
     checked_total("tablets", sum(each.tablets for each in tables), TABLETS_MAX, advice)
-    arriving = sum(_files_arriving(each.arrivals, specification.length_s) for each in tables)
+    arriving = sum(files_arriving(each.arrivals, specification.length_s) for each in tables)
     checked_total("files would arrive", arriving, FILES_MAX, "simulate fewer days or tablets")
+    asked = sum(specification.length_s / each.requests.every_s for each in tables if each.requests)
+    checked_total("requests would be made", asked, REQUESTS_MAX, "raise table.requests.every")
     samples = specification.length_s / specification.sample_s
     checked_total("samples would be taken", samples, SAMPLES_MAX, "raise simulation.sample")
 
 
-def _files_arriving(rule: ArrivalRule, length_s: float) -> float:
+def files_arriving(rule: ArrivalRule, length_s: float) -> float:
+    """Return how many files come to a table in so many seconds, on the average of a day."""
     if rule.recording is not None:
         return len(rule.recording.arrivals) * length_s / rule.recording.length_s
     extra_s = sum((each.times - 1) * min(each.length_s, length_s) for each in rule.bursts)
@@ -332,6 +346,7 @@ def _table(section: Section, read: ReadFile, length_s: float) -> TableRule:
         initial_bytes=initial,
         files=files,
         arrivals=_arrivals(section.section("arrivals"), read, tablets, length_s, keyed=keyed),
+        requests=read_requests(section.section("requests")) if "requests" in section else None,
         **planned,
     )
     section.close()
@@ -450,6 +465,7 @@ def _cluster(section: Section) -> ClusterRule:
         },
         queue_jobs_max=section.count("queue_jobs", 200_000, least=1, most=10_000_000),
         scaling=_scaling(section.section("autoscaler")),
+        failures=read_failures(section.section("failures")) if "failures" in section else None,
     )
     volumes.close()
     section.close()

@@ -15,7 +15,7 @@ from common.model.job import Job, JobAction
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.spi.planner import RunningJob
 from neve.simulate.arrivals import ArrivingFile, Flush
-from neve.simulate.recording import place_of_key, simulated_key
+from neve.simulate.recording import key_behind, place_of_key, simulated_key
 from neve.simulate.rows import Content, merged, rows_in
 from neve.simulate.specification import TableRule
 
@@ -141,10 +141,14 @@ class SimulatedTablet:
         files = tuple(self.files[path] for path in job.inputs)
         self.running[job.id] = RunningJob(kind=job.kind, files=files)
 
-    def commit(self, job: Job, now_s: float) -> int:
-        """Replace the inputs of a job by its outputs; return the bytes that were written."""
+    def release(self, job: Job) -> None:
+        """Let a job end of which nothing is left: its files are as they were."""
         del self.running[job.id]
         self.reserved.difference_update(job.inputs)
+
+    def commit(self, job: Job, now_s: float) -> int:
+        """Replace the inputs of a job by its outputs; return the bytes that were written."""
+        self.release(job)
         if job.action == JobAction.MOVE:
             for path in job.inputs:
                 self.files[path] = replace(self.files[path], tags=job.output_tags)
@@ -226,7 +230,8 @@ class SimulatedTablet:
         keyed = self.rule.keyed
         key_min = key_max = None
         if keyed:
-            key_min = simulated_key(content.start) if content.start else FIRST_KEY
+            # A cut is the last key of the output before it.
+            key_min = key_behind(content.start) if content.start else FIRST_KEY
             key_max = simulated_key(content.end) if content.end < 1.0 else LAST_KEY
         return DataFile(
             path=f"{self.names:09x}",
@@ -241,6 +246,7 @@ class SimulatedTablet:
             clean=keyed and dead < 0.5,
             added_at_s=now_s,
             job=None if job is None else job.id,
+            request=None if job is None else job.request,
             tags=() if job is None else job.output_tags,
         )
 

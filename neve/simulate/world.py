@@ -6,8 +6,8 @@
     free slots take the best jobs                  capacity, fair share and backfill of the same
     every few seconds the autoscaler looks         its policy, with measured rates
 
-All events of one moment come before the plans of that moment. Nothing fails here: failures, retries
-and lost messages are the subject of other tests.
+All events of one moment come before the plans of that moment. Attempts and compactors die where the
+specification says so, and the service's own rules of retrying say when the same is tried again.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from typing import Any
 from common.errors import PluginError, RequestError
 from common.model.job import Job, Kind
 from common.model.key_values import KeyType
-from common.model.tablet import TabletId
+from common.model.tablet import Tablet, TabletId
 from common.spi.controller import DEFAULT_SHARES
 from common.spi.planner import PlanParameters
 from common.units import format_count, format_duration
@@ -31,10 +31,13 @@ from coordinator.core.planning import checked_jobs
 from coordinator.core.queue.backfill import Backfill, Capacity
 from coordinator.core.queue.fair_share import FairShare
 from coordinator.core.queue.job_queue import JobQueue, JobQueues
+from coordinator.core.retry import Failure, Retry
 from neve.simulate.arrivals import Flush, flushes
 from neve.simulate.cluster import Lane, SimulatedAttempt, SimulatedGroup, Volume
 from neve.simulate.control import SimulatedControl, is_capped
+from neve.simulate.disturbances import Failures, RequestRule, submissions
 from neve.simulate.figures import Outcome, Sample, TabletMeasures
+from neve.simulate.requests import Requests
 from neve.simulate.specification import Specification, TableRule
 from neve.simulate.tablet import SimulatedTable, SimulatedTablet
 
@@ -54,18 +57,17 @@ class World:
         """Begin at time 0, with the files that are there."""
         self.specification = specification
         self.now_s = 0.0
-        planners = dict.fromkeys(each.planner_name for each in specification.tables)
-        self.outcome = Outcome(
-            variant=specification.variant or ", ".join(planners),
-            planners=tuple(planners),
-            length_s=specification.length_s,
-        )
+        self.outcome = _new_outcome(specification)
         cluster = specification.cluster
         self._limits = Limits(queue_jobs_max=cluster.queue_jobs_max)
         self.queues = JobQueues(self._new_queue)
         self.capacity = Capacity(self._limits)
         self._backfill = Backfill(self.queues, self.capacity)
         self._deferrals = Deferrals(self._limits.deferrals_max)
+        self._retry, self._failures = Retry(self._limits), _new_failures(specification)
+        self._requests = Requests(
+            self.outcome, tuple(each.group for each in cluster.groups), self._retry.why_given_up
+        )
         self._volumes = {name: Volume(limit) for name, limit in cluster.volumes.items()}
         self.control = (
             None if specification.control is None else SimulatedControl(specification.control)
@@ -77,13 +79,14 @@ class World:
         self._events: list[Event] = []
         self._changed: dict[SimulatedTablet, None] = {}
         self._measures = TabletMeasures()
+        self._end_s = specification.length_s + specification.drain_max_s
+        """No event after it happens."""
         self._offered: dict[str, float] = {}
         """Queued job → when it was wanted first."""
         self._by_age: dict[str, deque[str]] = {name: deque() for name in self.groups}
         self._queued_bytes = dict.fromkeys(self.groups, 0)
-        self._arriving = 0
-        """Tables of which more files will come."""
-        self._pushed = self._arrival = 0
+        self._pushed = self._arrival = self._arriving = 0
+        """`_arriving`: tables to which more files will come, and those of which more is asked."""
         self.tables = [self._new_table(each, at) for at, each in enumerate(specification.tables)]
         self._by_id = {tablet.id: tablet for tablet in self.tablets()}
         self._begin()
@@ -113,8 +116,8 @@ class World:
 
     def step(self) -> bool:
         """Let all events of the next moment happen; return whether there was one."""
-        events, end_s = self._events, self._end_s()
-        if not events or self._is_over() or events[0][0] > end_s:
+        events = self._events
+        if not events or events[0][0] > self._end_s or self._is_over():
             return False
         now_s = self.now_s = events[0][0]
         while events and events[0][0] <= now_s:
@@ -123,7 +126,8 @@ class World:
         changed, self._changed = self._changed, {}
         for tablet in changed:
             self._plan(tablet)
-        self._hand_out()
+        if self._offered or self._deferrals:
+            self._hand_out()
         return True
 
     # -------------------------------------------------------------------------------- The beginning
@@ -134,6 +138,8 @@ class World:
         for group in self.groups.values():
             if group.scales:
                 self._push(ROUND_S, self._scale, group)
+            if self._failures is not None and self._failures.rule.compactor_life_s:
+                self._push(self._failures.next_loss_s(group.rule.count_max), self._lose, group)
         self._push(0.0, self._sample)
         if self.control is not None:
             # What a controller limits is shared on volumes.
@@ -152,6 +158,12 @@ class World:
             self._note_change(tablet)
         self._arriving += 1
         self._next_flush(table)
+        rule = table.rule.requests
+        if rule is not None:
+            seed, length_s = self.specification.seed, self.specification.length_s
+            coming = submissions(rule, table.rule.name, table.rule.tablets, seed, length_s)
+            self._arriving += 1
+            self._next_request(table, rule, coming)
 
     def _new_table(self, rule: TableRule, at: int) -> SimulatedTable:
         own_id = f"table{at}"
@@ -172,6 +184,7 @@ class World:
                 "groups": tuple(each.group for each in self.specification.cluster.groups),
                 "keyed": rule.keyed,
                 "timed": not rule.keyed,
+                "explains": False,
                 "key_types": (KeyType.INT,) if rule.keyed else (),
             },
         )
@@ -220,6 +233,28 @@ class World:
         self._note_change(tablet)
         self._next_flush(table)
 
+    def _next_request(
+        self, table: SimulatedTable, rule: RequestRule, coming: Iterator[tuple[float, int]]
+    ) -> None:
+        each = next(coming, None)
+        if each is None:
+            self._arriving -= 1
+        else:
+            self._push(each[0], self._ask, table, rule, each[1], coming)
+
+    def _ask(
+        self,
+        table: SimulatedTable,
+        rule: RequestRule,
+        number: int,
+        coming: Iterator[tuple[float, int]],
+    ) -> None:
+        """Let a user ask for a whole tablet."""
+        tablet = table.tablets[number]
+        self._requests.submit(tablet, rule, self.now_s)
+        self._note_change(tablet)
+        self._next_request(table, rule, coming)
+
     def _note_change(self, tablet: SimulatedTablet) -> None:
         self._changed[tablet] = None
         self._measures.note_change(tablet)
@@ -236,9 +271,15 @@ class World:
         )
         outcome = self.outcome
         outcome.plans += 1
-        outcome.files_max = max(outcome.files_max, len(files))
-        wanted = self._wanted(tablet, table, candidates) if candidates else []
-        tablet.planned_bytes = sum(job.input_bytes for job in wanted)
+        if len(files) > outcome.files_max:
+            outcome.files_max = len(files)
+        if tablet in self._requests:
+            wanted = self._wanted_with_request(tablet)
+        else:
+            wanted = self._wanted(tablet, table, candidates) if candidates else []
+        if self._failures is not None:
+            wanted = self._not_paused(tablet, wanted)
+        tablet.planned_bytes = sum(job.input_bytes for job in wanted) if wanted else 0
         if wanted or tablet.queued:
             self._replace(tablet, wanted)
 
@@ -266,10 +307,38 @@ class World:
             return []
         return [job for job in checked_jobs(name, plan, parameters) if not job.depends_on]
 
-    def _note_due(self, tablet: SimulatedTablet, at_s: float) -> None:
-        """Plan a tablet again at a time, though nothing may have changed until then."""
+    def _wanted_with_request(self, tablet: SimulatedTablet) -> list[Job]:
+        """Return the jobs that may be queued where a user has asked for something."""
+        plan = self._requests.wanted(tablet, self.now_s, self.specification.begin_s)
+        if plan.due_at_s is not None:
+            self._note_due(tablet, plan.due_at_s - self.specification.begin_s)
+        return [job for job in plan.jobs if not job.depends_on]
+
+    def _not_paused(self, tablet: SimulatedTablet, wanted: list[Job]) -> list[Job]:
+        """Return the jobs that may be tried now; the tablet is planned again for the others."""
+        if not self._retry.has_history(tablet.id) and not wanted:
+            return wanted
+        self._retry.keep(tablet.id, tablet.files)
+        allowed: list[Job] = []
+        for job in wanted:
+            pause = self._retry.pause_of(job, self.now_s)
+            if pause is None:
+                allowed.append(job)
+            elif pause.until_s is not None:
+                self._note_due(tablet, pause.until_s, even_later=True)
+        return allowed
+
+    def _note_due(self, tablet: SimulatedTablet, at_s: float, *, even_later: bool = False) -> None:
+        """Plan a tablet again at a time, though nothing may have changed until then.
+
+        Args:
+            tablet: Which.
+            at_s: When.
+            even_later: Also when no files come any more.
+        """
         at_s = max(at_s, self.now_s + 1.0)
-        if at_s < tablet.due_s and at_s <= self.specification.length_s:
+        last_s = self._end_s if even_later else self.specification.length_s
+        if at_s < tablet.due_s and at_s <= last_s:
             tablet.due_s = at_s
             self._push(at_s, self._become_due, tablet, at_s)
 
@@ -309,10 +378,23 @@ class World:
                 job = None if compactor is None else self._take(name, group)
                 if compactor is None or job is None:
                     break
-                self._launch(
-                    group, SimulatedAttempt(job, self._by_id[job.tablet], compactor, self.now_s)
-                )
+                tablet = self._by_id[job.tablet]
+                taken = not tablet.reserved.isdisjoint(job.inputs)
+                if taken or self._requests.is_stale(tablet, job):
+                    self._refuse(tablet, job)
+                else:
+                    self._launch(group, SimulatedAttempt(job, tablet, compactor, self.now_s))
             self._plan_deferred(name, queue)
+
+    def _refuse(self, tablet: SimulatedTablet, job: Job) -> None:
+        """Drop a job whose files another one has taken, as the store would refuse it.
+
+        Users and the service may want the same files when the hold of a request has expired.
+        """
+        del self._offered[job.id]
+        tablet.queued -= 1
+        self._queued_bytes[job.group] -= job.input_bytes
+        self._push(self.now_s + 0.001, self._note_change, tablet)
 
     def _take(self, name: str, group: SimulatedGroup) -> Job | None:
         """Take the next job of a group that the controller lets start."""
@@ -344,20 +426,28 @@ class World:
         self.capacity.enter(job.id, job.group, job.input_bytes)
         group.begin(attempt, self.now_s)
         tablet.reserve(job)
+        if tablet in self._requests:
+            self._requests.note_start(tablet, job, self.now_s)
+            if job.kind is not Kind.USER:
+                self._changed[tablet] = None
         self._measures.note_change(tablet)
         overhead_s = self.specification.cluster.job_overhead_s
         moves = job.cost_bytes > 0
+        if self._failures is not None:
+            attempt.dies_after = self._failures.dies_after()
         volume = self._volumes.get(tablet.table.volume)
         if moves and volume is not None:
             self._push(self.now_s + overhead_s, self._begin_to_move, group, attempt, volume)
             return
         # Nothing limits it but its slot, so its end is known already.
-        work_s = job.input_bytes / group.rule.slot_bytes_s if moves else 0.0
+        work_s = job.input_bytes * attempt.dies_after / group.rule.slot_bytes_s if moves else 0.0
         self._push(round(self.now_s + overhead_s + work_s, 3), self._end, group, attempt)
 
     def _begin_to_move(
         self, group: SimulatedGroup, attempt: SimulatedAttempt, volume: Volume
     ) -> None:
+        if attempt.gone:
+            return
         name = attempt.tablet.table.volume
         lane = group.lanes.get(name)
         if lane is None:
@@ -396,9 +486,13 @@ class World:
         self._foresee({lane: None, **self._changed_rates(lane.volume)})
 
     def _end(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> None:
-        """Let a job commit."""
+        """Let a job commit, if it has not died."""
+        if attempt.dies_after < 1.0 or attempt.gone:
+            self._fail(group, attempt)
+            return
         job, tablet, outcome = attempt.job, attempt.tablet, self.outcome
         before = len(tablet.files)
+        known = set(tablet.files) if tablet in self._requests else None
         stored = tablet.stored_bytes
         written = tablet.commit(job, self.specification.begin_s + self.now_s)
         outcome.files += len(tablet.files) - before
@@ -406,9 +500,67 @@ class World:
         outcome.rewritten_bytes += written
         outcome.read_bytes += job.input_bytes if job.cost_bytes else 0
         outcome.dropped_bytes += stored - tablet.stored_bytes
+        if known is not None:
+            self._requests.note_commit(
+                tablet, job, [each for each in tablet.files if each not in known]
+            )
+        if self._failures is not None:
+            self._retry.note_success(attempt.compactor.name, tablet.id, job.inputs)
         self.capacity.leave(job.id)
         group.end(attempt, self.now_s)
         self._note_change(tablet)
+
+    # ------------------------------------------------------------------------------------- Failures
+
+    def _fail(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> None:
+        """Let an attempt die; the service says when the same is tried again."""
+        if attempt.gone:
+            return
+        self._retry.note_failure(
+            Failure(
+                compactor=attempt.compactor.name,
+                tablet=attempt.tablet.id,
+                inputs=attempt.job.inputs,
+                error_class="RewriteError",
+                cause="it was to die",
+            ),
+            self.now_s,
+        )
+        self.outcome.failed_attempts += 1
+        self._waste(group, attempt)
+        group.give_back(attempt, self.now_s)
+
+    def _waste(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> None:
+        """Count what a dead attempt has moved for nothing, and let its files go."""
+        attempt.gone = True
+        moved = attempt.job.input_bytes * self._moved_share(group, attempt)
+        self.outcome.wasted_bytes += round(moved)
+        self.capacity.leave(attempt.job.id)
+        attempt.tablet.release(attempt.job)
+        self._note_change(attempt.tablet)
+
+    def _lose(self, group: SimulatedGroup) -> None:
+        """Lose a compactor with all that it runs; another one starts in its place."""
+        assert self._failures is not None
+        most = group.rule.count_max
+        number = self._failures.lost(len(group.compactors), most)
+        if number is not None:
+            self._lose_compactor(group, number, self._failures.rule.restart_s)
+        self._push(self.now_s + self._failures.next_loss_s(most), self._lose, group)
+
+    def _lose_compactor(self, group: SimulatedGroup, number: int, restart_s: float) -> None:
+        dying, successor = group.lose(number, self.now_s)
+        self.outcome.lost_compactors += 1
+        self.outcome.lost_attempts += len(dying)
+        changed: dict[Lane, None] = {}
+        for attempt in dying:
+            self._waste(group, attempt)
+            if (lane := attempt.lane) is not None:
+                lane.leave(attempt)
+                lane.volume.moving -= 1
+                changed |= {lane: None, **self._changed_rates(lane.volume)}
+        self._foresee(changed)
+        self._push(self.now_s + restart_s, group.ready, successor, self.now_s + restart_s)
 
     # ------------------------------------------------------------------------------------ Scaling
 
@@ -493,6 +645,8 @@ class World:
                 oldest_s=max(map(self._oldest_s, self.groups)),
                 running_jobs=sum(len(group.running) for group in self.groups.values()),
                 compactors=sum(group.count for group in self.groups.values()),
+                wasted_bytes=outcome.wasted_bytes,
+                open_requests=len(self._requests),
             )
         )
         self._push(self.now_s + self.specification.sample_s, self._sample)
@@ -520,16 +674,13 @@ class World:
             return 0.0
         moving_s = self.now_s - attempt.begun_s - self.specification.cluster.job_overhead_s
         work_s = attempt.job.input_bytes / group.rule.slot_bytes_s
-        return min(1.0, max(0.0, moving_s / work_s))
+        return min(attempt.dies_after, max(0.0, moving_s / work_s))
 
     # -------------------------------------------------------------------------------------- The end
 
-    def _end_s(self) -> float:
-        return self.specification.length_s + self.specification.drain_max_s
-
     def _is_over(self) -> bool:
         """Return whether no more files come and nothing is left to do."""
-        if self._arriving or self._changed or len(self.queues) or self._deferrals:
+        if self._arriving or self._changed or self._offered or self._deferrals:
             return False
         return not any(group.running for group in self.groups.values())
 
@@ -547,6 +698,10 @@ class World:
             outcome.busy_slot_s += group.busy_s
         outcome.stored_bytes = sum(tablet.stored_bytes for tablet in self.tablets())
 
+    def stored(self, tablet: SimulatedTablet) -> Tablet:
+        """Return a tablet as the store would show it; for tests."""
+        return self._requests.stored(tablet)
+
     def check(self) -> None:
         """Assert what is always true; for tests."""
         outcome = self.outcome
@@ -558,5 +713,20 @@ class World:
         for group in self.groups.values():
             assert sum(each.busy for each in group.compactors.values()) == len(group.running)
             assert all(each.busy <= each.slots for each in group.compactors.values())
+        assert len(self._offered) == len(self.queues)
         self.queues.check()
         self.capacity.check()
+
+
+def _new_outcome(specification: Specification) -> Outcome:
+    planners = dict.fromkeys(each.planner_name for each in specification.tables)
+    return Outcome(
+        variant=specification.variant or ", ".join(planners),
+        planners=tuple(planners),
+        length_s=specification.length_s,
+    )
+
+
+def _new_failures(specification: Specification) -> Failures | None:
+    rule = specification.cluster.failures
+    return None if rule is None else Failures(rule, specification.seed)

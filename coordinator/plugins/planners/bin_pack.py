@@ -227,15 +227,16 @@ def _pack_small(work: _Work) -> None:
 
 def _not_small(file: DataFile, options: BinPackOptions, capacity_bytes: float) -> str:
     """Return why a file needs no other beside it; empty: it does."""
+    # Asked for every file of every plan, and most are small: texts are made only where one is read.
+    if file.size_bytes < options.lower_bytes and file.size_bytes <= capacity_bytes:
+        return ""
     size, target = format_bytes(file.size_bytes), format_bytes(options.target_bytes)
     low, high = format_bytes(int(options.lower_bytes)), format_bytes(int(options.upper_bytes))
     if file.size_bytes > options.upper_bytes:
         return f"is {size}, above {high}"
     if file.size_bytes >= options.lower_bytes:
         return f"is {size}, between {low} and {high}: near the target of {target}"
-    if file.size_bytes > capacity_bytes:
-        return f"is {size}, more than any group takes ({format_bytes(int(capacity_bytes))})"
-    return ""
+    return f"is {size}, more than any group takes ({format_bytes(int(capacity_bytes))})"
 
 
 def _pack_bin(work: _Work, files: Bin, *, crowded: bool) -> None:

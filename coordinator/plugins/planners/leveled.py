@@ -189,6 +189,9 @@ def levels_of(files: Iterable[DataFile]) -> list[Level]:
         tagged[level_of(file) if known else 0].append(file)
     found = [Level()]
     for level in tagged[1:]:
+        if not level:
+            found.append(Level())
+            continue
         kept: list[DataFile] = []
         for file in sorted(level, key=lambda each: (each.key_max or b"", each.path)):
             if kept and (file.key_min or b"") <= (kept[-1].key_max or b""):
@@ -265,7 +268,8 @@ class _Work:
 def _plan_levels(work: _Work) -> None:
     """Plan jobs for all levels that hold too much, the highest first."""
     options, parameters = work.options, work.parameters
-    _leave_all(work)
+    if parameters.explains:
+        _leave_all(work)
     alone = not is_under_way(Kind.SYSTEM, parameters)
     crowd = len(work.levels[0].files)
     if crowd > options.level0_files_max:
@@ -355,6 +359,8 @@ def _is_free(work: _Work, push: _Push, level: int) -> bool:
 def _push_level(work: _Work, level: int) -> None:
     """Plan what brings a level down to its target: the files that cost least, or wait longest."""
     options = work.options
+    if not work.levels[level].files:
+        return
     size, target = work.levels[level].size_bytes, options.target_bytes(level)
     if size / target <= options.score_min:
         return

@@ -100,6 +100,8 @@ def find_set(files: Sequence[SizedFile], ratio: float, max_files: int) -> Sequen
     best = _best_prefix(files, width, ratio)
     if best:
         return files[: best + 1]
+    if width == len(files):
+        return ()
     total = sum(file[0] for file in files[:width])
     for last in range(width, len(files)):
         size = files[last][0]
@@ -209,7 +211,9 @@ class RatioPlanner:
             _bring_to_one(found, files, parameters, rule)
         elif not found.sets:
             _relieve(found, files, parameters, rule, cap_bytes)
-        jobs = tuple(_job(chosen, found.why, parameters, rule) for chosen in found.sets)
+        jobs = tuple([_job(chosen, found.why, parameters, rule) for chosen in found.sets])
+        if not parameters.explains:
+            return Plan(jobs=jobs)
         return Plan(jobs=jobs, left=_left(found, files, parameters, rule, cap_bytes))
 
 

@@ -80,9 +80,12 @@ class PlanDraft:
 
     files_counted: int
     """Files that count towards the limit, and for the priority of jobs that are added."""
+    explains: bool
+    """Whether anybody reads why files are left; otherwise no such text need be made."""
 
     def __init__(self, parameters: PlanParameters, file_limit: int) -> None:
         self.files_counted = len(parameters.files)
+        self.explains = parameters.explains
         self._parameters = parameters
         self._file_limit = file_limit
         self._jobs: list[PlannedJob] = []
@@ -137,10 +140,13 @@ class PlanDraft:
 
     def leave(self, files: Iterable[DataFile], reason: str) -> None:
         """Say why files are in no job."""
-        self._left.update((file.path, reason) for file in files)
+        if self.explains:
+            self._left.update((file.path, reason) for file in files)
 
     def add_note(self, file: DataFile, note: str) -> None:
         """Say one thing more of a file that is left."""
+        if not self.explains:
+            return
         said = self._left.get(file.path)
         self._left[file.path] = f"{said}; {note}" if said else note
 
@@ -151,6 +157,8 @@ class PlanDraft:
 
     def plan(self) -> Plan:
         """Return the plan."""
+        if not self._left:
+            return Plan(jobs=tuple(self._jobs), due_at_s=self._due_at_s)
         planned = {path for job in self._jobs for path in job.files}
         left = {path: why for path, why in self._left.items() if path not in planned}
         return Plan(jobs=tuple(self._jobs), left=left, due_at_s=self._due_at_s)
@@ -280,7 +288,8 @@ def pick_tiers(
     cap = parameters.job_bytes_max
     planned = False
     for tier in tiers:
-        draft.leave(tier, _why_left(tier, options) + where)
+        if draft.explains:
+            draft.leave(tier, _why_left(tier, options) + where)
         rest = tier
         while len(rest) >= options.reached_from:
             chosen = smallest_within(rest, options.width, cap)
@@ -347,12 +356,14 @@ def _note_tiny(
         return
     ready_s = youngest.added_at_s + options.min_file_age_s
     draft.ask_again(ready_s)
+    if not draft.explains:
+        return
+    note = (
+        f"files below {format_bytes(options.min_file_bytes)} become one tier at "
+        f"{moment(ready_s)}, {format_duration(options.min_file_age_s)} after the last one came"
+    )
     for file in tiny:
-        draft.add_note(
-            file,
-            f"files below {format_bytes(options.min_file_bytes)} become one tier at "
-            f"{moment(ready_s)}, {format_duration(options.min_file_age_s)} after the last one came",
-        )
+        draft.add_note(file, note)
 
 
 # -------------------------------------------------------------------------------- Tombstones, alone

@@ -79,3 +79,25 @@ def test_what_is_not_allowed_is_named(given: dict[str, object], says: str) -> No
 def test_what_a_planner_declares_follows_from_its_options() -> None:
     assert {"small", "small_bytes", "window", "window_s", "fewest"} < option_names(Options)
     assert settings_of(Options) == {"max_files"}
+
+
+def test_options_that_are_equal_are_read_once_and_types_still_count() -> None:
+    assert read(small_bytes=1) is read(small_bytes=1)
+    assert read(small_bytes=1) is not read(small_bytes=2)
+    with pytest.raises(ConfigError, match="small_bytes True is not a size"):
+        read(small_bytes=True)
+    with pytest.raises(ConfigError, match="small_bytes"):
+        read(small_bytes=[1])
+    narrow = read_options(Options, "planner p", {}, TableSettings(max_files=2))
+    wide = read_options(Options, "planner p", {}, TableSettings(max_files=3))
+    assert (narrow.max_files, wide.max_files) == (2, 3)
+
+
+def test_options_that_can_be_changed_are_nobody_elses() -> None:
+    @dataclass(slots=True, kw_only=True)
+    class Loose:
+        count: int = option(1)
+
+    first = read_options(Loose, "planner p", {})
+    first.count = 7
+    assert read_options(Loose, "planner p", {}).count == 1

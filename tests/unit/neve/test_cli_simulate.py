@@ -74,6 +74,13 @@ def test_planners_are_set_side_by_side(neve: Shell, spec: str) -> None:
     assert len({each["write_amplification"] for each in found}) == 3
 
 
+def test_processes_side_by_side_come_to_the_same(neve: Shell, spec: str) -> None:
+    words = ["--planner", "ratio", "--planner", "leveled", "--json"]
+    one, two = (neve.run("simulate", spec, *words, "--workers", n).stdout for n in "12")
+    assert one == two
+    neve.run("simulate", spec, "--workers", "0", code=2, says="--workers")
+
+
 def test_controllers_are_set_side_by_side(neve: Shell, spec: str) -> None:
     words = ["--controller", "static", "--controller", "control-points"]
     found = neve.json("simulate", spec, *words)["variants"]

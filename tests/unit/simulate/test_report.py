@@ -13,7 +13,15 @@ import pytest
 
 from neve.simulate.charts import POINTS_MAX, Line, chart
 from neve.simulate.figures import Outcome, Sample, WaitHistogram
-from neve.simulate.report import CURVES, SUMMARY, as_csv, as_document, as_page, pictures
+from neve.simulate.report import (
+    CURVES,
+    SUMMARY,
+    as_csv,
+    as_document,
+    as_page,
+    pictures,
+    short_bytes,
+)
 from neve.simulate.specification import read_specifications
 from neve.simulate.world import World
 from tests.support.simulated import document
@@ -81,6 +89,28 @@ def test_the_page_can_be_read_by_everybody(outcomes: list[Outcome]) -> None:
     assert [each["aria-label"] for each in charts] == [title for title, *_ in CURVES.values()]
     others = [each for each in found.of("svg") if each.get("role") != "img"]
     assert all(each.get("aria-hidden") == "true" for each in others)
+
+
+def test_no_table_makes_the_page_wider_than_its_window(outcomes: list[Outcome]) -> None:
+    page = as_page(outcomes, "")
+    tables = page.split("<table>")
+
+    assert len(tables) > 2
+    for before in tables[:-1]:
+        _, _, opened = before.rpartition("<")
+        assert opened.startswith('div class="wide" role="region" tabindex="0" aria-label="')
+    (rule,) = re.findall(r"\.wide{([^}]*)}", page)
+    assert "overflow-x:auto" in rule
+    assert "max-width:100%" in rule
+    assert "border:1px" in rule, "where a table goes on is seen"
+    (first,) = re.findall(r"}th:first-child{([^}]*)}", page)
+    assert "position:sticky;left:0" in first
+
+
+def test_sizes_in_tables_are_short() -> None:
+    assert short_bytes(106.3 * 1024**2) == "106 MiB"
+    assert short_bytes(2.44 * 1024**3) == "2.4 GiB"
+    assert short_bytes(0) == "0 B"
 
 
 def test_the_page_has_all_figures_and_escapes_names(outcomes: list[Outcome]) -> None:

@@ -13,6 +13,7 @@ from benchmarks.bench_planning import ACCUMULO, AMPLIFICATION_ROUNDS
 from common.errors import PluginError, RequestError
 from common.model.job import Plan
 from common.spi.planner import PlanParameters
+from coordinator.plugins.planners.leveled import level_of, levels_of
 from neve.simulate import world as module
 from neve.simulate.figures import Outcome
 from neve.simulate.report import as_document
@@ -105,6 +106,34 @@ def test_rows_expire_where_a_table_says_so() -> None:
     for tablet in made.tablets():
         for file in tablet.files.values():
             assert alive_part(file, -float("inf")) is not None
+
+
+@pytest.mark.parametrize("planner", ["ratio", "size-tiered", "leveled", "time-window", "bin-pack"])
+def test_planners_that_need_not_explain_decide_the_same(planner: str) -> None:
+    table = {"planner": planner, "keyed": planner != "time-window"}
+    arrivals = {"every": "30s", "size": "1MB", "size_spread": 1.0}
+    written = document({**table, "arrivals": arrivals}, simulation={"days": 0.03})
+    silent, telling = world(written), world(written)
+    for each in telling.tables:
+        assert each.parameters["explains"] is False
+        each.parameters["explains"] = True
+
+    assert as_document([telling.run()]) == as_document([silent.run()])
+    assert sum(silent.outcome.jobs.values()) > 20
+
+
+def test_outputs_of_a_cut_have_no_key_in_common() -> None:
+    """Otherwise `leveled` takes them for files of level 0, and never comes to rest."""
+    table = {"tablets": 1, "planner": "leveled", "settings": {"target_bytes": 2 << 20}}
+    found = world(document({**table, "arrivals": {"every": "1m", "size": "1MB"}}))
+    outcome = found.run()
+    (tablet,) = found.tablets()
+    levels = levels_of(tablet.files.values())
+
+    assert outcome.at_rest
+    assert len(levels[1].files) > 2
+    tagged = [file for file in tablet.files.values() if level_of(file)]
+    assert sum(len(level.files) for level in levels[1:]) == len(tagged)
 
 
 def test_a_slow_cluster_lets_work_wait_and_a_fast_one_does_not() -> None:
