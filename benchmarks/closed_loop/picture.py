@@ -81,7 +81,7 @@ def _band(
     name, what = title.split("|")
     yield f'<text x="4" y="{top - 5}" font-weight="bold">{name}</text>'
     yield f'<text x="4" y="{top + HEIGHT / 2:.0f}" fill="#222">{what}</text>'
-    yield f'<text x="{LEFT - 4}" y="{top + 10}" text-anchor="end" fill="#555">{most:.3g}</text>'
+    yield f'<text x="{LEFT - 4}" y="{top + 10}" text-anchor="end" fill="#555">{most:,.4g}</text>'
     yield f'<path d="M{LEFT} {top + HEIGHT}h{WIDTH}" stroke="#999"/>'
     for colour, values in curves:
         points = " ".join(
