@@ -71,7 +71,14 @@ class TriggerDriver:
                 continue
             self._periodic.done(table, now_s)
             self._context.log("trigger asks", table=table.name, trigger=PERIODIC)
+            await self._see_soon(table)
+
+    async def _see_soon(self, table: Table) -> None:
+        """Have the scanner look now; what fails here it does itself, a little later."""
+        try:
             await self._scanner.refresh_tables()
+        except (MetadataError, UnavailableError) as error:
+            self._context.log("trigger is seen later", table=table.name, cause=str(error))
 
     async def ask(self, table_id: str) -> TriggerReport:
         """Have a planner asked now by an operator; return what it decides for each tablet.

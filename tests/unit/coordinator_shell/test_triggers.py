@@ -8,10 +8,12 @@ from itertools import pairwise
 
 import pytest
 
-from common.errors import RefusedError
+from common.errors import RefusedError, UnavailableError
 from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied, ChangeTable, CreateTable
+from common.metadata.store_values import ListedTables
 from common.model.file import DataFile
+from common.model.job import Job
 from common.model.table import TableSettings, TableState
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.settings import Settings
@@ -176,14 +178,29 @@ async def three_tables(world: World, store: MemoryStore) -> None:
     assert isinstance(await store.apply(added), Applied)
 
 
-def test_periodic_triggers_ask_at_the_start_and_each_interval_on_virtual_time() -> None:
-    """Half an hour of simulated time: each table is asked about at its own moment."""
+class FailsOnce(MemoryStore):
+    """Does not answer who asks for tables first after a trigger."""
+
+    asked_by_trigger = False
+
+    async def listed_tables(self) -> ListedTables:
+        if self.asked_by_trigger:
+            self.asked_by_trigger = False
+            raise UnavailableError("Redis does not answer")
+        return await super().listed_tables()
+
+
+def half_an_hour(store_type: type[MemoryStore]) -> tuple[Job, list[tuple[float, str]], list[str]]:
+    """Return the job that waits at the end, who was asked when, and all events."""
     world, made = World(1), list[CoordinatorParts]()
-    store, asked = MemoryStore(world), list[tuple[float, str]]()
+    store, asked, events = store_type(world), list[tuple[float, str]](), list[str]()
 
     def log(event: str, **fields: object) -> None:
+        events.append(event)
         if event == "trigger asks":
             asked.append((world.now_s() - EPOCH_S, str(fields["table"])))
+            if isinstance(store, FailsOnce):
+                store.asked_by_trigger = True
 
     async def life() -> None:
         await three_tables(world, store)
@@ -200,7 +217,13 @@ def test_periodic_triggers_ask_at_the_start_and_each_interval_on_virtual_time() 
         (job,) = made[0].state.queued(None, 10, world.now_s())
     finally:
         world.end()
-    assert len(job.job.inputs) == 4
+    return job.job, asked, events
+
+
+def test_periodic_triggers_ask_at_the_start_and_each_interval_on_virtual_time() -> None:
+    """Half an hour of simulated time: each table is asked about at its own moment."""
+    job, asked, _ = half_an_hour(MemoryStore)
+    assert len(job.inputs) == 4
     assert len({round(at_s) for at_s, _ in asked[:3]}) == 3, "they begin apart"
     for name in ("e0", "e1", "e2"):
         times_s = [at_s for at_s, table in asked if table == name]
@@ -208,3 +231,9 @@ def test_periodic_triggers_ask_at_the_start_and_each_interval_on_virtual_time() 
         gaps = [later - at_s for at_s, later in pairwise(times_s)]
         assert len(gaps) in {2, 3}, times_s
         assert all(599.0 < gap < 601.5 for gap in gaps), times_s
+
+
+def test_a_store_that_is_away_right_after_a_trigger_ends_no_loop() -> None:
+    job, asked, events = half_an_hour(FailsOnce)
+    assert events.count("trigger is seen later") == len(asked) > 6
+    assert len(job.inputs) == 4, "it is seen all the same"
