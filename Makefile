@@ -17,8 +17,8 @@ QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 PIP := $(PY) -m pip install --disable-pip-version-check --no-compile $(QUIET)
 # A stuck run ends here; a healthy one takes half an hour on two cores, twice as long on slow ones.
 TEST_BUDGET_S := 4800
-# Tests at a time, by files; each that needs one has a Redis, a Ray or a Spark of its own.
-TEST_WORKERS := 2
+# Tests at a time, by files; each that needs one has a Redis, a Ray or a Spark of its own: three such take 12 GB.
+TEST_WORKERS := $(or $(shell awk '/^MemTotal/ && $$2 > 16000000 {print 3}' /proc/meminfo 2> /dev/null),2)
 # Fast tests wait for sockets and child processes: a third worker has the cores meanwhile.
 FAST_WORKERS := 3
 FAST := not (integration or e2e or slow or tls)
