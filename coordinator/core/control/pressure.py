@@ -36,13 +36,19 @@ def with_pressure(plan: TabletPlan, tablet: Tablet) -> TabletPlan:
         plan: Of the tablet; its system jobs and what runs tell whether work waits.
         tablet: As it was read for the plan.
     """
-    files = [file for file in tablet.files.values() if not file.open]
     inputs = {path for job in plan.jobs if job.kind is Kind.SYSTEM for path in job.inputs}
-    inputs |= tablet.reserved_files
+    if tablet.running:
+        inputs |= tablet.reserved_files
+    files = [file for file in tablet.files.values() if not file.open]
+    stored = garbage = 0
+    for file in files:  # One loop: it runs for each tablet of each full scan.
+        stored += file.size_bytes
+        if file.tombstones or file.live_bytes is not None:
+            garbage += garbage_bytes(file)
     pressure = TabletPressure(
         overlapping_files=overlapping_files(files, inputs) if inputs else 0,
-        stored_bytes=sum(file.size_bytes for file in files),
-        garbage_bytes=sum(map(garbage_bytes, files)),
+        stored_bytes=stored,
+        garbage_bytes=garbage,
     )
     return replace(plan, pressure=pressure)
 
