@@ -29,6 +29,9 @@ caller cannot be expected to handle on the next line. A broken invariant is an
 `AssertionError`, outside this tree, caught nowhere.
 """
 
+from pathlib import Path
+from traceback import extract_tb
+
 
 def first_line(error: BaseException) -> str:
     """Return an error in one line: ours as it is, others with their class."""
@@ -147,3 +150,12 @@ def error_name(error: CompactionError) -> str:
     """Return the name of the nearest class of an error that is in this tree."""
     names = (kind.__name__ for kind in type(error).__mro__)
     return next(name for name in names if name in globals())
+
+
+def all_causes(error: BaseException) -> str:
+    """Return an error with the line that raised it; of a group, all its members."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(map(all_causes, error.exceptions))
+    *_, last = [None, *extract_tb(error.__traceback__)]
+    place = "" if last is None else f" ({Path(last.filename).name}:{last.lineno})"
+    return f"{type(error).__name__}: {error}{place}"

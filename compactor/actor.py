@@ -19,6 +19,7 @@ import ray
 from common.actor_class import callable_across_releases
 from common.clock import SystemClock
 from common.coordinator_proxy import compactor_calls
+from common.errors import all_causes
 from common.ids import RandomIds
 from common.log_files import LogFiles
 from common.metadata.redis import connect
@@ -110,7 +111,7 @@ class CompactorActor:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            self._log("compactor fails", cause=_all_causes(error))
+            self._log("compactor fails", cause=all_causes(error))
             os._exit(1)
 
     async def ping(self) -> str:
@@ -214,13 +215,6 @@ def _driver(
         executor_logs=executor_logs,
         executor_log_bytes_max=log_files.settings.file_bytes_max,
     )
-
-
-def _all_causes(error: BaseException) -> str:
-    """Return an error as a sentence; of a group, all its members."""
-    if isinstance(error, BaseExceptionGroup):
-        return "; ".join(map(_all_causes, error.exceptions))
-    return f"{type(error).__name__}: {error}"
 
 
 def start(

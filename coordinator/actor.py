@@ -14,6 +14,7 @@ import ray
 from common.actor_class import callable_across_releases
 from common.clock import SystemClock
 from common.coordinator_calls import CoordinatorCalls
+from common.errors import all_causes
 from common.garbage_collection import collect_oldest_forever, ignore_what_is_loaded
 from common.ids import RandomIds
 from common.log_files import LogFiles
@@ -127,7 +128,7 @@ class CoordinatorActor:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            self._log("coordinator fails", cause=f"{type(error).__name__}: {error}")
+            self._log("coordinator fails", cause=all_causes(error))
         os._exit(1)
 
     async def _run(self) -> None:

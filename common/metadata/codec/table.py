@@ -184,24 +184,35 @@ def unpack_table(where: str, table: str, stored: Mapping[bytes, bytes]) -> Table
 
 
 @lru_cache(maxsize=_TABLES_CACHED)
-def _unpack_table(table: str, stored: tuple[bytes, bytes, bytes, bytes, bytes | None]) -> Table:
+def _unpack_table(table_id: str, stored: tuple[bytes, bytes, bytes, bytes, bytes | None]) -> Table:
     """Decode once what is read again with every change of the table."""
-    where = TableKeys(table).table
+    where = TableKeys(table_id).table
     spec, settings, version, state, triggered = stored
     named = unpack(where, spec)
     try:
         at_s, by, *_ = (0.0, "") if triggered is None else unpack(where, triggered)
-        return Table(
+        table = Table(
             **_known(where, Table, named) | {"schema": _columns(where, named["schema"])},
-            id=table,
+            id=table_id,
             settings=unpack_settings(where, settings),
             settings_version=int(version),
             state=unpack_state(where, state),
             triggered_at_s=float(at_s),
             triggered_by=by,
         )
+        _check_named_columns(table)
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise broken_value_error(where, f"is no table ({error})") from error
+    return table
+
+
+def _check_named_columns(table: Table) -> None:
+    """Refuse a table that names a column for keys, versions, deletes or times that it lacks."""
+    known = {column.name for column in table.schema}
+    named = (*table.key, table.version_column, table.tombstone_column, table.time_column)
+    for name in named:
+        if name is not None and name not in known:
+            raise ValueError(f"column {name!r:.80} is not in its schema")
 
 
 def unpack_settings(where: str, data: bytes) -> TableSettings:

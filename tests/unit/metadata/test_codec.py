@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -199,6 +200,29 @@ def test_each_value_is_packed_and_unpacked(
     assert layout.unpack("key", layout.pack(value), **given_) == value
 
 
+def stored_table(table: Table) -> dict[bytes, bytes]:
+    return {
+        name.encode(): word if isinstance(word, bytes) else str(word).encode()
+        for name, word in codec_table.table_fields(table).items()
+    }
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"key": ("gone",)},
+        {"version_column": "gone"},
+        {"tombstone_column": "gone"},
+        {"time_column": "gone"},
+    ],
+)
+def test_a_table_that_names_a_column_that_it_lacks_is_none(named: dict[str, Any]) -> None:
+    schema = (Column("k", "int64", nullable=False),)
+    table = Table(id="t1", name="n", location="s3://b/p", schema=schema, **named)
+    with pytest.raises(MetadataError, match=r"is no table .column 'gone' is not in its schema"):
+        codec_table.unpack_table("key", "t1", stored_table(table))
+
+
 def test_a_table_is_packed_and_unpacked() -> None:
     table = Table(
         id="t1",
@@ -212,11 +236,7 @@ def test_a_table_is_packed_and_unpacked() -> None:
         state=TableState.PAUSED,
         created_at_s=1.5,
     )
-    stored = {
-        name.encode(): word if isinstance(word, bytes) else str(word).encode()
-        for name, word in codec_table.table_fields(table).items()
-    }
-    assert codec_table.unpack_table("key", "t1", stored) == table
+    assert codec_table.unpack_table("key", "t1", stored_table(table)) == table
 
 
 def test_settings_of_another_type_are_no_settings() -> None:
