@@ -22,7 +22,7 @@ from common.metadata.changes import (
     SubmitRequest,
 )
 from common.metadata.codec import table as codec_table
-from common.metadata.codec.layout import broken_value_error
+from common.metadata.codec.layout import broken_value_error, whole_number
 from common.metadata.codec.table import request_of_member, unpack_request
 from common.metadata.codec.tablet import unpack_files, unpack_running
 from common.metadata.commands import (
@@ -386,7 +386,7 @@ class KeyspaceStore:
     async def generation(self, table: str) -> int:
         """Return the table's generation."""
         key = TableKeys(table).generation
-        return _whole_number(key, await self._read(get(key)))
+        return whole_number(key, await self._read(get(key)))
 
     async def loss(self, table: str) -> AcceptedLoss | None:
         """Return between which moments changes were lost."""
@@ -404,7 +404,7 @@ class KeyspaceStore:
         """Return whether a table is being dropped with all of its files."""
         key = TableKeys(table).table
         stored = await self._read(hget(key, codec_table.DELETES))
-        return _whole_number(f"{key} {codec_table.DELETES}", stored) > 0
+        return whole_number(f"{key} {codec_table.DELETES}", stored) > 0
 
     async def claim(self) -> CoordinatorClaim | None:
         """Return who leads, and since when."""
@@ -559,15 +559,3 @@ def _name(key: str, stored: bytes) -> str:
         return stored.decode()
     except UnicodeDecodeError as error:
         raise broken_value_error(f"{key} {stored[:100]!r}", "has a name that is no text") from error
-
-
-def _whole_number(where: str, stored: bytes | None) -> int:
-    """Return a number that is stored as text; 0: none is.
-
-    Raises:
-        BrokenValueError: It is none.
-    """
-    try:
-        return int(stored or 0)
-    except ValueError as error:
-        raise broken_value_error(where, f"is no whole number ({error})") from error

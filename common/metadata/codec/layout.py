@@ -93,6 +93,18 @@ def broken_value_error(where: str, fact: str) -> BrokenValueError:
     return BrokenValueError(f"{where}: the stored value {fact}; run `neve fsck`")
 
 
+def whole_number(where: str, stored: bytes | None) -> int:
+    """Return a number that is stored as text; 0: none is.
+
+    Raises:
+        BrokenValueError: It is none.
+    """
+    try:
+        return int(stored or 0)
+    except ValueError as error:
+        raise broken_value_error(where, f"is no whole number ({error})") from error
+
+
 def kept_fields(where: str, unknown: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return fields of a newer release, if they are so few and small that they can be kept.
 

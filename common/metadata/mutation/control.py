@@ -11,7 +11,7 @@ from common.metadata.changes import (
     WriteAnalysis,
 )
 from common.metadata.codec import table as codec_table
-from common.metadata.codec.layout import pack
+from common.metadata.codec.layout import pack, whole_number
 from common.metadata.codec.tablet import (
     ANALYSIS,
     ANALYSIS_GROUP,
@@ -117,7 +117,7 @@ def _refused_note(change: WriteAnalysis, seen: Seen) -> Refusal | None:
     text = change.tablet.text
     if seen[f"bounds {text}"] is None:
         return tablet_gone(change.tablet)
-    present = int(seen[f"version {text}"] or 0)
+    present = whole_number(TabletKeys.of(change.tablet).record, seen[f"version {text}"])
     if change.version not in {present, -1}:
         return Refusal(
             RefusalCode.VERSION, f"tablet {change.tablet} is at version {present} by now"
@@ -210,7 +210,7 @@ def bump_generation(change: BumpGeneration) -> Transaction:
     def decide(seen: Seen) -> Decision:
         if refusal := refused_by_table(keys, seen):
             return refusal
-        generation = int(seen["generation"] or 0) + 1
+        generation = whole_number(keys.generation, seen["generation"]) + 1
         # The location is told next: a replica that takes over must know of it, too.
         return Write((incr(keys.generation),), Applied(generation=generation), durable=True)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from common.metadata.codec import table as codec_table
 from common.metadata.codec import tablet as codec_tablet
+from common.metadata.codec.layout import broken_value_error, whole_number
 from common.metadata.codec.tablet import unpack_files
 from common.metadata.commands import get, hget, hgetall, hmget, smembers
 from common.metadata.keys import TableKeys, TabletKeys
@@ -56,7 +57,7 @@ def at_generation(table: str, generation: int, inner: Transaction) -> Transactio
 
     def decide(seen: Seen) -> Decision:
         decision = inner.decide(seen)
-        present = int(seen["present-generation"] or 0)
+        present = whole_number(keys.generation, seen["present-generation"])
         if present >= generation or not isinstance(decision, Write | More):
             return decision
         return Refusal(
@@ -102,6 +103,20 @@ def tablet_without_files(keys: TabletKeys, watch: Iterable[str]) -> Needs:
     )
 
 
+def _text(where: str, stored: bytes) -> str:
+    try:
+        return stored.decode()
+    except UnicodeDecodeError as error:
+        raise broken_value_error(where, f"has a name that is no text ({error})") from error
+
+
+def _waiting_seen(keys: TabletKeys, seen: Seen) -> dict[str, float]:
+    try:
+        return {_text(keys.waiting, name): float(since) for name, since in seen["waiting"].items()}
+    except ValueError as error:
+        raise broken_value_error(keys.waiting, f"has a time that is none ({error})") from error
+
+
 def tablet_seen(tablet: TabletId, keys: TabletKeys, seen: Seen) -> Tablet | None:
     """Return the tablet, or None if its bounds are not there."""
     bounds = bounds_seen(keys, seen["bounds"])
@@ -113,8 +128,8 @@ def tablet_seen(tablet: TabletId, keys: TabletKeys, seen: Seen) -> Tablet | None
         files=unpack_files(keys.files, seen.replies.get("files", {})),
         running=codec_tablet.unpack_running(keys.running, seen["running"]),
         selection=selection_seen(keys, seen["selection"]),
-        waiting={name.decode(): float(since) for name, since in seen["waiting"].items()},
-        done=frozenset(name.decode() for name in seen["done"]),
+        waiting=_waiting_seen(keys, seen),
+        done=frozenset(_text(keys.done, name) for name in seen["done"]),
         operation=operation_seen(keys, seen["operation"]),
         purge=seen["purge"],
         record=codec_tablet.unpack_record(keys.record, seen["record"]),

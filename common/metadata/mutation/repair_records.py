@@ -12,6 +12,7 @@ from common.metadata.changes import (
     RecountRecord,
     TrimTablet,
 )
+from common.metadata.codec.layout import whole_number
 from common.metadata.codec.table import LOSS, MANIFEST
 from common.metadata.codec.tablet import (
     BOUNDS,
@@ -254,7 +255,7 @@ def accept_generation(change: AcceptGeneration) -> Transaction:
     def decide(seen: Seen) -> Decision:
         if refusal := need.refused_by_table(keys, seen):
             return refusal
-        if int(seen["generation"] or 0) >= change.generation:
+        if whole_number(keys.generation, seen["generation"]) >= change.generation:
             return NoWrite()
         effects: tuple[Command, ...] = (set_string(keys.generation, change.generation),)
         if change.lost:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from common.errors import BrokenValueError
 from common.metadata import changes
-from common.metadata.codec.tablet import SELECTION
+from common.metadata.codec.tablet import SELECTION, VERSION
 from common.metadata.commands import hset, set_string, srem
 from common.metadata.executor import Executor, RetryLimits
 from common.metadata.keys import TableKeys, TabletKeys, is_table_id
@@ -69,6 +71,37 @@ def test_an_analysis_leaves_the_marks_of_settled_versions() -> None:
         (record,) = await harness.store.records([tablet])
         assert record is not None
         assert (record.analysis, record.settled) == (Analysis.STABLE, ((1.0, b"v"),))
+
+    run(story())
+
+
+@pytest.mark.parametrize("junk", [b"\x01\x92\x07\xff", b"seven", b"\xff"])
+def test_a_number_or_name_that_is_none_is_told_with_its_key(junk: bytes) -> None:
+    """A trigger that met such a generation ended the coordinator."""
+
+    async def story() -> None:
+        harness = memory()
+        tablet = await harness.tablet_with("a")
+        table, own = TableKeys(tablet.table), TabletKeys.of(tablet)
+        trigger = changes.TriggerTable(table=tablet.table, trigger="periodic", generation=1)
+        note = changes.WriteAnalysis(
+            tablet=tablet, analysis=Analysis.EMPTY, version=1, settings_version=1
+        )
+        accept = changes.AcceptGeneration(table=tablet.table, generation=3)
+        for command, key, change in (
+            (set_string(table.generation, junk), table.generation, trigger),
+            (set_string(table.generation, junk), table.generation, accept),
+            (
+                set_string(table.generation, junk),
+                table.generation,
+                changes.BumpGeneration(table=tablet.table),
+            ),
+            (hset(own.record, {VERSION: junk}), own.record, note),
+            (hset(own.waiting, {"req-1": junk}), own.waiting, changes.DropHold(tablet=tablet)),
+        ):
+            await harness.write(command)
+            with pytest.raises(BrokenValueError, match=f"{re.escape(key)}: the stored value"):
+                await harness.apply(change)
 
     run(story())
 
