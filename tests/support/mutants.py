@@ -42,7 +42,8 @@ SUITES = {
         *(f"tests/unit/coordinator_shell/test_{name}.py" for name in ("node_lack", "autoscaler")),
     ],
     "metadata": [
-        f"tests/unit/metadata/test_{name}.py" for name in ("durable", "holds", "requests", "tiles")
+        f"tests/unit/metadata/test_{name}.py"
+        for name in ("durable", "holds", "mutation", "requests", "tiles")
     ],
     "compactor": ["tests/unit/compactor/test_attempt.py"],
     "drops": [f"tests/unit/compactor/test_{name}.py" for name in ("drop_job", "outputs_of_a_bag")],
