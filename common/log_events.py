@@ -97,6 +97,11 @@ COORDINATOR_EVENTS = (
         "Part of a full scan failed. The part or its table is retried.",
     ),
     LogEvent("trigger asks", _I, "A trigger has the planner of a table asked about all tablets."),
+    LogEvent(
+        "trigger is seen later",
+        _W,
+        "The store did not answer right after a trigger had asked. The scanner looks again.",
+    ),
     LogEvent("trigger waits", _W, "A trigger could not be noted in the store. It is retried."),
     LogEvent("limit set", _I, "An operator has set the throughput limit of a group or volume."),
     LogEvent("limits not read", _W, "Limits could not be read. The known limits stay in force."),
