@@ -22,7 +22,7 @@ from common.metadata.changes import (
     SubmitRequest,
 )
 from common.metadata.codec import table as codec_table
-from common.metadata.codec.layout import broken_value_error, whole_number
+from common.metadata.codec.layout import stored_name, whole_number
 from common.metadata.codec.table import request_of_member, unpack_request
 from common.metadata.codec.tablet import unpack_files, unpack_running
 from common.metadata.commands import (
@@ -444,7 +444,7 @@ class KeyspaceStore:
             if (cursor := int(position)) == 0:
                 break
         return [
-            codec_table.GARBAGE.unpack(f"{key} {path!r}", stored, path=_name(key, path))
+            codec_table.GARBAGE.unpack(f"{key} {path!r}", stored, path=stored_name(key, path))
             for path, stored in sorted(found.items())
         ]
 
@@ -465,7 +465,7 @@ class KeyspaceStore:
         key = TableKeys(table).pins
         stored = await self._read(hgetall(key))
         return [
-            codec_table.PIN.unpack(f"{key} {pin!r}", entry, pin=_name(key, pin))
+            codec_table.PIN.unpack(f"{key} {pin!r}", entry, pin=stored_name(key, pin))
             for pin, entry in sorted(stored.items())
         ]
 
@@ -547,15 +547,3 @@ class KeyspaceStore:
                 if (lost := lost + 1) == READ_TRIES_MAX:
                     message = f"the metadata store does not answer: {error}"
                     raise UnavailableError(message) from error
-
-
-def _name(key: str, stored: bytes) -> str:
-    """Return the name of a field of a hash.
-
-    Raises:
-        BrokenValueError: It is no text.
-    """
-    try:
-        return stored.decode()
-    except UnicodeDecodeError as error:
-        raise broken_value_error(f"{key} {stored[:100]!r}", "has a name that is no text") from error

@@ -257,9 +257,9 @@ NO_EVICTION = "noeviction"
 CLOCKS_APART_MAX_S = 2.0
 """How far clocks of nodes may be apart: graces and leases have some seconds to spare."""
 NEARLY_FULL = 0.85
+"""Share of `maxmemory` from which on the store is nearly full."""
 _DISPENSABLE = frozenset({"info"})
 """Rights without which a store can be used: some operators give no figures of theirs away."""
-"""Share of `maxmemory` from which on the store is nearly full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

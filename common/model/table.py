@@ -1,7 +1,7 @@
 """A table: its identity, schema and settings. Settings are versioned and validated on write."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -128,6 +128,12 @@ class TableSettings(StoredValue):
     def __post_init__(self) -> None:
         """Refuse other types; which values are allowed is checked where users write them."""
         check_field_types(self)
+
+
+def missing_columns(schema: Iterable[Column], named: Iterable[str | None]) -> list[str]:
+    """Return the columns that are named and that a schema lacks; None names none."""
+    known = {column.name for column in schema}
+    return [name for name in named if name is not None and name not in known]
 
 
 @readable_across_releases

@@ -14,7 +14,7 @@ from typing import Protocol, Self
 from common.errors import ConfigError
 from common.model.key_values import KeyType, key_type_of
 from common.model.outcome import DroppedRows
-from common.model.table import Column, Table
+from common.model.table import Column, Table, missing_columns
 
 # ---- Ranges of dropped keys
 #
@@ -174,11 +174,10 @@ class RowRules:
         return math.floor((now_s - self.ttl_s) * _NANOS)
 
     def _missing(self) -> Iterable[str]:
-        names = {column.name for column in self.schema}
-        used = (*self.key, self.version_column, self.tombstone_column, self.time_column)
-        for name in used:
-            if name is not None and name not in names:
-                yield f"column {name} is not in the schema ({', '.join(sorted(names))})"
+        named = (*self.key, self.version_column, self.tombstone_column, self.time_column)
+        known = ", ".join(sorted({column.name for column in self.schema}))
+        for name in missing_columns(self.schema, named):
+            yield f"column {name} is not in the schema ({known})"
 
     def _unfit(self) -> Iterable[str]:
         if self.key and self.version_column is None:

@@ -1,10 +1,10 @@
 """`neve backlog`: what is still to be rewritten, of a service by table and tablet, or of a file."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
@@ -13,7 +13,7 @@ from common.errors import RequestError
 from common.units import format_bytes
 from neve.api import work as api
 from neve.cli.render import RIGHT, grid, lines, shortened, time_text
-from neve.cli.session import Session, json_document, name_values, verb
+from neve.cli.session import Every, Session, Watch, json_document, name_values, verb
 from neve.cli.tablet_keys import KnownTables, TabletKeys
 
 # ----------------------------------------------------------------------------------------- The verb
@@ -57,12 +57,8 @@ def backlog(
     tablet: Annotated[
         str | None, typer.Option(help="With --files: only the files of this tablet.")
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")
-    ] = False,
-    every: Annotated[
-        float, typer.Option(help="With --watch: seconds between two looks.", min=0.2, max=3600)
-    ] = 2.0,
+    watch: Watch = False,
+    every: Every = 2.0,
     past: Annotated[
         bool, typer.Option("--history", help="Show the last hour; --json has every ten seconds.")
     ] = False,
@@ -129,28 +125,19 @@ def _of_service(session: Session, wanted: _Wanted) -> None:
         session.show(points, lambda: render_history(points))
     elif wanted.tablets and name is not None:
         keys = KnownTables(client.tables)
-        _show_or_follow(
-            session,
+        session.show_or_watch(
             lambda: client.owed_tablets(name, wanted.count),
             lambda found: render_owed_tablets(found, name, keys),
-            wanted,
+            watch=wanted.watch,
+            every_s=wanted.every_s,
         )
     else:
-        _show_or_follow(session, lambda: client.backlog(name), render_backlog, wanted)
-
-
-def _show_or_follow(
-    session: Session,
-    look: Callable[[], Any],
-    render: Callable[[Any], RenderableType],
-    wanted: _Wanted,
-) -> None:
-    """Show what is found once, or again and again."""
-    if wanted.watch:
-        session.follow(look, render, wanted.every_s)
-    else:
-        found = look()
-        session.show(found, lambda: render(found))
+        session.show_or_watch(
+            lambda: client.backlog(name),
+            render_backlog,
+            watch=wanted.watch,
+            every_s=wanted.every_s,
+        )
 
 
 # ------------------------------------------------------------------------------ Backlogs for people

@@ -1,8 +1,6 @@
 """`neve control`: what the controller reads and decides, and what each class of work gets."""
 
-import json
-from dataclasses import asdict
-from threading import Event
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -11,7 +9,7 @@ from rich.console import RenderableType
 from common.units import format_bytes, format_count, format_duration
 from neve.api import control as api
 from neve.cli.render import RIGHT, facts, grid, lines, shortened, time_text
-from neve.cli.session import Session, verb
+from neve.cli.session import Every, Session, Watch, verb
 
 HISTORY_SHOWN = 12
 """Moments of the history that people are shown; --json has all."""
@@ -25,12 +23,8 @@ def register(app: typer.Typer) -> None:
 def control(
     session: Session,
     *,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")
-    ] = False,
-    every: Annotated[
-        float, typer.Option(help="With --watch: seconds between two looks.", min=0.2, max=3600)
-    ] = 2.0,
+    watch: Watch = False,
+    every: Every = 2.0,
     history: Annotated[
         bool, typer.Option("--history", help="Show the last moments, too; --json has an hour.")
     ] = False,
@@ -39,19 +33,8 @@ def control(
 
     With --watch and --json each look is one line.
     """
-    if not watch:
-        found = session.client.control()
-        session.show(found, lambda: render_control(found, history=history))
-        return
-    pause = Event()
-    while True:
-        found = session.client.control()
-        if session.as_json:
-            session.write(json.dumps(asdict(found)) + "\n")
-        else:
-            session.show(found, render_control(found, history=history))
-            session.write("\n")
-        pause.wait(every)
+    render = partial(render_control, history=history)
+    session.show_or_watch(session.client.control, render, watch=watch, every_s=every)
 
 
 def render_control(found: api.Control, *, history: bool = False) -> RenderableType:

@@ -53,6 +53,11 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", help="A setting, `name=value`; may be repeated.")
 ]
 
+Watch = Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")]
+Every = Annotated[
+    float, typer.Option(help="With --watch: seconds between two looks.", min=0.2, max=3600)
+]
+
 
 def names(written: str | None) -> tuple[str, ...]:
     """Return column names from a text with commas."""
@@ -170,10 +175,26 @@ class Session:
                 self._out.print(render() if callable(render) else render, markup=False)
             self.write("".join(line.rstrip() + "\n" for line in capture.get().splitlines()))
 
-    def follow(
-        self, look: Callable[[], Any], render: Callable[[Any], RenderableType], every_s: float
+    def show_or_watch(
+        self,
+        look: Callable[[], Any],
+        render: Callable[[Any], RenderableType],
+        *,
+        watch: bool,
+        every_s: float,
     ) -> None:
-        """Print what is found again and again, until Ctrl-C; as JSON each look is one line."""
+        """Print what is found: once, or again and again until Ctrl-C.
+
+        Args:
+            look: Finds it.
+            render: Returns it for people. As JSON, each look of several is one line.
+            watch: Whether there is more than one look.
+            every_s: Between two looks.
+        """
+        if not watch:
+            found = look()
+            self.show(found, lambda: render(found))
+            return
         pause = Event()
         while True:
             found = look()

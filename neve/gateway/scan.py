@@ -319,8 +319,8 @@ async def manifest_json(services: Services, table: Table) -> AsyncGenerator[byte
         begun_s = await services.store.now_s()
         head = json.dumps(manifest_header(table, 0, begun_s, None), indent=1)
         # With the first file, so that a table that cannot be read is refused before it begins.
-        comma = head.removesuffix("\n}").encode() + b',\n "files": [\n'
-        begun = comma
+        opening = head.removesuffix("\n}").encode() + b',\n "files": ['
+        comma = opening + b"\n"
         async for page in walk_tiles(services.store, table):
             for tablet in page:
                 entries = manifest_entries(location, table, tablet)
@@ -329,7 +329,7 @@ async def manifest_json(services: Services, table: Table) -> AsyncGenerator[byte
                     yield comma + b"  " + json.dumps(entry).encode()
                     comma = b",\n"
             pin.check()
-        begin = begun.removesuffix(b"\n") if comma is begun else b""
+        begin = b"" if totals.files else opening
         yield begin + b'\n ],\n "totals": ' + json.dumps(totals.plain()).encode() + b"\n}\n"
 
 

@@ -12,19 +12,16 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from neve.client.errors import CallerError, NeveError, RefusedError
 from neve.recovery.archive import Digest, line_of
 from tests.fuzz.inputs import Target
 from tests.fuzz.junk import spoiled, spoiled_bytes
 from tests.fuzz.outcome import READ, REFUSED
 from tests.fuzz.stage import AWAY, FAULTY, SOUND, Stage
-from tests.support.hostile_archives import counted, lines_of
+from tests.support.hostile_archives import counted, lines_of, two_tables
 
 NAME = "archives"
 PLACE, DIGEST = "@PLACE@", b"@DIGEST@"
-SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 
 
 class ArchivesTarget(Target):
@@ -88,25 +85,10 @@ class ArchivesTarget(Target):
         if self._lines:
             return self._lines
         folder, path = self._stage.folder / "tables", self._stage.folder / "sound.neve"
-        day = pa.table({"day": ["a", "b"], "n": [1, 2]})
         with self._stage.client() as client:
             self._kept = {each.name for each in client.tables()} | {SOUND}
-            client.create_table(
-                "events",
-                str(folder / "events"),
-                schema=SCHEMA,
-                key=["id"],
-                version_column="v",
-                splits=["100"],
-            )
-            client.create_table(
-                "days", str(folder / "days"), schema=day.schema, partition_by=["day"]
-            )
-            client.append("events", pa.table({"id": [1, 150], "v": [1, 1]}, SCHEMA))
-            client.append("days", day)
-            client.backup(path, ["events", "days"])
-            for name in ("events", "days"):
-                client.drop(name)
+            with two_tables(client, folder) as names:
+                client.backup(path, names)
         text = path.read_text("utf-8").replace(str(self._stage.folder), PLACE)
         self._lines = lines_of(text.encode())
         return self._lines

@@ -21,7 +21,6 @@ from typing import Any
 from common.config import load_settings
 from common.errors import CompactionError, RequestError
 from common.expressions import parse_assignments, parse_predicate
-from common.expressions.functions import NAMES
 from common.model.group import LimitScope
 from common.model.key_values import KeyType
 from common.model.keys import PLUS_INFINITY, format_key, parse_key
@@ -32,6 +31,7 @@ from tests.fuzz.junk import TEXTS, junk, spoiled, spoiled_bytes
 from tests.fuzz.outcome import READ, REFUSED
 from tests.support.command_line import invoke
 from tests.unit.expressions.cases import PREDICATES, SCHEMA
+from tests.unit.expressions.hostile import WORDS
 
 FAULT = "fault"
 REFUSAL_CHARS_MAX = 2_000
@@ -73,14 +73,6 @@ def _text(data: bytes) -> str:
 
 
 # ------------------------------------------------------------------------------- Expressions
-
-LINES = (
-    "id small amount price name flag day ts s . a b c `date` ' '' \\ r' ( ) , + - * / % div = <> <",
-    "> <=> || and or not is null in between like rlike case when then else end cast try_cast as",
-    "int string decimal(3,1) interval day date '2024-01-01' 'a' '%a' 'a*' 1 2.5 1e3 true select",
-    "; -- /* */ [ ] { } @ : ? \u202e \ud800 \x00 \n \u00e9",
-)
-WORDS = [word for line in LINES for word in line.split(" ")] + sorted(NAMES)
 
 
 def _draw_expression(draw: random.Random) -> bytes:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from common.metadata.keys import AUDIT
@@ -25,6 +24,7 @@ from neve.client.errors import (
 )
 from tests.support.gateway import Gateway, serving
 from tests.support.hostile_archives import (
+    SCHEMA,
     Line,
     archive_of,
     changed,
@@ -32,10 +32,10 @@ from tests.support.hostile_archives import (
     of_kind,
     scrambled,
     stranger,
+    two_tables,
 )
 from tests.support.redis_server import RedisServer, executable, running
 
-SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 SEEDS = int(os.environ.get("HOSTILE_SEEDS", "300"))
 SECRET = "TheSecretKeyOfTheService"
 pytestmark = [
@@ -81,22 +81,8 @@ def client(gateway: Gateway) -> Iterator[Client]:
 def archive(served: Gateway, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Return a sound archive of a keyed and a partitioned table that were dropped since."""
     folder = tmp_path_factory.mktemp("tables")
-    day = pa.table({"day": ["a", "b"], "n": [1, 2]})
-    with served.client() as client:
-        client.create_table(
-            "events",
-            str(folder / "events"),
-            schema=SCHEMA,
-            key=["id"],
-            version_column="v",
-            splits=["100"],
-        )
-        client.create_table("days", str(folder / "days"), schema=day.schema, partition_by=["day"])
-        client.append("events", pa.table({"id": [1, 150], "v": [1, 1]}, SCHEMA))
-        client.append("days", day)
+    with served.client() as client, two_tables(client, folder):
         client.backup(folder / "sound.neve")
-        for name in ("events", "days"):
-            client.drop(name)
     return (folder / "sound.neve").read_bytes()
 
 

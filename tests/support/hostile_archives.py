@@ -9,10 +9,16 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from neve.client import Client
 from neve.recovery.archive import Digest, line_of
 
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+"""Of the keyed table in a sound archive."""
 Line = dict[str, Any]
 Edit = Callable[[list[Line]], object]
 JUNK: tuple[Any, ...] = (
@@ -153,3 +159,29 @@ def stranger() -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
         server.server_close()
         thread.join(10)
+
+
+@contextmanager
+def two_tables(client: Client, folder: Path) -> Iterator[list[str]]:
+    """Make a keyed and a partitioned table for an archive, and drop them when it is written.
+
+    Args:
+        client: Of a service that may write into `folder`.
+        folder: Of the tables.
+    """
+    day = pa.table({"day": ["a", "b"], "n": [1, 2]})
+    client.create_table(
+        "events",
+        str(folder / "events"),
+        schema=SCHEMA,
+        key=["id"],
+        version_column="v",
+        splits=["100"],
+    )
+    client.create_table("days", str(folder / "days"), schema=day.schema, partition_by=["day"])
+    client.append("events", pa.table({"id": [1, 150], "v": [1, 1]}, SCHEMA))
+    client.append("days", day)
+    names = ["events", "days"]
+    yield names
+    for name in names:
+        client.drop(name)

@@ -93,6 +93,20 @@ def broken_value_error(where: str, fact: str) -> BrokenValueError:
     return BrokenValueError(f"{where}: the stored value {fact}; run `neve fsck`")
 
 
+def stored_name(where: str, stored: bytes) -> str:
+    """Return a name that is stored as text.
+
+    Raises:
+        BrokenValueError: It is none.
+    """
+    try:
+        return stored.decode()
+    except UnicodeDecodeError as error:
+        raise broken_value_error(
+            f"{where} {stored[:100]!r}", "has a name that is no text"
+        ) from error
+
+
 def whole_number(where: str, stored: bytes | None) -> int:
     """Return a number that is stored as text; 0: none is.
 

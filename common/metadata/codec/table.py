@@ -52,7 +52,7 @@ from common.model.request import (
     TransformKind,
     TransformSpec,
 )
-from common.model.table import Column, Table, TableSettings, TableState
+from common.model.table import Column, Table, TableSettings, TableState, missing_columns
 
 # ------------------------------------------------------------------------------------------- Tables
 
@@ -208,11 +208,9 @@ def _unpack_table(table_id: str, stored: tuple[bytes, bytes, bytes, bytes, bytes
 
 def _check_named_columns(table: Table) -> None:
     """Refuse a table that names a column for keys, versions, deletes or times that it lacks."""
-    known = {column.name for column in table.schema}
     named = (*table.key, table.version_column, table.tombstone_column, table.time_column)
-    for name in named:
-        if name is not None and name not in known:
-            raise ValueError(f"column {name!r:.80} is not in its schema")
+    for name in missing_columns(table.schema, named):
+        raise ValueError(f"column {name!r:.80} is not in its schema")
 
 
 def unpack_settings(where: str, data: bytes) -> TableSettings:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from common.metadata.codec import table as codec_table
 from common.metadata.codec import tablet as codec_tablet
-from common.metadata.codec.layout import broken_value_error, whole_number
+from common.metadata.codec.layout import broken_value_error, stored_name, whole_number
 from common.metadata.codec.tablet import unpack_files
 from common.metadata.commands import get, hget, hgetall, hmget, smembers
 from common.metadata.keys import TableKeys, TabletKeys
@@ -103,16 +103,11 @@ def tablet_without_files(keys: TabletKeys, watch: Iterable[str]) -> Needs:
     )
 
 
-def _text(where: str, stored: bytes) -> str:
-    try:
-        return stored.decode()
-    except UnicodeDecodeError as error:
-        raise broken_value_error(where, f"has a name that is no text ({error})") from error
-
-
 def _waiting_seen(keys: TabletKeys, seen: Seen) -> dict[str, float]:
     try:
-        return {_text(keys.waiting, name): float(since) for name, since in seen["waiting"].items()}
+        return {
+            stored_name(keys.waiting, name): float(since) for name, since in seen["waiting"].items()
+        }
     except ValueError as error:
         raise broken_value_error(keys.waiting, f"has a time that is none ({error})") from error
 
@@ -129,7 +124,7 @@ def tablet_seen(tablet: TabletId, keys: TabletKeys, seen: Seen) -> Tablet | None
         running=codec_tablet.unpack_running(keys.running, seen["running"]),
         selection=selection_seen(keys, seen["selection"]),
         waiting=_waiting_seen(keys, seen),
-        done=frozenset(_text(keys.done, name) for name in seen["done"]),
+        done=frozenset(stored_name(keys.done, name) for name in seen["done"]),
         operation=operation_seen(keys, seen["operation"]),
         purge=seen["purge"],
         record=codec_tablet.unpack_record(keys.record, seen["record"]),

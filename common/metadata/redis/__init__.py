@@ -3,8 +3,8 @@
 In reading order:
 
     connection      where a Redis, its Sentinels or a cluster are, and one connection
-    acl             what a user of Redis must be allowed
     primary         the server that holds the truth now: found, checked, connected to
+    acl             what a user of Redis must be allowed
     memory_reserve  memory set aside in a Redis, so that a full one can be emptied
     keyspace        one Redis as a keyspace: a pool of links
     slots           slots of a Redis Cluster: the one of a key, and which node has which

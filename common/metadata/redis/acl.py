@@ -1,7 +1,7 @@
 """What users of a Redis may do for Névé, each command by name: one list for all who ask.
 
     rules            what such a user is given, in the words of Redis
-    missing_rights   what the user of a connection is not given, without doing any of it
+    missing_rights   what the user of a server is not given, without doing any of it
 
 The rules are those of `redis.io/docs/latest/operate/oss_and_stack/management/security/acl`, in
 words that Redis 6.2 and every Valkey know. `hello`, `auth` and `reset` need no right.
@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from common.metadata.commands import Command, Reply
-from common.metadata.redis.connection import Link, ReplyError
+from common.metadata.redis.connection import ReplyError
+from common.metadata.redis.primary import LinkPool
 
 KEYS = "neve:*"
 """Which keys the store has; `common.metadata.keys` makes them."""
@@ -98,14 +99,15 @@ def rules(role: RedisUser) -> str:
 
 
 async def missing_rights(
-    link: Link, timeout_s: float, *, unused: Sequence[str] = ()
+    links: LinkPool, timeout_s: float, *, unused: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the rights of the store that the user of a link lacks; nothing is changed.
+    """Return the rights of the store that the user of a server lacks; nothing is changed.
 
-    Redis decides when a command enters a transaction. This one is never executed.
+    Redis decides when a command enters a transaction. This one is never executed: the link that is
+    opened for it is closed.
 
     Args:
-        link: Of no further use: it must be closed.
+        links: To the server.
         timeout_s: Longest wait for an answer.
         unused: What this store has no use for.
 
@@ -115,10 +117,14 @@ async def missing_rights(
     Raises:
         LinkLostError: The link broke.
     """
-    opened = await link.exchange(list(TRANSACTION.values()), timeout_s)
-    lacks = _denied(TRANSACTION, opened)
-    if not isinstance(opened[-1], ReplyError):
-        lacks += _denied(STORE, await link.exchange(list(STORE.values()), timeout_s))
+    link = await links.open()
+    try:
+        opened = await link.exchange(list(TRANSACTION.values()), timeout_s)
+        lacks = _denied(TRANSACTION, opened)
+        if not isinstance(opened[-1], ReplyError):
+            lacks += _denied(STORE, await link.exchange(list(STORE.values()), timeout_s))
+    finally:
+        link.close()
     return tuple(right for right in dict.fromkeys(lacks) if right not in unused)
 
 

@@ -228,11 +228,7 @@ class ClusterKeyspace:
         """Return the rights that the user of the URL is not given at a node."""
         unused = () if self._wait_replicas else ("wait",)
         async with self._nodes.watched(node):
-            link = await node.links.open()
-            try:
-                return await missing_rights(link, self._timeout_s, unused=unused)
-            finally:
-                link.close()
+            return await missing_rights(node.links, self._timeout_s, unused=unused)
 
     async def keep_reserve(self) -> None:
         """Set memory aside in each node, or give up what is no longer wanted."""

@@ -111,7 +111,10 @@ class RedisKeyspace:
     async def health(self) -> StoreHealth:
         """Return what the server says of itself."""
         unused = ("cluster|slots", *(() if self._wait_replicas else ("wait",)))
-        return replace(await self._reserve.health(), lacks=await self._lacks(unused))
+        health = await self._reserve.health()
+        return replace(
+            health, lacks=await missing_rights(self._links, self._timeout_s, unused=unused)
+        )
 
     async def keep_reserve(self) -> None:
         """Set memory aside, or give up what is no longer wanted."""
@@ -126,14 +129,6 @@ class RedisKeyspace:
         link = await self._links.open()
         try:
             return await link.exchange(commands, self._timeout_s)
-        finally:
-            link.close()
-
-    async def _lacks(self, unused: Sequence[str]) -> tuple[str, ...]:
-        """Return the rights that the user of the URL is not given."""
-        link = await self._links.open()
-        try:
-            return await missing_rights(link, self._timeout_s, unused=unused)
         finally:
             link.close()
 

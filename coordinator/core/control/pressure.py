@@ -16,7 +16,6 @@ So garbage is a lower bound: updates that nobody has counted are not in it.
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from heapq import heappop, heappush
 from typing import Final
 
 from common.model.file import DataFile
@@ -89,7 +88,7 @@ def garbage_bytes(file: DataFile) -> int:
 class Pressures:
     """The pressures of the tablets that were planned last.
 
-    A change costs as much as a push to a heap of the different depths, a look nothing.
+    A change costs the same however many tablets there are, a look a glance at each different depth.
     Always true: sums and depths are those of the tablets.
     """
 
@@ -101,16 +100,11 @@ class Pressures:
         self._stored_bytes = self._garbage_bytes = 0
         self._depths: Counter[int] = Counter()
         """Files that overlap → tablets; none is at 0."""
-        self._deepest: list[int] = []
-        """A heap of all depths, and of some that no tablet has any more; negative."""
-        self._in_heap: set[int] = set()
 
     @property
     def deepest_files(self) -> int:
         """Files that overlap in the tablet that has the most; 0: no work waits."""
-        while self._deepest and not self._depths[-self._deepest[0]]:
-            self._in_heap.discard(-heappop(self._deepest))
-        return -self._deepest[0] if self._deepest else 0
+        return max(self._depths, default=0)
 
     @property
     def garbage_fraction(self) -> float:
@@ -126,7 +120,8 @@ class Pressures:
         self._of_table.setdefault(tablet.table, {})[tablet] = None
         self._stored_bytes += pressure.stored_bytes
         self._garbage_bytes += pressure.garbage_bytes
-        self._add_depth(pressure.overlapping_files)
+        if pressure.overlapping_files:
+            self._depths[pressure.overlapping_files] += 1
         if len(self._tablets) > self._count_max:
             self.discard(next(iter(self._tablets)))
 
@@ -160,13 +155,4 @@ class Pressures:
         assert self._depths == depths
         assert 0 not in self._depths.values()
         assert self.deepest_files == max(depths, default=0)
-        assert len(self._deepest) == len(self._in_heap)
         assert sum(map(len, self._of_table.values())) == len(self._tablets) <= self._count_max
-
-    def _add_depth(self, files: int) -> None:
-        if not files:
-            return
-        self._depths[files] += 1
-        if files not in self._in_heap:
-            self._in_heap.add(files)
-            heappush(self._deepest, -files)

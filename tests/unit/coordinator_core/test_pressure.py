@@ -146,10 +146,10 @@ def test_a_depth_that_comes_and_goes_leaves_nothing_behind() -> None:
     for _ in range(1000):
         found.put(TABLETS[1], TabletPressure(overlapping_files=5, stored_bytes=1))
         found.discard(TABLETS[1])
-    assert len(found._deepest) == 2
+    assert len(found._depths) == 1
     found.discard(TABLETS[0])
     assert found.deepest_files == 0
-    assert found._deepest == []
+    assert found._depths == {}
 
 
 def test_those_planned_longest_ago_are_forgotten() -> None:

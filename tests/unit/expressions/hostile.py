@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from common.expressions.functions import NAMES
 from common.expressions.lexer import (
     DEPTH_MAX,
     LIST_MAX,
@@ -228,3 +229,12 @@ ASSIGNMENTS: tuple[tuple[str, int, str], ...] = (
     ("select = 1", 1, "in `backticks`"),
     (",".join(f"c{at}=1" for at in range(200)), 591, "more than 100 assignments"),
 )
+
+LINES = (
+    "id small amount price name flag day ts s . a b c `date` ' '' \\ r' ( ) , + - * / % div = <> <",
+    "> <=> || and or not is null in between like rlike case when then else end cast try_cast as",
+    "int string decimal(3,1) interval day date '2024-01-01' 'a' '%a' 'a*' 1 2.5 1e3 true select",
+    "; -- /* */ [ ] { } @ : ? \u202e \ud800 \x00 \n \u00e9",
+)
+WORDS = [word for line in LINES for word in line.split(" ")] + sorted(NAMES)
+"""What texts are put together of that may be expressions, or nearly."""

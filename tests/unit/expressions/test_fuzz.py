@@ -11,20 +11,12 @@ from hypothesis import strategies as st
 
 from common.errors import RequestError
 from common.expressions import parse_assignments, parse_predicate
-from common.expressions.functions import NAMES
 from tests.unit.expressions.cases import PREDICATES, SCHEMA, Accepted
 from tests.unit.expressions.hostile import PREDICATES as HOSTILE
+from tests.unit.expressions.hostile import WORDS
 from tests.unit.expressions.wide import WIDE
 
 pytestmark = pytest.mark.property
-
-LINES = (
-    "id small amount price name flag day ts s . a b c `date` ' '' \\ r' ( ) , + - * / % div = <> <",
-    "> <=> || and or not is null in between like rlike case when then else end cast try_cast as",
-    "int string decimal(3,1) interval day date '2024-01-01' 'a' '%a' 'a*' 1 2.5 1e3 true select",
-    "; -- /* */ [ ] { } @ : ? \u202e \ud800 \x00 \n \u00e9",
-)
-WORDS = [word for line in LINES for word in line.split(" ")] + sorted(NAMES)
 
 # What one character costs at most: some twenty functions for each level of a short operand.
 CALLS_PER_CHARACTER_MAX = 400
