@@ -25,6 +25,7 @@ from common.spi.planner import PlanParameters
 from common.units import format_count, format_duration
 from coordinator.core.autoscaling.demand import GroupLoad
 from coordinator.core.control.measurements import ClusterFacts
+from coordinator.core.control.pressure import Pressures, tablet_pressure
 from coordinator.core.deferral import Deferrals
 from coordinator.core.limits import Limits
 from coordinator.core.planning import checked_jobs
@@ -78,7 +79,7 @@ class World:
         }
         self._events: list[Event] = []
         self._changed: dict[SimulatedTablet, None] = {}
-        self._measures = TabletMeasures()
+        self._measures, self._pressures = TabletMeasures(), Pressures(self._limits.last_plans_max)
         self._end_s = specification.length_s + specification.drain_max_s
         """No event after it happens."""
         self._offered: dict[str, float] = {}
@@ -280,6 +281,9 @@ class World:
         if self._failures is not None:
             wanted = self._not_paused(tablet, wanted)
         tablet.planned_bytes = sum(job.input_bytes for job in wanted) if wanted else 0
+        if self.control is not None:
+            pressure = tablet_pressure(files.values(), wanted, reserved)
+            self._pressures.put(tablet.id, pressure)
         if wanted or tablet.queued:
             self._replace(tablet, wanted)
 
@@ -612,7 +616,8 @@ class World:
             },
             busy_slots=sum(len(group.running) for group in groups),
             queued_jobs=len(self.queues),
-            deepest_files=self.outcome.files_max,
+            deepest_files=self._pressures.deepest_files,
+            garbage_fraction=self._pressures.garbage_fraction,
         )
 
     def _oldest_s(self, group: str) -> float:

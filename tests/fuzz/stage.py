@@ -9,7 +9,7 @@ import json
 import os
 import selectors
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -148,6 +148,9 @@ class Stage:
             fact = f"the {role} has not answered: {type(error).__name__}: {error}"
             self.outcome.violated(replay, way, fact)
             return
+        self._replace_dead(replay, way, role, code)
+
+    def _replace_dead(self, replay: str, way: str, role: str, code: int) -> None:
         said = self._services[role].last_words
         self.outcome.violated(replay, way, f"the {role} {DEATH} with {code}{said}")
         self._restart(role)
@@ -155,12 +158,8 @@ class Stage:
     def require_sound(self, replay: str, way: str) -> None:
         """Require that everybody lives, that calls work, and that sound data reads the same."""
         for role, service in [*self._services.items()]:
-            if service.process.poll() is not None:
-                code = service.process.returncode
-                self.outcome.violated(
-                    replay, way, f"the {role} {DEATH} with {code}{service.last_words}"
-                )
-                self._restart(role)
+            if (code := service.process.poll()) is not None:
+                self._replace_dead(replay, way, role, code)
         self._require_no_faults(replay, way)
         if "gateway" not in self._services:
             return
@@ -246,9 +245,6 @@ def _readable(source: Any, wait_s: float) -> bool:
 def replay_of(target: str, seed: int | str) -> str:
     """Return what to write in front of `make fuzz` to give it one input again."""
     return f"FUZZ_TARGET={target} {SEED_VARIABLE}={seed}"
-
-
-Progress = Callable[[int], None]
 
 
 def environ_number(name: str, default: float) -> float:

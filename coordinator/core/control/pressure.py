@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from common.model.file import DataFile
-from common.model.job import Kind, TabletPlan, TabletPressure
+from common.model.job import Job, Kind, TabletPlan, TabletPressure
 from common.model.tablet import Tablet, TabletId
 
 NONE: Final = TabletPressure()
@@ -35,21 +35,33 @@ def with_pressure(plan: TabletPlan, tablet: Tablet) -> TabletPlan:
         plan: Of the tablet; its system jobs and what runs tell whether work waits.
         tablet: As it was read for the plan.
     """
-    inputs = {path for job in plan.jobs if job.kind is Kind.SYSTEM for path in job.inputs}
-    if tablet.running:
-        inputs |= tablet.reserved_files
+    reserved = tablet.reserved_files if tablet.running else ()
     files = [file for file in tablet.files.values() if not file.open]
+    return replace(plan, pressure=tablet_pressure(files, plan.jobs, reserved))
+
+
+def tablet_pressure(
+    files: Collection[DataFile], jobs: Iterable[Job], reserved: Iterable[str]
+) -> TabletPressure:
+    """Return what a tablet presses with.
+
+    Args:
+        files: Of the tablet.
+        jobs: That are wanted; those of the system tell whether work waits.
+        reserved: Paths that jobs under way have.
+    """
+    inputs = {path for job in jobs if job.kind is Kind.SYSTEM for path in job.inputs}
+    inputs.update(reserved)
     stored = garbage = 0
     for file in files:  # One loop: it runs for each tablet of each full scan.
         stored += file.size_bytes
         if file.tombstones or file.live_bytes is not None:
             garbage += garbage_bytes(file)
-    pressure = TabletPressure(
+    return TabletPressure(
         overlapping_files=overlapping_files(files, inputs) if inputs else 0,
         stored_bytes=stored,
         garbage_bytes=garbage,
     )
-    return replace(plan, pressure=pressure)
 
 
 def overlapping_files(files: Iterable[DataFile], inputs: Collection[str]) -> int:

@@ -110,3 +110,14 @@ def test_a_wrong_controller_is_named(control: dict[str, Any], expected: str) -> 
     with pytest.raises(RequestError) as raised:
         read(document(control=control))
     assert expected in str(raised.value)
+
+
+def test_controllers_hear_how_deep_tablets_are_now_and_not_how_deep_they_were() -> None:
+    made = loaded({"controller": "debt", "period": "1s"})
+    depths: list[int] = []
+    while made.step():
+        depths.append(made._facts().deepest_files)
+    assert made.outcome.at_rest
+    assert max(depths) > 1
+    assert depths[-1] == 0, "no work waits in the end"
+    assert min(depths[depths.index(max(depths)) :]) < max(depths)
