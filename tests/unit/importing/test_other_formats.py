@@ -106,3 +106,19 @@ def test_the_look_below_a_location_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "b/early/9/8/7").mkdir(parents=True)
     delta(tmp_path / "b/early/9/8/7/deep")
     assert foreign_mark_below(open_location((tmp_path / "b/early").as_uri())) is None
+
+
+@pytest.mark.parametrize("where", ["", "raw", "../.."])
+def test_an_import_over_a_live_table_names_that_table(
+    gateway: Gateway, tmp_path: Path, where: str
+) -> None:
+    root, name = tmp_path / "up/t", f"live{len(where)}"
+    (root / "raw").mkdir(parents=True)
+    pq.write_table(ROWS, root / "raw/a.parquet")
+    with gateway.client() as client:
+        client.create_table(name, str(root), schema=ROWS.schema)
+        client.append(name, ROWS)
+        for dry_run in (True, False):
+            with pytest.raises(RefusedError, match=f"of table '{name}'") as refusal:
+                client.import_table(str((root / where).resolve()), "again", dry_run=dry_run)
+            assert "rebuild" not in str(refusal.value)
