@@ -53,15 +53,55 @@ def test_a_part_of_rays_head_dies(service: Service, role: str) -> None:
     assert process is not None
     process.kill()
 
+    (redis,) = service.redis()
+
     def another() -> bool:
         return service.client.status().coordinator != before
 
     service.wait("another coordinator at the same address", another)
+    assert [each.pid for each in service.redis()] == [redis.pid], "only what is dead is started"
     service.wait("compactor", service.client.compactors)
     table.check_rows()
     other = table_of(service)
     service.wait("commit by the new one", other.commits, table=other)
     assert LocalStack.attach(home=service.folder, name="supervised") is not None
+
+
+def test_redis_is_started_while_compactors_cannot_be(service: Service) -> None:
+    """A compactor that does not come up delays neither Redis, nor the gateway, nor all of Ray."""
+    log = service.stack.folder.logs / "driver-default-1.log"
+    state = service.stack.folder.load()
+    assert state is not None
+    (raylet,) = [each for each in state.processes if each.role == "raylet"]
+    kill(raylet)
+    service.wait("another gateway", lambda: not service.client.status().compactors)
+    with service.halted(*service.titled("ray::CompactorActor")):
+        service.restart_redis()
+        service.wait("answer", service.client.status)
+    service.wait("compactor", service.client.compactors)
+    assert log.exists()
+    assert len(service.events("part is down", down="ray")) == len(
+        service.events("part is up again", up="ray")
+    )
+
+
+def test_up_starts_another_supervisor_over_what_runs(service: Service) -> None:
+    before = {each.pid for each in service.processes()}
+    supervisor = state_of(service, "supervisor")
+    kill(supervisor)
+    options = StackOptions(compactors=1, settings=SETTINGS_OF_STACK)
+    other = replace(options, compactors=2)
+    with pytest.raises(ConfigError, match="its supervisor has ended: repeat `neve up` with the"):
+        LocalStack.start(home=service.folder, name="supervised", options=other)
+    steps: list[str] = []
+    again = LocalStack.start(
+        home=service.folder, name="supervised", options=options, on_progress=steps.append
+    )
+    assert steps == ["the supervisor has ended: starting another one; all other parts go on"]
+    assert again.gateway_url == service.stack.gateway_url
+    assert before - {supervisor.pid} <= {each.pid for each in service.processes()}
+    service.restart_redis()
+    service.wait("answer", service.client.status)
 
 
 def test_the_supervisor_restarts_nothing_once_the_stack_is_stopped(service: Service) -> None:
