@@ -228,6 +228,11 @@ class StackFolder:
         return self.path / "ray_token"
 
     @property
+    def store_url_file(self) -> Path:
+        """Address of Redis with its password, for the actors."""
+        return self.path / "store_url"
+
+    @property
     def repairs_file(self) -> Path:
         """What is down, as the supervisor sees it; absent: nothing is."""
         return self.path / "repairs.json"

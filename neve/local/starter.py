@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from common.access_settings import AccessSettings
 from common.clock import Clock
-from common.settings import Settings
+from common.secret_files import secret_of
+from common.settings import Settings, StoreSettings
 from neve.gateway.tls import require_safe_listener
 from neve.local.actors import ActorsPlan, Died, ended_part, start_actors
 from neve.local.logs import RAY, REDIS, StackLogs
@@ -59,7 +60,7 @@ def inspect_machine(options: StackOptions, environ: Mapping[str, str], folder: P
         folder: Where Ray's files will go.
     """
     require_safe_listener(options.settings.gateway)
-    if options.settings.is_given("store.url"):
+    if _has_given_store(options.settings):
         require_store(options.settings.store)
     require_memory(options.heap_bytes)
     return find_machine(options, environ, folder)
@@ -73,12 +74,17 @@ def find_machine(options: StackOptions, environ: Mapping[str, str], folder: Path
         environ: As for `inspect_machine`.
         folder: As for `inspect_machine`.
     """
-    own_redis = not options.settings.is_given("store.url")
+    own_redis = not _has_given_store(options.settings)
     return Machine(
         java=find_java(environ),
         redis=find_redis_server(environ) if own_redis else None,
         objects_on_disk=object_folder(options.object_store_bytes, folder) is not None,
     )
+
+
+def _has_given_store(settings: Settings) -> bool:
+    """Return whether the stack uses a Redis that runs already."""
+    return settings.is_given("store.url") or settings.is_given("store.url_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,9 @@ class Starter:
         """Start Redis on the data that the stack's folder holds, unless another one is given."""
         if self.machine.redis is None:
             self.on_progress("using the Redis of setting store.url")
-            return self._saved(replace(state, redis_url=self.options.settings.store.url))
+            store = self.options.settings.store
+            url = secret_of("store.url", store.url, store.url_file)
+            return self._saved(replace(state, redis_url=url))
         self.on_progress("starting Redis")
         server = self.redis_server(state)
         process = server.start(self.environment_of(state), self.clock)
@@ -174,16 +182,22 @@ class Starter:
         return (settings.gateway.port or None) if settings.is_given("gateway.port") else None
 
     def _settings(self, state: StackState, port: int) -> Settings:
-        """Return the service's settings with addresses and token of this stack."""
+        """Return the service's settings with addresses of this stack.
+
+        Secrets are files: what an actor is started with is kept by Ray's head.
+        """
         given = self.options.service
-        if given.gateway.token:
-            write_secret(self.folder.token_file, given.gateway.token)
-        token = self.folder.secret(self.folder.token_file)
-        own = dict.fromkeys(("store.url", "gateway.port", "gateway.token"), "this stack")
+        if token := secret_of("gateway.token", given.gateway.token, given.gateway.token_file):
+            write_secret(self.folder.token_file, token)
+        self.folder.secret(self.folder.token_file)
+        token_file, url_file = str(self.folder.token_file), self.folder.store_url_file
+        write_secret(url_file, state.redis_url)
+        own = dict.fromkeys(("store.url_file", "gateway.port", "gateway.token_file"), "this stack")
+        url = StoreSettings().url
         return replace(
             given,
-            store=replace(given.store, url=state.redis_url),
-            gateway=replace(given.gateway, port=port, token=token),
+            store=replace(given.store, url=url, url_file=str(url_file)),
+            gateway=replace(given.gateway, port=port, token="", token_file=token_file),
             access=self._access(given.access),
             sources={**own, **given.sources},
         )
