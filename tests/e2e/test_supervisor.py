@@ -9,6 +9,7 @@ import pytest
 
 from neve.local import LocalStack, StackOptions
 from neve.local.processes import processes_of_stack
+from tests.support.installed_stack import InstalledStack
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.stack import SETTINGS, Service
 
@@ -22,7 +23,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("supervised")
     settings = replace(SETTINGS, compactor=replace(SETTINGS.compactor, start_timeout_s=300.0))
     options = StackOptions(compactors=1, settings=settings)
-    with LocalStack.start(home=home, name="supervised", options=options) as stack:
+    with InstalledStack.start(home=home, name="supervised", options=options) as stack:
         yield Service(stack, home, compactors=1)
 
 

@@ -11,12 +11,14 @@ a test session; workers of pytest-xdist share it.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,7 +88,7 @@ class Installation:
 @cache
 def installation() -> Installation:
     """Return the installation of this test session; the first who asks makes it."""
-    session = Path(os.environ[SESSION_VARIABLE])
+    session = _session_folder()
     folder = session / "installation"
     with _locked(session / "installation.lock"):
         if not folder.exists():
@@ -154,6 +156,15 @@ def _shadow_editable(folder: Path) -> None:
     site = Path(sysconfig.get_path("purelib"))
     for finder in site.glob("__editable___neve_*_finder.py"):
         (folder / finder.name).write_text("def install() -> None: ...\n", "utf-8")
+
+
+def _session_folder() -> Path:
+    """Return the folder of the test session, or one that ends with this process."""
+    if SESSION_VARIABLE not in os.environ:
+        folder = tempfile.mkdtemp(prefix="neve-installation-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder)
+    return Path(os.environ[SESSION_VARIABLE])
 
 
 @contextmanager
