@@ -87,7 +87,7 @@ class UnfinishedTables:
         now_s = await self._store.now_s()
         keys = {table: (table, each.table is not None) for table, each in found.items()}
         self._seen_s = {key: self._seen_s.get(key, now_s) for key in keys.values()}
-        self._faults.keep_notices(found)
+        self._faults.keep_notices(PART, found)
         done = 0
         for table, each in found.items():
             if now_s - self._seen_s[keys[table]] >= self._grace_s:
@@ -140,6 +140,7 @@ class UnfinishedTables:
             self._log("name given back to a table", table=table.id, name=table.name)
             return True
         self._faults.notice(
+            PART,
             table.id,
             f"table {table.id} ({table.location}) has lost its name {table.name!r}, which cannot be"
             f" given back: {outcome.reason}; drop the table that is in its way, or move its files",

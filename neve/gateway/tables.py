@@ -22,6 +22,8 @@ from common.model.key_values import KeyType, key_type_of
 from common.model.keys import PLUS_INFINITY, parse_key, require_short
 from common.model.table import Column, Filling, Table, TableSettings, TableState
 from common.model.tablet import Record, Tablet, TabletId
+from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
+from common.parquet.location import open_location
 from common.parquet.resolved_locations import ResolvedLocation
 from common.rows.schema import arrow_schema, changed_schema, columns_of
 from common.storage_threads import StorageThreads
@@ -61,8 +63,15 @@ async def drop_table(services: Services, table: Table, *, delete_files: bool) ->
     """Drop a table, or go on with a drop that was broken off.
 
     Raises:
-        RefusedError: It was dropped before, and its name waits for the collector.
+        RefusedError: It was dropped before, and its name waits for the collector; or its files
+            shall be deleted, and another table format owns some.
     """
+    if delete_files:
+        location = open_location(table.location)
+        mark = await services.footers.run(location.uri, foreign_mark, location)
+        mark = mark or await services.footers.run(location.uri, foreign_mark_below, location)
+        if mark is not None:
+            raise RefusedError(mark.stop(table.name), "location")
     require_applied(
         await services.store.apply(DropTable(table=table.id, delete_files=delete_files))
     )

@@ -40,8 +40,8 @@ from neve.recovery.rebuild.evidence import (
 from neve.recovery.rebuild.live_files import (
     Lineage,
     known_ends,
-    last_table_ids,
     lineage_of,
+    own_table_ids,
 )
 from neve.recovery.scope import (
     ReportProgress,
@@ -214,7 +214,7 @@ def _table_to_make(
 ) -> Table:
     live = TableState.PAUSED if table.state is TableState.PAUSED else TableState.LIVE
     # What was written for the table that is rebuilt is its own, under whatever id.
-    known = replace(table, former_ids=(*last_table_ids(evidence), *table.former_ids))
+    known = replace(table, former_ids=(*own_table_ids(evidence), *table.former_ids))
     return replace(
         table,
         id=rebuilder.ids.next("t"),
