@@ -91,23 +91,29 @@ def processes_of_stack(mark: str, known: Iterable[ProcessRef] = ()) -> list[psut
     return [p for p in found.values() if p.pid != os.getpid() and _is_alive(p)]
 
 
+def _none(_: psutil.Process) -> bool:
+    return False
+
+
 def end_processes(
-    mark: str, known: Iterable[ProcessRef] = (), spare: Iterable[int] = ()
+    mark: str,
+    known: Iterable[ProcessRef] = (),
+    spare: Callable[[psutil.Process], bool] = _none,
 ) -> list[int]:
     """End the processes of a stack; return the numbers of those that would not go.
 
     Args:
         mark: The stack's.
         known: Processes written down when they were started.
-        spare: Processes to leave alone this time.
+        spare: Returns whether to leave a process alone this time.
     """
-    written, spared = tuple(known), frozenset(spare)
+    written = tuple(known)
     for _ in range(ROUNDS_MAX):
-        alive = [p for p in processes_of_stack(mark, written) if p.pid not in spared]
+        alive = [p for p in processes_of_stack(mark, written) if not spare(p)]
         if not alive:
             return []
         _signal(alive)
-    return [p.pid for p in processes_of_stack(mark, written) if p.pid not in spared]
+    return [p.pid for p in processes_of_stack(mark, written) if not spare(p)]
 
 
 def _signal(processes: list[psutil.Process]) -> None:

@@ -22,6 +22,7 @@ from neve.local.options import StackOptions, with_locations
 from neve.local.processes import end_processes
 from neve.local.ray_head import ROLES as RAY_ROLES
 from neve.local.ray_head import stack_environment
+from neve.local.redis_server import is_redis
 from neve.local.shutdown import shut_down_compactors
 from neve.local.stack_folder import (
     StackFolder,
@@ -355,8 +356,7 @@ def _start(
 def _end(folder: StackFolder, state: StackState) -> None:
     """End the supervisor, then the other processes, Redis last of all, and forget the stack."""
     end_supervisor(state)
-    redis = [p.pid for p in state.processes if p.role == "redis" and p.alive()]
-    end_processes(state.mark, state.processes, spare=redis)
+    end_processes(state.mark, state.processes, spare=is_redis)
     if stubborn := end_processes(state.mark, state.processes):
         raise ConfigError(
             f"processes {', '.join(map(str, stubborn))} of stack {state.name!r} do not end: "

@@ -36,7 +36,7 @@ from neve.local.machine import ask_http
 from neve.local.options import StackOptions
 from neve.local.processes import ProcessRef, end_processes
 from neve.local.ray_head import ROLES as RAY_ROLES
-from neve.local.redis_server import RedisServer
+from neve.local.redis_server import RedisServer, is_redis
 from neve.local.repairs import PartSight, Repairs
 from neve.local.stack_folder import (
     StackFolder,
@@ -201,8 +201,7 @@ class Supervisor:
     def _start_ray(self) -> None:
         with self._processes:
             state = self._state()
-            redis = [each.pid for each in state.processes if each.role == REDIS]
-            if stubborn := end_processes(state.mark, state.processes, spare=redis):
+            if stubborn := end_processes(state.mark, state.processes, spare=is_redis):
                 raise ConfigError(f"processes {', '.join(map(str, stubborn))} do not end")
         self._starter(self._options_now(state)).start_ray(state.without(*RAY_ROLES))
         self._owed |= set(ACTORS)
