@@ -8,7 +8,9 @@ Numbers of processes are never trusted alone: the system hands them out again.
 """
 
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,3 +166,17 @@ def _is_alive(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
+
+
+def exit_on_sigterm() -> None:
+    """Let SIGTERM raise `SystemExit` in the main thread, as Ctrl-C raises an error.
+
+    So a program that is told to end leaves its contexts, and a stack that it runs ends with it. A
+    second signal does not break that off.
+    """
+
+    def leave(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)

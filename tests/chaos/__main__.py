@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from neve.local.processes import exit_on_sigterm
 from neve.local.redis_server import AppendSync
 from tests.chaos.run import Result, Wanted, run
 from tests.chaos.show import Show, summary
@@ -32,6 +33,7 @@ SYNCS = (AppendSync.ALWAYS, AppendSync.ALWAYS, AppendSync.EVERYSEC)
 
 def main() -> int:
     """Return 1 if a run has failed."""
+    exit_on_sigterm()
     console = Console()
     end_s = time.monotonic() + 60 * _minutes("CHAOS_MINUTES", 20)
     run_s = 60 * _minutes("CHAOS_RUN_MINUTES", 5)

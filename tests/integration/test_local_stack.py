@@ -344,3 +344,28 @@ def test_a_gateway_that_does_not_come_up_says_its_own_error(home: Path) -> None:
     assert "gateway does not come up: " in text
     assert str(tokens) in text
     assert "port" not in text
+
+
+PROGRAM = """
+import sys, threading
+from pathlib import Path
+from neve.local import LocalStack, StackOptions
+from neve.local.processes import exit_on_sigterm
+exit_on_sigterm()
+options = StackOptions(actors=False)
+with LocalStack.start(home=Path(sys.argv[1]), name="one", options=options) as stack:
+    print(stack.state.mark, flush=True)
+    threading.Event().wait()
+"""
+
+
+def test_a_program_that_gets_sigterm_ends_its_stack(home: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(home)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        mark = program.stdout.readline().strip()
+        assert processes_of_stack(mark)
+        program.terminate()
+        assert program.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    assert processes_of_stack(mark) == []
+    assert StackFolder(home / "one").load() is None
