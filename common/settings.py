@@ -366,6 +366,12 @@ class GatewaySettings:
         (),
         "Folders that no table may be in or around, such as that of Redis; `neve up` adds its own.",
     )
+    shared_folders: tuple[str, ...] = setting(
+        (),
+        "Folders that hold other things than tables: no table can be one of them or around it,"
+        " but tables may be below. `neve up` adds your home, the working folder and the folder"
+        " for temporary files.",
+    )
     listing_delay_s: float = setting(
         0.0,
         "Time that listings of a storage may miss new files and still name deleted "

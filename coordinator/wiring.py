@@ -226,6 +226,7 @@ def _collecting(
         context.log,
         manifests,
         clock=context.clock,
+        faults=context.faults,
         known_generation=known,
     )
     return manifests, collector

@@ -29,6 +29,8 @@ from neve.client import Client
 from neve.client.errors import NeveError
 from neve.local import LocalStack, StackOptions
 from neve.local.stack_folder import StackState
+from tests.support.installed import installation
+from tests.support.installed_stack import InstalledStack
 from tests.support.patience import SERVICE_S
 from tests.support.process_memory import held_in_memory
 
@@ -84,7 +86,7 @@ class Cluster:
         file = self.folder / "neve.toml"
         file.write_text(settings)
         return [
-            str(Path(sys.executable).with_name("neve")),
+            installation().neve,
             "serve",
             "--config",
             str(file),
@@ -160,7 +162,7 @@ def _answer(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("serve")
     options = StackOptions(actors=False, compactors=2)
-    with LocalStack.start(home=folder / "home", options=options) as stack:
+    with InstalledStack.start(home=folder / "home", options=options) as stack:
         yield Cluster(stack, folder)
 
 
@@ -292,9 +294,7 @@ def reason_with_port_in_use(cluster: Cluster) -> str:
 
 def refusal(cluster: Cluster, **environ: str) -> str:
     """Return what `neve serve` says when it must not start."""
-    usual = {
-        k: v for k, v in cluster.environ().items() if f"{k.removesuffix('_FILE')}" not in environ
-    }
+    usual = {k: v for k, v in cluster.environ().items() if k.removesuffix("_FILE") not in environ}
     done = subprocess.run(
         cluster.command("--wait", "0s"),
         env={**usual, **environ},

