@@ -262,7 +262,8 @@ def _make_room(
     state = folder.load()
     if state is None:
         return None
-    if not state.running():
+    lacks_supervisor = state.lacks_supervisor()
+    if not state.running() and not lacks_supervisor:
         on_progress("cleaning up after an earlier start")
         _end(folder, state)
         return None
@@ -272,7 +273,6 @@ def _make_room(
         shown_settings(options.service),
     )
     unlike = setting_differences(own, wanted) if own else []
-    lacks_supervisor = state.has_role(SUPERVISOR) and not state.role_alive(SUPERVISOR)
     if lacks_supervisor and not unlike:
         return state
     advice = "use it, or end it with `neve down` first"
@@ -292,8 +292,8 @@ def _take_over(
     on_progress: Progress,
     environ: Mapping[str, str],
 ) -> StackState:
-    """Start a supervisor for a stack that has lost its own."""
-    on_progress("the supervisor has ended: starting another one; all other parts go on")
+    """Start a supervisor for a stack that has lost its own; it starts other parts that are dead."""
+    on_progress("the supervisor has ended: starting another one; what lives goes on")
     usual = {**environ, "JAVA_HOME": state.java_home}
     machine = find_machine(options, usual, Path(state.private_folder).parent)
     starter = Starter(folder, options, machine, environ, on_progress, SystemClock(), folder.save)
