@@ -511,6 +511,9 @@ class Status:
     """What is wrong with the store, one sentence each, such as little memory or eviction."""
     triggers: tuple[TableTrigger, ...] = ()
     """The tables whose planners were asked by a trigger last, newest first, at most 100."""
+    tables_unscanned: int = 0
+    """Tables whose first scan since the start of the coordinator has not ended. Until then,
+    `tablets_known` and the queue are incomplete."""
 
 
 # ----------------------------------------------------------------------- Limits on bytes per second

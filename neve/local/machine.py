@@ -2,6 +2,7 @@
 
 import http.client
 import importlib.util
+import os
 import re
 import shutil
 import socket
@@ -17,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from common.errors import ConfigError
+from common.units import format_count
 
 # -------------------------------------------------------------------------- Java and a Redis server
 
@@ -337,6 +339,12 @@ def start_on_free_port(start: Callable[[int], None], port: int, *, insisted: boo
 
 
 ASK_WAIT_S = 10.0
+
+
+def load_note() -> str:
+    """Return how busy the machine is, for messages about what is slow."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    return f"the machine's load average is {load:.0f} on {format_count(cores, 'core')}"
 
 
 @dataclass(frozen=True, slots=True)
