@@ -36,6 +36,11 @@ class AccessSettings:
     caller_compactions_max: int = setting(
         0, "Compaction requests of one caller that are not finished. 0: no limit."
     )
+    caller_request_bytes_max: int = size_setting(
+        16 * 1024**2,
+        "Bytes of the compaction requests of one caller that are not finished; one request has at"
+        " most 32 KiB. 0: no limit.",
+    )
     audit_file: str = setting(
         "",
         "File of the audit: JSON lines, two for each call that may change something. `neve up` uses"
