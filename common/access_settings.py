@@ -77,8 +77,15 @@ class AccessSettings:
     )
     oidc_claim: str = setting(
         "roles",
-        "Claim whose texts are looked up in `access.oidc_grants`; dots lead into objects, as"
-        " `realm_access.roles`.",
+        "Claim whose texts are looked up in `access.oidc_grants`: a list of texts, or one text."
+        " Dots lead into objects, as `realm_access.roles`, unless a claim has the whole name, as"
+        " `https://example.com/roles`.",
+    )
+    oidc_life_max_s: float = setting(
+        86_400.0,
+        "Longest life of a token, from its `iat` to its `exp`.",
+        least=60.0,
+        most=31_622_400.0,
     )
     oidc_grants: tuple[str, ...] = setting(
         (),
