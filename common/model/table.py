@@ -212,3 +212,16 @@ def filling_text(table: Table) -> str:
         f"or repeat `neve {table.filling.verb}` if that has ended early; `neve table drop "
         f"{table.name}` ends it and leaves the files"
     )
+
+
+def recovery_note(table: Table) -> str:
+    """Return the sentence about a table whose recovery is under way or incomplete, or none."""
+    if table.filling is not None:
+        return filling_text(table)
+    if not table.incomplete:
+        return ""
+    return (
+        f"table {table.name!r} is incomplete: its recovery did not find all files, so no manifest "
+        f"of it is published. Recover it again after `neve table drop {table.name}`, or accept it "
+        f"with `neve resume {table.name}`"
+    )
