@@ -11,7 +11,7 @@ import yaml
 
 from common.telemetry import METRICS
 from scripts import dashboard
-from tests.support.manifests import ROOT, Resource, group_of, of_kind, one, rendered
+from tests.support.manifests import ROOT, Resource, group_of, one, rendered
 
 RUNBOOK = ROOT / "docs" / "runbook.md"
 ALERTS = ROOT / "k8s" / "monitoring" / "alerts.yaml"
@@ -164,8 +164,7 @@ def test_prometheus_shows_a_token_that_only_reads_over_tls() -> None:
 def test_the_gateway_and_who_asks_it_speak_tls(overlay: str) -> None:
     resources = rendered(overlay)
     settings = tomllib.loads(one(resources, "ConfigMap", "neve-settings")["data"]["neve.toml"])
-    (cluster,) = of_kind(resources, "RayCluster")
-    pod = group_of(cluster, "service")["template"]["spec"]
+    pod = group_of(resources, "service")["template"]["spec"]
     (main,) = pod["containers"]
     (mount,) = (each for each in main["volumeMounts"] if each["name"] == "gateway-tls")
     (volume,) = (each for each in pod["volumes"] if each["name"] == "gateway-tls")
