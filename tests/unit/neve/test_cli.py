@@ -319,6 +319,29 @@ def test_the_only_stack_of_this_machine_is_found_by_every_verb(
     shell.run("down", code=2, says="2 stacks run on this machine: other, user; say which one is")
 
 
+def test_a_dead_supervisor_is_named_and_the_gateway_asked(gateway: Gateway, tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    processes = [{"role": "redis", "pid": os.getpid()}, {"role": "supervisor", "pid": ended.pid}]
+    state = {"gateway_url": gateway.url, "processes": processes}
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user" / "token").write_text(TOKEN)
+    file, shell = tmp_path / "user" / "state.json", Shell(tmp_path)
+    file.write_text(json.dumps(state))
+    done = shell.run("status", says="coordinator up for")
+    assert "supervisor of stack 'user' ended: run `neve up --stack user`" in done.stderr
+    (service,) = [each for each in shell.json("doctor") if each["check"] == "service"]
+    assert service["state"] == "warning"
+    assert "supervisor of stack 'user' ended" in service["found"]
+    file.write_text(json.dumps(state | {"gateway_url": "http://127.0.0.1:9"}))
+    shell.run("status", code=4, says="supervisor of stack 'user' ended: run `neve up")
+    processes[0]["pid"], processes[1]["pid"] = ended.pid, os.getpid()
+    file.write_text(json.dumps(state | {"gateway_url": "http://127.0.0.1:9"}))
+    shell.run("status", code=4, says="redis of stack 'user' ended; the supervisor starts it again")
+    (tmp_path / "user" / "repairs.json").write_text('{"redis": "down for 9 s, started 2 times"}')
+    shell.run("status", code=4, says="redis of stack 'user' is down for 9 s, started 2 times")
+
+
 def test_a_drop_is_asked_for(neve: Shell, folder: Path) -> None:
     neve.run("table", "drop", "events", code=1, says="Drop table events (its files stay)?")
     assert len(neve.json("table", "list")) == 1
