@@ -488,6 +488,15 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """A tablet with files that no job reads until an operator lifts the quarantine."""
+
+    table: str
+    tablet: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The service as a whole."""
 
@@ -511,6 +520,8 @@ class Status:
     """What is wrong with the store, one sentence each, such as little memory or eviction."""
     triggers: tuple[TableTrigger, ...] = ()
     """The tables whose planners were asked by a trigger last, newest first, at most 100."""
+    quarantines: tuple[Quarantine, ...] = ()
+    """Of `quarantined` tablets at most 100."""
 
 
 # ----------------------------------------------------------------------- Limits on bytes per second

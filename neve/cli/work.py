@@ -59,6 +59,7 @@ def render_status(found: api.Status) -> RenderableType:
                 ("failed", f"{found.failed:,} jobs"),
                 ("released", f"{found.released:,} reservations"),
                 ("quarantined", f"{found.quarantined:,} tablets"),
+                *(("quarantine", text) for text in quarantine_texts(found)),
                 *(("error", each) for each in found.errors),
                 *(("note", each) for each in found.warnings),
                 *(("store", each) for each in found.store_warnings),
@@ -71,6 +72,20 @@ def render_status(found: api.Status) -> RenderableType:
         "",
         render_compactors(found.compactors),
     )
+
+
+QUARANTINES_SHOWN = 10
+
+
+def quarantine_texts(found: api.Status) -> list[str]:
+    """Return which tablets are quarantined and why, a sentence each; of many, of some."""
+    shown = [
+        f"table {each.table}, tablet {each.tablet}: {each.reason};"
+        f" `neve lift-quarantine {each.table} {each.tablet}` has it tried again"
+        for each in found.quarantines[:QUARANTINES_SHOWN]
+    ]
+    more = found.quarantined - len(shown)
+    return [*shown, *([f"{more:,} more tablets are quarantined"] if more > 0 else [])]
 
 
 def render_jobs(found: Sequence[api.Job], now_s: float, keys: TabletKeys) -> RenderableType:
