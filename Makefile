@@ -100,6 +100,12 @@ lint-spelling:
 check: lint  ## What `make lint` does, and the fast tests
 	@echo "fast tests" && $(PY) -m pytest tests -m "$(FAST)" -n $(FAST_WORKERS) $(PARALLEL)
 
+.PHONY: quick
+quick: install  ## Lint by ruff, and the tests of core and protocol: under a minute, for use after each edit
+	@ruff format --check . && ruff check .
+	@$(PY) -m pytest tests/unit/coordinator_core tests/unit/metadata tests/contract -m "$(FAST)" \
+	-k "not redis and not cluster and not sentinel" -q
+
 .PHONY: sim
 sim: install  ## Simulate clusters with faults; SIM_SEEDS=17 replays one seed
 	@$(PY) -m pytest tests/sim

@@ -251,11 +251,17 @@ def _as_check(tried: "Tried") -> str:
 def _service(session: Session) -> str:
     """Ask the service that is meant, if there is one."""
     try:
-        find_target(session.url, stack=session.stack)
+        faults = find_target(session.url, stack=session.stack).faults
     except UnavailableError as error:
         raise SkippedError(str(error)) from error
-    status = session.client.status()
-    return f"{session.client.url} answers, {len(status.compactors)} compactors"
+    try:
+        status = session.client.status()
+    except UnavailableError as error:
+        raise ConfigError("; ".join((str(error), *faults))) from error
+    found = f"{session.client.url} answers, {len(status.compactors)} compactors"
+    if faults:
+        raise WarningError("; ".join((found, *faults)))
+    return found
 
 
 def _groups(session: Session) -> str:
@@ -300,15 +306,12 @@ def _store(session: Session) -> str:
 
 def _tablets(session: Session) -> str:
     """Tell of tablets that no job reads until an operator acts."""
-    # Here, because the module with these texts imports this one.
-    from neve.cli.work import quarantine_texts
-
     try:
         status = session.client.status()
     except NeveError as error:
         raise SkippedError("no service answers") from error
     if status.quarantined:
-        raise ConfigError("; ".join(quarantine_texts(status)))
+        raise ConfigError("; ".join(render.quarantine_texts(status)))
     return "none is quarantined"
 
 

@@ -24,6 +24,7 @@ from neve.cli.render import (
     facts,
     grid,
     lines,
+    quarantine_texts,
     shortened,
     time_text,
 )
@@ -72,20 +73,6 @@ def render_status(found: api.Status) -> RenderableType:
         "",
         render_compactors(found.compactors),
     )
-
-
-QUARANTINES_SHOWN = 10
-
-
-def quarantine_texts(found: api.Status) -> list[str]:
-    """Return which tablets are quarantined and why, a sentence each; of many, of some."""
-    shown = [
-        f"table {each.table}, tablet {each.tablet}: {each.reason};"
-        f" `neve lift-quarantine {each.table} {each.tablet}` has it tried again"
-        for each in found.quarantines[:QUARANTINES_SHOWN]
-    ]
-    more = found.quarantined - len(shown)
-    return [*shown, *([f"{more:,} more tablets are quarantined"] if more > 0 else [])]
 
 
 def render_jobs(found: Sequence[api.Job], now_s: float, keys: TabletKeys) -> RenderableType:
@@ -522,6 +509,8 @@ def status(session: Session) -> None:
         if not wrong:
             raise
         raise UnavailableError("; ".join((str(error), *wrong))) from error
+    for fault in session.stack_faults:
+        session.say(f"warning: {fault}")
     session.show(found, lambda: render_status(found))
 
 

@@ -22,6 +22,8 @@ from common.model.key_values import KeyType, key_type_of
 from common.model.keys import PLUS_INFINITY, parse_key, require_short
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import Record, Tablet, TabletId
+from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
+from common.parquet.location import open_location
 from common.parquet.resolved_locations import ResolvedLocation
 from common.rows.schema import arrow_schema, changed_schema, columns_of
 from common.storage_threads import StorageThreads
@@ -61,8 +63,15 @@ async def drop_table(services: Services, table: Table, *, delete_files: bool) ->
     """Drop a table, or go on with a drop that was broken off.
 
     Raises:
-        RefusedError: It was dropped before, and its name waits for the collector.
+        RefusedError: It was dropped before, and its name waits for the collector; or its files
+            shall be deleted, and another table format owns some.
     """
+    if delete_files:
+        location = open_location(table.location)
+        mark = await services.footers.run(location.uri, foreign_mark, location)
+        mark = mark or await services.footers.run(location.uri, foreign_mark_below, location)
+        if mark is not None:
+            raise RefusedError(mark.stop(table.name), "location")
     require_applied(
         await services.store.apply(DropTable(table=table.id, delete_files=delete_files))
     )
@@ -458,6 +467,8 @@ def table_view(
         settings=as_plain(table.settings),
         settings_version=table.settings_version,
         created_at_s=table.created_at_s,
+        filling=None if table.filling is None else api.Filling(**asdict(table.filling)),
+        incomplete=table.incomplete,
         without_effect=dict(without_effect or {}),
         **({} if totals is None else asdict(totals)),
     )
@@ -507,7 +518,7 @@ class TableRoutes:
 
     async def describe(self, table: str) -> api.Table:
         """Return a table with its totals."""
-        found = await self._services.table(table)
+        found = await self._services.table(table, filling=True)
         return table_view(
             found, await self._totals(found), self._services.unread_settings(found.settings)
         )
@@ -556,7 +567,7 @@ class TableRoutes:
         Its name is free at once, or when the collector has deleted what has to go: the answer
         says when. A table that waits for that is not dropped a second time.
         """
-        found = await self._services.table(table)
+        found = await self._services.table(table, filling=True)
         return await drop_table(self._services, found, delete_files=delete_files)
 
     async def pause(self, table: str) -> api.Table:
