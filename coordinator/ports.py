@@ -7,6 +7,7 @@ from typing import Protocol
 from common.model.job import Kind, TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
+from common.parquet.foreign_formats import ForeignMark
 from common.spi.planner import RequestFacts
 from coordinator.core.events import Event
 
@@ -47,6 +48,18 @@ class Storage(Protocol):
 
     async def store_id(self, location: str) -> str | None:
         """Return the id in `_neve/store` of a location, or None if there is none."""
+        ...
+
+    async def foreign_mark(self, location: str, paths: Sequence[str]) -> ForeignMark | None:
+        """Return the mark of another table format that owns a location or files in it.
+
+        Args:
+            location: Of their table.
+            paths: Of the files.
+
+        Raises:
+            RewriteError: The storage refused or did not answer.
+        """
         ...
 
 

@@ -28,6 +28,7 @@ from neve.gateway.access.callers import current_call
 from neve.gateway.ingest.add import add_files, inspect_incoming
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.progress_stream import progress_lines
+from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.scan import manifest_json, manifest_names
 from neve.gateway.services import BEARER, LONG_STEP_MAX_S, Services, checked_label
 from neve.gateway.tables import create_table, new_table
@@ -40,6 +41,7 @@ from neve.import_survey.files import (
     read_import_footer,
 )
 from neve.import_survey.survey import ImportedDirectory, ImportOptions, survey
+from neve.recovery.location_ownership import other_tables
 
 # ---------------------------------------------------------------------------- What users read of it
 
@@ -292,10 +294,12 @@ async def _open_directory(services: Services, body: api.NewImport) -> ImportedDi
     site = await services.footers.run(written, services.locations.admitted, written)
     place = open_location(site.uri)
     store = await services.store.store_id()
-    await services.footers.run(place.uri, check_import_location, place, store)
     table = await services.store.table_named(body.name)
     if table is not None:
         _require_same_table(body, place.uri, table)
+    else:  # Before anything is listed: files of a live table would look like those of a gone one.
+        (await other_tables(services.store, services.footers)).refuse_overlap(site)
+    await services.footers.run(place.uri, check_import_location, place, store)
     return ImportedDirectory(body=body, place=place, table=table)
 
 
@@ -447,6 +451,7 @@ class ImportRoutes:
             tags=["import"],
             default_response_class=StreamingResponse,
             dependencies=[BEARER],
+            route_class=JsonRoute,
         )
         router.post("/import")(self.import_)
         router.get("/tables/{table}/manifest")(self.manifest)

@@ -5,6 +5,7 @@ before, which says whose it is and does no harm. What an archive or a location s
 passes the same checks.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -22,6 +23,8 @@ from common.model.key_values import KeyType, key_type_of
 from common.model.keys import PLUS_INFINITY, parse_key, require_short
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import Record, Tablet, TabletId
+from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
+from common.parquet.location import open_location
 from common.parquet.resolved_locations import ResolvedLocation
 from common.rows.schema import arrow_schema, changed_schema, columns_of
 from common.storage_threads import StorageThreads
@@ -34,6 +37,7 @@ from neve.gateway.key_views import (
     tablet_view,
 )
 from neve.gateway.problems import ChangeRefusedError, require_applied
+from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import (
     BEARER,
     PAGE_TABLETS,
@@ -61,8 +65,15 @@ async def drop_table(services: Services, table: Table, *, delete_files: bool) ->
     """Drop a table, or go on with a drop that was broken off.
 
     Raises:
-        RefusedError: It was dropped before, and its name waits for the collector.
+        RefusedError: It was dropped before, and its name waits for the collector; or its files
+            shall be deleted, and another table format owns some.
     """
+    if delete_files:
+        location = open_location(table.location)
+        mark = await services.footers.run(location.uri, foreign_mark, location)
+        mark = mark or await services.footers.run(location.uri, foreign_mark_below, location)
+        if mark is not None:
+            raise RefusedError(mark.stop(table.name), "location")
     require_applied(
         await services.store.apply(DropTable(table=table.id, delete_files=delete_files))
     )
@@ -113,7 +124,6 @@ def _time_text(at_s: float) -> str:
 
 
 TIME_TYPES = frozenset({KeyType.TIMESTAMP, KeyType.DATE, KeyType.INT, KeyType.FLOAT})
-SPLITS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +181,7 @@ async def new_table(services: Services, body: api.NewTable) -> NewTableSite:
         created_at_s=await services.store.now_s(),
     )
     check_columns(table)
-    splits = parse_splits(table, body.splits)
+    splits = await asyncio.to_thread(parse_splits, table, body.splits)
     if table.name in await services.store.names():
         await refuse_being_dropped(services, table.name)
         raise ChangeRefusedError(
@@ -368,8 +378,8 @@ def parse_splits(table: Table, written: Sequence[str]) -> tuple[bytes, ...]:
     if not table.key or table.partition_by:
         why = "is partitioned by " + ", ".join(table.partition_by) if table.key else "has no key"
         raise RequestError(f"splits are given, but table {table.name!r} {why}")
-    if len(written) > SPLITS_MAX:
-        raise RequestError(f"{len(written)} splits are given, expected at most {SPLITS_MAX}")
+    if len(written) > api.SPLITS_MAX:
+        raise RequestError(f"{len(written)} splits are given, expected at most {api.SPLITS_MAX}")
     names = {column.name: column.type for column in table.schema}
     types = [key_type_of(names[name]) for name in table.key]
     ends = [parse_key(text, types) for text in written]
@@ -458,6 +468,8 @@ def table_view(
         settings=as_plain(table.settings),
         settings_version=table.settings_version,
         created_at_s=table.created_at_s,
+        filling=None if table.filling is None else api.Filling(**asdict(table.filling)),
+        incomplete=table.incomplete,
         without_effect=dict(without_effect or {}),
         **({} if totals is None else asdict(totals)),
     )
@@ -479,7 +491,9 @@ class TableRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1/tables", tags=["tables"], dependencies=[BEARER])
+        router = APIRouter(
+            prefix="/v1/tables", tags=["tables"], dependencies=[BEARER], route_class=JsonRoute
+        )
         router.get("")(self.list_tables)
         router.post("", status_code=201)(self.create)
         router.get("/{table}")(self.describe)
@@ -507,7 +521,7 @@ class TableRoutes:
 
     async def describe(self, table: str) -> api.Table:
         """Return a table with its totals."""
-        found = await self._services.table(table)
+        found = await self._services.table(table, filling=True)
         return table_view(
             found, await self._totals(found), self._services.unread_settings(found.settings)
         )
@@ -556,7 +570,7 @@ class TableRoutes:
         Its name is free at once, or when the collector has deleted what has to go: the answer
         says when. A table that waits for that is not dropped a second time.
         """
-        found = await self._services.table(table)
+        found = await self._services.table(table, filling=True)
         return await drop_table(self._services, found, delete_files=delete_files)
 
     async def pause(self, table: str) -> api.Table:

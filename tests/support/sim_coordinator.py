@@ -67,6 +67,9 @@ class DiskStorage:
     async def store_id(self, location: str) -> str | None:
         return None
 
+    async def foreign_mark(self, location: str, paths: Sequence[str]) -> None:
+        return None
+
     async def only_copies(
         self, location: str, outputs: Sequence[str], inputs: Sequence[str]
     ) -> Sequence[str]:

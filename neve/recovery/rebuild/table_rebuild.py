@@ -57,6 +57,7 @@ from neve.recovery.scope import (
 )
 from neve.recovery.stored_files import OutputFooter, partition_of_file
 from neve.recovery.table_creation import (
+    end_filling,
     former_ids_of,
     make_table,
 )
@@ -142,6 +143,8 @@ async def _rebuild(
     site = await rebuilder.admission.site(location)
     place = open_location(site.uri)
     threads, on_progress = rebuilder.threads, rebuilder.on_progress
+    if not options.dry_run:
+        await end_filling(rebuilder.store, options.name, site.uri, "rebuild")
     if options.name in await rebuilder.store.names():
         raise RefusedError(f"table {options.name!r} exists already: give another name")
     free = await find_free_site(rebuilder.store, threads, site, take_over=options.adopt)
@@ -157,7 +160,13 @@ async def _rebuild(
     if options.dry_run:
         return result
     made = await make_table(
-        scope, free, tablets, stored=seen.evidence.stored, live=not lost, complete=True
+        scope,
+        free,
+        tablets,
+        stored=seen.evidence.stored,
+        live=table.state is TableState.LIVE,
+        complete=True,
+        lost=bool(lost),
     )
     went = dict.fromkeys(made.missing, "it went while the table was rebuilt: drop it and try again")
     came = dict.fromkeys(made.late, "it came while the table was rebuilt: drop it and try again")
