@@ -30,6 +30,7 @@ from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
     find_free_site,
+    other_tables,
 )
 from neve.recovery.rebuild.evidence import (
     Evidence,
@@ -128,9 +129,12 @@ async def rebuild(rebuilder: RebuildPorts, location: str, options: RebuildOption
     site = await rebuilder.admission.site(location)
     place = open_location(site.uri)
     threads, on_progress = rebuilder.threads, rebuilder.on_progress
-    if options.name in await rebuilder.store.names():
+    near = await other_tables(rebuilder.store, threads)
+    if any(each.name == options.name for each in near.named):
         raise RefusedError(f"table {options.name!r} exists already: give another name")
-    free = await find_free_site(rebuilder.store, threads, site, take_over=options.adopt)
+    free = await find_free_site(
+        rebuilder.store, threads, site, neighbours=near, take_over=options.adopt
+    )
     seen = await _read_location(rebuilder, place, options)
     evidence, table, lineage, files = seen.evidence, seen.table, seen.lineage, seen.files
     scope = TableScope(
