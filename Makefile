@@ -100,6 +100,12 @@ lint-spelling:
 check: lint  ## What `make lint` does, and the fast tests
 	@echo "fast tests" && $(PY) -m pytest tests -m "$(FAST)" -n $(FAST_WORKERS) $(PARALLEL)
 
+.PHONY: quick
+quick: install  ## Lint by ruff, and the tests of core and protocol: under a minute, for use after each edit
+	@ruff format --check . && ruff check .
+	@$(PY) -m pytest tests/unit/coordinator_core tests/unit/metadata tests/contract -m "$(FAST)" \
+	-k "not redis and not cluster and not sentinel" -q
+
 .PHONY: sim
 sim: install  ## Simulate clusters with faults; SIM_SEEDS=17 replays one seed
 	@$(PY) -m pytest tests/sim
@@ -119,6 +125,10 @@ chaos: install  ## Hurt a loaded stack for CHAOS_MINUTES=20, by CHAOS_SEED; docs
 .PHONY: fuzz
 fuzz: install  ## Give the service 50,000 damaged inputs by every way in; FUZZ_TARGET=http FUZZ_SEED=17 replays one
 	@$(PY) -m tests.fuzz
+
+.PHONY: soak
+soak: install  ## Write and compact for SOAK_MINUTES=60; fails if a process grows without a bound
+	@$(PY) -m benchmarks.soak
 
 .PHONY: sbom
 sbom: $(AUDIT_TOOLS)  ## Write build/sbom.json: every locked package with version and hashes, as CycloneDX

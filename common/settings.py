@@ -45,6 +45,12 @@ class StoreSettings:
         " unless this is given.",
         secret=True,
     )
+    url_file: str = setting(
+        "",
+        "Absolute path of a file that holds the URL, in place of `store.url`, readable for every"
+        " process of the service on every node. With it, Ray's head never gets to know a password"
+        " in the URL. Empty: `store.url` counts.",
+    )
     connections_max: int = setting(
         32,
         "Number of connections that one process opens to Redis, or to each node of a Redis Cluster,"
@@ -303,6 +309,12 @@ class GatewaySettings:
         "Bearer token that callers must send. `neve up` creates one if none is given.",
         secret=True,
     )
+    token_file: str = setting(
+        "",
+        "Absolute path of a file that holds the token, in place of `gateway.token`, on the node of"
+        " the gateway, which reads it when it starts. With it, Ray's head never gets to know the"
+        " token. Empty: `gateway.token` counts.",
+    )
     version_ahead_max_s: float = setting(
         86_400.0,
         "How far in the future versions may lie that are points in time; rows and files with later"
@@ -353,6 +365,12 @@ class GatewaySettings:
     private_folders: tuple[str, ...] = setting(
         (),
         "Folders that no table may be in or around, such as that of Redis; `neve up` adds its own.",
+    )
+    shared_folders: tuple[str, ...] = setting(
+        (),
+        "Folders that hold other things than tables: no table can be one of them or around it,"
+        " but tables may be below. `neve up` adds your home, the working folder and the folder"
+        " for temporary files.",
     )
     listing_delay_s: float = setting(
         0.0,

@@ -225,6 +225,7 @@ def _collecting(
         context.log,
         manifests,
         clock=context.clock,
+        faults=context.faults,
         known_generation=known,
     )
     return manifests, collector

@@ -17,6 +17,8 @@ APPEND_FOLDER = f"{SERVICE_FOLDER}/append"
 DESCRIPTION_PATH = f"{SERVICE_FOLDER}/table.json"
 GENERATION_PATH = f"{SERVICE_FOLDER}/generation"
 MANIFEST_FOLDER = f"{SERVICE_FOLDER}/manifest"
+PUBLISHED_PATH = f"{SERVICE_FOLDER}/published"
+"""Names the marks of other table formats that the service itself has written."""
 
 DELETED_WITH_TABLE = (MANIFEST_FOLDER, DESCRIPTION_PATH, GENERATION_PATH)
 """What a drop deletes if it was to delete files; the mark of the owner stays."""

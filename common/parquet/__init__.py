@@ -4,6 +4,7 @@
     resolved_locations   what locations are on this machine: links and mounts resolved
     service_files        owner, generation and description of a table below `_neve/`
     footer_checks        codecs, and whether a footer can be true
+    foreign_formats      marks of Delta, Iceberg and others: what they own is left alone
     row_batches          rows in bounded memory
     file_inspection      facts, rows and samples of keys of a file
     write                files as the table's settings want them

@@ -35,6 +35,7 @@ from coordinator.core.maintenance.operations import GarbageCounts
 from coordinator.ports import Storage
 from coordinator.table_faults import TableFaults
 
+PART = "deletion of files"
 STAMP_BATCH = 500
 DELETE_BATCH = 500
 TABLES_AT_ONCE = 4
@@ -94,6 +95,7 @@ class GarbageCollector:
         manifests: ManifestCoverage | None = None,
         *,
         clock: Clock | None = None,
+        faults: TableFaults | None = None,
         known_generation: Callable[[str], int] = lambda _table: 0,
     ) -> None:
         """Use this store and this storage.
@@ -105,6 +107,7 @@ class GarbageCollector:
             log: Hears what is odd.
             manifests: Waited for; None: nobody publishes any.
             clock: The one that the storage reads.
+            faults: Shows where nothing is deleted because another table format owns the files.
             known_generation: Table id → the generation that its store must have reached.
         """
         self._store = store
@@ -113,6 +116,7 @@ class GarbageCollector:
         self._log = log
         self._manifests = manifests
         self._clock = clock or SystemClock()
+        self._faults = faults or TableFaults(log)
         self._known_generation = known_generation
         self._told: set[str] = set()
 
@@ -250,6 +254,8 @@ class GarbageCollector:
         if not await self._ours(table):
             return 0, 0
         paths = [entry.path for entry in entries]
+        if not await self._owns_files(table, paths):
+            return 0, 0
         still = {*await self._store.garbage_among(table.id, paths)}
         used = await self._used(table, entries)
         for path in sorted(used):
@@ -343,6 +349,25 @@ class GarbageCollector:
             self._log("location belongs to another table", table=table.name, found=found.table)
             return False
         return True
+
+    async def _owns_files(self, table: Table, paths: Sequence[str]) -> bool:
+        """Return whether no table of another format may own some files; else they stay.
+
+        Looked at before each deletion: such a table may have been made after this one.
+        """
+        try:
+            mark = await self._storage.foreign_mark(table.location, paths)
+        except RewriteError as error:
+            self._log("location not readable", table=table.name, cause=str(error))
+            return False
+        if mark is None:
+            self._faults.withdraw_notice(PART, table.id)
+            return True
+        if table.state is TableState.GOING:  # The drop may end; the files stay.
+            await self._store.apply(ForgetGarbage(table=table.id, paths=tuple(paths)))
+        else:
+            self._faults.notice(PART, table.id, mark.stop(table.name))
+        return False
 
     async def _finish_drop(self, table: Table) -> None:
         """Let a table that is going make its next steps (they wait for its garbage)."""

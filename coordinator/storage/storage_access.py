@@ -13,6 +13,7 @@ from common.errors import ConfigError, RequestError, RewriteError, UnavailableEr
 from common.model.service_paths import MANIFEST_FOLDER
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
+from common.parquet.foreign_formats import ForeignMark, foreign_mark
 from common.parquet.location import only_copies, open_location
 from common.parquet.manifest import delete_folder
 from common.parquet.service_files import LocationOwner, read_owner
@@ -57,6 +58,14 @@ class ArrowStorage:
         """
         return await self._asked(location, _only_copies, location, outputs, inputs)
 
+    async def foreign_mark(self, location: str, paths: Sequence[str]) -> ForeignMark | None:
+        """Return the mark of another table format that owns a location or files in it.
+
+        Raises:
+            RewriteError: The storage refused or did not answer.
+        """
+        return await self._asked(location, _foreign_mark, location, paths)
+
     async def _asked(
         self, location: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
@@ -87,6 +96,13 @@ def _owner(location: str) -> LocationOwner | None:
         return read_owner(open_location(location))
     except (UnavailableError, RequestError, ConfigError) as error:
         raise RewriteError(str(error)) from error
+
+
+def _foreign_mark(location: str, paths: Sequence[str]) -> ForeignMark | None:
+    try:
+        return foreign_mark(open_location(location), paths)
+    except _ERRORS as error:
+        raise RewriteError(f"folders of {location} cannot be looked at: {error}") from error
 
 
 def _only_copies(location: str, outputs: Sequence[str], inputs: Sequence[str]) -> list[str]:

@@ -40,6 +40,7 @@ from neve.import_survey.files import (
     read_import_footer,
 )
 from neve.import_survey.survey import ImportedDirectory, ImportOptions, survey
+from neve.recovery.location_ownership import other_tables
 
 # ---------------------------------------------------------------------------- What users read of it
 
@@ -292,10 +293,12 @@ async def _open_directory(services: Services, body: api.NewImport) -> ImportedDi
     site = await services.footers.run(written, services.locations.admitted, written)
     place = open_location(site.uri)
     store = await services.store.store_id()
-    await services.footers.run(place.uri, check_import_location, place, store)
     table = await services.store.table_named(body.name)
     if table is not None:
         _require_same_table(body, place.uri, table)
+    else:  # Before anything is listed: files of a live table would look like those of a gone one.
+        (await other_tables(services.store, services.footers)).refuse_overlap(site)
+    await services.footers.run(place.uri, check_import_location, place, store)
     return ImportedDirectory(body=body, place=place, table=table)
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from common.bounded_map import BoundedMap
-from common.errors import CompactionError, UnavailableError
+from common.errors import CompactionError, RefusedError, UnavailableError
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import Tablet
@@ -27,6 +27,7 @@ from common.parquet.file_inspection import (
     read_rows,
     stream_rows,
 )
+from common.parquet.foreign_formats import foreign_mark
 from common.parquet.location import (
     Location,
     existing_files,
@@ -365,6 +366,8 @@ class StoredFiles:
     def inspect(self, table: Table, paths: Sequence[str]) -> list[FileFacts | CompactionError]:
         """Return what files that are to be added hold, or why they cannot be, in their order."""
         location, rules = open_location(table.location), RowRules.of(table)
+        if mark := foreign_mark(location, paths):
+            return [RefusedError(mark.refusal(location.uri)) for _ in paths]
         try:
             return inspect_new_files(location, paths, rules)
         except ReaderDeathError:

@@ -28,6 +28,8 @@ from common.model.key_values import KeyType, key_type_of
 from common.model.keys import PLUS_INFINITY, parse_key, require_short
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import Record, Tablet, TabletId
+from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
+from common.parquet.location import open_location
 from common.parquet.resolved_locations import ResolvedLocation
 from common.rows.schema import arrow_schema, changed_schema, columns_of
 from common.storage_threads import StorageThreads
@@ -72,7 +74,7 @@ async def drop_named(services: Services, name: str, *, delete_files: bool) -> ap
         RefusedError: It was dropped before, and its name waits for the collector.
     """
     try:
-        found = await services.table(name)
+        found = await services.table(name, filling=True)
     except UnknownTableError:
         left = (await services.store.names()).get(name) if sees_table(name) else None
         if left is None or await services.store.table(left) is not None:
@@ -87,8 +89,15 @@ async def drop_table(services: Services, table: Table, *, delete_files: bool) ->
     """Drop a table, or go on with a drop that was broken off.
 
     Raises:
-        RefusedError: It was dropped before, and its name waits for the collector.
+        RefusedError: It was dropped before, and its name waits for the collector; or its files
+            shall be deleted, and another table format owns some.
     """
+    if delete_files:
+        location = open_location(table.location)
+        mark = await services.footers.run(location.uri, foreign_mark, location)
+        mark = mark or await services.footers.run(location.uri, foreign_mark_below, location)
+        if mark is not None:
+            raise RefusedError(mark.stop(table.name), "location")
     require_applied(
         await services.store.apply(DropTable(table=table.id, delete_files=delete_files))
     )
@@ -488,6 +497,8 @@ def table_view(
         settings=as_plain(table.settings),
         settings_version=table.settings_version,
         created_at_s=table.created_at_s,
+        filling=None if table.filling is None else api.Filling(**asdict(table.filling)),
+        incomplete=table.incomplete,
         without_effect=dict(without_effect or {}),
         **({} if totals is None else asdict(totals)),
     )
@@ -537,7 +548,7 @@ class TableRoutes:
 
     async def describe(self, table: str) -> api.Table:
         """Return a table with its totals."""
-        found = await self._services.table(table)
+        found = await self._services.table(table, filling=True)
         return table_view(
             found, await self._totals(found), self._services.unread_settings(found.settings)
         )

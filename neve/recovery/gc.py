@@ -15,6 +15,7 @@ from common.parquet.location import Location, existing_files
 from common.rows.rules import RowRules
 from neve.recovery.findings import Finding, FindingCode
 from neve.recovery.location_ownership import (
+    check_foreign_marks,
     check_generation,
     check_location_owner,
     check_shared_files,
@@ -378,10 +379,12 @@ async def collect_orphans(scope: TableScope, *, delete: bool) -> GcResult:
         delete: Without it nothing is written.
 
     Raises:
-        RefusedError: The location is another store's, or the store has gone back in time:
-            what it does not know may be acknowledged rows.
+        RefusedError: The location is another store's or shares files with a table of another
+            format, or the store has gone back in time: what it does not know may be
+            acknowledged rows.
     """
-    for check in (check_location_owner, check_shared_files, check_generation) if delete else ():
+    checks = (check_location_owner, check_shared_files, check_generation, check_foreign_marks)
+    for check in checks if delete else ():
         if bars := await check(scope):
             raise RefusedError(bars[0].sentence)
     generation = await scope.generation()

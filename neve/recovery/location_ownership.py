@@ -11,6 +11,7 @@ from common.metadata.mutation.tables import location_overlap
 from common.metadata.ports import NamedTable, TabletStore
 from common.model.location_identity import LocationIdentity, overlap_test
 from common.model.table import Table
+from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
 from common.parquet.location import Location, open_location
 from common.parquet.resolved_locations import ResolvedLocation, resolve_location
 from common.parquet.service_files import (
@@ -145,7 +146,14 @@ async def find_free_site(
 
 
 def _read_site(location: Location) -> tuple[LocationOwner | None, dict[str, LocationOwner], int]:
-    """Return whose a location is, whose the folders above it are, and its generation."""
+    """Return whose a location is, whose the folders above it are, and its generation.
+
+    Raises:
+        RefusedError: Another table format owns it, or a folder in it.
+    """
+    mark = foreign_mark(location) or foreign_mark_below(location)
+    if mark is not None:
+        raise RefusedError(mark.refusal(location.uri), "location")
     above: dict[str, LocationOwner] = {}
     folder = posixpath.dirname(location.root)
     while folder.strip("/"):
@@ -233,6 +241,16 @@ async def check_shared_files(scope: TableScope) -> list[Finding]:
         for each in named
         if mine(known[each.id])
     ]
+
+
+async def check_foreign_marks(scope: TableScope) -> list[Finding]:
+    """Return a finding if another table format owns the location or a folder in it."""
+    mark = await scope.run(foreign_mark, scope.location)
+    mark = mark or await scope.run(foreign_mark_below, scope.location)
+    if mark is None:
+        return []
+    sentence = mark.stop(scope.table.name)
+    return [Finding(code=FindingCode.OTHER_FORMAT, path=mark.path, sentence=sentence)]
 
 
 async def check_generation(scope: TableScope) -> list[Finding]:

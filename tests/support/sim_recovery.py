@@ -14,6 +14,7 @@ python -m tests.support.sim_recovery 17 0-999
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import tempfile
@@ -27,17 +28,20 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 
+from common.errors import UnknownTableError
+from common.parquet import location as locations
 from coordinator.storage import garbage_collector
 from neve.api import tables as api
 from neve.gateway.ingest import add
-from neve.recovery.fsck.repair import RepairOptions
 from neve.recovery.findings import NOTES, FindingCode
+from neve.recovery.fsck.repair import RepairOptions
 from neve.recovery.rebuild import live_files
 from neve.recovery.rebuild.table_rebuild import RebuildOptions
-from common.parquet import location as locations
 from tests.support.sim_callers import body_of
 from tests.support.sim_clients import call_id_of
+from tests.support.sim_options import draw_options
 from tests.support.sim_recovery_site import (
     GRACE_S,
     RETIRED_S,
@@ -49,7 +53,6 @@ from tests.support.sim_recovery_site import (
     SiteGateway,
 )
 from tests.support.sim_run import Setting, as_simulated, main, set_to
-from tests.support.sim_options import draw_options
 
 NAME = "events"
 STEPS = 14
@@ -88,7 +91,8 @@ class Ledger:
     def check(self, who: str, found: Sequence[int]) -> None:
         """Assert that a reader has found what it should."""
         seen = Counter(found)
-        assert not (lost := self.must - seen.keys()), f"{who}: acknowledged rows are lost: {sorted(lost)}"
+        lost = self.must - seen.keys()
+        assert not lost, f"{who}: acknowledged rows are lost: {sorted(lost)}"
         double = {row for row, count in seen.items() if count > 1} - self.twofold
         assert not double, f"{who}: rows are doubled: {sorted(double)}"
         back = self.deleted & seen.keys()
@@ -284,7 +288,7 @@ class Story:
     def _finish_drop(self, answered: Any, *, delete: bool) -> None:
         for _ in range(4 * TRIES_MAX):
             self.rounds()
-            if type(answered).__name__ == "UnknownTableError" and "no table is named" in str(answered):
+            if isinstance(answered, UnknownTableError) and "no table is named" in str(answered):
                 return
             answered = self.ask("drop", NAME, delete)
         raise AssertionError(f"a drop has no end: {answered}")
@@ -347,15 +351,11 @@ class Story:
         return answered
 
     async def _rounds_beside(self, upkeep: Any) -> None:
-        import asyncio
-
         for _ in range(4):
             await upkeep.round()
             await asyncio.sleep(0.05)
 
     async def _later(self, late: Callable[[], Awaitable[Any]]) -> Any:
-        import asyncio
-
         await asyncio.sleep(self.world.random() * 0.3)
         return await late()
 
@@ -484,8 +484,6 @@ def live_by(seed: int) -> Story:
 
 
 def _opened(disk: SiteDisk, uri: str) -> tuple[SiteDisk, str]:
-    from pyarrow import fs
-
     return disk, fs.FileSystem.from_uri(uri)[1]
 
 

@@ -255,9 +255,7 @@ class RecoverySite:
             retired_names_s=RETIRED_S,
         )
         gateway = GatewaySettings(locations=(str(self.folder),))
-        self.settings = Settings(
-            coordinator=own, gateway=gateway, services={"default": SERVICE}
-        )
+        self.settings = Settings(coordinator=own, gateway=gateway, services={"default": SERVICE})
         clockwork = Clockwork(self.world, self.folder)
         self.world.after_work = clockwork.look
         self._storage = self.world.process("storage")
@@ -369,12 +367,15 @@ class RecoverySite:
             self.tasks[process] = task
             tasks.append((process, task))
         until_s = self.world.now_s() + VERB_MAX_S
-        while any(p.alive and p.frozen_until_s <= self.world.now_s() and not t.done() for p, t in tasks):
+        while any(self._goes_on(process) and not task.done() for process, task in tasks):
             assert self.world.now_s() < until_s, "a verb has no end"
             self.world.run_until(self.world.now_s() + 0.25)
         for process, _ in tasks:
             self.dooms.pop(process, None)
         return [t.result() if t.done() and not t.cancelled() else None for _, t in tasks]
+
+    def _goes_on(self, process: SimLoop) -> bool:
+        return process.alive and process.frozen_until_s <= self.world.now_s()
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass."""

@@ -280,6 +280,9 @@ class Folder:
     async def owner(self, location: str) -> LocationOwner | None:
         return None
 
+    async def foreign_mark(self, location: str, paths: Sequence[str]) -> None:
+        return None
+
     async def only_copies(
         self, location: str, outputs: Sequence[str], inputs: Sequence[str]
     ) -> Sequence[str]:
