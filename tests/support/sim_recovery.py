@@ -324,7 +324,7 @@ class Story:
             if lost or "exists already" in str(answered) or answered is None:
                 self._finish_drop(self.ask("drop", NAME, False), delete=False)
         else:
-            raise AssertionError(f"a rebuild has no end: {answered}, lost {lost}")
+            raise AssertionError(f"a rebuild has no end: lost {lost}, answered {answered}")
         self.there = True
         self.site.seen["rebuilds"] += 1
         self.read("a scan after a rebuild")

@@ -221,6 +221,8 @@ class Upkeep:
         """Count up, publish, collect."""
         tables = (await self._store.listed_tables()).tables
         for table in tables:
+            if table.state is TableState.FILLING:
+                continue  # The scanner passes it by.
             if table.state is not TableState.GOING:
                 await self._generations.count_up(table)
                 if not self._generations.may_change(table.id):
