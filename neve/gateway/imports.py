@@ -28,6 +28,7 @@ from neve.gateway.access.callers import current_call
 from neve.gateway.ingest.add import add_files, inspect_incoming
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.progress_stream import progress_lines
+from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.scan import manifest_json, manifest_names
 from neve.gateway.services import BEARER, LONG_STEP_MAX_S, Services, checked_label
 from neve.gateway.tables import create_table, new_table
@@ -450,6 +451,7 @@ class ImportRoutes:
             tags=["import"],
             default_response_class=StreamingResponse,
             dependencies=[BEARER],
+            route_class=JsonRoute,
         )
         router.post("/import")(self.import_)
         router.get("/tables/{table}/manifest")(self.manifest)

@@ -37,6 +37,8 @@ from common.telemetry import Log
 from neve.api.tables import PROBLEM
 
 RETRY_AFTER_S = "1"
+DETAIL_CHARS_MAX = 8_000
+"""Of a message: it may quote what a caller sent, or name all columns of a table."""
 
 
 class UnauthorizedError(RequestError):
@@ -204,9 +206,13 @@ async def _validation_problem(_: Request, error: Exception) -> JSONResponse:
     found = error.errors()
     first = found[0] if found else {"loc": (), "msg": "unreadable"}
     where = ".".join(str(part) for part in first["loc"]) or "the request"
-    given = f", got {str(first['input'])[:200]!r}" if "input" in first else ""
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return problem_response(BodyError(f"{where}: {first['msg']}{given}{more}"))
+    given = f", got {str(first['input'])[:200]!r}" if _is_plain(first.get("input")) else ""
+    return problem_response(BodyError(f"{where[:200]}: {first['msg']}{given}"))
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether a value is short as a text, or can be cut: a tree of thousands is neither."""
+    return isinstance(value, str | float | bool)
 
 
 async def _gone_problem(_: Request, _error: Exception) -> JSONResponse:
@@ -242,12 +248,16 @@ def _answer(
     return _json_problem(_body(status, error=error, title=title, detail=detail), more or {})
 
 
+def _cut(detail: str) -> str:
+    return detail[:DETAIL_CHARS_MAX] + " …"
+
+
 def _body(status: int, *, error: str, title: str, detail: str, code: str = "") -> dict[str, object]:
     return {
         "type": f"urn:neve:error:{error}",
         "title": title,
         "status": status,
-        "detail": redacted(detail),
+        "detail": redacted(detail if len(detail) <= DETAIL_CHARS_MAX else _cut(detail)),
         "error": error,
         **({"code": code} if code else {}),
     }

@@ -25,6 +25,7 @@ from neve.gateway.progress_stream import (
     error_line,
     progress_lines,
 )
+from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import BEARER, Services, checked_label
 from neve.gateway.tables import GatewayAdmission
 from neve.recovery.backup import (
@@ -178,6 +179,7 @@ class RecoveryRoutes:
             tags=["recovery"],
             default_response_class=StreamingResponse,
             dependencies=[BEARER],
+            route_class=JsonRoute,
         )
         router.post("/tables/{table}/fsck")(self.fsck)
         router.post("/tables/{table}/gc")(self.gc)

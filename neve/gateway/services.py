@@ -271,6 +271,7 @@ class Services:
             body_bytes_s=access.caller_body_bytes_s,
             scans_max=access.caller_scans_max,
             compactions_max=access.caller_compactions_max,
+            request_bytes_max=access.caller_request_bytes_max,
         )
         return Quotas(shares, self.clock)
 

@@ -5,6 +5,7 @@ before, which says whose it is and does no harm. What an archive or a location s
 passes the same checks.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -42,6 +43,7 @@ from neve.gateway.key_views import (
     tablet_view,
 )
 from neve.gateway.problems import ChangeRefusedError, require_applied
+from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import (
     BEARER,
     PAGE_TABLETS,
@@ -151,7 +153,6 @@ def _time_text(at_s: float) -> str:
 
 
 TIME_TYPES = frozenset({KeyType.TIMESTAMP, KeyType.DATE, KeyType.INT, KeyType.FLOAT})
-SPLITS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +210,7 @@ async def new_table(services: Services, body: api.NewTable) -> NewTableSite:
         created_at_s=await services.store.now_s(),
     )
     check_columns(table)
-    splits = parse_splits(table, body.splits)
+    splits = await asyncio.to_thread(parse_splits, table, body.splits)
     await refuse_being_dropped(services, table.name)
     near = await other_tables(services.store, services.footers)
     if any(each.name == table.name for each in near.named):
@@ -407,8 +408,8 @@ def parse_splits(table: Table, written: Sequence[str]) -> tuple[bytes, ...]:
     if not table.key or table.partition_by:
         why = "is partitioned by " + ", ".join(table.partition_by) if table.key else "has no key"
         raise RequestError(f"splits are given, but table {table.name!r} {why}")
-    if len(written) > SPLITS_MAX:
-        raise RequestError(f"{len(written)} splits are given, expected at most {SPLITS_MAX}")
+    if len(written) > api.SPLITS_MAX:
+        raise RequestError(f"{len(written)} splits are given, expected at most {api.SPLITS_MAX}")
     names = {column.name: column.type for column in table.schema}
     types = [key_type_of(names[name]) for name in table.key]
     ends = [parse_key(text, types) for text in written]
@@ -520,7 +521,9 @@ class TableRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1/tables", tags=["tables"], dependencies=[BEARER])
+        router = APIRouter(
+            prefix="/v1/tables", tags=["tables"], dependencies=[BEARER], route_class=JsonRoute
+        )
         router.get("")(self.list_tables)
         router.post("", status_code=201)(self.create)
         router.get("/{table}")(self.describe)

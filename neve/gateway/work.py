@@ -36,6 +36,7 @@ from neve.client.http import decode
 from neve.gateway.access.audit import folded
 from neve.gateway.access.callers import current_call, open_table, sees_table
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
+from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import (
     BEARER,
     Services,
@@ -303,7 +304,9 @@ class WorkRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1", tags=["work"], dependencies=[BEARER])
+        router = APIRouter(
+            prefix="/v1", tags=["work"], dependencies=[BEARER], route_class=JsonRoute
+        )
         router.get("/status")(self.status)
         router.get("/config")(self.config)
         router.get("/audit")(self.audit)
@@ -736,7 +739,9 @@ class LimitRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1", tags=["limits"], dependencies=[BEARER])
+        router = APIRouter(
+            prefix="/v1", tags=["limits"], dependencies=[BEARER], route_class=JsonRoute
+        )
         router.get("/limits")(self.limits)
         router.put("/groups/{group}/limit", status_code=202)(self.limit_group)
         router.delete("/groups/{group}/limit", status_code=202)(self.unlimit_group)

@@ -19,7 +19,7 @@ from tests.support.manifests import OVERLAYS, ROOT, of_kind, pods_of, rendered
 
 IMAGE = ROOT / "k8s" / "image"
 DOCKERFILE = (IMAGE / "Dockerfile").read_text("utf-8")
-LOCK = (ROOT / "requirements" / "lock.txt").read_text("utf-8")
+LOCK = (ROOT / "requirements" / "server.txt").read_text("utf-8")
 INSTALL_MAX_S = 850
 ANSWER_MAX_S = 120
 OWN = {"neve", "pip"}
