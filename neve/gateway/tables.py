@@ -27,7 +27,7 @@ from common.metadata.store_values import UnreadableTablet
 from common.model.fields import as_plain, known_fields
 from common.model.key_values import KeyType, key_type_of
 from common.model.keys import PLUS_INFINITY, parse_key, require_short
-from common.model.table import Column, Table, TableSettings, TableState
+from common.model.table import Column, Filling, Table, TableSettings, TableState
 from common.model.tablet import Record, Tablet, TabletId
 from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
 from common.parquet.location import open_location
@@ -166,8 +166,16 @@ class NewTableSite:
     """A sentence: which planner it has, and why."""
 
 
-async def create_table(services: Services, body: api.NewTable) -> tuple[Table, str]:
+async def create_table(
+    services: Services, body: api.NewTable, filling: Filling | None = None
+) -> tuple[Table, str]:
     """Create a table; return it, and a sentence: which planner it has, and why.
+
+    Args:
+        services: Ports.
+        body: What the user wants.
+        filling: The run that fills it, and signs its location when that is done; None: it is
+            made empty.
 
     Raises:
         RequestError: Something was written wrongly; the message names it.
@@ -175,10 +183,15 @@ async def create_table(services: Services, body: api.NewTable) -> tuple[Table, s
     """
     new = await new_table(services, body)
     await claim_site(services.footers, new.free)
-    require_applied(await services.store.apply(new.free.creation(new.table, new.splits)))
+    table = new.table
+    if filling is not None:
+        table = replace(table, state=TableState.FILLING, filling=filling)
+    require_applied(await services.store.apply(new.free.creation(table, new.splits)))
+    if filling is not None:
+        return table, new.planner
     with suppress(UnavailableError):  # The coordinator writes it, too, but later.
-        await sign_site(services.footers, new.free, new.table)
-    return await services.table(new.table.name), new.planner
+        await sign_site(services.footers, new.free.owner.store, table)
+    return await services.table(table.name), new.planner
 
 
 async def new_table(services: Services, body: api.NewTable) -> NewTableSite:

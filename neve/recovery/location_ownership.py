@@ -2,7 +2,7 @@
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from common.errors import RefusedError, UnavailableError
@@ -187,14 +187,19 @@ def _claim(location: Location, free: FreeSite) -> None:
         write_generation(location, 0)
 
 
-async def sign_site(threads: StorageThreads, free: FreeSite, table: Table) -> None:
+async def sign_site(threads: StorageThreads, store: str, table: Table) -> None:
     """Write into a claimed site that it is this table's, and what the table is.
+
+    Args:
+        threads: Where storage is looked at.
+        store: Id of this store.
+        table: As it shall be described.
 
     Raises:
         UnavailableError: The storage does not answer; the coordinator writes it later.
     """
-    location = open_location(free.site.uri)
-    await threads.run(location.uri, write_owner, location, replace(free.owner, table=table.id))
+    location = open_location(table.location)
+    await threads.run(location.uri, write_owner, location, LocationOwner(store, table.id))
     await threads.run(location.uri, write_description, location, table)
 
 

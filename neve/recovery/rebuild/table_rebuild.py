@@ -130,29 +130,27 @@ async def rebuild(rebuilder: RebuildPorts, location: str, options: RebuildOption
     site = await rebuilder.admission.site(location)
     place = open_location(site.uri)
     threads, on_progress = rebuilder.threads, rebuilder.on_progress
-    if not options.dry_run:
-        await end_filling(rebuilder.store, options.name, site.uri, "rebuild")
-    near = await other_tables(rebuilder.store, threads)
-    if any(each.name == options.name for each in near.named):
+    store, name = rebuilder.store, options.name
+    await end_filling(store, name, site.uri, "rebuild", dry_run=options.dry_run)
+    near = await other_tables(store, threads)
+    if any(each.name == name for each in near.named):
         raise RefusedError(f"table {options.name!r} exists already: give another name")
-    free = await find_free_site(
-        rebuilder.store, threads, site, neighbours=near, take_over=options.adopt
-    )
+    free = await find_free_site(store, threads, site, neighbours=near, take_over=options.adopt)
     seen = await _read_location(rebuilder, place, options)
     evidence, table, lineage, files = seen.evidence, seen.table, seen.lineage, seen.files
     scope = TableScope(
         store=rebuilder.store, table=table, threads=threads, grace_s=0.0, on_progress=on_progress
     )
     tablets = await _tablets(scope, files, evidence)
-    lost = {**lineage.lost, **evidence.unreadable}
+    left, lost = {**lineage.left, **evidence.misfits}, {**lineage.lost, **evidence.unreadable}
     result = RebuildResult(
         table=table,
         files=tuple(files),
         tablets=len(tablets),
         user_files=sum(not is_service_path(file.path) for file in files),
-        left={**lineage.left, **evidence.misfits},
+        left=left,
         lost=lost,
-        not_recovered=tuple(_not_recovered(evidence, table)),
+        not_recovered=tuple(_not_recovered(evidence, table, len(left))),
         manifest=None if evidence.published is None else evidence.published.number,
     )
     if options.dry_run:
@@ -306,8 +304,10 @@ def _partitions(
     ]
 
 
-def _not_recovered(evidence: Evidence, table: Table) -> Iterable[str]:
+def _not_recovered(evidence: Evidence, table: Table, unused: int) -> Iterable[str]:
     published = evidence.published
+    if unused:
+        yield f"{unused} files that were found and not used, each for its reason"
     if evidence.unusable:
         yield f"what the newest manifest says: {evidence.unusable}"
     if evidence.described is None:
