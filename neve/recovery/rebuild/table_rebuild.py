@@ -33,6 +33,7 @@ from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
     find_free_site,
+    other_tables,
 )
 from neve.recovery.rebuild.evidence import (
     Evidence,
@@ -145,9 +146,10 @@ async def _rebuild(
     threads, on_progress = rebuilder.threads, rebuilder.on_progress
     store, name = rebuilder.store, options.name
     await end_filling(store, name, site.uri, "rebuild", dry_run=options.dry_run)
-    if options.name in await rebuilder.store.names():
+    near = await other_tables(store, threads)
+    if any(each.name == name for each in near.named):
         raise RefusedError(f"table {options.name!r} exists already: give another name")
-    free = await find_free_site(rebuilder.store, threads, site, take_over=options.adopt)
+    free = await find_free_site(store, threads, site, neighbours=near, take_over=options.adopt)
     seen = await _read_location(rebuilder, place, options)
     table = seen.table
     scope = TableScope(
