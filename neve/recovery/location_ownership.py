@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from common.errors import RefusedError, UnavailableError
-from common.metadata.changes import AcceptGeneration, CreateTable
+from common.metadata.changes import AcceptGeneration, CreateTable, DropTable
 from common.metadata.mutation.tables import location_overlap
 from common.metadata.ports import NamedTable, TabletStore
 from common.model.location_identity import LocationIdentity, overlap_test
@@ -78,11 +78,15 @@ class OtherTables:
 
 
 async def other_tables(store: TabletStore, threads: StorageThreads) -> OtherTables:
-    """Return the tables of a store.
+    """Return the tables of a store. A drop that has left only a name is finished first.
 
     Raises:
         UnavailableError: It does not answer.
     """
+    present = {each.id for each in (await store.listed_tables()).tables}
+    for each in await store.named_tables():
+        if each.id not in present and await store.table(each.id) is None:
+            await store.apply(DropTable(table=each.id, resumed=True))
     named = await store.named_tables()
     return OtherTables(named=named, identities=await identities_now(threads, named))
 
