@@ -25,7 +25,7 @@ from common.model.group import (
 from common.model.job import Job, TabletPlan, analysis_id
 from common.model.keys import format_key, parse_key
 from common.model.outcome import AttemptEnd, TabletStatistics
-from common.model.table import Table, filling_text
+from common.model.table import Table, recovery_note
 from common.model.tablet import Tablet, TabletId
 from common.rows.rules import RowRules
 from common.units import parse_size_bytes
@@ -279,19 +279,6 @@ def compactor_view(status: CompactorStatus) -> api.Compactor:
 def status_view(status: CoordinatorStatus) -> api.Status:
     """Return the service as a whole for users."""
     return decode(api.Status, asdict(status))
-
-
-def recovery_note(table: Table) -> str:
-    """Return the sentence about a table whose recovery is under way or incomplete, or none."""
-    if table.filling is not None:
-        return filling_text(table)
-    if not table.incomplete:
-        return ""
-    return (
-        f"table {table.name!r} is incomplete: its recovery did not find all files, so no manifest "
-        f"of it is published. Recover it again after `neve table drop {table.name}`, or accept it "
-        f"with `neve resume {table.name}`"
-    )
 
 
 # ------------------------------------------------------------------------------------------- Routes
