@@ -1,4 +1,4 @@
-"""The generation of every table: counted up each minute, and written beside its data.
+"""The generation of every table: counted up again and again, and written beside its data.
 
     location's generation is read → the store's is read → behind? then nothing is written,
     and nothing of the table is changed until `neve fsck --accept` → else the store's is
@@ -34,7 +34,6 @@ from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from coordinator.table_faults import TableFaults
 
-INTERVAL_S = 60.0
 LOOK_AGAIN_S = 5.0
 """How soon the generations of tables that are new or behind are read again."""
 TABLES_AT_ONCE = 8
@@ -50,6 +49,8 @@ class Generations:
         log: Log,
         faults: TableFaults | None = None,
         threads: StorageThreads | None = None,
+        *,
+        interval_s: float = 60.0,
     ) -> None:
         """Know nothing yet.
 
@@ -58,7 +59,9 @@ class Generations:
             log: Hears what is odd.
             faults: Keeps what fails for one table from ending the work on all.
             threads: Where storage is looked at.
+            interval_s: Between two counts of a table.
         """
+        self._interval_s = interval_s
         self.threads = threads or StorageThreads()
         self.faults = faults or TableFaults(log)
         self._store = store
@@ -132,12 +135,13 @@ class Generations:
             self._described[table.id] = table
 
     async def run_forever(self, tables: Callable[[], Collection[Table]]) -> None:
-        """Count all tables up once a minute; look sooner at those that are new or behind.
+        """Count all tables up in each interval; look sooner at those that are new or behind.
 
         Args:
             tables: Returns the tables that there are.
         """
         rounds, gate = 0, asyncio.Semaphore(TABLES_AT_ONCE)
+        pause_s = min(LOOK_AGAIN_S, self._interval_s)
 
         async def count_up(table: Table) -> None:
             async with gate:
@@ -146,12 +150,12 @@ class Generations:
 
         while True:
             everyone = [each for each in tables() if each.state is not TableState.GOING]
-            whole = rounds % round(INTERVAL_S / LOOK_AGAIN_S) == 0
+            whole = rounds % int(self._interval_s / pause_s) == 0
             due = [each for each in everyone if whole or not self.may_change(each.id)]
             await asyncio.gather(*map(count_up, due))
             self._forget_all_but({table.id for table in everyone})
             rounds += 1
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(pause_s)
 
     async def _count_up_or_log(self, table: Table) -> None:
         try:

@@ -127,8 +127,8 @@ def rebuilt_view(done: RebuildResult, *, dry_run: bool) -> api.RebuildReport:
         state=done.table.state.value,
         tablets=done.tablets,
         files=len(done.files),
-        rows=sum(file.rows for file in done.files),
-        size_bytes=sum(file.size_bytes for file in done.files),
+        rows=done.rows,
+        size_bytes=done.size_bytes,
         user_files=done.user_files,
         left=_limited(done.left),
         lost=_limited(done.lost),
@@ -156,7 +156,7 @@ def restored_view(done: Iterable[CreatedTable], *, dry_run: bool) -> api.Restore
 
 
 def _limited(named: Mapping[str, str]) -> dict[str, str]:
-    return dict(islice(sorted(named.items()), LISTED_MAX))
+    return dict(islice(named.items(), LISTED_MAX))
 
 
 # ------------------------------------------------------------------------------------------- Routes

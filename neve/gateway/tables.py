@@ -32,7 +32,7 @@ from common.model.tablet import Record, Tablet, TabletId
 from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
 from common.parquet.location import open_location
 from common.parquet.resolved_locations import ResolvedLocation
-from common.rows.schema import arrow_schema, changed_schema, columns_of
+from common.rows.schema import COLUMNS_MAX, arrow_schema, changed_schema, columns_of
 from common.storage_threads import StorageThreads
 from coordinator.core.split_merge.operation_steps import has_ranges
 from neve.api import tables as api
@@ -315,6 +315,10 @@ def check_columns(table: Table) -> None:
     Raises:
         RequestError: Names the column, its type and what is allowed.
     """
+    if len(table.schema) > COLUMNS_MAX:
+        raise RequestError(
+            f"table {table.name!r} has {len(table.schema)} columns, expected at most {COLUMNS_MAX}"
+        )
     types = {column.name: column.type for column in table.schema}
     _check_distinct("key", table.key)
     _check_distinct("partition_by", table.partition_by)
@@ -484,7 +488,11 @@ class TableTotals:
 
 
 def table_view(
-    table: Table, totals: TableTotals | None = None, without_effect: Mapping[str, str] | None = None
+    table: Table,
+    totals: TableTotals | None = None,
+    without_effect: Mapping[str, str] | None = None,
+    *,
+    whole_schema: bool = True,
 ) -> api.Table:
     """Return a table for users.
 
@@ -492,7 +500,10 @@ def table_view(
         table: As stored.
         totals: Of its tablets, if they were asked for.
         without_effect: Settings that nothing reads, and why.
+        whole_schema: Whether all columns are shown, or only those that the table names.
     """
+    named = {*table.key, *table.partition_by, table.version_column}
+    named |= {table.tombstone_column, table.time_column}
     return api.Table(
         id=table.id,
         name=table.name,
@@ -501,7 +512,9 @@ def table_view(
         schema=tuple(
             api.Column(name=each.name, type=each.type, nullable=each.nullable)
             for each in table.schema
+            if whole_schema or each.name in named
         ),
+        columns=len(table.schema),
         schema_id=table.schema_id,
         key=table.key,
         version_column=table.version_column,
@@ -550,7 +563,8 @@ class TableRoutes:
     async def list_tables(self) -> dict[str, list[api.Table]]:
         """Return the tables that the caller may read, sorted by name."""
         listed = await self._services.store.listed_tables()
-        return {"tables": [table_view(each) for each in listed.tables if sees_table(each.name)]}
+        seen = [each for each in listed.tables if sees_table(each.name)]
+        return {"tables": [table_view(each, whole_schema=False) for each in seen]}
 
     async def create(self, body: api.NewTable) -> api.Table:
         """Create a table.

@@ -95,7 +95,9 @@ class SimCoordinator:
         counts_up: bool = False,
     ) -> None:
         """Count generations up, as the real one does, if `counts_up`."""
-        self._generations = Generations(store, self._log) if counts_up else None
+        interval_s = settings.coordinator.generation_interval_s
+        counted = Generations(store, self._log, interval_s=interval_s)
+        self._generations = counted if counts_up else None
         self.name = name
         self.world = world
         self.process = world.process(name)

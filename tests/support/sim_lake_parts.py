@@ -127,8 +127,8 @@ class LakeEngine(SimEngine):
         super().__init__(holder, world, truth, traits)
         self._own_files = TableStorage(store.store_id, world)
 
-    async def check_location(self, table: Table) -> None:
-        await self._own_files.check_location(table)
+    async def check_location(self, table: Table, *, again: bool = False) -> None:
+        await self._own_files.check_location(table, again=again)
 
     async def missing(self, table: Table, paths: tuple[str, ...]) -> tuple[str, ...]:
         return await self._own_files.missing(table, paths)
