@@ -49,7 +49,7 @@ CHAOS_SETTINGS = replace(
         garbage_grace_s=3.0,
         generation_interval_s=2.0,
     ),
-    compactor=replace(SETTINGS.compactor, attempt_stall_s=30.0),
+    compactor=replace(SETTINGS.compactor, attempt_stall_s=60.0),
 )
 
 
