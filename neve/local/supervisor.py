@@ -181,7 +181,7 @@ class Supervisor:
         return {**{part: PartSight(answers=None) for part in ACTORS}, **self._answers, **owed}
 
     def _ask(self, url: str) -> None:
-        self._answers = _ask_actors(url)
+        self._answers = ask_actors(url)
 
     # ------------------------------------------------------------------------------------- Starts
 
@@ -286,7 +286,7 @@ class Supervisor:
                 file.unlink(missing_ok=True)
 
 
-def _ask_actors(url: str) -> dict[str, PartSight]:
+def ask_actors(url: str) -> dict[str, PartSight]:
     """Ask the gateway how it is, and how the coordinator is."""
     gateway = ask_http(f"{url}/healthz")
     if not gateway.heard:
