@@ -57,7 +57,7 @@ class PublishedManifest:
     """Path → the tablet that held the file, as the manifest names it."""
     loss: AcceptedLoss | None = None
     """What was in the table between these moments the manifest may not name."""
-    complete: bool = False
+    complete: bool = True
     """Whether it says that it names all files. Earlier releases did not say it, and published
     tables whose recovery had been broken off."""
 
