@@ -606,6 +606,8 @@ class CoordinatorStatus:
     """The largest first."""
     triggers: tuple[TableTrigger, ...] = ()
     """Tables whose planners were asked by a trigger last, newest first; a bounded number."""
+    tables_unscanned: int = 0
+    """Tables whose first scan since the start has not ended."""
     quarantines: tuple[Quarantine, ...] = ()
     """A bounded number."""
 

@@ -12,6 +12,7 @@ The description of the table (`_neve/table.json`) is brought up to date on the w
 
 import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 
 from common.errors import ConfigError, MetadataError, RequestError, UnavailableError
@@ -22,6 +23,7 @@ from common.parquet.location import Location, open_location
 from common.parquet.service_files import (
     LocationOwner,
     generation_fault,
+    read_description,
     read_owner,
     write_description,
     write_generation,
@@ -129,7 +131,7 @@ class Generations:
             self._known[table.id] = outcome.generation
             await self.threads.run(table.location, _raise_written, location, outcome.generation)
         if self._described.get(table.id) != table:
-            await self.threads.run(table.location, write_description, location, table)
+            await self.threads.run(table.location, _describe, location, table)
             self._described[table.id] = table
 
     async def run_forever(self, tables: Callable[[], Collection[Table]]) -> None:
@@ -172,6 +174,14 @@ def _raise_written(location: Location, generation: int) -> None:
     """Tell a location a generation, unless it knows a higher one: we may have stood still."""
     if written_generation(location) < generation:
         write_generation(location, generation)
+
+
+def _describe(location: Location, table: Table) -> None:
+    """Write what a table is; of an incomplete one, what it shall be when it is recovered again."""
+    described = read_description(location) if table.incomplete else None
+    if described is not None and described.id == table.id:
+        table = replace(table, state=described.state)
+    write_description(location, table)
 
 
 def foreign_owner(table: Table, owner: LocationOwner) -> str | None:

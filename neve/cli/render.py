@@ -61,7 +61,13 @@ def render_tables(found: Sequence[api.Table]) -> RenderableType:
     return grid(
         [("NAME", ""), ("STATE", ""), ("KEY", ""), ("COLUMNS", RIGHT), ("LOCATION", "")],
         [
-            (each.name, each.state_text, _key(each), len(each.schema), each.location)
+            (
+                each.name,
+                each.state_text,
+                _key(each),
+                each.columns or len(each.schema),
+                each.location,
+            )
             for each in found
         ],
     )

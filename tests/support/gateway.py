@@ -150,6 +150,9 @@ class FakeCoordinator:
             tablet=tablet, coordinator="coord-1", started_s=STARTED_S, entries=entries
         )
 
+    async def scale(self, group: str, compactors: int | None) -> None:
+        self._hear("scale", group, str(compactors))
+
     async def drain(self, compactor: str) -> None:
         self._hear("drain", compactor)
 

@@ -8,6 +8,7 @@ import pytest
 from common.config import Flag, load_settings, setting_rows
 from common.errors import ConfigError
 from common.model.group import Group
+from common.secret_files import secret_of
 from common.settings import (
     CompactorCount,
     CompactorSettings,
@@ -292,3 +293,18 @@ def test_a_flag_is_true_or_false_wherever_it_comes_from(
 def test_a_flag_that_is_something_else_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"gateway\.insecure .* is neither true nor false"):
         load_settings(environ={"NEVE_GATEWAY_INSECURE": text})
+
+
+def test_a_secret_is_given_once(tmp_path: Path) -> None:
+    environ = {"NEVE_GATEWAY_TOKEN": "t", "NEVE_GATEWAY_TOKEN_FILE": "/run/t"}
+    with pytest.raises(ConfigError, match=r"gateway.token and gateway.token_file are both given"):
+        load_settings(environ=environ)
+    file = tmp_path / "url"
+    with pytest.raises(ConfigError, match=r"setting store.url_file: .* cannot be read: No such"):
+        secret_of("store.url", "", str(file))
+    file.write_text("\n")
+    with pytest.raises(ConfigError, match=r"setting store.url_file: .* is empty"):
+        secret_of("store.url", "", str(file))
+    file.write_text("redis://:p@h\n")
+    assert secret_of("store.url", "redis://other", str(file)) == "redis://:p@h"
+    assert secret_of("store.url", "redis://other", "") == "redis://other"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -510,6 +511,17 @@ def test_the_doctor_can_be_interrupted(silent: socket.socket, tmp_path: Path) ->
 def test_the_doctor_says_what_is_wrong(neve: Shell, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     neve.run("doctor", "--location", str(tmp_path / "file" / "x"), code=1, says="write failed")
+
+
+def test_the_doctor_shows_how_old_java_is(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'openjdk version \"17.0.9\" 2023-10-17' >&2\n")
+    program.chmod(0o755)
+
+    said = checks.check_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
+
+    assert re.fullmatch(rf"version 17\.0\.9 of 2023-10-17 \([\d,]+ days old\) in {tmp_path}", said)
 
 
 def test_the_doctor_warns_of_a_server_with_known_faults(tmp_path: Path) -> None:
