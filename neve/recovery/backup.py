@@ -45,6 +45,7 @@ from neve.recovery.location_ownership import (
     other_tables,
 )
 from neve.recovery.scope import (
+    CALLS_FORGOTTEN,
     TableAdmission,
     TableScope,
     gather_bounded,
@@ -61,6 +62,10 @@ from neve.recovery.table_creation import (
 
 
 CHUNK_BYTES = 1 << 20
+NOT_IN_ARCHIVES = (
+    CALLS_FORGOTTEN,
+    "requests, reservations and selections: submit requests again",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +284,8 @@ async def restore(
     wanted = [each for each in tables if _is_wanted(each, options)]
     restorer.on_progress(f"checking {len(wanted)} tables")
     near = await other_tables(restorer.store, restorer.threads)
-    checked = {each.name: _checked_table(restorer, each, options) for each in wanted}
+    now_s = await restorer.store.now_s()
+    checked = {each.name: _checked_table(restorer, each, options, now_s) for each in wanted}
     _check_names(near, list(checked.values()))
     places = {
         name: await _restore_target(restorer, near, name, checked[name], options)
@@ -312,7 +318,9 @@ class _RestoreTarget:
     free: FreeSite
 
 
-def _checked_table(restorer: RestorePorts, dumped: Table, options: RestoreOptions) -> Table:
+def _checked_table(
+    restorer: RestorePorts, dumped: Table, options: RestoreOptions, now_s: float
+) -> Table:
     """Return a table as it is to be made, its location aside, if `create` would make it.
 
     Raises:
@@ -322,6 +330,7 @@ def _checked_table(restorer: RestorePorts, dumped: Table, options: RestoreOption
         dumped,
         id=restorer.ids.next("t"),
         former_ids=former_ids_of(dumped),
+        calls_since_s=now_s,
         name=options.names.get(dumped.name, dumped.name),
         location=options.locations.get(dumped.name, dumped.location),
     )
