@@ -149,6 +149,7 @@ def restored_view(done: Iterable[CreatedTable], *, dry_run: bool) -> api.Restore
             tablets=each.tablets,
             files=each.files,
             missing=each.missing[:LISTED_MAX],
+            unused=each.unused[:LISTED_MAX],
         )
         for each in done
     )
@@ -263,7 +264,8 @@ class RecoveryRoutes:
         if body.tables:
             tables = [await services.table(name) for name in body.tables]
         else:
-            tables = list(await services.store.tables())
+            every = await services.store.tables()
+            tables = [each for each in every if each.filling is None]
         if not tables:
             raise UnknownTableError("there is no table to back up")
         hold_s = parse_duration_s(body.hold, "hold") if body.hold else 0.0

@@ -43,7 +43,11 @@ CHAOS_SETTINGS = replace(
     store=StoreSettings(timeout_s=3.0),
     # Who dies often is no reason to give files up: they are not bad.
     coordinator=replace(
-        SETTINGS.coordinator, quarantine_failures=1000, backoff_max_s=3.0, garbage_grace_s=3.0
+        SETTINGS.coordinator,
+        quarantine_failures=1000,
+        backoff_max_s=3.0,
+        garbage_grace_s=3.0,
+        generation_interval_s=2.0,
     ),
     compactor=replace(SETTINGS.compactor, attempt_stall_s=30.0),
 )

@@ -31,6 +31,7 @@ from neve.local import LocalStack, StackOptions
 from neve.local.stack_folder import StackState
 from tests.support.installed import installation
 from tests.support.installed_stack import InstalledStack
+from tests.support.module_origins import folders_of_actors
 from tests.support.patience import SERVICE_S
 from tests.support.process_memory import held_in_memory
 
@@ -102,6 +103,7 @@ class Cluster:
             process = subprocess.Popen(
                 self.command("--health-port", "0", *more, settings=settings),
                 env=self.environ(),
+                cwd=self.folder,  # Ray's workers look for modules where their driver was started
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -245,6 +247,10 @@ def test_the_newest_settings_win_and_a_number_set_by_hand_holds(cluster: Cluster
         assert default_group(client)[1].most == 1
         client.scale_group("default", 1)
         wait_until(lambda: any(each.ready for each in client.compactors()))
+        origins = folders_of_actors(cluster.stack.ray_address, cluster.environ())
+        assert {"neve-coordinator", "default-1"} <= {name.rpartition(":")[2] for name in origins}
+        wheel = [str(installation().packages)]
+        assert all(folders == wheel for folders in origins.values()), origins
         client.stop_compactor("default-1", 0.0)
         wait_until(lambda: "default-2" in _names(client))
         wait_until(lambda: _names(client) == {"default-2"})

@@ -45,7 +45,8 @@ async def rebuilt(ground: Ground, table: Table, **options: object) -> RebuildRes
 
 async def sound(ground: Ground, table: Table) -> bool:
     report = await check_and_repair(ground.scope(table), RepairOptions(deep=True))
-    return all(each.code.value in ("unknown", "orphaned") for each in report.checked.findings)
+    spare = {"unknown", "orphaned", "evidence"}
+    return all(each.code.value in spare for each in report.checked.findings)
 
 
 async def worked_on(ground: Ground) -> tuple[Table, list[str]]:

@@ -29,7 +29,7 @@ from typing import Self
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("common", "compactor", "coordinator", "neve")
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", *PACKAGES)
-SESSION_VARIABLE = "NEVE_TESTS_FOLDER"
+SESSION_VARIABLE = "TESTS_OF_NEVE_FOLDER"
 """Folder of this test session, which tests/conftest.py makes and removes."""
 BUILD_MAX_S = 300
 BUILD_SDIST = "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1])"

@@ -57,6 +57,9 @@ class PublishedManifest:
     """Path → the tablet that held the file, as the manifest names it."""
     loss: AcceptedLoss | None = None
     """What was in the table between these moments the manifest may not name."""
+    complete: bool = True
+    """Whether it says that it names all files. Earlier releases did not say it, and published
+    tables whose recovery had been broken off."""
 
     @property
     def name(self) -> str:
@@ -92,12 +95,17 @@ def read_published_manifest(location: Location) -> PublishedManifest | None:
                 f"the parts of {POINTER_PATH} name {len(files)} files, "
                 f"expected {body['totals']['files']}"
             )
+        if body.get("complete") is False:
+            raise RequestError(
+                f"{POINTER_PATH} is of a table whose recovery did not find all files"
+            )
         return PublishedManifest(
             number=int(body["number"]),
             begun_s=float(body["begun_s"]),
             table=str(body["table_id"]),
             files=files,
             loss=AcceptedLoss(**body["loss"]) if "loss" in body else None,
+            complete="complete" in body,
         )
     except (ValueError, KeyError, TypeError) as error:
         raise RequestError(f"{POINTER_PATH} makes no sense: {error!r}") from error

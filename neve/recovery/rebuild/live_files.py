@@ -15,7 +15,15 @@ from common.model.service_paths import AppendTry, append_try_of
 from common.model.tablet import TabletId
 from neve.recovery.rebuild.evidence import Evidence, PublishedManifest
 from neve.recovery.scope import Steps
-from neve.recovery.stored_files import CLOCKS_APART_S, COMMIT_DELAY_MAX_S, OutputFooter, StoredFile
+from neve.recovery.stored_files import (
+    CLOCKS_APART_S,
+    COMMIT_DELAY_MAX_S,
+    FileOrigin,
+    OutputFooter,
+    StoredFile,
+)
+
+SERVICE_ROWS = frozenset({FileOrigin.OUTPUT, FileOrigin.APPENDED})
 
 # ---------------------------------------------------------------------- Several tries of one append
 
@@ -268,8 +276,10 @@ def trace_since_manifest(
     possible = since.possible({*published.files, *later})
     base = {path for path in published.files if path in stored} | later
     found = trace_lineage(base, possible, steps)
-    left = since.reasons(added, later, possible) | dict(found.left)
-    lost = dict(found.lost)
+    reasons = since.reasons(added, later, possible)
+    doubts = since.unexplained(reasons.keys() - found.left.keys())
+    left = {path: why for path, why in reasons.items() if path not in doubts} | dict(found.left)
+    lost = dict(found.lost) | doubts
     for path in published.files:
         if path in stored or path in found.replaced:
             continue
@@ -370,6 +380,13 @@ class _ManifestTracer:
                 left[path] = f"{name} does not name it, and is younger"
         return left
 
+    def unexplained(self, left: Collection[str]) -> dict[str, str]:
+        """Return which files that are left out may be rows → why: the manifest may be half."""
+        if self._published.complete:
+            return {}
+        why = f"{self._published.name} does not name it, and does not say that it is complete"
+        return dict.fromkeys({*left} - self._replaced, why)
+
     def _committed_before(self) -> dict[str, AttemptOutputs]:
         """Return the attempts that made what the manifest names, and the makers of their inputs."""
         found: dict[str, AttemptOutputs] = {}
@@ -438,7 +455,21 @@ def lineage_of(evidence: Evidence, steps: Steps) -> Lineage:
     left = {each.path: _reason_of_other_id(each, own, published) for each in strange}
     unknown = (each for each in strange if each.table not in own)
     lost = {each.path: left[each.path] for each in unknown if _may_be_own(each, evidence)}
-    return replace(found, left=dict(found.left) | left | tries, lost=dict(found.lost) | lost)
+    lost = dict(found.lost) | lost
+    return _with_all_files(
+        replace(found, left=dict(found.left) | left | tries, lost=lost), evidence
+    )
+
+
+def _with_all_files(found: Lineage, evidence: Evidence) -> Lineage:
+    """Return a lineage that says of each file of rows that was found what became of it."""
+    known = {*found.files, *found.left, *found.lost, *evidence.unreadable}
+    unknown = {path: file.whose for path, file in evidence.stored.items() if path not in known}
+    users = [path for path, whose in unknown.items() if whose is FileOrigin.USER]
+    others = [path for path, whose in unknown.items() if whose in SERVICE_ROWS]
+    left = dict.fromkeys(users, "it is a file of users, which the call leaves out")
+    lost = dict.fromkeys(others, "nothing tells whether its rows are in the table")
+    return replace(found, left=dict(found.left) | left, lost=dict(found.lost) | lost)
 
 
 def own_table_ids(evidence: Evidence) -> Sequence[str]:

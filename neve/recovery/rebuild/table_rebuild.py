@@ -34,6 +34,7 @@ from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
     find_free_site,
+    other_tables,
 )
 from neve.recovery.rebuild.evidence import (
     Evidence,
@@ -147,11 +148,12 @@ async def _rebuild(
     site = await rebuilder.admission.site(location)
     place = open_location(site.uri)
     threads, on_progress = rebuilder.threads, rebuilder.on_progress
-    if not options.dry_run:
-        await end_filling(rebuilder.store, options.name, site.uri, "rebuild")
-    if options.name in await rebuilder.store.names():
+    store, name = rebuilder.store, options.name
+    await end_filling(store, name, site.uri, "rebuild", dry_run=options.dry_run)
+    near = await other_tables(store, threads)
+    if any(each.name == name for each in near.named):
         raise RefusedError(f"table {options.name!r} exists already: give another name")
-    free = await find_free_site(rebuilder.store, threads, site, take_over=options.adopt)
+    free = await find_free_site(store, threads, site, neighbours=near, take_over=options.adopt)
     seen = await _read_location(rebuilder, place, options)
     table = seen.table
     scope = TableScope(
@@ -262,6 +264,7 @@ def planned_table(
     else:
         known = known_ends(evidence, {file.path for file in files}, steps)
         tablets = range_tablets(files, known, footers, steps)
+    left = dict(steps.in_order((dict(seen.lineage.left) | evidence.misfits).items()))
     return tablets, RebuildResult(
         table=seen.table,
         files=tuple(files),
@@ -269,9 +272,9 @@ def planned_table(
         size_bytes=sum(file.size_bytes for file in steps.over(files)),
         tablets=len(tablets),
         user_files=sum(not is_service_path(file.path) for file in steps.over(files)),
-        left=dict(steps.in_order((dict(seen.lineage.left) | evidence.misfits).items())),
+        left=left,
         lost=dict(steps.in_order((dict(seen.lineage.lost) | evidence.unreadable).items())),
-        not_recovered=tuple(_not_recovered(evidence, seen.table)),
+        not_recovered=tuple(_not_recovered(evidence, seen.table, len(left))),
         manifest=None if evidence.published is None else evidence.published.number,
     )
 
@@ -386,8 +389,10 @@ def partition_tablets(
     ]
 
 
-def _not_recovered(evidence: Evidence, table: Table) -> Iterable[str]:
+def _not_recovered(evidence: Evidence, table: Table, unused: int) -> Iterable[str]:
     published = evidence.published
+    if unused:
+        yield f"{unused} files that were found and not used, each for its reason"
     if evidence.unusable:
         yield f"what the newest manifest says: {evidence.unusable}"
     if evidence.described is None:
