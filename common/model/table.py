@@ -185,6 +185,8 @@ class Table(StoredValue):
     created_at_s: float = 0.0
     former_ids: tuple[str, ...] = ()
     """Ids that it had before it was restored or rebuilt: its files may carry them."""
+    calls_since_s: float = 0.0
+    """A rebuild or restore has made it then, without the marks of calls: older ones are refused."""
     triggered_at_s: float = 0.0
     """The store's time when a trigger had the planner asked last; 0: none has."""
     triggered_by: str = ""
