@@ -126,6 +126,10 @@ chaos: install  ## Hurt a loaded stack for CHAOS_MINUTES=20, by CHAOS_SEED; docs
 fuzz: install  ## Give the service 50,000 damaged inputs by every way in; FUZZ_TARGET=http FUZZ_SEED=17 replays one
 	@$(PY) -m tests.fuzz
 
+.PHONY: soak
+soak: install  ## Write and compact for SOAK_MINUTES=60; fails if a process grows without a bound
+	@$(PY) -m benchmarks.soak
+
 .PHONY: sbom
 sbom: $(AUDIT_TOOLS)  ## Write build/sbom.json: every locked package with version and hashes, as CycloneDX
 	@$(PY) -m scripts.release_audit sbom $(LOCK) build/sbom.json

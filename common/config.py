@@ -528,6 +528,13 @@ def _check_together(settings: Settings) -> None:
             "coordinator.backoff_max_s",
             "coordinator.backoff_base_s",
         )
+    for secret in ("store.url", "gateway.token"):
+        if settings.is_given(secret) and settings.is_given(f"{secret}_file"):
+            raise SettingError(
+                f"settings {secret} and {secret}_file are both given, expected one of them",
+                secret,
+                f"{secret}_file",
+            )
     for group, own in settings.groups.items():
         _check_task_memory(settings.compactor_of(group), group, own)
         _check_spread(settings.compactor_of(group), group, own)

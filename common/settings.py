@@ -45,6 +45,12 @@ class StoreSettings:
         " unless this is given.",
         secret=True,
     )
+    url_file: str = setting(
+        "",
+        "Absolute path of a file that holds the URL, in place of `store.url`, readable for every"
+        " process of the service on every node. With it, Ray's head never gets to know a password"
+        " in the URL. Empty: `store.url` counts.",
+    )
     connections_max: int = setting(
         32,
         "Number of connections that one process opens to Redis, or to each node of a Redis Cluster,"
@@ -302,6 +308,12 @@ class GatewaySettings:
         "",
         "Bearer token that callers must send. `neve up` creates one if none is given.",
         secret=True,
+    )
+    token_file: str = setting(
+        "",
+        "Absolute path of a file that holds the token, in place of `gateway.token`, on the node of"
+        " the gateway, which reads it when it starts. With it, Ray's head never gets to know the"
+        " token. Empty: `gateway.token` counts.",
     )
     version_ahead_max_s: float = setting(
         86_400.0,

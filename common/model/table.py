@@ -15,9 +15,11 @@ DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class TableState(StrEnum):
-    """Where a table is in its life. Only a live or paused table is changed."""
+    """Where a table is in its life. Only a live or paused table is read or changed."""
 
     NEW = "new"
+    FILLING = "filling"
+    """A rebuild, a restore or an import puts its files in; nothing else reads or changes it."""
     LIVE = "live"
     PAUSED = "paused"
     GOING = "going"
@@ -134,6 +136,28 @@ class TableSettings(StoredValue):
         check_field_types(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """How far a run of `rebuild`, `restore` or `import` is with the table that it fills."""
+
+    run: str
+    """Fencing token: only the run that took the table last puts files in."""
+    verb: str
+    files: int = 0
+    """Number of files that the run wants to put in."""
+    done: int = 0
+    """Number of files that are in."""
+
+    def __post_init__(self) -> None:
+        """Refuse other types."""
+        check_field_types(self)
+
+    @property
+    def text(self) -> str:
+        """Return verb and progress for people."""
+        return f"{self.verb}, {self.done} of {self.files} files"
+
+
 def missing_columns(schema: Iterable[Column], named: Iterable[str | None]) -> list[str]:
     """Return the columns that are named and that a schema lacks; None names none."""
     known = {column.name for column in schema}
@@ -169,6 +193,10 @@ class Table(StoredValue):
     """The store's time when a trigger had the planner asked last; 0: none has."""
     triggered_by: str = ""
     """That trigger, one of `TRIGGERS`."""
+    filling: Filling | None = None
+    """Set while the state is FILLING."""
+    incomplete: bool = False
+    """Its recovery did not find all files: no manifest is published before it is resumed."""
 
     def __post_init__(self) -> None:
         """Refuse other types."""
@@ -178,3 +206,13 @@ class Table(StoredValue):
     def own_ids(self) -> frozenset[str]:
         """All ids under which files have been written for it."""
         return frozenset((self.id, *self.former_ids))
+
+
+def filling_text(table: Table) -> str:
+    """Return the sentence about a table that is being filled."""
+    assert table.filling is not None, table.name
+    return (
+        f"table {table.name!r} is being filled ({table.filling.text}) in {table.location}: wait, "
+        f"or repeat `neve {table.filling.verb}` if that has ended early; `neve table drop "
+        f"{table.name}` ends it and leaves the files"
+    )

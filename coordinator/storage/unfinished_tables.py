@@ -10,7 +10,8 @@ last step and takes back what it has made (`common/metadata/mutation/tables.py`)
 
 A table without a name that is live or paused was acknowledged, and it holds rows: a fail-over
 of the node that has the names has forgotten its name, or one of the table's own node that it
-was dropped. It gets its name back a grace later, if nobody has taken name or location.
+was dropped. It gets its name back a grace later, if nobody has taken name or location. A table
+that was being filled is removed: its files stay, and its recovery is repeated.
 """
 
 import asyncio
@@ -116,7 +117,7 @@ class UnfinishedTables:
             return _Found()
         if has_name:
             return None  # If it is going, the collector goes on with it.
-        if present.state is TableState.GOING:
+        if present.state in {TableState.FILLING, TableState.GOING}:
             return _Found()
         if (table, True) not in self._seen_s:
             self._log("table has no name", table=table, was=present.name, location=present.location)

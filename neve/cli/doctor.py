@@ -250,11 +250,17 @@ def _as_check(tried: "Tried") -> str:
 def _service(session: Session) -> str:
     """Ask the service that is meant, if there is one."""
     try:
-        find_target(session.url, stack=session.stack)
+        faults = find_target(session.url, stack=session.stack).faults
     except UnavailableError as error:
         raise SkippedError(str(error)) from error
-    status = session.client.status()
-    return f"{session.client.url} answers, {len(status.compactors)} compactors"
+    try:
+        status = session.client.status()
+    except UnavailableError as error:
+        raise ConfigError("; ".join((str(error), *faults))) from error
+    found = f"{session.client.url} answers, {len(status.compactors)} compactors"
+    if faults:
+        raise WarningError("; ".join((found, *faults)))
+    return found
 
 
 def _groups(session: Session) -> str:

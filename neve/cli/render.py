@@ -60,10 +60,14 @@ def render_tables(found: Sequence[api.Table]) -> RenderableType:
     return grid(
         [("NAME", ""), ("STATE", ""), ("KEY", ""), ("COLUMNS", RIGHT), ("LOCATION", "")],
         [
-            (each.name, each.state, ", ".join(each.key) or None, len(each.schema), each.location)
+            (each.name, each.state_text, _key(each), len(each.schema), each.location)
             for each in found
         ],
     )
+
+
+def _key(table: api.Table) -> str | None:
+    return ", ".join(table.key) or None
 
 
 def render_table(found: api.Table) -> RenderableType:
@@ -76,9 +80,9 @@ def render_table(found: api.Table) -> RenderableType:
         facts(
             [
                 ("name", found.name),
-                ("state", found.state),
+                ("state", found.state_text),
                 ("location", found.location),
-                ("key", ", ".join(found.key) or None),
+                ("key", _key(found)),
                 ("version", found.version_column),
                 ("tombstone", found.tombstone_column),
                 ("time", found.time_column),

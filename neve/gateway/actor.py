@@ -41,10 +41,11 @@ NAME_GONE_TRIES_MAX, NAME_GONE_PAUSE_S = 100, 0.1
 CALLS_AT_ONCE = 100
 LOG_PART = "gateway"
 FILE_SETTINGS = {
-    "gateway": ("tls_certificate", "tls_key", "tls_client_authorities"),
+    "store": ("url_file",),
+    "gateway": ("token_file", "tls_certificate", "tls_key", "tls_client_authorities"),
     "access": ("tokens_file", "audit_file", "oidc_authorities"),
 }
-"""Settings that name a file of the gateway, by section."""
+"""Settings that name a file which the gateway reads, by section."""
 
 
 class GatewayActor:
@@ -121,11 +122,12 @@ def require_token(settings: Settings) -> None:
         ConfigError: No token is set and no other caller known, the settings of an issuer contradict
             each other, or the gateway would listen beyond this machine without TLS.
     """
-    access = settings.access
-    if not (settings.gateway.token or access.tokens_file or access.oidc_issuer):
+    access, gateway = settings.access, settings.gateway
+    callers = (gateway.token, gateway.token_file, access.tokens_file, access.oidc_issuer)
+    if not any(callers):
         raise ConfigError(
             "setting gateway.token is empty: set one, for example NEVE_GATEWAY_TOKEN, or"
-            " access.tokens_file, or access.oidc_issuer"
+            " gateway.token_file, access.tokens_file, or access.oidc_issuer"
         )
     OidcRules.of(access)
     _require_absolute(settings)

@@ -483,6 +483,8 @@ def table_view(
         settings=as_plain(table.settings),
         settings_version=table.settings_version,
         created_at_s=table.created_at_s,
+        filling=None if table.filling is None else api.Filling(**asdict(table.filling)),
+        incomplete=table.incomplete,
         without_effect=dict(without_effect or {}),
         **({} if totals is None else asdict(totals)),
     )
@@ -532,7 +534,7 @@ class TableRoutes:
 
     async def describe(self, table: str) -> api.Table:
         """Return a table with its totals."""
-        found = await self._services.table(table)
+        found = await self._services.table(table, filling=True)
         return table_view(
             found, await self._totals(found), self._services.unread_settings(found.settings)
         )
@@ -583,7 +585,7 @@ class TableRoutes:
         Its name is free at once, or when the collector has deleted what has to go: the answer
         says when. A table that waits for that is not dropped a second time.
         """
-        found = await self._services.table(table)
+        found = await self._services.table(table, filling=True)
         return await drop_table(self._services, found, delete_files=delete_files)
 
     async def pause(self, table: str) -> api.Table:

@@ -1,11 +1,15 @@
 """What this machine has: Java and a Redis server, memory, free ports."""
 
+import http.client
 import importlib.util
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -327,3 +331,43 @@ def start_on_free_port(start: Callable[[int], None], port: int, *, insisted: boo
         else:
             return port
     raise AssertionError("a bounded loop ends in its last try")
+
+
+# ------------------------------------------------------------------------------------ Who answers
+
+
+ASK_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """What a server of this machine has answered."""
+
+    heard: bool = False
+    code: int = 0
+    """0: the server speaks, but not to a caller without its certificate."""
+    text: str = ""
+
+
+def ask_http(url: str) -> HttpAnswer:
+    """Return the answer of a server of this machine; its certificate is not checked.
+
+    Args:
+        url: Open to every caller; the request holds nothing.
+    """
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )
+    try:
+        with opener.open(url, timeout=ASK_WAIT_S) as answer:
+            return HttpAnswer(True, answer.status, answer.read(4096).decode(errors="replace"))
+    except urllib.error.HTTPError as error:
+        return HttpAnswer(True, error.code, error.read(4096).decode(errors="replace"))
+    except ssl.SSLError:
+        return HttpAnswer(True)
+    except urllib.error.URLError as error:
+        return HttpAnswer(isinstance(error.reason, ssl.SSLError))
+    except (OSError, http.client.HTTPException):
+        return HttpAnswer()

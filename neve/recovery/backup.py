@@ -423,4 +423,6 @@ async def _restore_one(
         missing = await absent(restorer.threads, scope.location, files, stored)
         return CreatedTable(table=table, tablets=len(tablets), files=len(files), missing=missing)
     live = dumped[0].state is TableState.LIVE
-    return await make_table(scope, place.free, tablets, stored=stored, live=live, complete=False)
+    return await make_table(
+        scope, place.free, tablets, stored=stored, live=live, complete=False, verb="restore"
+    )

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from common.settings import StoreSettings
 from neve.client import Client
-from neve.local import LocalStack, StackOptions
+from neve.local import StackOptions
 from neve.local.redis_server import AppendSync
 from tests.chaos.batches import KINDS
 from tests.chaos.draw import draw
@@ -28,6 +28,7 @@ from tests.chaos.load import Reader, Writer, connect
 from tests.chaos.rest import Rest, check_nobody_is_left
 from tests.chaos.story import Story
 from tests.chaos.wishes import User
+from tests.support.installed_stack import InstalledStack
 from tests.support.patience import SERVICE_S
 from tests.support.stack import COMPACTORS, SETTINGS, Service
 
@@ -99,7 +100,7 @@ def run(folder: Path, wanted: Wanted, hear: Callable[[str], None]) -> Result:
         compactors=wanted.compactors, redis_appendfsync=wanted.sync, settings=CHAOS_SETTINGS
     )
     try:
-        with LocalStack.start(home=folder, name="chaos", options=options) as stack:
+        with InstalledStack.start(home=folder, name="chaos", options=options) as stack:
             service = Service(stack, folder, compactors=wanted.compactors)
             _tried(story, folder, service, lambda: _lived(story, journal, service, wanted, result))
         check_nobody_is_left(story, service)

@@ -27,6 +27,8 @@ from neve.api.work import Group, GroupScaling
 from neve.client import Client
 from neve.client.errors import NeveError
 from neve.local import LocalStack, StackOptions
+from tests.support.installed import installation
+from tests.support.installed_stack import InstalledStack
 from tests.support.patience import SERVICE_S
 
 pytestmark = [pytest.mark.slow]
@@ -75,7 +77,7 @@ class Cluster:
         file = self.folder / "neve.toml"
         file.write_text(settings)
         return [
-            str(Path(sys.executable).with_name("neve")),
+            installation().neve,
             "serve",
             "--config",
             str(file),
@@ -151,7 +153,7 @@ def _answer(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("serve")
     options = StackOptions(actors=False, compactors=2)
-    with LocalStack.start(home=folder / "home", options=options) as stack:
+    with InstalledStack.start(home=folder / "home", options=options) as stack:
         yield Cluster(stack, folder)
 
 

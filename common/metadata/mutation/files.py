@@ -43,6 +43,7 @@ from common.metadata.mutation.call_marks import (
 from common.metadata.mutation.effects import (
     file_counts,
     files_written,
+    filled,
     make_tablet,
     tablet_changed,
 )
@@ -63,7 +64,7 @@ from common.metadata.mutation.transaction import (
     Transaction,
     Write,
 )
-from common.metadata.predicates import is_late, may_add, may_change
+from common.metadata.predicates import is_late, may_add, may_fill
 from common.metadata.recent_adds import Notes, with_add
 from common.metadata.store_values import CallMark, PinEntry
 from common.model.file import DataFile
@@ -104,7 +105,7 @@ def add_files(change: AddFiles) -> Transaction:
         table = table_seen(keys, seen)
         refusal = (
             refused_call(change.call, seen.now_s)
-            or may_change(change.table, table.state if table else None)
+            or may_fill(change.table, table, change.run)
             or _refused_look(change, seen.now_s)
             or _refused_paths(change, paths, seen)
             or _refused_names(users, seen)
@@ -182,6 +183,7 @@ def _add(change: AddFiles, table: Table, seen: Seen) -> Decision:
             return added
         effects += added
     mark = _mark(change, seen.now_s)
+    effects += filled(TableKeys(change.table), change.run, mark.files)
     effects.append(leave_call_mark(TableKeys(change.table), change.call, mark))
     return Write(tuple(effects), Applied(call=mark), durable=True)
 

@@ -204,7 +204,8 @@ async def _read_manifest(evidence: Evidence, location: Location, threads: Storag
     except RequestError as error:
         evidence.unusable = str(error)
         return
-    if found is None or evidence.described is None or evidence.described.id == found.table:
+    described = evidence.described
+    if found is None or described is None or found.table in described.own_ids:
         evidence.published = found
     else:
         evidence.unusable = f"{found.name} is of another table, {found.table}"

@@ -74,6 +74,10 @@ class AttemptOutputs:
     """All of its outputs; None: the last one, which knows them, is gone."""
     found: tuple[str, ...]
     """Its outputs in storage, empty marks among them."""
+    table: str = ""
+    """Id that the table had."""
+    age: int = 0
+    """How many ids the table has had since then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +94,18 @@ class Lineage:
     """Inputs of the attempts that count, whether they are in storage or not."""
 
 
-def attempts_of(footers: Iterable[OutputFooter]) -> list[AttemptOutputs]:
-    """Return the attempts behind some outputs, by their ids."""
+def attempts_of(footers: Iterable[OutputFooter], own: Sequence[str]) -> list[AttemptOutputs]:
+    """Return the attempts that made some outputs, by their ids.
+
+    Args:
+        footers: Of all outputs; those of other tables are passed over.
+        own: Ids of the table, the newest first.
+    """
+    ages = {table: age for age, table in enumerate(own)}
     grouped: dict[str, list[OutputFooter]] = {}
     for each in footers:
-        grouped.setdefault(each.attempt, []).append(each)
+        if each.table in ages:
+            grouped.setdefault(each.attempt, []).append(each)
     return [
         AttemptOutputs(
             id=attempt,
@@ -102,6 +113,8 @@ def attempts_of(footers: Iterable[OutputFooter]) -> list[AttemptOutputs]:
             request=some[0].request,
             outputs=next((each.outputs for each in some if each.outputs is not None), None),
             found=tuple(sorted(each.path for each in some)),
+            table=some[0].table,
+            age=ages[some[0].table],
         )
         for attempt, some in sorted(grouped.items())
     ]
@@ -192,6 +205,8 @@ class _Tracer:
                 return f"its input {path} does not count"
         if not self._is_whole(attempt):
             return "not all outputs of its attempt were written"
+        if newer := self._newer_claim(attempt):
+            return f"its input {newer[0]} was in the table still when the table was {newer[1]}"
         rivals = self._rivals(attempt)
         if any(self._is_certain(each) for each in rivals):
             return "another attempt over the same input was committed"
@@ -204,7 +219,19 @@ class _Tracer:
 
     def _rivals(self, attempt: AttemptOutputs) -> list[AttemptOutputs]:
         found = {each.id: each for path in attempt.inputs for each in self._claims[path]}
-        return [each for each in found.values() if each is not attempt and self._is_whole(each)]
+        return [
+            each
+            for each in found.values()
+            if each is not attempt and each.age == attempt.age and self._is_whole(each)
+        ]
+
+    def _newer_claim(self, attempt: AttemptOutputs) -> tuple[str, str] | None:
+        """Return an input that an attempt of a newer id has read, and that id."""
+        for path in attempt.inputs:
+            newest = min(self._claims[path], key=lambda each: each.age)
+            if newest.age < attempt.age:
+                return path, newest.table
+        return None
 
     def _is_first_of_equals(self, attempt: AttemptOutputs, rivals: list[AttemptOutputs]) -> bool:
         """Return whether an input is gone, and this is the first of those that did the same."""
@@ -348,9 +375,10 @@ def lineage_of(evidence: Evidence) -> Lineage:
     Raises:
         RequestError: Nothing says which of several tables was the last.
     """
-    mine = last_table_ids(evidence)
-    attempts = attempts_of(each for each in evidence.footers.values() if each.table in mine)
+    own = own_table_ids(evidence)
     published = evidence.published
+    counted = own if published is None else _ids_since(published, own)
+    attempts = attempts_of(evidence.footers.values(), counted)
     named = frozenset[str]() if published is None else frozenset(published.files)
     held = named.union(*(each.inputs for each in evidence.footers.values()))
     tries = unadded_tries(evidence.added, held, evidence.stored)
@@ -358,29 +386,66 @@ def lineage_of(evidence: Evidence) -> Lineage:
     if published is None:
         found = trace_lineage(added, attempts)
     else:
-        former = attempts_of(each for each in evidence.footers.values() if each.table not in mine)
+        others = [each for each in evidence.tables if each not in counted]
+        former = attempts_of(evidence.footers.values(), others)
         found = trace_since_manifest(published, evidence.stored, added, attempts, former)
-    others = {
-        path: f"it was made for another table, {each.table}"
+    strange = [
+        each
         for path, each in evidence.footers.items()
-        if each.table not in mine and path not in named
-    }
-    return replace(found, left=dict(found.left) | others | tries)
+        if each.table not in counted and path not in named
+    ]
+    left = {each.path: _reason_of_other_id(each, own, published) for each in strange}
+    unknown = (each for each in strange if each.table not in own)
+    lost = {each.path: left[each.path] for each in unknown if _may_be_own(each, evidence)}
+    return replace(found, left=dict(found.left) | left | tries, lost=dict(found.lost) | lost)
 
 
-def last_table_ids(evidence: Evidence) -> Collection[str]:
-    """Return the id of the table that was here last; outputs tell of no more than one."""
-    described = evidence.described
+def own_table_ids(evidence: Evidence) -> Sequence[str]:
+    """Return the ids of the table that was here last, the newest first.
+
+    What was written under an id that the table had before a rebuild or a restore is its own.
+
+    Raises:
+        RequestError: Nothing says which of several tables was the last.
+    """
+    if evidence.described is not None:
+        return (evidence.described.id, *evidence.described.former_ids)
     if evidence.published is not None:
-        return [evidence.published.table]
-    if described and described.id in evidence.tables:
-        return [described.id]
+        return (evidence.published.table,)
     if len(evidence.tables) > 1:
         raise RequestError(
             f"the location holds outputs of several tables ({', '.join(evidence.tables)}), and no "
             "description says which one was the last: move the others' files away"
         )
     return evidence.tables
+
+
+def _ids_since(published: PublishedManifest, own: Sequence[str]) -> Sequence[str]:
+    """Return the ids under which something may have come into the table since a manifest."""
+    if published.loss is not None or published.table not in own:
+        return own
+    return own[: own.index(published.table) + 1]
+
+
+def _reason_of_other_id(
+    footer: OutputFooter, own: Collection[str], published: PublishedManifest | None
+) -> str:
+    if published is not None and footer.table in own:
+        return f"it was made for {footer.table}, a former id, and {published.name} does not name it"
+    return f"it was made for another table, {footer.table}"
+
+
+def _may_be_own(footer: OutputFooter, evidence: Evidence) -> bool:
+    """Return whether an output of an unknown id may hold rows of the described table.
+
+    A table that was here before, and its last compactors, wrote before this one was created.
+    """
+    published, described = evidence.published, evidence.described
+    since_s = published.begun_s if published is not None else 0.0
+    if described is not None:
+        since_s = described.created_at_s
+    changed_s = evidence.stored[footer.path].changed_s
+    return changed_s is None or changed_s > since_s + COMMIT_DELAY_MAX_S
 
 
 def known_ends(evidence: Evidence, files: Collection[str]) -> set[bytes]:

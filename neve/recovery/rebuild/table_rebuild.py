@@ -40,8 +40,8 @@ from neve.recovery.rebuild.evidence import (
 from neve.recovery.rebuild.live_files import (
     Lineage,
     known_ends,
-    last_table_ids,
     lineage_of,
+    own_table_ids,
 )
 from neve.recovery.scope import (
     ReportProgress,
@@ -52,6 +52,7 @@ from neve.recovery.scope import (
 )
 from neve.recovery.stored_files import OutputFooter, partition_of_file
 from neve.recovery.table_creation import (
+    end_filling,
     former_ids_of,
     make_table,
 )
@@ -128,6 +129,8 @@ async def rebuild(rebuilder: RebuildPorts, location: str, options: RebuildOption
     site = await rebuilder.admission.site(location)
     place = open_location(site.uri)
     threads, on_progress = rebuilder.threads, rebuilder.on_progress
+    if not options.dry_run:
+        await end_filling(rebuilder.store, options.name, site.uri, "rebuild")
     if options.name in await rebuilder.store.names():
         raise RefusedError(f"table {options.name!r} exists already: give another name")
     free = await find_free_site(rebuilder.store, threads, site, take_over=options.adopt)
@@ -151,7 +154,13 @@ async def rebuild(rebuilder: RebuildPorts, location: str, options: RebuildOption
     if options.dry_run:
         return result
     made = await make_table(
-        scope, free, tablets, stored=evidence.stored, live=not lost, complete=True
+        scope,
+        free,
+        tablets,
+        stored=evidence.stored,
+        live=table.state is TableState.LIVE,
+        complete=True,
+        lost=bool(lost),
     )
     went = dict.fromkeys(made.missing, "it went while the table was rebuilt: drop it and try again")
     came = dict.fromkeys(made.late, "it came while the table was rebuilt: drop it and try again")
@@ -205,7 +214,7 @@ def _table_to_make(
 ) -> Table:
     live = TableState.PAUSED if table.state is TableState.PAUSED else TableState.LIVE
     # What was written for the table that is rebuilt is its own, under whatever id.
-    known = replace(table, former_ids=(*last_table_ids(evidence), *table.former_ids))
+    known = replace(table, former_ids=(*own_table_ids(evidence), *table.former_ids))
     return replace(
         table,
         id=rebuilder.ids.next("t"),

@@ -124,6 +124,6 @@ def test_attempts_are_what_their_outputs_say_together() -> None:
             rows=1,
         )
 
-    (made,) = attempts_of([footer("x1", ("x0", "x1")), footer("x0", None)])
+    (made,) = attempts_of([footer("x1", ("x0", "x1")), footer("x0", None)], ["t"])
 
-    assert made == attempt("x", "a", count=2)
+    assert made == attempt("x", "a", count=2, table="t")
