@@ -3,8 +3,8 @@
 A reader that lists the directory itself finds replaced files next to those that replaced them,
 or, after the collector, no file at all. No directory can be right at each moment, so it fails:
 a file that ends in `.parquet` and is no Parquet lies in the location, and in each folder of it
-that files were replaced in. (Spark reads no file of the location itself if there are folders of
-partitions.) Its name sorts before those of most other files and says what to read instead.
+that files were replaced in, or that appended rows belong to. (Spark reads no file of the location
+itself if there are folders of partitions.) Its name sorts before those of most other files and says what to read instead.
 
 A guard is written before the commit that needs it can be seen, and noted before that in
 `_neve/guards`, so that a drop finds all of them without a listing of the whole location.
@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 from pyarrow import fs
 
 from common.errors import UnavailableError
-from common.model.service_paths import GUARDS_FOLDER, GUARD_NAME, is_service_path
+from common.model.service_paths import GUARD_NAME, GUARDS_FOLDER, is_service_path
 from common.parquet.location import Location, existing_files, fault
 from common.parquet.service_files import write_small
 
@@ -29,12 +29,17 @@ _NOTE = "noted"
 
 
 def folders_of(paths: Iterable[str]) -> frozenset[str]:
-    """Return the folders that a guard belongs into when these files are replaced.
+    """Return the folders that a guard belongs into when files are replaced or appended.
 
-    The location itself, as an empty text, and the folders of files outside of `_neve`.
+    The location itself, as an empty text, and the folder of each file: of one below `_neve` that
+    of its partition (`_neve/append/day=1/x.parquet`: `day=1`), which plain readers look for rows.
     """
-    own = {posixpath.dirname(path) for path in paths if not is_service_path(path)}
-    return frozenset({"", *own})
+    return frozenset({"", *map(_folder_of, paths)})
+
+
+def _folder_of(path: str) -> str:
+    folder = posixpath.dirname(path)
+    return "/".join(folder.split("/")[2:]) if is_service_path(path) else folder
 
 
 def place_guards(location: Location, folders: Collection[str]) -> None:
@@ -43,8 +48,8 @@ def place_guards(location: Location, folders: Collection[str]) -> None:
     Raises:
         UnavailableError: The storage does not answer, or forbids it.
     """
-    guards = {posixpath.join(folder, GUARD_NAME): folder for folder in sorted(folders)}
-    for path in guards.keys() - existing_files(location, [*guards]).keys():
+    guards = {posixpath.join(folder, GUARD_NAME): folder for folder in folders}
+    for path in sorted(guards.keys() - existing_files(location, [*guards]).keys()):
         write_small(location, posixpath.join(GUARDS_FOLDER, guards[path], _NOTE), b"")
         write_small(location, path, CONTENT)
 

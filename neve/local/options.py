@@ -156,9 +156,7 @@ def with_locations(
     every = dict.fromkeys((*given.locations, *usual, *named, str(folder.tables)))
     closed = (*given.private_folders, str(folder.path), str(private))
     shared = tuple(dict.fromkeys((*given.shared_folders, *own)))
-    settings = replace(
-        given, locations=tuple(every), private_folders=closed, shared_folders=shared
-    )
+    settings = replace(given, locations=tuple(every), private_folders=closed, shared_folders=shared)
     locations_of(settings)
     kept = [each for each in dict.fromkeys((*named, *usual)) if each in every]
     write_secret(folder.locations_file, json.dumps(kept[-REMEMBERED_MAX:]))
