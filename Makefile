@@ -9,6 +9,7 @@ VENV := $(or $(VIRTUAL_ENV),.venv)
 BIN := $(abspath $(VENV))/bin
 PY := $(BIN)/python
 LOCK := requirements/lock.txt
+SERVER_LOCK := requirements/server.txt
 BENCH_LOCK := requirements/bench.txt
 AUDIT_LOCK := requirements/audit.txt
 # Names this checkout, so that an environment shared by two is never taken for the other's.
@@ -166,6 +167,7 @@ mutants: install  ## Plant every fault of tests/mutants.toml; each must turn its
 .PHONY: lock
 lock: install  ## Pin everything anew, with hashes
 	@scripts/lock $(PY) $(LOCK) "What runs, builds and tests Névé" "server embedded trace demo dev"
+	@scripts/lock $(PY) $(SERVER_LOCK) "What the image installs" "server trace" --constraint $(LOCK)
 	@scripts/lock $(PY) $(BENCH_LOCK) "What \`make bench-rewrite\` measures beside" "bench" \
 	--constraint $(LOCK)
 	@scripts/lock $(PY) $(AUDIT_LOCK) "What \`make sbom\` and \`make audit\` run" "audit" \

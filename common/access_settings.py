@@ -36,6 +36,11 @@ class AccessSettings:
     caller_compactions_max: int = setting(
         0, "Compaction requests of one caller that are not finished. 0: no limit."
     )
+    caller_request_bytes_max: int = size_setting(
+        16 * 1024**2,
+        "Bytes of the compaction requests of one caller that are not finished; one request has at"
+        " most 32 KiB. 0: no limit.",
+    )
     audit_file: str = setting(
         "",
         "File of the audit: JSON lines, two for each call that may change something. `neve up` uses"
@@ -72,8 +77,15 @@ class AccessSettings:
     )
     oidc_claim: str = setting(
         "roles",
-        "Claim whose texts are looked up in `access.oidc_grants`; dots lead into objects, as"
-        " `realm_access.roles`.",
+        "Claim whose texts are looked up in `access.oidc_grants`: a list of texts, or one text."
+        " Dots lead into objects, as `realm_access.roles`, unless a claim has the whole name, as"
+        " `https://example.com/roles`.",
+    )
+    oidc_life_max_s: float = setting(
+        86_400.0,
+        "Longest life of a token, from its `iat` to its `exp`.",
+        least=60.0,
+        most=31_622_400.0,
     )
     oidc_grants: tuple[str, ...] = setting(
         (),

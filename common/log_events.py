@@ -156,6 +156,12 @@ COORDINATOR_EVENTS = (
     ),
     LogEvent("location not readable", _W, "A table's location could not be read."),
     LogEvent(
+        "location belongs to another table",
+        _E,
+        "The mark of a location names another table than the one whose files are to be deleted."
+        " Nothing is deleted there.",
+    ),
+    LogEvent(
         "location belongs to another store",
         _E,
         "A location belongs to another store. Nothing is written or deleted there.",

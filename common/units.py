@@ -28,8 +28,14 @@ SIZE_MAX_BYTES = (1 << 63) - 1
 """Of a size that is read: more is not stored, and its square is no float."""
 
 
+SECONDS_MAX = 1e100
+"""Of a duration that is read: far more than any bound, and still a float."""
+
+
 def _shown(text: object) -> object:
     """Return what of a value is told in a message."""
+    if isinstance(text, int) and abs(text) > SIZE_MAX_BYTES:
+        return "a number of too many digits"
     return text[:CHARS_MAX] + "…" if isinstance(text, str) and len(text) > CHARS_MAX else text
 
 
@@ -71,7 +77,7 @@ def parse_duration_s(text: str | float, name: str = "duration") -> float:
     Raises:
         RequestError: It is no duration, or negative.
     """
-    if isinstance(text, int | float) and not isinstance(text, bool) and 0 <= text < float("inf"):
+    if isinstance(text, int | float) and not isinstance(text, bool) and 0 <= text < SECONDS_MAX:
         return float(text)
     match = _DURATION.fullmatch(text) if isinstance(text, str) and len(text) <= CHARS_MAX else None
     if match is None:

@@ -130,6 +130,7 @@ class CoordinatorParts:
             status,
             groups=groups,
             quarantined=status.quarantined + faults.unreadable_tablets,
+            tables_unscanned=self.full_scan.unscanned_tables,
             figures=figures,
             store_warnings=(
                 *self.store_care.health.warnings,

@@ -14,6 +14,8 @@ from common.errors import RequestError
 from common.model.fields import known_fields
 from common.model.table import TableSettings
 from common.units import (
+    CHARS_MAX,
+    SIZE_MAX_BYTES,
     exact_bytes,
     exact_duration,
     parse_duration_s,
@@ -117,9 +119,16 @@ def setting_text(name: str, value: Any) -> str:
     return exact_duration(value) if name.endswith("_s") else str(value)
 
 
+def _shown(written: Any) -> str:
+    """Return what a message says of a value that was written: not all of a long one."""
+    if isinstance(written, int) and abs(written) > SIZE_MAX_BYTES:
+        return "of too many digits"
+    return repr(written)[:CHARS_MAX]
+
+
 def _text(name: str, written: Any) -> str:
     if not isinstance(written, str):
-        raise RequestError(f"setting {name} {written!r} is not a text")
+        raise RequestError(f"setting {name} {_shown(written)} is not a text")
     return written
 
 
@@ -127,7 +136,9 @@ def _options(name: str, written: Any) -> dict[str, str]:
     """Return options from a mapping, or from text such as `threshold=1GB,codec=zstd`."""
     if isinstance(written, Mapping):
         return {str(key): str(value) for key, value in written.items()}
-    wanted = f"setting {name} {written!r} is no list of options, expected name=value,name=value"
+    wanted = (
+        f"setting {name} {_shown(written)} is no list of options, expected name=value,name=value"
+    )
     if not isinstance(written, str):
         raise RequestError(wanted)
     options: dict[str, str] = {}
@@ -145,27 +156,29 @@ def _names(name: str, written: Any) -> tuple[str, ...]:
         return ()
     parts = [part.strip() for part in written.split(",")] if isinstance(written, str) else written
     if not isinstance(parts, list | tuple) or not all(isinstance(each, str) for each in parts):
-        raise RequestError(f"setting {name} {written!r} is no list of names, expected name,name")
+        raise RequestError(
+            f"setting {name} {_shown(written)} is no list of names, expected name,name"
+        )
     return tuple(dict.fromkeys(filter(None, parts)))
 
 
 def _number(written: Any) -> Any:
     """Return a number that came as text (from a command line) as a number, else as it is."""
-    if isinstance(written, str) and written.strip().isdigit():
+    if isinstance(written, str) and len(written) <= CHARS_MAX and written.strip().isdecimal():
         return int(written)
     return written
 
 
 def _numeric(name: str, written: Any, kind: type[int] | type[float]) -> int | float:
     wanted = "a whole number" if kind is int else "a number"
-    message = f"setting {name} {written!r} is not {wanted}"
+    message = f"setting {name} {_shown(written)} is not {wanted}"
     if isinstance(written, bool) or not isinstance(written, int | float | str):
         raise RequestError(message)
     try:
-        value = kind(written)
+        value, exact = kind(written), float(written)
     except (ValueError, OverflowError) as error:
         raise RequestError(message) from error
-    if value != float(written) or not abs(value) < float("inf"):
+    if value != exact or not abs(value) < float("inf"):
         raise RequestError(message)
     if value < 0 and name not in SIGNED:
         raise RequestError(f"{message} of at least 0")
@@ -175,7 +188,9 @@ def _numeric(name: str, written: Any, kind: type[int] | type[float]) -> int | fl
 def _switch(name: str, written: Any) -> bool:
     value = parse_switch(written)
     if value is None:
-        raise RequestError(f"setting {name} {written!r} is not a switch, expected true or false")
+        raise RequestError(
+            f"setting {name} {_shown(written)} is not a switch, expected true or false"
+        )
     return value
 
 

@@ -69,7 +69,9 @@ def append_file_names(call: str, attempt: str, count: int) -> Sequence[str]:
 
 def append_try_of(path: str) -> AppendTry | None:
     """Return the try that a file is of, by its path; None: it does not say it, or is a user's."""
+    if not path.startswith(f"{APPEND_FOLDER}/"):
+        return None
     found = _NAME.fullmatch(path.rpartition("/")[2])
-    if found is None or not path.startswith(f"{APPEND_FOLDER}/"):
+    if found is None:
         return None
     return AppendTry(found["call"].lower(), found["try"], int(found["count"]))

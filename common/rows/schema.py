@@ -5,6 +5,7 @@ changes: integers to wider ones, float to double, decimals to more digits, times
 a finer unit, structs by field. Everything else is an error that names both sides.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -85,7 +86,7 @@ def require_readable(source: str, schema: pa.Schema, into: pa.Schema) -> None:
 def _checked(schema: pa.Schema, source: str) -> pa.Schema:
     names = schema.names
     if len(set(names)) != len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         message = f"{source} has the columns {', '.join(twice)} more than once, expected each once"
         raise RequestError(message)
     return schema

@@ -306,11 +306,17 @@ class _TypeReader:
             raise ValueError(token)
 
 
+def _decimal(precision: str, scale: str) -> pa.DataType:
+    wide = int(precision) > 38
+    return (pa.decimal256 if wide else pa.decimal128)(int(precision), int(scale))
+
+
 def _parametric(name: str, options: list[str]) -> pa.DataType:
     match name, options:
-        case "decimal", [precision, *scale]:
-            wide = int(precision) > 38
-            return (pa.decimal256 if wide else pa.decimal128)(int(precision), int(*scale))
+        case "decimal", [precision]:
+            return _decimal(precision, "0")
+        case "decimal", [precision, scale]:
+            return _decimal(precision, scale)
         case "binary", [width]:
             return pa.binary(int(width))
         case "timestamp", [unit, *zone]:

@@ -4,8 +4,9 @@ Each is one class that refuses wrong options (`check`) and chooses files (`selec
 group `neve.selectors`. What their options have in common comes first.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 
 from common.errors import RequestError
 from common.model.file import DataFile
@@ -17,6 +18,7 @@ from common.units import format_bytes, parse_duration_s, parse_size_bytes
 
 FILES_MIN = "min_files"
 """Choose nothing unless so many files are chosen; known to all but `deletes`."""
+DIGITS_MAX = 18
 EDGE_S = 0.001
 """Added to a time: bounds are not included, and sums of times are rounded."""
 
@@ -68,8 +70,10 @@ def files_min(options: Mapping[str, str]) -> int:
         RequestError: It is no whole number of at least 1.
     """
     text = options.get(FILES_MIN, "1")
-    if not text.isdecimal() or int(text) < 1:
-        raise RequestError(f"option {FILES_MIN} {text!r} must be a whole number of at least 1")
+    if not text.isdecimal() or len(text) > DIGITS_MAX or int(text) < 1:
+        raise RequestError(
+            f"option {FILES_MIN} {text[:DIGITS_MAX]!r} must be a whole number of at least 1"
+        )
     return int(text)
 
 
@@ -218,6 +222,8 @@ def _size_bounds(options: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 NAME_PATTERN, PATH_PATTERN = "pattern", "path"
+PATTERN_CHARS_MAX = 256
+"""Of one pattern: the time to match a path is at most the product of both lengths."""
 
 
 class ByName:
@@ -227,11 +233,16 @@ class ByName:
         """Refuse wrong options.
 
         Raises:
-            RequestError: No pattern, or an option is unknown or wrong.
+            RequestError: No pattern, a long one, or an option is unknown or wrong.
         """
         check_names("name", options, {NAME_PATTERN, PATH_PATTERN, FILES_MIN})
         check_given("name", options, {NAME_PATTERN, PATH_PATTERN})
         files_min(options)
+        for name in (NAME_PATTERN, PATH_PATTERN):
+            if (length := len(options.get(name, ""))) > PATTERN_CHARS_MAX:
+                raise RequestError(
+                    f"option {name} has {length} characters, expected at most {PATTERN_CHARS_MAX}"
+                )
 
     def select(self, parameters: SelectorParameters) -> Chosen:
         """Return the files that fit every pattern given."""
@@ -239,9 +250,12 @@ class ByName:
             parameters.options.get(NAME_PATTERN, "*"),
             parameters.options.get(PATH_PATTERN, "*"),
         )
+        # Compiled here: `fnmatch` keeps up to 32,768 compiled patterns for good.
+        of_name, of_path = re.compile(translate(name)), re.compile(translate(path))
 
         def fits(file: DataFile) -> bool:
-            return fnmatchcase(file.path.rpartition("/")[2], name) and fnmatchcase(file.path, path)
+            last = file.path.rpartition("/")[2]
+            return bool(of_name.match(last) and of_path.match(file.path))
 
         found = [file for file in parameters.files if fits(file)]
         return choice_of(found, parameters.options, f"named {path if name == '*' else name}")

@@ -8,7 +8,7 @@ planned anew; nothing waits for it.
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -38,6 +38,10 @@ from coordinator.core.requests.next_step import closed_files
 SELECTORS_AT_ONCE = 4
 ANSWER_MAX_S = 60.0
 """Then the selector has failed, and so has its request."""
+UNENDED_MAX = 8
+"""Calls that have failed by time and go on: Python cannot end a thread. With so many of them, no
+selector is called until one has ended. Built-in selectors end by themselves: their options are
+bounded, and the time of a call grows with their length only."""
 
 
 class SelectorCalls:
@@ -52,6 +56,7 @@ class SelectorCalls:
         self._load = load
         self._answer_max_s = answer_max_s
         self._threads = self._fresh_threads()
+        self._unended: list[Future[object]] = []
         self.calls = 0
         self.failures = 0
 
@@ -87,13 +92,19 @@ class SelectorCalls:
         parameters = SelectorParameters(
             tablet=tablet, table=table, files=files, options=spec.options, now_s=now_s
         )
-        call = asyncio.get_running_loop().run_in_executor(
-            self._threads, self._ask, spec, parameters
-        )
+        self._unended = [call for call in self._unended if not call.done()]
+        if len(self._unended) >= UNENDED_MAX:
+            message = (
+                f"selector {spec.name} is not called: {UNENDED_MAX} earlier calls of selectors took"
+                f" over {self._answer_max_s:g} s and have not ended; restart the coordinator"
+            )
+            raise PluginError(message)
+        call = self._threads.submit(self._ask, spec, parameters)
         try:
             async with asyncio.timeout(self._answer_max_s):
-                chosen = await call
+                chosen = await asyncio.wrap_future(call)
         except TimeoutError:
+            self._unended.append(call)
             # Its thread is lost until it returns; the others shall not wait for it.
             self._threads.shutdown(wait=False, cancel_futures=False)
             self._threads = self._fresh_threads()

@@ -4,6 +4,9 @@ Same conventions as `neve.api.tables`; nothing of the project is imported.
 """
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from neve.api.tables import MaxLength, ShortText
 
 STRICT = {"extra": "forbid"}
 
@@ -95,5 +98,5 @@ class ReadReport:
 
     __pydantic_config__ = STRICT
 
-    tables: dict[str, TableReads] = field(default_factory=dict)
+    tables: Annotated[dict[ShortText, TableReads], MaxLength(1000)] = field(default_factory=dict)
     """Name of a table → its reads."""

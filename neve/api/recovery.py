@@ -7,6 +7,9 @@ Nothing of the project is imported here.
 """
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from neve.api.tables import MaxLength, Names, ShortText
 
 STRICT = {"extra": "forbid"}
 LINES = "application/x-ndjson"
@@ -87,13 +90,13 @@ class LostTable:
 
     __pydantic_config__ = STRICT
 
-    location: str
-    name: str
-    key: tuple[str, ...] = ()
-    version_column: str | None = None
-    tombstone_column: str | None = None
-    time_column: str | None = None
-    partition_by: tuple[str, ...] = ()
+    location: ShortText
+    name: ShortText
+    key: Names = ()
+    version_column: ShortText | None = None
+    tombstone_column: ShortText | None = None
+    time_column: ShortText | None = None
+    partition_by: Names = ()
     append_only: bool = False
     """Confirms that the table has no key, if nothing in the location describes the table."""
     user_files: bool = True
@@ -130,11 +133,11 @@ class BackupOptions:
 
     __pydantic_config__ = STRICT
 
-    tables: tuple[str, ...] = ()
+    tables: Annotated[tuple[ShortText, ...], MaxLength(100_000)] = ()
     """Names of the tables; empty: all tables."""
-    hold: str | float = 0
+    hold: ShortText | float = 0
     """How long files are kept after the backup, so that they can be copied: `1h`."""
-    copy_to: str | None = None
+    copy_to: ShortText | None = None
     """Location that the files are copied to, with a folder per table."""
 
 
@@ -149,6 +152,8 @@ class Restored:
     files: int
     missing: tuple[str, ...] = ()
     """Files that are missing in the location. While files are missing, the table stays paused."""
+    unused: tuple[str, ...] = ()
+    """Files of rows in the location that the archive does not name: they are not recovered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

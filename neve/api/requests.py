@@ -4,8 +4,15 @@ Like `neve.api.tables`, whose conventions hold here; nothing of the project is i
 """
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from neve.api.tables import LongText, MaxLength, ShortText
 
 STRICT = {"extra": "forbid"}
+
+
+HINTS_MAX = 32
+HintText = Annotated[str, MaxLength(256)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,8 +21,10 @@ class Plugin:
 
     __pydantic_config__ = STRICT
 
-    name: str
-    options: dict[str, str] = field(default_factory=dict)
+    name: ShortText
+    options: Annotated[dict[HintText, ShortText], MaxLength(HINTS_MAX)] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +33,9 @@ class Output:
 
     __pydantic_config__ = STRICT
 
-    codec: str | None = None
+    codec: ShortText | None = None
     codec_level: int | None = None
-    row_group_bytes: int | str | None = None
+    row_group_bytes: int | ShortText | None = None
     """Size of a row group in bytes, or as text: `64MB`."""
 
 
@@ -36,24 +45,24 @@ class NewRequest:
 
     __pydantic_config__ = STRICT
 
-    start: str | None = None
+    start: ShortText | None = None
     """First key (included), or a prefix of it."""
-    end: str | None = None
+    end: ShortText | None = None
     """Last key (included), or a prefix of it."""
     selector: Plugin | None = None
     """Selector that chooses the files of each tablet; all files by default."""
-    delete_where: str | None = None
+    delete_where: LongText | None = None
     """Delete the rows of the range for which this expression is true."""
-    set: str | None = None
+    set: LongText | None = None
     """Change columns of the rows of the range: `a = a + 1, b = null`."""
     transform: Plugin | None = None
     """Name and options of an installed transform."""
     output: Output | None = None
-    hints: dict[str, str] = field(default_factory=dict)
+    hints: Annotated[dict[HintText, HintText], MaxLength(HINTS_MAX)] = field(default_factory=dict)
     """Hints for plug-ins: dispatchers, planners and configurers."""
     boost: int = 0
     """Number that is added to the priority of the jobs."""
-    deadline: float | str | None = None
+    deadline: float | ShortText | None = None
     """The request fails if it takes longer. Seconds, or a duration such as `10m`."""
     dry_run: bool = False
     """Only calculate what the request would take. Nothing is stored."""
@@ -65,9 +74,9 @@ class Cancel:
 
     __pydantic_config__ = STRICT
 
-    start: str | None = None
-    end: str | None = None
-    tablet: str | None = None
+    start: ShortText | None = None
+    end: ShortText | None = None
+    tablet: ShortText | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,8 @@ Like `neve.api.tables`, whose conventions hold here; nothing of the project is i
 
 from dataclasses import dataclass
 
+from neve.api.tables import ShortText
+
 STRICT = {"extra": "forbid"}
 
 
@@ -14,9 +16,9 @@ class Split:
 
     __pydantic_config__ = STRICT
 
-    at: str | None = None
+    at: ShortText | None = None
     """Last key of the left tablet, or a prefix of it."""
-    tablet: str | None = None
+    tablet: ShortText | None = None
     """End of the tablet to split. The service chooses the keys."""
     into: int = 2
     """Number of parts with `tablet`, at most 64."""
@@ -28,11 +30,11 @@ class Merge:
 
     __pydantic_config__ = STRICT
 
-    tablet: str | None = None
+    tablet: ShortText | None = None
     """End of the left tablet."""
-    start: str | None = None
+    start: ShortText | None = None
     """Key in the first tablet; None: the first tablet of the table."""
-    end: str | None = None
+    end: ShortText | None = None
     """Key in the last tablet; None: the last tablet of the table."""
 
 

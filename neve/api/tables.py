@@ -9,10 +9,37 @@ that every `start`, `end` and `splits` parameter takes back.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 STRICT = {"extra": "forbid"}
 """A body with an unknown field is refused. The gateway reads this."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaxLength:
+    """Bound on a field of a request: characters of a text, or entries of a list or mapping."""
+
+    count: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Return the schema that checks the bound and stops at the first error of a list."""
+        schema = handler(source)
+        schema["max_length"] = self.count
+        if schema["type"] in {"list", "tuple"}:
+            schema["fail_fast"] = True
+        return schema
+
+
+PATHS_MAX = 10_000
+COLUMNS_MAX = 10_000
+SPLITS_MAX = 100_000
+ShortText = Annotated[str, MaxLength(4096)]
+"""A name, a path, or a key as text."""
+LongText = Annotated[str, MaxLength(64 * 1024)]
+"""An expression, or the type of a column."""
+Names = Annotated[tuple[ShortText, ...], MaxLength(1000)]
+"""Names of columns or tables."""
+SettingValues = Annotated[dict[ShortText, Any], MaxLength(1000)]
 
 CALL_HEADER = "Neve-Call"
 """Header with the id of a call. A repeated call counts once."""
@@ -49,18 +76,18 @@ class NewTable:
 
     __pydantic_config__ = STRICT
 
-    name: str
-    location: str
-    schema: tuple[Column, ...] | None = None
-    example: str | None = None
-    key: tuple[str, ...] = ()
-    version_column: str | None = None
-    tombstone_column: str | None = None
-    time_column: str | None = None
-    partition_by: tuple[str, ...] = ()
-    splits: tuple[str, ...] = ()
+    name: ShortText
+    location: ShortText
+    schema: Annotated[tuple[Column, ...], MaxLength(COLUMNS_MAX)] | None = None
+    example: ShortText | None = None
+    key: Names = ()
+    version_column: ShortText | None = None
+    tombstone_column: ShortText | None = None
+    time_column: ShortText | None = None
+    partition_by: Names = ()
+    splits: Annotated[tuple[ShortText, ...], MaxLength(SPLITS_MAX)] = ()
     """Last key of each tablet but the last, in ascending order."""
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: SettingValues = field(default_factory=dict)
     paused: bool = False
 
 
@@ -70,12 +97,12 @@ class TableChange:
 
     __pydantic_config__ = STRICT
 
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: SettingValues = field(default_factory=dict)
     settings_version: int | None = None
     """Refuse the change if the settings of the table have another version."""
-    add_columns: tuple[Column, ...] = ()
+    add_columns: Annotated[tuple[Column, ...], MaxLength(COLUMNS_MAX)] = ()
     """New columns. They are null in existing rows."""
-    widen_columns: tuple[Column, ...] = ()
+    widen_columns: Annotated[tuple[Column, ...], MaxLength(COLUMNS_MAX)] = ()
     """Existing columns with a wider type, which holds every value of the old type."""
 
 
@@ -105,6 +132,10 @@ class Table:
     location: str
     state: str
     schema: tuple[Column, ...]
+    """In listings only the columns that the table names: for its key, versions, deletes, times and
+    partitions."""
+    columns: int = 0
+    """Number of columns, at most 10,000."""
     schema_id: int = 0
     """Version of the schema. Every change of the schema increases it."""
     key: tuple[str, ...] = ()
@@ -174,7 +205,7 @@ class NewFiles:
 
     __pydantic_config__ = STRICT
 
-    paths: tuple[str, ...]
+    paths: Annotated[tuple[ShortText, ...], MaxLength(PATHS_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,17 +305,19 @@ class NewImport:
 
     __pydantic_config__ = STRICT
 
-    location: str
-    name: str
-    key: tuple[str, ...] = ()
-    version_column: str | None = None
-    tombstone_column: str | None = None
-    time_column: str | None = None
-    partition_by: tuple[str, ...] | None = None
+    location: ShortText
+    name: ShortText
+    key: Names = ()
+    version_column: ShortText | None = None
+    tombstone_column: ShortText | None = None
+    time_column: ShortText | None = None
+    partition_by: Names | None = None
     """Partition columns; None: as the folder names say (`month=1/`)."""
-    partition_types: dict[str, str] = field(default_factory=dict)
+    partition_types: Annotated[dict[ShortText, ShortText], MaxLength(1000)] = field(
+        default_factory=dict
+    )
     """Types of partition columns that are in no file; guessed from folder names by default."""
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: SettingValues = field(default_factory=dict)
     leave_misfits: bool = False
     """Import the files that fit and leave out the misfits."""
     readers_use_manifest: bool = False

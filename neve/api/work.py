@@ -4,7 +4,9 @@ Same conventions as `neve.api.tables`; nothing of the project is imported.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from neve.api.tables import MaxLength, ShortText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +293,7 @@ class TableMaintenance:
 class Reads:
     """Scans of tablets that other readers than the service have done since they told last."""
 
-    tablets: dict[str, int]
+    tablets: Annotated[dict[ShortText, int], MaxLength(10_000)]
     """End of a tablet as text → scans."""
 
 
@@ -488,6 +490,15 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """A tablet with files that no job reads until an operator lifts the quarantine."""
+
+    table: str
+    tablet: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The service as a whole."""
 
@@ -511,6 +522,11 @@ class Status:
     """What is wrong with the store, one sentence each, such as little memory or eviction."""
     triggers: tuple[TableTrigger, ...] = ()
     """The tables whose planners were asked by a trigger last, newest first, at most 100."""
+    tables_unscanned: int = 0
+    """Tables whose first scan since the start of the coordinator has not ended. Until then,
+    `tablets_known` and the queue are incomplete."""
+    quarantines: tuple[Quarantine, ...] = ()
+    """Of `quarantined` tablets at most 100."""
 
 
 # ----------------------------------------------------------------------- Limits on bytes per second
@@ -520,7 +536,7 @@ class Status:
 class LimitWish:
     """A limit to set."""
 
-    limit: int | str
+    limit: int | ShortText
     """Bytes per second, or a size such as `50MB`; 0: no limit."""
 
 

@@ -69,7 +69,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
     if is_dataclass(kind):
         return _decode_object(cast("type[Any]", kind), value, where)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is types.UnionType:
+    if origin in {types.UnionType, typing.Union}:
         present = [option for option in inner if option is not type(None)]
         return None if value is None else _decode(present[0], value, where)
     if origin is tuple and isinstance(value, list | tuple):

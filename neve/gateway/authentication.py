@@ -38,8 +38,12 @@ from neve.gateway.problems import (
 )
 from neve.gateway.request_bodies import timed_receive
 
-TEXT_BYTES_MAX = 16 * 1024**2
-"""Largest body that is neither rows nor an archive; the setting bounds those."""
+JSON_BYTES_MAX = 1024**2
+"""Largest body that is neither rows, an archive nor a long list."""
+LIST_BYTES_MAX = 16 * 1024**2
+"""Largest body of a route that takes a long list, such as 10,000 paths of 1 KiB."""
+LIST_BODIES = ("/v1/tables", "/files", "/reads", "/backup")
+"""How the path of such a route ends; changes of a table (PATCH) are the others."""
 LARGE_BODIES = (("/append", ARROW_STREAM.encode()), ("/restore", ARCHIVE.encode()))
 """How the path of a route ends that takes large bodies, and of which type."""
 
@@ -272,12 +276,17 @@ class BoundedBodies:
         headers = dict(scope["headers"])
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip()
         large = any(scope["path"].endswith(end) and kind == wanted for end, wanted in LARGE_BODIES)
-        most = self._body_bytes_max if large else min(self._body_bytes_max, TEXT_BYTES_MAX)
+        most = self._body_bytes_max if large else min(self._body_bytes_max, _json_bytes_max(scope))
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > most:
             await problem_response(_too_large(most))(scope, receive, send)
             return
         await self._app(scope, _bounded(timed_receive(receive, self._body_wait_s), most), send)
+
+
+def _json_bytes_max(scope: Scope) -> int:
+    is_list = scope["method"] == "PATCH" or scope["path"].endswith(LIST_BODIES)
+    return LIST_BYTES_MAX if is_list else JSON_BYTES_MAX
 
 
 def _bounded(receive: Receive, most: int) -> Receive:

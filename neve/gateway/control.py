@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from common.errors import RequestError
 from neve.api import control as control_api
 from neve.client.http import decode
+from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import BEARER, LATENCIES_MAX, Services, bounded_count
 
 READ_REPORT_MAX = 1_000_000
@@ -23,7 +24,9 @@ class ControlRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1", tags=["work"], dependencies=[BEARER])
+        router = APIRouter(
+            prefix="/v1", tags=["work"], dependencies=[BEARER], route_class=JsonRoute
+        )
         router.get("/control")(self.control)
         router.post("/reads", status_code=202)(self.reads)
         return router

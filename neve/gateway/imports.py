@@ -1,15 +1,19 @@
 """Import and export: an existing directory becomes a table, and its files stay where they are.
 
     location checked → files listed → footers read → surveyed → (dry run: reported)
-    → table created paused → files added in batches → counted → live, if readers are ready
+    → table created, filling → files added in batches → all of them are in
+    → marked and described → paused, or live if readers are ready
 
 An import that was killed anywhere can be repeated and goes on: files in the table are left out,
-and the call id of a batch is made from its paths. The table is paused until the last batch is in.
+and the call id of a batch is made from its paths. A repetition takes the table over, so an older
+one that still runs adds nothing more. Nothing reads or changes the table before the last batch is
+in. Once it is paused or live, a repetition adds the files that are new.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from itertools import islice
 
 from fastapi import APIRouter
@@ -17,11 +21,11 @@ from fastapi.responses import StreamingResponse
 
 from common.digests import digest
 from common.errors import CompactionError, RefusedError, RequestError
-from common.metadata.changes import ChangeTable
+from common.metadata.changes import ChangeTable, FinishFilling, ResumeFilling
 from common.metadata.table_walk import walk_tiles
 from common.model.outcome import RefusalCode
 from common.model.service_paths import GUARD_NAME
-from common.model.table import Table, TableState
+from common.model.table import Filling, Table, TableState, filling_text
 from common.parquet.location import open_location
 from neve.api import tables as api
 from neve.api.recovery import LINES
@@ -29,6 +33,7 @@ from neve.gateway.access.callers import current_call
 from neve.gateway.ingest.add import add_files, inspect_incoming
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.progress_stream import progress_lines
+from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.scan import manifest_json, manifest_names
 from neve.gateway.services import BEARER, LONG_STEP_MAX_S, Services, checked_label
 from neve.gateway.tables import create_table, new_table
@@ -41,7 +46,7 @@ from neve.import_survey.files import (
     read_import_footer,
 )
 from neve.import_survey.survey import ImportedDirectory, ImportOptions, survey
-from neve.recovery.location_ownership import other_tables
+from neve.recovery.location_ownership import other_tables, sign_site
 
 # ---------------------------------------------------------------------------- What users read of it
 
@@ -127,6 +132,7 @@ def _import_notes(directory: ImportedDirectory, table: Table) -> list[str]:
 # ------------------------------------------------------------------------------------------ Batches
 
 
+VERB = "import"
 BATCH_FILES = 500
 """Files of one change; each has its own watches, so larger ones lose more races."""
 CALL_HOUR_S = 3600
@@ -287,10 +293,10 @@ async def import_directory(
     if body.dry_run:
         return import_view(directory, described, planner)
     _refuse_misfits(directory)
-    table = directory.table
-    if table is None:
-        table, planner = await create_table(services, _new_table(directory))
+    table, planner = await _table_to_fill(services, directory, planner)
     await add_in_batches(services, directory, table, on_progress)
+    if table.filling is not None:
+        table = await _finish_filling(services, directory, table)
     return import_view(directory, await _finish(services, directory, table), planner)
 
 
@@ -334,6 +340,8 @@ def _require_same_table(body: api.NewImport, location: str, table: Table) -> Non
             )
     if table.state is TableState.GOING:
         raise ChangeRefusedError(f"table {table.name!r} is being dropped", "exists")
+    if table.filling is not None and table.filling.verb != VERB:
+        raise RefusedError(filling_text(table), "filling")
 
 
 def _import_options(body: api.NewImport, table: Table | None) -> ImportOptions:
@@ -429,6 +437,56 @@ def _refuse_misfits(directory: ImportedDirectory) -> None:
         )
 
 
+async def _table_to_fill(
+    services: Services, directory: ImportedDirectory, planner: str
+) -> tuple[Table, str]:
+    """Return the table that takes the files, and a sentence about its planner.
+
+    It is a new one, that of an import that was broken off, or one that is there since long.
+    """
+    table, files = directory.table, len(directory.survey.files)
+    if table is not None and table.filling is None:
+        return table, planner
+    filling = Filling(run=services.ids.next("fill"), verb=VERB, files=files)
+    if table is None:
+        return await create_table(services, _new_table(directory), filling)
+    filling = replace(filling, files=files + directory.already)
+    change = ResumeFilling(table=table.id, run=filling.run, verb=VERB, files=filling.files)
+    require_applied(await services.store.apply(change))
+    directory.table = replace(table, filling=filling)
+    return directory.table, planner
+
+
+async def _finish_filling(services: Services, directory: ImportedDirectory, table: Table) -> Table:
+    """Make a filled table paused, if each file that fits is in; sign its location before.
+
+    Raises:
+        RefusedError: Files are missing: the store has lost some, or another import goes on.
+    """
+    assert table.filling is not None, table.name
+    directory.table = table
+    await read_known(services, directory)
+    fitting = {each.path for each in directory.survey.files} - directory.survey.misfits.keys()
+    if missing := sorted(fitting - directory.known):
+        raise RefusedError(
+            f"table {table.name!r} lacks {len(missing)} files that were added, the first is "
+            f"{missing[0]}: repeat the import"
+        )
+    found = await services.table(table.name, filling=True)
+    if found.filling is None or found.filling.run != table.filling.run:
+        raise RefusedError(f"table {table.name!r}: another import goes on with it", "filling")
+    paused = replace(table, state=TableState.PAUSED, filling=None)
+    await sign_site(services.footers, await services.store.store_id(), paused)
+    change = FinishFilling(
+        table=table.id,
+        run=table.filling.run,
+        files=len(directory.known),
+        state=TableState.PAUSED,
+    )
+    require_applied(await services.store.apply(change))
+    return paused
+
+
 async def _finish(services: Services, directory: ImportedDirectory, table: Table) -> Table:
     """Make a table live whose files are all in, if its readers are ready."""
     found = await services.table(table.name)
@@ -457,6 +515,7 @@ class ImportRoutes:
             tags=["import"],
             default_response_class=StreamingResponse,
             dependencies=[BEARER],
+            route_class=JsonRoute,
         )
         router.post("/import")(self.import_)
         router.get("/tables/{table}/manifest")(self.manifest)

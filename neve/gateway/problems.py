@@ -9,6 +9,7 @@ was wrong and what was expected. What nobody expected is logged and told as
 """
 
 import math
+import reprlib
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -37,6 +38,8 @@ from common.telemetry import Log
 from neve.api.tables import PROBLEM
 
 RETRY_AFTER_S = "1"
+DETAIL_CHARS_MAX = 8_000
+"""Of a message: it may quote what a caller sent, or name all columns of a table."""
 
 
 class UnauthorizedError(RequestError):
@@ -204,9 +207,13 @@ async def _validation_problem(_: Request, error: Exception) -> JSONResponse:
     found = error.errors()
     first = found[0] if found else {"loc": (), "msg": "unreadable"}
     where = ".".join(str(part) for part in first["loc"]) or "the request"
-    given = f", got {str(first['input'])[:200]!r}" if "input" in first else ""
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return problem_response(BodyError(f"{where}: {first['msg']}{given}{more}"))
+    given = f", got {_short_text(first['input'])!r}" if "input" in first else ""
+    return problem_response(BodyError(f"{where[:200]}: {first['msg']}{given}"))
+
+
+def _short_text(value: object) -> str:
+    """Return the beginning of a value as a text; of a list or object its first entries."""
+    return (str(value) if isinstance(value, str | float | bool) else reprlib.repr(value))[:200]
 
 
 async def _gone_problem(_: Request, _error: Exception) -> JSONResponse:
@@ -242,12 +249,16 @@ def _answer(
     return _json_problem(_body(status, error=error, title=title, detail=detail), more or {})
 
 
+def _cut(detail: str) -> str:
+    return detail[:DETAIL_CHARS_MAX] + " …"
+
+
 def _body(status: int, *, error: str, title: str, detail: str, code: str = "") -> dict[str, object]:
     return {
         "type": f"urn:neve:error:{error}",
         "title": title,
         "status": status,
-        "detail": redacted(detail),
+        "detail": redacted(detail if len(detail) <= DETAIL_CHARS_MAX else _cut(detail)),
         "error": error,
         **({"code": code} if code else {}),
     }

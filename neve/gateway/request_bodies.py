@@ -1,14 +1,18 @@
-"""Bodies of requests: how long they may take to arrive, and where large ones wait."""
+"""Bodies of requests: how long they may take to arrive, where large ones wait, how JSON is read."""
 
 import asyncio
+import json
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+from fastapi.routing import APIRoute
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Message, Receive
 
-from neve.gateway.problems import SlowBodyError
+from neve.gateway.problems import BodyError, SlowBodyError
 
 IN_MEMORY_BYTES_MAX = 1024**2
 RATE_LEAST_BYTES_S = 16 * 1024
@@ -69,3 +73,75 @@ async def received_body(request: Request) -> AsyncIterator[Callable[[], Awaitabl
             else:
                 await asyncio.to_thread(file.write, chunk)
         yield read
+
+
+# --------------------------------------------------------------------------------------------- JSON
+
+
+INLINE_BYTES_MAX = 64 * 1024
+"""Larger JSON is read in a thread: the event loop goes on meanwhile."""
+VALUES_MAX = 1_000_000
+"""Commas, colons and brackets of a body: a parser makes no more values than these."""
+ENTRIES_MAX = 40_000
+"""Of all objects of a body: 10,000 columns have three each. All wrong ones cost time, though an
+answer names the first alone."""
+
+
+class JsonRequest(Request):
+    """A request whose JSON is bounded, and read outside the event loop unless it is small."""
+
+    async def json(self) -> Any:
+        """Return the body as a tree.
+
+        Raises:
+            BodyError: It has more values than any route takes.
+        """
+        if not hasattr(self, "_json"):
+            body = await self.body()
+            if len(body) <= INLINE_BYTES_MAX:
+                self._json = json.loads(body)
+            else:
+                self._json = await asyncio.to_thread(_bounded_tree, body)
+        return self._json
+
+
+def _bounded_tree(body: bytes) -> Any:
+    """Return what a body holds, unless a look at all of it would take long."""
+    marks = sum(map(body.count, (b",", b":", b"[", b"{")))
+    if marks > VALUES_MAX:
+        raise BodyError(
+            f"the body has {marks} commas, colons and brackets, expected at most {VALUES_MAX}:"
+            " send it in parts"
+        )
+    tree = json.loads(body)
+    entries = sum(len(each) for each in _objects(tree))
+    if entries > ENTRIES_MAX:
+        raise BodyError(
+            f"the body has objects with {entries} entries in all, expected at most {ENTRIES_MAX}"
+        )
+    return tree
+
+
+def _objects(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a tree."""
+    left = [tree]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            yield value
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+
+
+class JsonRoute(APIRoute):
+    """A route that reads JSON as `JsonRequest` does."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what answers a request."""
+        handler = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            return await handler(JsonRequest(request.scope, request.receive))
+
+        return answer

@@ -271,6 +271,7 @@ class Services:
             body_bytes_s=access.caller_body_bytes_s,
             scans_max=access.caller_scans_max,
             compactions_max=access.caller_compactions_max,
+            request_bytes_max=access.caller_request_bytes_max,
         )
         return Quotas(shares, self.clock)
 
@@ -325,11 +326,16 @@ class Services:
 
     async def _table_by_id(self, name: str) -> Table:
         names = await self.store.names()
-        if name in names.values():
-            by_id = await self.store.table(name)
+        if name in names.values() or name in names:
+            by_id = await self.store.table(names.get(name, name))
             if by_id is not None and sees_table(by_id.name):
                 return by_id
         checked_label(name, "table name")
+        if name in names and sees_table(name):
+            raise UnknownTableError(
+                f"table {name!r} is being dropped, and only its name is left;"
+                f" `neve table drop {name}` finishes it"
+            )
         raise UnknownTableError(f"no table is named {name!r}; {_hint(name, names)}")
 
     async def tablet(self, table: Table, text: str) -> TabletId:

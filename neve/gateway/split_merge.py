@@ -17,6 +17,7 @@ from coordinator.split_merge.key_sampling import choose_split_keys
 from neve.api import split_merge as api
 from neve.gateway.key_views import key_text, key_types
 from neve.gateway.problems import ChangeRefusedError, require_applied
+from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import (
     BEARER,
     Services,
@@ -300,7 +301,12 @@ class OperationRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1/tables/{table}", tags=["tablets"], dependencies=[BEARER])
+        router = APIRouter(
+            prefix="/v1/tables/{table}",
+            tags=["tablets"],
+            dependencies=[BEARER],
+            route_class=JsonRoute,
+        )
         router.post("/split", status_code=202)(self.split)
         router.post("/merge", status_code=202)(self.merge)
         router.get("/operations")(self.operations)

@@ -6,7 +6,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from common.errors import BrokenValueError, PluginError, RequestError
+from common.errors import (
+    BrokenValueError,
+    MetadataError,
+    PluginError,
+    RequestError,
+    UnavailableError,
+)
 from common.metadata import recent_adds
 from common.metadata.changes import LowerWatermark
 from common.metadata.ports import HistoryEntry
@@ -19,7 +25,7 @@ from common.model.group import (
 from common.model.job import Job, TabletPlan, analysis_id
 from common.model.keys import format_key, parse_key
 from common.model.outcome import AttemptEnd, TabletStatistics
-from common.model.table import Table
+from common.model.table import Table, filling_text
 from common.model.tablet import Tablet, TabletId
 from common.rows.rules import RowRules
 from common.units import parse_size_bytes
@@ -36,6 +42,7 @@ from neve.client.http import decode
 from neve.gateway.access.audit import folded
 from neve.gateway.access.callers import current_call, open_table, sees_table
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
+from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import (
     BEARER,
     Services,
@@ -274,6 +281,19 @@ def status_view(status: CoordinatorStatus) -> api.Status:
     return decode(api.Status, asdict(status))
 
 
+def recovery_note(table: Table) -> str:
+    """Return the sentence about a table whose recovery is under way or incomplete, or none."""
+    if table.filling is not None:
+        return filling_text(table)
+    if not table.incomplete:
+        return ""
+    return (
+        f"table {table.name!r} is incomplete: its recovery did not find all files, so no manifest "
+        f"of it is published. Recover it again after `neve table drop {table.name}`, or accept it "
+        f"with `neve resume {table.name}`"
+    )
+
+
 # ------------------------------------------------------------------------------------------- Routes
 
 
@@ -303,7 +323,9 @@ class WorkRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1", tags=["work"], dependencies=[BEARER])
+        router = APIRouter(
+            prefix="/v1", tags=["work"], dependencies=[BEARER], route_class=JsonRoute
+        )
         router.get("/status")(self.status)
         router.get("/config")(self.config)
         router.get("/audit")(self.audit)
@@ -343,7 +365,16 @@ class WorkRoutes:
         found = await self._services.coordinator.status()
         silence = self._services.store_watch.warning
         errors = (silence, *found.errors) if silence else found.errors
-        return status_view(replace(found, errors=errors))
+        warnings = (*found.warnings, *await self._recovery_notes())
+        return status_view(replace(found, errors=errors, warnings=warnings))
+
+    async def _recovery_notes(self) -> list[str]:
+        try:
+            listed = await self._services.store.listed_tables()
+        except (MetadataError, UnavailableError):
+            return []  # The status says that the store is away.
+        notes = (recovery_note(each) for each in listed.tables if sees_table(each.name))
+        return [each for each in notes if each]
 
     async def config(self) -> dict[str, list[api.Setting]]:
         """Return every setting with its value and its source. Secrets are hidden."""
@@ -736,7 +767,9 @@ class LimitRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1", tags=["limits"], dependencies=[BEARER])
+        router = APIRouter(
+            prefix="/v1", tags=["limits"], dependencies=[BEARER], route_class=JsonRoute
+        )
         router.get("/limits")(self.limits)
         router.put("/groups/{group}/limit", status_code=202)(self.limit_group)
         router.delete("/groups/{group}/limit", status_code=202)(self.unlimit_group)

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.errors import CompactionError, ConfigError, first_line
+from common.errors import CompactionError, ConfigError, actor_error, first_line
 from common.settings import Settings
 from common.units import format_count
 from common.wire import COORDINATOR_NAME, GATEWAY_NAME, NAMESPACE
@@ -130,7 +130,8 @@ def _follow(
     for line in _lines(driver):
         if line is None:
             if (ended := died()) is not None:
-                raise PartError(ended[0], f"process {ended[1]} ended during the start")
+                last = logs.last_words(ended[0])
+                raise PartError(ended[0], f"process {ended[1]} ended during the start: {last}")
             continue
         if news := _parse_message(line):
             said = news
@@ -262,7 +263,8 @@ def _part(part: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise PartError(part, f"{part} does not come up: {first_line(error)}") from error
+        cause = first_line(error) if isinstance(error, CompactionError) else actor_error(error)
+        raise PartError(part, f"{part} does not come up: {cause}") from error
 
 
 def _start_gateway(plan: ActorsPlan, port: int) -> None:

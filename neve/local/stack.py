@@ -22,6 +22,7 @@ from neve.local.options import StackOptions, with_locations
 from neve.local.processes import end_processes
 from neve.local.ray_head import ROLES as RAY_ROLES
 from neve.local.ray_head import stack_environment
+from neve.local.redis_server import is_redis
 from neve.local.shutdown import shut_down_compactors
 from neve.local.stack_folder import (
     StackFolder,
@@ -261,7 +262,8 @@ def _make_room(
     state = folder.load()
     if state is None:
         return None
-    if not state.running():
+    lacks_supervisor = state.lacks_supervisor()
+    if not state.running() and not lacks_supervisor:
         on_progress("cleaning up after an earlier start")
         _end(folder, state)
         return None
@@ -271,7 +273,6 @@ def _make_room(
         shown_settings(options.service),
     )
     unlike = setting_differences(own, wanted) if own else []
-    lacks_supervisor = state.has_role(SUPERVISOR) and not state.role_alive(SUPERVISOR)
     if lacks_supervisor and not unlike:
         return state
     advice = "use it, or end it with `neve down` first"
@@ -291,8 +292,8 @@ def _take_over(
     on_progress: Progress,
     environ: Mapping[str, str],
 ) -> StackState:
-    """Start a supervisor for a stack that has lost its own."""
-    on_progress("the supervisor has ended: starting another one; all other parts go on")
+    """Start a supervisor for a stack that has lost its own; it starts other parts that are dead."""
+    on_progress("the supervisor has ended: starting another one; what lives goes on")
     usual = {**environ, "JAVA_HOME": state.java_home}
     machine = find_machine(options, usual, Path(state.private_folder).parent)
     starter = Starter(folder, options, machine, environ, on_progress, SystemClock(), folder.save)
@@ -355,8 +356,7 @@ def _start(
 def _end(folder: StackFolder, state: StackState) -> None:
     """End the supervisor, then the other processes, Redis last of all, and forget the stack."""
     end_supervisor(state)
-    redis = [p.pid for p in state.processes if p.role == "redis" and p.alive()]
-    end_processes(state.mark, state.processes, spare=redis)
+    end_processes(state.mark, state.processes, spare=is_redis)
     if stubborn := end_processes(state.mark, state.processes):
         raise ConfigError(
             f"processes {', '.join(map(str, stubborn))} of stack {state.name!r} do not end: "

@@ -147,6 +147,12 @@ class StackState:
         lives = redis_lives and self.role_alive("raylet")
         return self.ready and (lives or self.role_alive("supervisor"))
 
+    def lacks_supervisor(self) -> bool:
+        """Return whether of a stack that came up the supervisor has ended, and not all parts."""
+        if not self.ready or not self.has_role("supervisor") or self.role_alive("supervisor"):
+            return False
+        return any(each.alive() for each in self.processes)
+
     def with_processes(self, *added: ProcessRef) -> Self:
         """Return the state with more processes."""
         return replace(self, processes=(*self.processes, *added))

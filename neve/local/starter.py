@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from common.access_settings import AccessSettings
 from common.clock import Clock
+from common.errors import ConfigError
 from common.secret_files import secret_of
 from common.settings import Settings, StoreSettings
 from neve.gateway.tls import require_safe_listener
@@ -21,16 +22,19 @@ from neve.local.machine import (
     claim_port,
     find_java,
     find_redis_server,
+    load_note,
     object_folder,
     require_memory,
 )
 from neve.local.options import StackOptions
+from neve.local.processes import end_processes
 from neve.local.ray_head import (
     NODE_RESOURCE,
     RayHead,
+    SlowStartError,
     stack_environment,
 )
-from neve.local.redis_server import RedisServer
+from neve.local.redis_server import RedisServer, is_redis
 from neve.local.stack_folder import (
     StackFolder,
     StackState,
@@ -38,6 +42,7 @@ from neve.local.stack_folder import (
 )
 from neve.serve.preflight import require_store
 
+RAY_TRIES_MAX = 5
 Progress = Callable[[str], None]
 
 
@@ -125,10 +130,25 @@ class Starter:
         return self._saved(replace(state.with_processes(process), redis_url=server.url))
 
     def start_ray(self, state: StackState) -> StackState:
-        """Start the Ray head."""
+        """Start the Ray head; on a busy machine try again, within a bound."""
         self.on_progress("starting Ray")
         self.folder.secret(self.folder.ray_token_file)
-        head = RayHead(
+        for tries in range(1, RAY_TRIES_MAX + 1):
+            head = self._ray_head(state)
+            try:
+                processes = head.start(self.environment_of(state), state.mark)
+            except SlowStartError as error:
+                end_processes(state.mark, spare=is_redis)
+                if tries == RAY_TRIES_MAX:
+                    raise ConfigError(f"{error}; tried {tries} times, {load_note()}") from error
+                self.on_progress(f"Ray did not start in time, {load_note()}: trying again")
+            else:
+                state = replace(state.with_processes(*processes), ray_address=head.address)
+                return self._saved(state)
+        raise AssertionError("a bounded loop ends in its last try")
+
+    def _ray_head(self, state: StackState) -> RayHead:
+        return RayHead(
             folder=state.ray_folder,
             log=self.logs(state).path(RAY),
             log_bytes_max=self.options.settings.log.file_bytes_max,
@@ -139,8 +159,6 @@ class Starter:
             object_folder=state.temporary if self.machine.objects_on_disk else None,
             dashboard_port=self.options.dashboard_port,
         )
-        processes = head.start(self.environment_of(state), state.mark)
-        return self._saved(replace(state.with_processes(*processes), ray_address=head.address))
 
     def start_actors(self, state: StackState) -> StackState:
         """Start coordinator, compactors and gateway."""

@@ -34,9 +34,9 @@ from neve.local.actors import ended_part
 from neve.local.logs import COORDINATOR, GATEWAY, RAY, REDIS, SUPERVISOR
 from neve.local.machine import ask_http
 from neve.local.options import StackOptions
-from neve.local.processes import ProcessRef, end_processes
+from neve.local.processes import ProcessRef, end_processes, processes_of_stack
 from neve.local.ray_head import ROLES as RAY_ROLES
-from neve.local.redis_server import RedisServer
+from neve.local.redis_server import RedisServer, is_redis
 from neve.local.repairs import PartSight, Repairs
 from neve.local.stack_folder import (
     StackFolder,
@@ -188,9 +188,9 @@ class Supervisor:
     def _start_redis(self) -> None:
         with self._processes:
             state = self._state()
-            for each in state.processes:
-                if each.role == REDIS:
-                    _kill(each)
+            # Also one that an earlier supervisor has started and not written down.
+            for each in filter(is_redis, processes_of_stack(state.mark, state.processes)):
+                _kill(ProcessRef.of(REDIS, each))
             starter = self._starter(self.orders.options)
             process = self._server(state).start(starter.environment_of(state), self.clock)
             self._save(lambda now: now.without(REDIS).with_processes(process), process)
@@ -201,8 +201,7 @@ class Supervisor:
     def _start_ray(self) -> None:
         with self._processes:
             state = self._state()
-            redis = [each.pid for each in state.processes if each.role == REDIS]
-            if stubborn := end_processes(state.mark, state.processes, spare=redis):
+            if stubborn := end_processes(state.mark, state.processes, spare=is_redis):
                 raise ConfigError(f"processes {', '.join(map(str, stubborn))} do not end")
         self._starter(self._options_now(state)).start_ray(state.without(*RAY_ROLES))
         self._owed |= set(ACTORS)

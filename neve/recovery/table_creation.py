@@ -53,6 +53,7 @@ from neve.recovery.stored_files import (
 
 FILES_PER_CHANGE = 2000
 BROUGHT_IN = frozenset({FileOrigin.APPENDED, FileOrigin.USER})
+OF_ROWS = BROUGHT_IN | {FileOrigin.OUTPUT}
 FORMER_IDS_MAX = 100
 """Ids that are remembered of a table that has been restored again and again."""
 
@@ -67,6 +68,8 @@ class CreatedTable:
     missing: tuple[str, ...]
     late: tuple[str, ...] = ()
     """Files that came, or were not listed, when it was looked what lies there."""
+    unused: tuple[str, ...] = ()
+    """Files of rows that were found, and that the archive does not name."""
 
 
 def former_ids_of(table: Table) -> tuple[str, ...]:
@@ -118,7 +121,7 @@ async def make_table(
         if not complete:
             await _note_loss(scope, filling.run)
         await _guard_directory(scope, files, stored)
-        await _sign(scope, free, live=live and not lost)
+        await _sign(scope, free.owner.store, live=live)
         late = await _late_files(scope, location, stored) if complete else ()
         missing = await absent(scope.threads, location, files, {} if complete else stored)
         incomplete = lost or bool(missing or late)
@@ -129,7 +132,12 @@ async def make_table(
             await scope.store.apply(DropTable(table=table.id, unfinished=True))
         raise
     return CreatedTable(
-        table=table, tablets=len(tablets), files=len(files), missing=missing, late=late
+        table=table,
+        tablets=len(tablets),
+        files=len(files),
+        missing=missing,
+        late=late,
+        unused=() if complete else unused_files(files, stored),
     )
 
 
@@ -143,7 +151,9 @@ async def _guard_directory(
         await scope.run(place_guards, scope.location, folders_of(left))
 
 
-async def end_filling(store: TabletStore, name: str, location: str, verb: str) -> None:
+async def end_filling(
+    store: TabletStore, name: str, location: str, verb: str, *, dry_run: bool = False
+) -> None:
     """Drop what a broken run of the same verb has left, so that this run starts over.
 
     Args:
@@ -151,25 +161,29 @@ async def end_filling(store: TabletStore, name: str, location: str, verb: str) -
         name: Of the table.
         location: Its URI.
         verb: Of this run.
+        dry_run: Whether nothing may be written.
 
     Raises:
-        RefusedError: Another verb fills the table, or it lies elsewhere.
+        RefusedError: Another verb fills the table, or it lies elsewhere; or this is a dry run.
     """
     found = await store.table_named(name)
     if found is None or found.filling is None:
         return
-    if found.filling.verb != verb or found.location != location:
+    if dry_run or found.filling.verb != verb or found.location != location:
         raise RefusedError(filling_text(found), "filling")
     await store.apply(DropTable(table=found.id, unfinished=True))
 
 
-async def _sign(scope: TableScope, free: FreeSite, *, live: bool) -> None:
-    """Sign the location, unless another run has taken the table over meanwhile."""
+async def _sign(scope: TableScope, store: str, *, live: bool) -> None:
+    """Sign the location, unless another run has taken the table over meanwhile.
+
+    The description says what the table shall be if nothing is missing: a later rebuild reads it.
+    """
     found = await scope.store.table(scope.table.id)
     if found is None or found.state is not TableState.FILLING:
         raise RefusedError(f"table {scope.table.name!r} was dropped while it was filled")
     state = TableState.LIVE if live else TableState.PAUSED
-    await sign_site(scope.threads, free, replace(scope.table, state=state))
+    await sign_site(scope.threads, store, replace(scope.table, state=state))
 
 
 async def _late_files(
@@ -182,6 +196,12 @@ async def _late_files(
     again = await scope.run(list_location, location)
     late = (path for path in again.keys() - stored.keys() if file_origin(path) in BROUGHT_IN)
     return tuple(sorted(late))
+
+
+def unused_files(files: Iterable[DataFile], stored: Mapping[str, StoredFile]) -> tuple[str, ...]:
+    """Return the files of rows in storage that are not among those of a table."""
+    unused = stored.keys() - {each.path for each in files}
+    return tuple(sorted(path for path in unused if file_origin(path) in OF_ROWS))
 
 
 async def _finish(scope: TableScope, filling: Filling, *, live: bool, incomplete: bool) -> Table:

@@ -121,6 +121,7 @@ class Ground:
         done = subprocess.run(
             [installation().neve, door, *more],
             env=self.environ(**changes),
+            cwd=self.folder,
             capture_output=True,
             text=True,
             timeout=SERVICE_S,
@@ -146,6 +147,7 @@ class Ground:
         done = subprocess.run(
             [sys.executable, "-c", program, environ["RAY_ADDRESS"], *more],
             env=environ,
+            cwd=self.folder,
             capture_output=True,
             text=True,
             timeout=SERVICE_S,
@@ -262,6 +264,7 @@ def serving(ground: Ground, *more: str) -> Iterator[Steps]:
         process = subprocess.Popen(
             [program, "serve", "--json", *more],
             env=ground.environ(),
+            cwd=ground.folder,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

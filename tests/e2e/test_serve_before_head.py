@@ -76,6 +76,7 @@ def serving(folder: Path, environ: dict[str, str]) -> Iterator[subprocess.Popen[
         serve = subprocess.Popen(
             [program, "serve", "--json", "--wait", f"{SERVICE_S:.0f}s", *flags],
             env=environ,
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

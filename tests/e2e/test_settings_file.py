@@ -91,7 +91,12 @@ class Shell:
     def run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = [installation().neve, *words]
         done = subprocess.run(
-            command, env=self.environ, capture_output=True, text=True, check=False
+            command,
+            env=self.environ,
+            cwd=Path.home(),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == code, (words, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr

@@ -13,12 +13,12 @@ from decimal import Decimal
 
 import pytest
 
-from common.errors import CompactionError
+from common.errors import CompactionError, RequestError
 from common.expressions.clauses import parse_predicate
 from common.model.key_values import KeyType, decimal_units
 from common.model.keys import parse_key
 from common.model.table import Column
-from common.rows.types import type_from_text
+from common.rows.types import _ALIASES, _SIMPLE, type_from_text
 from common.units import parse_duration_s, parse_size_bytes
 
 COLUMNS = [Column("x", "int64")]
@@ -79,6 +79,18 @@ def test_a_few_characters_stand_for_no_billion_digits(text: str, expected: int |
 
 def test_zeros_behind_a_decimal_say_nothing() -> None:
     assert decimal_units(Decimal("1." + "0" * 500)) == decimal_units(Decimal(1))
+
+
+@pytest.mark.parametrize("count", range(5))
+def test_types_with_any_options_are_read_or_refused_in_words(count: int) -> None:
+    values = ("10", "2", "us", "UTC", "-1", "99999999999999999999", "x", '"q"')
+    for name in (*_SIMPLE, *_ALIASES, "decimal", "timestamp", "time", "duration"):
+        for value in values:
+            for last in values:
+                options = [value] * (count - 1) + [last] if count else []
+                for form in (f"{name}({', '.join(options)})", f"{name}[{', '.join(options)}]"):
+                    with suppress(RequestError):
+                        type_from_text(form)
 
 
 @pytest.mark.parametrize("text", ["list<" * 3000, "[" * 100_000, "9" * 5000, "1e400"])

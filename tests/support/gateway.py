@@ -32,6 +32,7 @@ from common.wire import (
     GroupStatus,
     MaintenanceOperation,
     OwedTablet,
+    Quarantine,
     QueuedJob,
     RunningAttempt,
     StoryEntry,
@@ -84,6 +85,7 @@ class FakeCoordinator:
     more_groups: tuple[GroupStatus, ...] = ()
     warnings: tuple[str, ...] = ()
     store_warnings: tuple[str, ...] = ()
+    quarantines: tuple[Quarantine, ...] = ()
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -101,7 +103,8 @@ class FakeCoordinator:
             failed=2,
             released=1,
             conflicts=4,
-            quarantined=0,
+            quarantined=len(self.quarantines),
+            quarantines=self.quarantines,
             turns=100,
             scopes=(SCOPE,),
             triggers=(TRIGGERED,),
@@ -146,6 +149,9 @@ class FakeCoordinator:
         return TabletStory(
             tablet=tablet, coordinator="coord-1", started_s=STARTED_S, entries=entries
         )
+
+    async def scale(self, group: str, compactors: int | None) -> None:
+        self._hear("scale", group, str(compactors))
 
     async def drain(self, compactor: str) -> None:
         self._hear("drain", compactor)

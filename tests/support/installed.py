@@ -29,7 +29,7 @@ from typing import Self
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("common", "compactor", "coordinator", "neve")
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", *PACKAGES)
-SESSION_VARIABLE = "NEVE_TESTS_FOLDER"
+SESSION_VARIABLE = "TESTS_OF_NEVE_FOLDER"
 """Folder of this test session, which tests/conftest.py makes and removes."""
 BUILD_MAX_S = 300
 BUILD_SDIST = "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1])"
@@ -88,7 +88,7 @@ class Installation:
 @cache
 def installation() -> Installation:
     """Return the installation of this test session; the first who asks makes it."""
-    session = _session_folder()
+    session = session_folder()
     folder = session / "installation"
     with _locked(session / "installation.lock"):
         if not folder.exists():
@@ -144,7 +144,7 @@ def _make(folder: Path) -> None:
     _run([*pip, "wheel", "--no-build-isolation", *alone, "-w", str(dist), str(sdist)], folder)
     (wheel,) = dist.glob("*.whl")
     target = ["--target", str(folder / "packages")]
-    _run([*pip, "install", "--no-compile", *alone, *target, str(wheel)], folder)
+    _run([*pip, "install", *alone, *target, str(wheel)], folder)
     _shadow_editable(folder / "shadow")
     (folder / "test_modules").mkdir()
     (folder / "test_modules" / "tests").symlink_to(ROOT / "tests")
@@ -158,7 +158,8 @@ def _shadow_editable(folder: Path) -> None:
         (folder / finder.name).write_text("def install() -> None: ...\n", "utf-8")
 
 
-def _session_folder() -> Path:
+@cache
+def session_folder() -> Path:
     """Return the folder of the test session, or one that ends with this process."""
     if SESSION_VARIABLE not in os.environ:
         folder = tempfile.mkdtemp(prefix="neve-installation-")

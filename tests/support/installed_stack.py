@@ -44,7 +44,7 @@ class InstalledStack(LocalStack):
         started = subprocess.run(
             [sys.executable, "-c", START],
             env=installation().environ(environ, with_tests=True),
-            cwd=home,
+            cwd=Path.home(),
             input=pickle.dumps(orders),
             stderr=subprocess.PIPE,
             timeout=START_MAX_S,

@@ -63,12 +63,17 @@ class Issuer:
         }
         return {name: value for name, value in {**sound, **changed}.items() if value is not None}
 
-    def token(self, key_id: str = "one", algorithm: str = "RS256", **changed: Any) -> str:
+    def token(
+        self, key_id: str = "one", algorithm: str = "RS256", head_type: str = "JWT", **changed: Any
+    ) -> str:
         """Return a token that is signed with one of the keys."""
         text = json.dumps(self.claims(**changed)).encode()
         # Not `jwt.encode`, which refuses some of the claims that a gateway must refuse.
         return jwt.PyJWS().encode(
-            text, self.private[key_id], algorithm=algorithm, headers={"kid": key_id, "typ": "JWT"}
+            text,
+            self.private[key_id],
+            algorithm=algorithm,
+            headers={"kid": key_id, "typ": head_type},
         )
 
     def forged(self, head: Mapping[str, Any], secret: bytes, **changed: Any) -> str:

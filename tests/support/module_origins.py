@@ -1,20 +1,42 @@
-"""Where the processes of a stack have their modules from: `python -m tests.support.module_origins`.
+"""Where the actors of a cluster have the modules of Névé from.
 
-It joins the cluster, asks every actor of Névé which files its modules were loaded from, and prints
-one line of JSON: name of the actor → folders that hold the packages.
+`python -m tests.support.module_origins ADDRESS` joins the cluster, asks every named actor which
+files its modules were loaded from, and prints one line of JSON: name of the actor → folders.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from common.wire import NAMESPACE
 from tests.support.installed import PACKAGES
+from tests.support.patience import SERVICE_S
+
+
+def folders_of_actors(address: str, environ: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the folders from which each actor has loaded the packages.
+
+    Args:
+        address: Of the cluster.
+        environ: With which a driver can join it.
+    """
+    asked = subprocess.run(
+        [sys.executable, "-m", "tests.support.module_origins", address],
+        env=dict(environ),
+        cwd=Path.home(),
+        capture_output=True,
+        text=True,
+        timeout=SERVICE_S,
+        check=False,
+    )
+    assert asked.returncode == 0, asked.stderr
+    found: dict[str, list[str]] = json.loads(asked.stdout.splitlines()[-1])
+    return found
 
 
 def origins(_actor: Any, packages: tuple[str, ...]) -> list[str]:
@@ -31,6 +53,8 @@ def origins(_actor: Any, packages: tuple[str, ...]) -> list[str]:
 
 def main() -> None:
     """Ask and print."""
+    import ray  # reads its environment once per process
+
     ray.init(address=sys.argv[1], namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     found = {}
     for actor in ray.util.list_named_actors():

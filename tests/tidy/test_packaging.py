@@ -33,7 +33,7 @@ from tests.tidy.tree import PACKAGES, ROOT, name_of, python_files, tree_of
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 LOCKS = {
     name: (ROOT / "requirements" / name).read_text("utf-8")
-    for name in ("lock.txt", "bench.txt", "audit.txt")
+    for name in ("lock.txt", "server.txt", "bench.txt", "audit.txt")
 }
 # What a notebook must not need, and must not find its own `common` folder hidden by.
 HEAVY = (
@@ -55,12 +55,11 @@ MACHINES = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
 
 def wanted(lock: str) -> list[str]:
     """Return the requirements of pyproject.toml that a list stands for."""
-    extras = PROJECT["optional-dependencies"].items()
+    extras_of = PROJECT["optional-dependencies"]
     apart = {"bench", "audit"}
     own = lock.removesuffix(".txt")
-    chosen = [
-        entries for name, entries in extras if name == own or (own == "lock" and name not in apart)
-    ]
+    more = {"server": {"trace"}, "lock": extras_of.keys() - apart}.get(own, set())
+    chosen = [entries for name, entries in extras_of.items() if name == own or name in more]
     return [*PROJECT["dependencies"], *(entry for extra in chosen for entry in extra)]
 
 
@@ -88,7 +87,7 @@ def test_every_requirement_is_locked_with_hashes(lock: str) -> None:
     assert required(lock) <= set(pins_of(lock))
 
 
-@pytest.mark.parametrize("lock", ["bench.txt", "audit.txt"])
+@pytest.mark.parametrize("lock", ["server.txt", "bench.txt", "audit.txt"])
 def test_all_locks_pin_the_same_versions(lock: str) -> None:
     main, other = pins_of("lock.txt"), pins_of(lock)
 

@@ -45,7 +45,14 @@ FRESH_S, STALE_MAX_S = 300.0, 3600.0
 UNKNOWN_KEY_PAUSE_S = 10.0
 """Shortest time between two looks for a key that is not known, however many tokens name one."""
 DISCOVERY = "/.well-known/openid-configuration"
-REQUIRED = ("exp", "iss", "aud", "sub")
+REQUIRED = ("exp", "iat", "iss", "aud", "sub")
+ACCESS_TYPES = frozenset({"at+jwt", "application/at+jwt"})
+"""What an access token says of itself in its head (RFC 9068)."""
+UNTYPED = frozenset({"", "jwt", "application/jwt"})
+ACCESS_CLAIMS = frozenset({"bearer", "at+jwt", "access"})
+"""What an access token of some issuers says of itself in a claim `typ`; ID tokens say `ID`."""
+ID_TOKEN_CLAIMS = ("nonce", "at_hash", "c_hash", "s_hash")
+"""OpenID Connect Core 1.0: ties of an ID token to a sign-in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +63,9 @@ class OidcRules:
     audience: str
     keys_url: str
     algorithms: tuple[str, ...]
-    claim: tuple[str, ...]
+    claim: str
     """Where in the claims the texts are that grant something."""
+    life_max_s: float
     grants: Mapping[str, tuple[TableGrant, ...]]
     """Text of the claim → what it grants."""
 
@@ -87,20 +95,33 @@ class OidcRules:
             audience=access.oidc_audience,
             keys_url=access.oidc_keys_url,
             algorithms=access.oidc_algorithms,
-            claim=tuple(access.oidc_claim.split(".")),
+            claim=access.oidc_claim,
+            life_max_s=access.oidc_life_max_s,
             grants=_parse_texts(access.oidc_grants),
         )
 
     def grants_of(self, claims: Mapping[str, Any]) -> tuple[TableGrant, ...]:
         """Return what the claims of a token grant."""
-        found: Any = claims
-        for name in self.claim:
-            found = found.get(name) if isinstance(found, Mapping) else None
-        texts = found.split() if isinstance(found, str) else found
+        found = _claim_at(claims, self.claim)
+        texts = [found] if isinstance(found, str) else found
         if not isinstance(texts, list):
             return ()
         known = (self.grants.get(each, ()) for each in texts[:TEXTS_MAX] if isinstance(each, str))
         return tuple(dict.fromkeys(grant for grants in known for grant in grants))[:GRANTS_MAX]
+
+
+def _claim_at(claims: Any, path: str) -> Any:
+    """Return a claim by its name or, if none has it, by names that dots lead through.
+
+    A name may have dots itself: `https://example.com/roles`.
+    """
+    if not isinstance(claims, Mapping):
+        return None
+    if path in claims:
+        return claims[path]
+    ends = (at for at, letter in enumerate(path) if letter == ".")
+    found = (_claim_at(claims.get(path[:end]), path[end + 1 :]) for end in ends)
+    return next((claim for claim in found if claim is not None), None)
 
 
 def _require_safe_url(name: str, url: str) -> None:
@@ -221,7 +242,7 @@ class IssuerKeys:
         self._tried_s = self._clock.now_s()
         try:
             self._keys = public_keys(await self._fetch(await self._keys_url()))
-        except (UnavailableError, ValueError) as error:
+        except (UnavailableError, ValueError, RecursionError) as error:
             self._log("keys of the issuer not read", issuer=self._rules.issuer, cause=str(error))
         else:
             self._read_s = self._clock.now_s()
@@ -252,16 +273,18 @@ def public_keys(text: bytes) -> Mapping[str, Any]:
         raise ValueError("the answer is no JWKS document")  # noqa: TRY004  like what JSON raises
     found: dict[str, Any] = {}
     for each in listed[:KEYS_MAX]:
-        if not isinstance(each, dict) or each.get("kty") not in KEY_KINDS:
+        if not isinstance(each, dict):
             continue
-        if each.get("use", "sig") != "sig":
+        # Members of a key that matter here are texts; anything else has no meaning to look for.
+        texts = {name: text for name, text in each.items() if isinstance(text, str)}
+        if texts.get("kty") not in KEY_KINDS or texts.get("use", "sig") != "sig":
             continue
         try:
-            key = jwt.PyJWK(each).key
+            key = jwt.PyJWK(texts).key
         except (jwt.PyJWTError, ValueError, TypeError):
             continue  # Another one may be sound: what this one signed is refused.
         if not isinstance(key, RSAPublicKey) or key.key_size >= RSA_BITS_MIN:
-            found[str(each.get("kid", ""))] = key
+            found[texts.get("kid", "")] = key
     return found
 
 
@@ -297,8 +320,10 @@ class OidcTokens:
             raise UnauthorizedError(f"the token has more than {TOKEN_BYTES_MAX} bytes")
         try:
             claims = await self._claims(token)
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, RecursionError) as error:
             raise UnauthorizedError(f"the token is not accepted: {error}") from error
+        self._require_access_token(token, claims)
+        self._require_short_life(claims)
         subject = claims["sub"]
         if not subject or len(subject) > SUBJECT_MAX or not subject.isprintable():
             raise UnauthorizedError("the token is not accepted: its claim sub names nobody")
@@ -331,3 +356,35 @@ class OidcTokens:
         except (TypeError, ValueError, OverflowError) as error:
             raise jwt.InvalidTokenError("it has a claim of the wrong form") from error
         return claims
+
+    def _require_access_token(self, token: bytes, claims: Mapping[str, Any]) -> None:
+        """Refuse an ID token, and any other that is not for calls.
+
+        Raises:
+            UnauthorizedError: It says that it is another kind, or does not say that it is an access
+                token and has what an ID token has.
+        """
+        head_type = str(jwt.get_unverified_header(token).get("typ", "")).lower()
+        claim_type = str(claims.get("typ", "")).lower()
+        if head_type not in ACCESS_TYPES | UNTYPED or claim_type not in ACCESS_CLAIMS | {""}:
+            kind = claim_type or head_type
+            raise UnauthorizedError(
+                f"the token is not accepted: it is of type {kind[:40]!r}, expected an access token"
+            )
+        if head_type in ACCESS_TYPES or claim_type:
+            return
+        marks = [name for name in ID_TOKEN_CLAIMS if name in claims]
+        audience = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
+        if marks or (claims.get("azp") == self._rules.audience and len(audience) == 1):
+            why = f"it has the claim {marks[0]}" if marks else "aud and azp name the same client"
+            raise UnauthorizedError(
+                f"the token is not accepted: {why}, as an ID token does; send the access token"
+            )
+
+    def _require_short_life(self, claims: Mapping[str, Any]) -> None:
+        most_s, life_s = self._rules.life_max_s, float(claims["exp"]) - float(claims["iat"])
+        if life_s > most_s:
+            raise UnauthorizedError(
+                f"the token is not accepted: it is valid for {life_s:.0f} s, expected at most"
+                f" {most_s:.0f} s (access.oidc_life_max_s)"
+            )

@@ -59,6 +59,7 @@ class Shares:
     body_bytes_s: int = 0
     scans_max: int = 0
     compactions_max: int = 0
+    request_bytes_max: int = 0
 
 
 @dataclass(slots=True)
@@ -68,9 +69,10 @@ class CallerUse:
     requests: TokenBucket
     body_bytes: TokenBucket
     scans: int = 0
-    compactions: set[tuple[str, str]] = field(default_factory=set)
-    """Table and request of those that were not finished when they were looked at last."""
+    compactions: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Table and request of those that were not finished when they were looked at last → bytes."""
     submitting: int = 0
+    submitting_bytes: int = 0
 
 
 class Quotas:
@@ -144,28 +146,47 @@ class Quotas:
         finally:
             use.scans -= 1
 
-    @property
-    def compactions_max(self) -> int:
-        """Compactions of one caller at a time; 0: there is no limit."""
-        return self._shares.compactions_max
+    def has_room(self, caller: str, size_bytes: int) -> bool:
+        """Return whether a caller may have another compaction whose request has so many bytes."""
+        return self._refusal(caller, size_bytes) is None
 
-    @contextmanager
-    def compaction(self, caller: str) -> Iterator[CallerUse]:
-        """Keep a place for a compaction while it is being submitted.
-
-        Raises:
-            QuotaError: As many as the caller may have are not finished.
-        """
-        use = self.use_of(caller)
+    def _refusal(self, caller: str, size_bytes: int) -> QuotaError | None:
+        use, shares = self.use_of(caller), self._shares
         running = len(use.compactions) + use.submitting
-        if self.compactions_max and running >= self.compactions_max:
-            raise QuotaError(
+        if shares.compactions_max and running >= shares.compactions_max:
+            return QuotaError(
                 f"caller {caller!r} has {running} compactions that are not finished, as many as it"
                 " may have (access.caller_compactions_max): wait for one, or cancel it",
                 COMPACTION_RETRY_S,
             )
+        held_bytes = sum(use.compactions.values()) + use.submitting_bytes
+        if shares.request_bytes_max and held_bytes + size_bytes > shares.request_bytes_max:
+            return QuotaError(
+                f"caller {caller!r} has {held_bytes} bytes of compaction requests that are not"
+                f" finished; {size_bytes} more are above {shares.request_bytes_max}"
+                " (access.caller_request_bytes_max): wait for one, or cancel it",
+                COMPACTION_RETRY_S,
+            )
+        return None
+
+    @contextmanager
+    def compaction(self, caller: str, size_bytes: int = 0) -> Iterator[CallerUse]:
+        """Keep a place for a compaction while it is being submitted.
+
+        Args:
+            caller: Whose it is.
+            size_bytes: Of its request.
+
+        Raises:
+            QuotaError: The caller has as many, or as many bytes of them, as it may have.
+        """
+        if (refusal := self._refusal(caller, size_bytes)) is not None:
+            raise refusal
+        use = self.use_of(caller)
         use.submitting += 1
+        use.submitting_bytes += size_bytes
         try:
             yield use
         finally:
             use.submitting -= 1
+            use.submitting_bytes -= size_bytes

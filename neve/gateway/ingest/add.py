@@ -108,7 +108,6 @@ def refuse_future_versions(
 # ---------------------------------------------------------------------------------------------- Add
 
 
-FILES_MAX = 10_000
 LOOKS_AT_ONCE = 32
 """Files that a reader is given at a time."""
 WRITTEN_MAX_S = COMMIT_DELAY_MAX_S / 2
@@ -147,7 +146,7 @@ async def add_files(
     """
     call = checked_call(services, call)
     location = open_location(table.location)
-    plain = checked_paths([location.relative(path.strip()) for path in paths], FILES_MAX)
+    plain = checked_paths([location.relative(path.strip()) for path in paths], api.PATHS_MAX)
 
     async def prepare(now_s: float, _ends: Collection[bytes]) -> RoutedFiles:
         await _refuse_garbage(services, table, plain)
@@ -212,6 +211,7 @@ async def add_incoming(incoming: IncomingFiles, prepare: Prepare) -> api.Added:
             looked_s=looked_s,
             look_max_s=services.settings.coordinator.garbage_grace_s,
             generation=generation,
+            run="" if table.filling is None else table.filling.run,
         )
         outcome = await services.store.apply(change)
         if not await moving.may_retry(outcome, writes=incoming.kind is CallKind.APPEND):

@@ -11,7 +11,7 @@ from neve.gateway.ingest.add import add_files
 from neve.gateway.ingest.append import append_rows
 from neve.gateway.key_views import file_view, key_types
 from neve.gateway.problems import BodyError
-from neve.gateway.request_bodies import received_body
+from neve.gateway.request_bodies import JsonRoute, received_body
 from neve.gateway.services import (
     BEARER,
     PAGE_TABLETS,
@@ -36,7 +36,9 @@ class IngestRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/v1/tables/{table}", tags=["data"], dependencies=[BEARER])
+        router = APIRouter(
+            prefix="/v1/tables/{table}", tags=["data"], dependencies=[BEARER], route_class=JsonRoute
+        )
         router.get("/files")(self.files)
         router.post("/files")(self.add)
         router.post("/append", openapi_extra=_ARROW_BODY)(self.append)

@@ -1,5 +1,6 @@
 """Which tablet does a file belong to? Each belongs to exactly one, or is refused."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -105,7 +106,7 @@ def checked_paths(paths: Iterable[str], most: int) -> Sequence[str]:
     if not 1 <= len(listed) <= most:
         raise RequestError(f"{len(listed)} files are given, expected 1 to {most} in one call")
     if len(set(listed)) < len(listed):
-        twice = next(each for each in listed if listed.count(each) > 1)
+        (twice, _) = Counter(listed).most_common(1)[0]
         raise RequestError(f"file {twice} is given twice, expected each once")
     for path in listed:
         if is_service_path(path):

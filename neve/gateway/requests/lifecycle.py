@@ -21,7 +21,7 @@ from neve.gateway.access.callers import current_call
 from neve.gateway.call_ids import checked_call, known_call, require_same_call
 from neve.gateway.key_views import key_range
 from neve.gateway.problems import UnknownRequestError, require_applied
-from neve.gateway.requests.validation import checked_request
+from neve.gateway.requests.validation import checked_request, request_bytes
 from neve.gateway.requests.views import ProgressTotals, request_view
 from neve.gateway.services import Services, check_writable
 
@@ -109,16 +109,16 @@ async def _submit_within_share(
         QuotaError: The caller has as many as it may have.
     """
     quotas, caller = services.quotas, current_call().caller.name
-    if not quotas.compactions_max:
-        return await _submit_first(services, table, wanted, call)
-    compactions = quotas.use_of(caller).compactions
-    for held in sorted(compactions):
-        known = await services.store.request(*held)
-        if known is None or known.state.ended:
-            compactions.discard(held)
-    with quotas.compaction(caller) as use:
+    size_bytes = request_bytes(wanted)
+    if not quotas.has_room(caller, size_bytes):
+        compactions = quotas.use_of(caller).compactions
+        for held in sorted(compactions):
+            known = await services.store.request(*held)
+            if known is None or known.state.ended:
+                compactions.pop(held, None)
+    with quotas.compaction(caller, size_bytes) as use:
         outcome = await _submit_first(services, table, wanted, call)
-        use.compactions.add((table.id, wanted.id))
+        use.compactions[table.id, wanted.id] = size_bytes
     return outcome
 
 

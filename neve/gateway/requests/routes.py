@@ -9,6 +9,7 @@ from neve.gateway.access.callers import Role, require_role
 from neve.gateway.call_ids import (
     Call,
 )
+from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.requests.dry_run import dry_run
 from neve.gateway.requests.lifecycle import (
     cancel_request,
@@ -35,7 +36,10 @@ class RequestRoutes:
     def router(self) -> APIRouter:
         """Return the routes."""
         router = APIRouter(
-            prefix="/v1/tables/{table}/compactions", tags=["requests"], dependencies=[BEARER]
+            prefix="/v1/tables/{table}/compactions",
+            tags=["requests"],
+            dependencies=[BEARER],
+            route_class=JsonRoute,
         )
         router.post("", status_code=202)(self.submit)
         router.get("")(self.requests)

@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.installed import PACKAGES, ROOT, installation
+from tests.support.installed import PACKAGES, installation
+from tests.support.module_origins import folders_of_actors
 from tests.support.patience import SERVICE_S
 from tests.support.stack import COMPACTORS, Service
 
@@ -23,17 +24,7 @@ print(json.dumps([importlib.util.find_spec(name).origin for name in {PACKAGES}])
 
 
 def test_every_actor_has_loaded_the_wheel_alone(service: Service) -> None:
-    asked = subprocess.run(
-        [sys.executable, "-m", "tests.support.module_origins", service.stack.ray_address],
-        env=service.stack.driver_environ(),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=SERVICE_S,
-        check=False,
-    )
-    assert asked.returncode == 0, asked.stderr
-    found = json.loads(asked.stdout.splitlines()[-1])
+    found = folders_of_actors(service.stack.ray_address, service.stack.driver_environ())
 
     assert len(found) >= 2 + len(COMPACTORS), found
     assert {folder for folders in found.values() for folder in folders} == {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -24,6 +26,7 @@ from neve.gateway.access.oidc import (
     UNKNOWN_KEY_PAUSE_S,
     OidcRules,
     OidcTokens,
+    public_keys,
 )
 from neve.gateway.problems import UnauthorizedError as NotAccepted
 from tests.support.gateway import serving
@@ -95,7 +98,9 @@ def test_a_sound_token_tells_who_and_what(door: Door) -> None:
     [
         (["etl"], "write:events-*, compact:events-*"),
         (["etl", "lake-readers", "etl"], "write:events-*, compact:events-*, read"),
-        ("other lake-readers", "read"),
+        ("lake-readers", "read"),
+        ("other lake-readers", "none"),
+        ("not etl", "none"),
         (["nobody-knows"], "none"),
         ([], "none"),
         (None, "none"),
@@ -115,6 +120,62 @@ def test_a_claim_may_lie_in_objects(server: Issuer, door: Door) -> None:
     assert not deep.caller(server.token(realm_access="lake-readers")).grants
 
 
+def test_a_claim_may_be_named_by_a_url(server: Issuer, door: Door) -> None:
+    name = "https://example.com/roles"
+    flat = Door(server, {"oidc_claim": name})
+    assert flat.caller(server.token(**{name: ["lake-readers"]})).may(Role.READ)
+    assert not flat.caller(server.token(roles=["lake-readers"])).grants
+
+    deep = Door(server, {"oidc_claim": "https://example.com/app.roles"})
+    inside = {"https://example.com/app": {"roles": ["lake-readers"]}}
+    assert deep.caller(server.token(**inside)).may(Role.READ)
+
+
+@pytest.mark.parametrize(
+    ("head_type", "claims", "why"),
+    [
+        ("JWT", {"nonce": "n"}, "claim nonce"),
+        ("JWT", {"at_hash": "x"}, "claim at_hash"),
+        ("JWT", {"azp": AUDIENCE}, "name the same client"),
+        ("JWT", {"azp": AUDIENCE, "aud": [AUDIENCE]}, "name the same client"),
+        ("JWT", {"typ": "ID"}, "type 'id'"),
+        ("JWT", {"typ": "Refresh"}, "type 'refresh'"),
+        ("at+jwt", {"typ": "ID"}, "type 'id'"),
+        ("logout+jwt", {}, r"type 'logout\+jwt'"),
+        ("JWT", {"azp": "a-client"}, ""),
+        ("JWT", {"azp": AUDIENCE, "aud": [AUDIENCE, "account"]}, ""),
+        ("at+jwt", {"nonce": "n"}, ""),
+        ("JWT", {"typ": "Bearer", "nonce": "n", "azp": AUDIENCE}, ""),
+    ],
+)
+def test_an_id_token_is_no_access_token(
+    head_type: str, claims: dict[str, Any], why: str, door: Door
+) -> None:
+    token = door.issuer.token(head_type=head_type, **claims)
+    if why:
+        door.refuses(token, why)
+    else:
+        assert door.caller(token).name == "oidc:ada"
+
+
+def test_a_token_must_not_live_too_long(server: Issuer, door: Door) -> None:
+    door.refuses(server.token(exp=NOW_S + 86_400 * 365), "oidc_life_max_s")
+    patient = Door(server, {"oidc_life_max_s": 86_400.0 * 366})
+    assert patient.caller(server.token(exp=NOW_S + 86_400 * 365)).name == "oidc:ada"
+
+
+@pytest.mark.parametrize("name", ["kty", "use", "kid", "alg", "n", "e", "key_ops", "x5c"])
+@pytest.mark.parametrize("value", [[], {}, 7, None, True, [["sig"]], "\ud800"])
+def test_keys_of_any_form_are_read_or_left_out(name: str, value: object, server: Issuer) -> None:
+    odd = {**server.keys[0], "kid": "odd", name: value}
+    found = public_keys(json.dumps({"keys": [odd, server.keys[0]]}).encode())
+    assert "one" in found
+
+
+def test_a_head_that_is_nested_too_deeply_is_refused(door: Door) -> None:
+    door.refuses(f"{base64.urlsafe_b64encode(b'[' * 9000).decode()}.e30.e30", "not accepted")
+
+
 def test_a_curve_signs_as_well(door: Door) -> None:
     assert door.caller(door.issuer.token("curve", "ES256")).name == "oidc:ada"
 
@@ -131,6 +192,7 @@ NOW_S = int(time.time())
         ({"iss": None}, "iss"),
         ({"exp": NOW_S - 3600}, "expired"),
         ({"exp": None}, "exp"),
+        ({"iat": None}, "iat"),
         ({"exp": "soon"}, "not accepted"),
         ({"exp": [1]}, "not accepted"),
         ({"nbf": NOW_S + 3600}, "not yet valid"),

@@ -15,6 +15,7 @@ from common.metadata.changes import Applied, MoveRequest
 from common.model.request import RequestState
 from neve.api.tables import CALL_HEADER, Column
 from neve.client import Client
+from neve.client.errors import CallerError
 from neve.client.errors import QuotaError as ClientQuotaError
 from neve.client.http import new_call
 from neve.gateway.access.quotas import BURST_S, Quotas, Shares, TokenBucket
@@ -145,7 +146,7 @@ def test_bytes_of_bodies_are_counted(tmp_path: Path) -> None:
         httpx.Client(base_url=gateway.url, headers={"Authorization": f"Bearer {TOKEN}"}) as http,
     ):
         body = {"name": "x" * 50_000, "location": str(tmp_path)}
-        assert http.post("/v1/tables", json=body).status_code == 400
+        assert http.post("/v1/tables", json=body).status_code == 422
         assert http.get("/v1/tables").status_code == 429
 
 
@@ -180,6 +181,31 @@ def test_a_caller_has_so_many_compactions_that_are_not_finished(limited: Gateway
             assert isinstance(limited.ask(limited.store.apply(move)), Applied)
         client.compact("events")
         assert len(client.requests("events")) == 3
+
+
+def test_a_caller_has_so_many_bytes_of_requests_that_are_not_finished(tmp_path: Path) -> None:
+    with (
+        serving(access={"caller_request_bytes_max": 20_000}) as gateway,
+        impatient(gateway) as client,
+    ):
+        client.create_table("events", str(tmp_path), schema=[Column(name="x", type="int64")])
+        long = {str(number): "x" * 250 for number in range(30)}
+        first = client.compact("events", hints=long)
+        client.compact("events", hints=long)
+        with pytest.raises(ClientQuotaError, match="caller_request_bytes_max"):
+            client.compact("events", hints=long)
+        table = client.describe("events").id
+        for state in (RequestState.CANCELLING, RequestState.CANCELLED):
+            move = MoveRequest(table=table, request=first.id, state=state)
+            assert isinstance(gateway.ask(gateway.store.apply(move)), Applied)
+        client.compact("events", hints=long)
+
+
+def test_a_request_has_a_bound_in_bytes(tmp_path: Path) -> None:
+    with serving() as gateway, impatient(gateway) as client:
+        client.create_table("events", str(tmp_path), schema=[Column(name="s", type="string")])
+        with pytest.raises(CallerError, match="expected at most 32768"):
+            client.compact("events", delete_where="s = '" + "\U0001d11e" * 9_000 + "'")
 
 
 def test_the_same_call_again_is_no_further_compaction(limited: Gateway) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from common.wire import GroupScaling
+from common.wire import GroupScaling, Quarantine
 from neve.cli import doctor
 from neve.cli import doctor as checks
 from neve.cli import rows as row_files
@@ -440,6 +441,20 @@ def test_warnings_of_the_store_are_shown(gateway: Gateway, neve: Shell) -> None:
         coordinator.store_warnings = ()
 
 
+def test_quarantined_tablets_are_named(gateway: Gateway, neve: Shell) -> None:
+    neve.run("doctor", says="tablets ok none is quarantined")
+    coordinator = gateway.coordinator
+    torn = Quarantine(table="events", tablet="61", reason="quarantined, failed 5 times: torn")
+    lift = "`neve lift-quarantine events 61` has it tried again"
+    said = f"table events, tablet 61: quarantined, failed 5 times: torn; {lift}"
+    try:
+        coordinator.quarantines = (torn,)
+        neve.run("status", says=f"quarantine {said}")
+        neve.run("doctor", code=1, says=f"tablets failed {said}")
+    finally:
+        coordinator.quarantines = ()
+
+
 def test_a_file_that_cannot_be_written_is_named(neve: Shell, folder: Path) -> None:
     archive = ["backup", "events", "-o", "/none/x.neve"]
     neve.run(*archive, code=2, says="/none/x.neve cannot be written: No such file or directory")
@@ -496,6 +511,17 @@ def test_the_doctor_can_be_interrupted(silent: socket.socket, tmp_path: Path) ->
 def test_the_doctor_says_what_is_wrong(neve: Shell, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     neve.run("doctor", "--location", str(tmp_path / "file" / "x"), code=1, says="write failed")
+
+
+def test_the_doctor_shows_how_old_java_is(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'openjdk version \"17.0.9\" 2023-10-17' >&2\n")
+    program.chmod(0o755)
+
+    said = checks.check_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
+
+    assert re.fullmatch(rf"version 17\.0\.9 of 2023-10-17 \([\d,]+ days old\) in {tmp_path}", said)
 
 
 def test_the_doctor_warns_of_a_server_with_known_faults(tmp_path: Path) -> None:

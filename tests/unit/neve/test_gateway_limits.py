@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import resource
 import socket
 import time
@@ -14,12 +16,21 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from common.errors import RequestError
 from common.wire import CoordinatorStatus
 from neve.api.recovery import ARCHIVE
 from neve.api.tables import ARROW_STREAM
-from neve.gateway.authentication import TEXT_BYTES_MAX
+from neve.gateway.authentication import JSON_BYTES_MAX, LIST_BYTES_MAX
 from neve.gateway.ingest.routes import APPENDS_AT_ONCE
-from neve.gateway.request_bodies import IN_MEMORY_BYTES_MAX
+from neve.gateway.ingest.routing import checked_paths
+from neve.gateway.problems import BodyError
+from neve.gateway.request_bodies import (
+    ENTRIES_MAX,
+    IN_MEMORY_BYTES_MAX,
+    INLINE_BYTES_MAX,
+    VALUES_MAX,
+    JsonRequest,
+)
 from neve.gateway.server import LEAST, connections_max
 from tests.support.gateway import TOKEN, FakeCoordinator, Gateway, serving
 from tests.support.patience import PATIENCE_S
@@ -138,7 +149,7 @@ def test_no_content_type_makes_other_bodies_larger(kind: str) -> None:
         for path in ("/v1/tables", "/v1/restore-not", "/v1/tables/t/files"):
             answer = httpx.post(
                 gateway.url + path,
-                content=b" " * (TEXT_BYTES_MAX + 1),
+                content=b" " * (LIST_BYTES_MAX + 1),
                 headers=TRUSTED | {"Content-Type": kind},
             )
             assert (answer.status_code, answer.json()["error"]) == (413, "TooLargeError")
@@ -165,3 +176,66 @@ def test_connections_leave_room_for_other_descriptors() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert connections_max(20) == 20
     assert connections_max(10**9) < max(soft, 65_536)
+
+
+# -------------------------------------------------------------------------------------------- JSON
+
+
+@pytest.mark.parametrize(
+    ("path", "most"),
+    [
+        ("/v1/tables/t/files", LIST_BYTES_MAX),
+        ("/v1/tables/t/compactions", JSON_BYTES_MAX),
+        ("/v1/reads", LIST_BYTES_MAX),
+        ("/v1/import", JSON_BYTES_MAX),
+    ],
+)
+def test_json_has_a_bound_by_route(path: str, most: int) -> None:
+    with serving() as gateway:
+        for size, refused in ((most, False), (most + 1, True)):
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+            length = f"Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
+            with connected(gateway, head + length) as connection:
+                if not refused:
+                    connection.sendall(b" " * size)
+                assert (b" 413 " in connection.recv(4096)) is refused
+
+
+async def read_json(body: bytes) -> tuple[object, list[str]]:
+    """Return the tree, and what else the event loop did meanwhile."""
+    done: list[str] = []
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def other() -> None:
+        done.append("a turn of another task")
+
+    request = JsonRequest({"type": "http", "method": "POST", "headers": []}, receive)
+    await request.body()
+    task = asyncio.get_running_loop().create_task(other())
+    tree = await request.json()
+    seen = [*done]
+    await task
+    return tree, seen
+
+
+def test_large_json_is_read_while_the_event_loop_goes_on() -> None:
+    small, large = b"[1]", json.dumps(["x"] * INLINE_BYTES_MAX).encode()
+    assert asyncio.run(read_json(small)) == ([1], [])
+    tree, meanwhile = asyncio.run(read_json(large))
+    assert tree == ["x"] * INLINE_BYTES_MAX
+    assert meanwhile
+
+
+def test_json_of_too_many_values_is_refused_before_it_is_read() -> None:
+    with pytest.raises(BodyError, match="commas, colons and brackets"):
+        asyncio.run(read_json(b"[" + b"0," * VALUES_MAX + b"0]"))
+    with pytest.raises(BodyError, match="objects with"):
+        asyncio.run(read_json(b"[" + b'{"a":0},' * ENTRIES_MAX + b'{"a":0}]'))
+
+
+def test_a_file_that_is_named_twice_among_ten_thousand_is_found() -> None:
+    paths = [f"{number}.parquet" for number in range(9_999)]
+    with pytest.raises(RequestError, match=r"file 9998\.parquet is given twice"):
+        checked_paths([*paths, paths[-1]], 10_000)

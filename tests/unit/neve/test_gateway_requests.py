@@ -100,8 +100,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"boost": 20_001}, "boost 20001 is out of range, expected -20000 to 20000"),
     ({"deadline": "soon"}, "deadline 'soon' is not a duration"),
     ({"deadline": 0}, "deadline 0.* is out of range, expected 1s to 366d"),
-    ({"hints": {"a": "x" * 257}}, "hint 'a' has 257 characters"),
-    ({"hints": {str(n): "x" for n in range(33)}}, "33 hints are given, expected at most 32"),
+    ({"hints": {"a": "x" * 257}}, "hints.a: String should have at most 256 characters"),
+    ({"hints": {str(n): "x" for n in range(33)}}, "hints: Dictionary should have at most 32 items"),
 ]
 
 

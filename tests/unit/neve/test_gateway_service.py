@@ -32,7 +32,7 @@ from neve.client.errors import (
 from neve.gateway import problems
 from neve.gateway.access.audit import AuditCounts
 from neve.gateway.access.route_rights import OPEN_PATHS
-from neve.gateway.authentication import TEXT_BYTES_MAX
+from neve.gateway.authentication import LIST_BYTES_MAX
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.scan_slots import ScanSlots
 from tests.support.gateway import TOKEN, Gateway, serving
@@ -44,7 +44,7 @@ TRUSTED = {"Authorization": f"Bearer {TOKEN}"}
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    with serving(body_bytes_max=TEXT_BYTES_MAX + 1000) as served:
+    with serving(body_bytes_max=LIST_BYTES_MAX + 1000) as served:
         yield served
 
 
@@ -142,7 +142,7 @@ def test_a_body_that_is_no_json_is_a_problem(gateway: Gateway) -> None:
 @pytest.mark.parametrize("kind", ["application/json", ARROW_STREAM])
 @pytest.mark.parametrize("honest", [True, False])
 def test_a_body_that_is_too_large_is_refused(gateway: Gateway, kind: str, *, honest: bool) -> None:
-    body = b" " * (TEXT_BYTES_MAX + 2000)
+    body = b" " * (LIST_BYTES_MAX + 2000)
     path = "/v1/tables" if kind != ARROW_STREAM else "/v1/tables/none/append"
     if kind == ARROW_STREAM:
         honest = True  # The table is looked up before the body is read.

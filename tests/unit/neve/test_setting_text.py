@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from neve.setting_values import setting_text, setting_value
+from common.errors import RequestError
+from neve.setting_values import NAMES, setting_text, setting_value
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,21 @@ from neve.setting_values import setting_text, setting_value
 def test_a_setting_is_shown_as_it_may_be_written(name: str, value: Any, text: str) -> None:
     assert setting_text(name, value) == text
     assert setting_value(name, text) == value
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "written",
+    [
+        "9" * 10_000, " " + "9" * 5_000, 10**4_000, -(10**4_000), "²", "1e999", "nan", "\ud800", [],
+        [[]], {"a": []}, {}, True, None, "", "-1", "=", "a=b,=c", 1e308, float("inf"),
+    ],
+    ids=lambda value: str(type(value).__name__),
+)  # fmt: skip
+def test_any_value_is_read_or_refused_in_words(name: str, written: Any) -> None:
+    refused = ""
+    try:
+        setting_value(name, written)
+    except RequestError as error:
+        refused = str(error)
+    assert len(refused) < 1_000

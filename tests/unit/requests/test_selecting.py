@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from common.errors import CompactionError
+from common.errors import CompactionError, PluginError
 from common.model.request import SelectorSpec
 from common.spi.selector import Chosen, SelectorParameters
-from coordinator.requests.selector_calls import SELECTORS_AT_ONCE, SelectorCalls
+from coordinator.requests.selector_calls import SELECTORS_AT_ONCE, UNENDED_MAX, SelectorCalls
 from tests.support.planning import TABLET, files_of
 from tests.support.request_shell import TABLE
 
@@ -72,6 +72,22 @@ def test_slow_selectors_fail_and_hold_no_other_up() -> None:
         for outcome in await asyncio.gather(*late, return_exceptions=True):
             assert str(outcome) == "selector x has not answered for 0.05 s"
         assert (await asked(selectors)).files == ()
+        stuck.set()
+
+    asyncio.run(story())
+
+
+def test_calls_that_do_not_end_have_a_bound() -> None:
+    stuck = threading.Event()
+
+    async def story() -> None:
+        answers: Callable[[], object] = lambda: stuck.wait() and None  # noqa: E731  shown to a fake
+        selectors = SelectorCalls(lambda _: Says(answers), answer_max_s=0.05)
+        for _ in range(UNENDED_MAX // SELECTORS_AT_ONCE):
+            some = [asked(selectors) for _ in range(SELECTORS_AT_ONCE)]
+            await asyncio.gather(*some, return_exceptions=True)
+        with pytest.raises(PluginError, match="have not ended"):
+            await asked(selectors)
         stuck.set()
 
     asyncio.run(story())

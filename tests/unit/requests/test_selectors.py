@@ -118,6 +118,8 @@ def test_without_a_ttl_the_expired_selector_chooses_nothing() -> None:
     [
         ("all", {"pattern": "*"}, "selector all: unknown option 'pattern'; known: min_files"),
         ("all", {"min_files": "0"}, "option min_files '0' must be a whole number of at least 1"),
+        ("name", {"path": "a" * 257}, "option path has 257 characters, expected at most 256"),
+        ("all", {"min_files": "9" * 10_000}, "option min_files '9{18}' must be a whole number"),
         ("name", {}, "selector name: give at least one of path or pattern"),
         ("size", {}, "give at least one of larger_than or smaller_than"),
         ("size", {"larger_than": "big"}, "option larger_than 'big' is not a size"),
