@@ -88,6 +88,10 @@ class TableSettings(StoredValue):
     """A request releases the files that it has selected if none of its jobs runs for this time."""
     manifest_interval_s: float | None = 60.0
     """Interval at which the manifest is published while the table changes; None: never."""
+    directory_guard: bool = True
+    """Whether a file is put into the table's folders, with the first append or the first commit
+    that replaces files, that makes readers of the directory fail instead of returning wrong rows;
+    readers of the manifest do not see it."""
     volume: str = "default"
     """Name of the storage that tables share; limits apply per volume."""
     selector: str = ""

@@ -25,6 +25,7 @@ from common.errors import CompactionError, RefusedError, RequestError
 from common.metadata.changes import ChangeTable, FinishFilling, ResumeFilling
 from common.metadata.table_walk import walk_tiles
 from common.model.outcome import RefusalCode
+from common.model.service_paths import GUARD_NAME
 from common.model.table import Filling, Table, TableState, filling_text
 from common.parquet.location import open_location
 from neve.api import tables as api
@@ -104,6 +105,12 @@ def _import_notes(directory: ImportedDirectory, table: Table) -> list[str]:
             "the table stays paused: a compaction replaces files of this directory, so first let "
             "every reader use the manifest (docs/import.md), then "
             f"`neve resume {table.name}` or repeat with --readers-use-manifest"
+        )
+    if table.settings.directory_guard:
+        notes.append(
+            "the first append, or the first compaction that replaces files, puts a file "
+            f"{GUARD_NAME} into their folders: programs that read the directory itself then fail "
+            "instead of counting wrongly (setting directory_guard)"
         )
     if table.settings.manifest_interval_s is None:
         notes.append("no manifest is published: the setting manifest_interval_s is off")
