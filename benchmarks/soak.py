@@ -67,13 +67,15 @@ KINDS = (
     ("compactor.spark.task_daemon", "Spark tasks"),
     ("spark.api.python.PythonGatewayServer", "RayDP gateway JVM"),
     ("spark.deploy.SparkSubmit", "driver JVM"),
-    (f"-Xmx{EXECUTOR_HEAP_MB} ", "executor JVM"),
+    (f"-Xmx{EXECUTOR_HEAP_MB}M ", "executor JVM"),
     ("runner.worker.DefaultWorker", "app master JVM"),
     ("neve.local.supervisor", "supervisor"),
     ("common.readers.fork_server", "readers"),
     ("dashboard/dashboard.py", "Ray dashboard head"),
 )
 """What a command line holds → kind of process; the first one counts."""
+PROGRAMS = {"valkey-server": "Redis", "redis-server": "Redis", "gcs_server": "Ray GCS"}
+"""Other programs → kind of process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +210,8 @@ def kind_of(process: psutil.Process) -> str:
     if words[0].startswith("ray::"):
         return words[0].split(".")[0].split("(")[0].removeprefix("ray::").strip()
     line = " ".join(words)
-    return next((kind for part, kind in KINDS if part in line), Path(words[0]).name)
+    name = Path(words[0]).name
+    return next((kind for part, kind in KINDS if part in line), PROGRAMS.get(name, name))
 
 
 def growth(samples: list[dict[str, float]], counts: list[dict[str, int]]) -> Iterator[Growth]:

@@ -158,7 +158,16 @@ class CoordinatorSettings:
         4, "Splits and merges start because of size while fewer than this number are under way."
     )
     garbage_grace_s: float = setting(
-        900.0, "Time that a replaced file is kept for readers that still list it."
+        900.0,
+        "Time that a replaced file is kept for readers that still list it. At least"
+        " `generation_interval_s` and `clock_skew_max_s` together.",
+    )
+    generation_interval_s: float = setting(
+        60.0,
+        "Interval at which a table's generation is counted up and written beside its data: a Redis"
+        " that has gone back further is noticed.",
+        least=0.5,
+        most=3600,
     )
     retired_names_s: float = setting(
         86_400.0,
@@ -203,8 +212,23 @@ class CoordinatorSettings:
     )
 
     def __post_init__(self) -> None:
-        """Refuse values that break their rules, and limits under which nothing would move."""
+        """Refuse values that break their rules, and limits under which nothing would move.
+
+        A store that goes back by less than a generation is not noticed. What it has forgotten must
+        not be deleted yet.
+        """
         check_section("coordinator", self)
+        least_s = self.generation_interval_s + self.clock_skew_max_s
+        if self.garbage_grace_s < least_s:
+            raise SettingError(
+                f"setting coordinator.garbage_grace_s is {self.garbage_grace_s:g} s, expected at"
+                f" least {least_s:g} s: coordinator.generation_interval_s"
+                f" ({self.generation_interval_s:g} s) and coordinator.clock_skew_max_s"
+                f" ({self.clock_skew_max_s:g} s) together; a shorter grace needs shorter ones",
+                "coordinator.garbage_grace_s",
+                "coordinator.generation_interval_s",
+                "coordinator.clock_skew_max_s",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from common.model.job import Kind, TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.parquet.foreign_formats import ForeignMark
+from common.parquet.service_files import LocationOwner
 from common.spi.planner import RequestFacts
 from coordinator.core.events import Event
 
@@ -46,8 +47,12 @@ class Storage(Protocol):
         """
         ...
 
-    async def store_id(self, location: str) -> str | None:
-        """Return the id in `_neve/store` of a location, or None if there is none."""
+    async def owner(self, location: str) -> LocationOwner | None:
+        """Return what the mark of a location says, or None if there is none.
+
+        Raises:
+            RewriteError: The storage refused or did not answer.
+        """
         ...
 
     async def foreign_mark(self, location: str, paths: Sequence[str]) -> ForeignMark | None:

@@ -104,8 +104,10 @@ class ForgetGarbage:
 
     table: str
     paths: tuple[str, ...]
+    location: str = ""
+    """Of the table; needed if names are retired."""
     retired_s: float = 0.0
-    """How long no file of a user may be added again under one of these names; 0: no bar."""
+    """How long no table may add a user's file under one of these names; 0: no bar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,14 @@
 """Names of all keys. Everything of one table shares the hash tag `{<table id>}`: one slot.
 
 neve:tables  neve:store  neve:coordinator  neve:limits  neve:scales   of the whole store
-neve:audit                                         stream: who has changed what, capped
+neve:audit  :refused  :reads                       streams: who has changed what, capped
 neve:reserve  neve:full                            room to empty a store that is full
 neve:{t}:table  :generation  :manifest  :index     of a table
 neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `TabletId.text`
 neve:{t}:requests  :open-requests  :request:<id>   requests in their order, and each
-neve:{t}:outcome:<attempt>  neve:{t}:call:<id>  neve:{t}:retired:<digest>   marks, which expire
+neve:{t}:outcome:<attempt>  neve:{t}:call:<id>     marks, which expire
 neve:{t}:dropped                                   mark of a table that is gone, expires, too
+neve:{retired}:<digest>                            a deleted file, by its full name; expires, too
 """
 
 import re
@@ -25,6 +26,8 @@ SCALES = "neve:scales"
 """Hash: compaction group → number of compactors."""
 AUDIT = "neve:audit"
 """Stream: calls of the gateway that may have changed something."""
+AUDIT_KINDS = ("", "refused", "reads")
+"""Streams of the audit, each with its own cap: no caller pushes entries out of another one."""
 RESERVE = "neve:reserve"
 """String of nothing: memory that is given back when the store is full."""
 FULL = "neve:full"
@@ -51,7 +54,23 @@ OUTCOME_LIFE_S = 24 * 3600.0
 DROPPED_LIFE_S = 24 * 3600.0
 """Life of a dropped table's mark: longer than anybody who creates or drops it stands still."""
 
+
+def retired_name(location: str, path: str) -> str:
+    """Return the mark of a user's file that a collector has deleted.
+
+    The full name counts, not the table: a collector that stands still may belong to a table that
+    was dropped, and delete in a table that was made in the same location, above or below it.
+    """
+    return "neve:{retired}:" + digest([f"{location.rstrip('/')}/{path}"], 32)
+
+
 _TABLE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def audit_key(kind: str) -> str:
+    """Return the stream of a kind of audited calls."""
+    assert kind in AUDIT_KINDS, kind
+    return f"{AUDIT}:{kind}" if kind else AUDIT
 
 
 def is_table_id(text: str) -> bool:
@@ -226,10 +245,6 @@ class TableKeys:
     def call(self, call: str) -> str:
         """Return the mark of an accepted call of a user."""
         return self._key("call:" + call)
-
-    def retired(self, path: str) -> str:
-        """Return the mark of a user's file that was deleted lately."""
-        return self._key("retired:" + digest([path], 32))
 
     @property
     def every(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from common.model.tablet import Tablet, TabletId
 from common.parquet.foreign_formats import ForeignMark, foreign_mark
 from common.parquet.location import only_copies, open_location
 from common.parquet.manifest import delete_folder
-from common.parquet.service_files import owner_of
+from common.parquet.service_files import LocationOwner, read_owner
 from common.storage_threads import StorageThreads
 
 P = ParamSpec("P")
@@ -40,13 +40,13 @@ class ArrowStorage:
         """
         return await self._asked(location, self._delete, location, path, until_s)
 
-    async def store_id(self, location: str) -> str | None:
-        """Return the id in `_neve/store` of a location, or None if there is none.
+    async def owner(self, location: str) -> LocationOwner | None:
+        """Return what the mark of a location says, or None if there is none.
 
         Raises:
             RewriteError: The storage refused or did not answer.
         """
-        return await self._asked(location, _store_id, location)
+        return await self._asked(location, _owner, location)
 
     async def only_copies(
         self, location: str, outputs: Sequence[str], inputs: Sequence[str]
@@ -91,9 +91,9 @@ class ArrowStorage:
         return True
 
 
-def _store_id(location: str) -> str | None:
+def _owner(location: str) -> LocationOwner | None:
     try:
-        return owner_of(open_location(location))
+        return read_owner(open_location(location))
     except (UnavailableError, RequestError, ConfigError) as error:
         raise RewriteError(str(error)) from error
 

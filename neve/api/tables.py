@@ -132,6 +132,10 @@ class Table:
     location: str
     state: str
     schema: tuple[Column, ...]
+    """In listings only the columns that the table names: for its key, versions, deletes, times and
+    partitions."""
+    columns: int = 0
+    """Number of columns, at most 10,000."""
     schema_id: int = 0
     """Version of the schema. Every change of the schema increases it."""
     key: tuple[str, ...] = ()

@@ -233,6 +233,7 @@ def _checks(session: Session, compactors: int) -> Iterator[Check]:
     yield "service", lambda: _service(session)
     yield "groups", lambda: _groups(session)
     yield "store", lambda: _store(session)
+    yield "tablets", lambda: _tablets(session)
 
 
 def _cluster_checks() -> Iterator[Check]:
@@ -313,6 +314,17 @@ def _store(session: Session) -> str:
     if status.store_warnings:
         raise WarningError("; ".join(status.store_warnings))
     return "has free memory, evicts nothing and is durable"
+
+
+def _tablets(session: Session) -> str:
+    """Tell of tablets that no job reads until an operator acts."""
+    try:
+        status = session.client.status()
+    except NeveError as error:
+        raise SkippedError("no service answers") from error
+    if status.quarantined:
+        raise ConfigError("; ".join(render.quarantine_texts(status)))
+    return "none is quarantined"
 
 
 def _run(name: str, check: Callable[[], str]) -> CheckResult:

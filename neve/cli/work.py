@@ -24,6 +24,7 @@ from neve.cli.render import (
     facts,
     grid,
     lines,
+    quarantine_texts,
     shortened,
     time_text,
 )
@@ -59,6 +60,7 @@ def render_status(found: api.Status) -> RenderableType:
                 ("failed", f"{found.failed:,} jobs"),
                 ("released", f"{found.released:,} reservations"),
                 ("quarantined", f"{found.quarantined:,} tablets"),
+                *(("quarantine", text) for text in quarantine_texts(found)),
                 *(("error", each) for each in found.errors),
                 *(("note", each) for each in found.warnings),
                 *(("store", each) for each in found.store_warnings),

@@ -9,6 +9,7 @@ was wrong and what was expected. What nobody expected is logged and told as
 """
 
 import math
+import reprlib
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -206,13 +207,13 @@ async def _validation_problem(_: Request, error: Exception) -> JSONResponse:
     found = error.errors()
     first = found[0] if found else {"loc": (), "msg": "unreadable"}
     where = ".".join(str(part) for part in first["loc"]) or "the request"
-    given = f", got {str(first['input'])[:200]!r}" if _is_plain(first.get("input")) else ""
+    given = f", got {_short_text(first['input'])!r}" if "input" in first else ""
     return problem_response(BodyError(f"{where[:200]}: {first['msg']}{given}"))
 
 
-def _is_plain(value: object) -> bool:
-    """Return whether a value is short as a text, or can be cut: a tree of thousands is neither."""
-    return isinstance(value, str | float | bool)
+def _short_text(value: object) -> str:
+    """Return the beginning of a value as a text; of a list or object its first entries."""
+    return (str(value) if isinstance(value, str | float | bool) else reprlib.repr(value))[:200]
 
 
 async def _gone_problem(_: Request, _error: Exception) -> JSONResponse:

@@ -2,6 +2,7 @@
 
 import asyncio
 import resource
+import ssl
 from typing import Any, ClassVar
 
 import uvicorn
@@ -49,22 +50,27 @@ class ServerConnections:
         self.head_wait_s = head_wait_s
         self.answer_wait_s = answer_wait_s
         self._log = log
-        self._waiting: dict[H11Protocol, asyncio.TimerHandle] = {}
+        self._waiting: dict[H11Protocol | _Handshake, asyncio.TimerHandle] = {}
+        self._shaking: set[_Handshake] = set()
         self._full: dict[H11Protocol, asyncio.TimerHandle] = {}
         self._crowded = False
 
-    def waits(self, connection: H11Protocol) -> None:
-        """Note that a connection waits for a head from now on."""
+    def waits(self, connection: "H11Protocol | _Handshake") -> None:
+        """Note that a connection waits for a head, or for its TLS, from now on."""
         self.served(connection)
         loop = asyncio.get_running_loop()
         late = loop.call_later(self.head_wait_s, connection.transport.abort)
         self._waiting[connection] = late
-        self._make_room(len(connection.connections))
+        if isinstance(connection, _Handshake):
+            self._shaking.add(connection)
+        self._make_room(len(connection.connections) + len(self._shaking))
 
-    def served(self, connection: H11Protocol) -> None:
+    def served(self, connection: "H11Protocol | _Handshake") -> None:
         """Note that a connection waits no longer: its head is there, or it is over."""
         if late := self._waiting.pop(connection, None):
             late.cancel()
+        if isinstance(connection, _Handshake):
+            self._shaking.discard(connection)
 
     def is_full(self, connection: H11Protocol) -> None:
         """Note that nobody takes what is sent over a connection."""
@@ -86,7 +92,8 @@ class ServerConnections:
             oldest = next(iter(self._waiting))
             self.served(oldest)
             # Uvicorn hears of it a moment later; it counts no more from now on.
-            oldest.connections.discard(oldest)
+            if isinstance(oldest, H11Protocol):
+                oldest.connections.discard(oldest)
             oldest.transport.abort()
         if crowded := open_now > self.most:
             if not self._crowded:
@@ -95,9 +102,16 @@ class ServerConnections:
         elif open_now < self.most // 2:
             self._crowded = False
 
-    def protocol(self) -> type[H11Protocol]:
-        """Return the protocol of a server whose connections these are."""
-        return type("Connection", (_Connection,), {"known": self})
+    def protocol(self, context: ssl.SSLContext | None) -> type[asyncio.Protocol]:
+        """Return the protocol of a server whose connections these are.
+
+        Args:
+            context: Of TLS; None: plain HTTP.
+        """
+        plain = type("Connection", (_Connection,), {"known": self})
+        if context is None:
+            return plain
+        return type("Handshake", (_Handshake,), {"known": self, "context": context, "kind": plain})
 
 
 class _Connection(H11Protocol):
@@ -139,6 +153,62 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
 
+class _Handshake(asyncio.Protocol):
+    """A connection until its TLS stands; then uvicorn's protocol takes its place.
+
+    Asyncio could do this itself, but would not show a connection before its handshake is over: it
+    would not count, and nothing would end it in favour of others.
+    """
+
+    known: ClassVar[ServerConnections]
+    context: ClassVar[ssl.SSLContext]
+    kind: ClassVar[type[_Connection]]
+
+    def __init__(self, **given: Any) -> None:
+        self._http = self.kind(**given)
+        self.connections = self._http.connections
+        self.transport: Any = None
+        self._early: list[bytes] = []
+        self._is_over = False
+        self._shaking: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin the handshake."""
+        self.transport = transport
+        transport.pause_reading()
+        self.known.waits(self)
+        self._shaking = asyncio.get_running_loop().create_task(self._shake())
+
+    def data_received(self, data: bytes) -> None:
+        """Keep what comes in the same moment as the end of the handshake."""
+        self._early.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing any more."""
+        self._is_over = True
+        self.known.served(self)
+
+    async def _shake(self) -> None:
+        try:
+            link = await asyncio.get_running_loop().start_tls(
+                self.transport,
+                self,
+                self.context,
+                server_side=True,
+                ssl_handshake_timeout=self.known.head_wait_s,
+            )
+        except OSError:  # What comes is no TLS, or not enough of it in time.
+            self.transport.abort()
+            link = None
+        self.known.served(self)
+        if link is None or self._is_over:
+            return
+        self._http.connection_made(link)
+        for data in self._early:
+            self._http.data_received(data)
+        link.set_protocol(self._http)
+
+
 # --------------------------------------------------------------------------------------- The server
 
 
@@ -160,9 +230,6 @@ class GatewayServer(uvicorn.Server):
         """
         super().__init__(config)
         self._certificate = certificate
-        if certificate is not None:
-            config.load()
-            config.ssl = certificate.context
 
     async def on_tick(self, counter: int) -> bool:
         """Do what is done ten times a second; return whether the server ends."""
@@ -190,7 +257,7 @@ def server_of(services: Services) -> GatewayServer:
             create_app(services),
             host=gateway.host,
             port=gateway.port,
-            http=connections.protocol(),
+            http=connections.protocol(certificate.context if certificate else None),
             backlog=BACKLOG,
             log_config=None,
             access_log=False,

@@ -2,7 +2,15 @@
 
 import asyncio
 import difflib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -261,7 +269,11 @@ class Services:
         access = self.settings.access
         kept = access.audit_file_bytes_max, access.audit_files_kept, self.clock
         file = AuditFile(Path(access.audit_file), *kept) if access.audit_file else None
-        note_lines = partial(self.store.note_audit, entries_max=access.audit_entries_max)
+        most = access.audit_entries_max
+
+        async def note_lines(lines: Sequence[bytes], kind: str) -> None:
+            await self.store.note_audit(lines, most, kind)
+
         return Audit(file, note_lines, self.clock, self.log)
 
     def _quotas(self) -> Quotas:
@@ -326,11 +338,16 @@ class Services:
 
     async def _table_by_id(self, name: str) -> Table:
         names = await self.store.names()
-        if name in names.values():
-            by_id = await self.store.table(name)
+        if name in names.values() or name in names:
+            by_id = await self.store.table(names.get(name, name))
             if by_id is not None and sees_table(by_id.name):
                 return by_id
         checked_label(name, "table name")
+        if name in names and sees_table(name):
+            raise UnknownTableError(
+                f"table {name!r} is being dropped, and only its name is left;"
+                f" `neve table drop {name}` finishes it"
+            )
         raise UnknownTableError(f"no table is named {name!r}; {_hint(name, names)}")
 
     async def tablet(self, table: Table, text: str) -> TabletId:

@@ -2,11 +2,11 @@
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from common.errors import RefusedError, UnavailableError
-from common.metadata.changes import AcceptGeneration, CreateTable
+from common.metadata.changes import AcceptGeneration, CreateTable, DropTable
 from common.metadata.mutation.tables import location_overlap
 from common.metadata.ports import NamedTable, TabletStore
 from common.model.location_identity import LocationIdentity, overlap_test
@@ -78,11 +78,15 @@ class OtherTables:
 
 
 async def other_tables(store: TabletStore, threads: StorageThreads) -> OtherTables:
-    """Return the tables of a store.
+    """Return the tables of a store. A drop that has left only a name is finished first.
 
     Raises:
         UnavailableError: It does not answer.
     """
+    present = {each.id for each in (await store.listed_tables()).tables}
+    for each in await store.named_tables():
+        if each.id not in present and await store.table(each.id) is None:
+            await store.apply(DropTable(table=each.id, resumed=True))
     named = await store.named_tables()
     return OtherTables(named=named, identities=await identities_now(threads, named))
 
@@ -183,14 +187,19 @@ def _claim(location: Location, free: FreeSite) -> None:
         write_generation(location, 0)
 
 
-async def sign_site(threads: StorageThreads, free: FreeSite, table: Table) -> None:
+async def sign_site(threads: StorageThreads, store: str, table: Table) -> None:
     """Write into a claimed site that it is this table's, and what the table is.
+
+    Args:
+        threads: Where storage is looked at.
+        store: Id of this store.
+        table: As it shall be described.
 
     Raises:
         UnavailableError: The storage does not answer; the coordinator writes it later.
     """
-    location = open_location(free.site.uri)
-    await threads.run(location.uri, write_owner, location, replace(free.owner, table=table.id))
+    location = open_location(table.location)
+    await threads.run(location.uri, write_owner, location, LocationOwner(store, table.id))
     await threads.run(location.uri, write_description, location, table)
 
 

@@ -9,7 +9,7 @@ Whatever ends this between leaves a filling table: nothing reads, changes or pub
 same verb starts over (`docs/design/0015-filling-tables.md`). Its files stay in any case.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -27,6 +27,7 @@ from common.metadata.changes import (
 from common.metadata.keys import is_table_id
 from common.metadata.ports import TabletStore
 from common.model.file import DataFile
+from common.model.service_paths import is_service_path
 from common.model.table import Filling, Table, TableState, filling_text
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.location import (
@@ -34,6 +35,7 @@ from common.parquet.location import (
     existing_files,
     open_location,
 )
+from common.parquet.read_guard import folders_of, place_guards
 from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
@@ -51,6 +53,7 @@ from neve.recovery.stored_files import (
 
 FILES_PER_CHANGE = 2000
 BROUGHT_IN = frozenset({FileOrigin.APPENDED, FileOrigin.USER})
+OF_ROWS = BROUGHT_IN | {FileOrigin.OUTPUT}
 FORMER_IDS_MAX = 100
 """Ids that are remembered of a table that has been restored again and again."""
 
@@ -65,6 +68,8 @@ class CreatedTable:
     missing: tuple[str, ...]
     late: tuple[str, ...] = ()
     """Files that came, or were not listed, when it was looked what lies there."""
+    unused: tuple[str, ...] = ()
+    """Files of rows that were found, and that the archive does not name."""
 
 
 def former_ids_of(table: Table) -> tuple[str, ...]:
@@ -99,12 +104,14 @@ async def make_table(
         verb: What the user has called, and repeats if this is broken off.
 
     Raises:
-        RefusedError: The name or location is taken, or another run has taken the table over.
+        RefusedError: The name or location is taken, or another run has taken the table over; or
+            a file is there again whose name a collector may still delete.
     """
     files, location = (
         [file for each in tablets for file in each.files],
         open_location(free.site.uri),
     )
+    await _refuse_retired(scope, free.site.uri, files, stored)
     # The id is new, so it is the fencing token of this run, too.
     filling = Filling(run=scope.table.id, verb=verb, files=len(files))
     table = replace(scope.table, state=TableState.FILLING, filling=filling)
@@ -115,7 +122,8 @@ async def make_table(
         await _add_files(scope, tablets, filling.run)
         if not complete:
             await _note_loss(scope, filling.run)
-        await _sign(scope, free, live=live and not lost)
+        await _guard_directory(scope, files, stored)
+        await _sign(scope, free.owner.store, live=live)
         late = await _late_files(scope, location, stored) if complete else ()
         missing = await absent(scope.threads, location, files, {} if complete else stored)
         incomplete = lost or bool(missing or late)
@@ -126,11 +134,49 @@ async def make_table(
             await scope.store.apply(DropTable(table=table.id, unfinished=True))
         raise
     return CreatedTable(
-        table=table, tablets=len(tablets), files=len(files), missing=missing, late=late
+        table=table,
+        tablets=len(tablets),
+        files=len(files),
+        missing=missing,
+        late=late,
+        unused=() if complete else unused_files(files, stored),
     )
 
 
-async def end_filling(store: TabletStore, name: str, location: str, verb: str) -> None:
+async def _refuse_retired(
+    scope: TableScope, location: str, files: Sequence[DataFile], stored: Mapping[str, StoredFile]
+) -> None:
+    """Refuse files of users that are there again after a collector has deleted their names.
+
+    Raises:
+        RefusedError: One is; the message names it.
+    """
+    users = [each.path for each in files if each.path in stored and not is_service_path(each.path)]
+    for first in range(0, len(users), FILES_PER_CHANGE):
+        some = users[first : first + FILES_PER_CHANGE]
+        if retired := await scope.store.retired_among(location, some):
+            raise RefusedError(
+                f"file {retired[0]} of {location} is there again, and a collector has deleted a "
+                "file of this name recently: a deletion that is still on its way would delete the "
+                "new file, too; move it to another name, make the table in another location, or "
+                "wait until coordinator.retired_names_s has passed",
+                "retired",
+            )
+
+
+async def _guard_directory(
+    scope: TableScope, files: Sequence[DataFile], stored: Collection[str]
+) -> None:
+    """Put guards where plain readers would miss rows, or count files that were left out."""
+    held = {file.path for file in files}
+    left = [each for each in stored if each not in held and file_origin(each) is FileOrigin.USER]
+    if scope.table.settings.directory_guard and any(map(is_service_path, held)):
+        await scope.run(place_guards, scope.location, folders_of(left))
+
+
+async def end_filling(
+    store: TabletStore, name: str, location: str, verb: str, *, dry_run: bool = False
+) -> None:
     """Drop what a broken run of the same verb has left, so that this run starts over.
 
     Args:
@@ -138,25 +184,29 @@ async def end_filling(store: TabletStore, name: str, location: str, verb: str) -
         name: Of the table.
         location: Its URI.
         verb: Of this run.
+        dry_run: Whether nothing may be written.
 
     Raises:
-        RefusedError: Another verb fills the table, or it lies elsewhere.
+        RefusedError: Another verb fills the table, or it lies elsewhere; or this is a dry run.
     """
     found = await store.table_named(name)
     if found is None or found.filling is None:
         return
-    if found.filling.verb != verb or found.location != location:
+    if dry_run or found.filling.verb != verb or found.location != location:
         raise RefusedError(filling_text(found), "filling")
     await store.apply(DropTable(table=found.id, unfinished=True))
 
 
-async def _sign(scope: TableScope, free: FreeSite, *, live: bool) -> None:
-    """Sign the location, unless another run has taken the table over meanwhile."""
+async def _sign(scope: TableScope, store: str, *, live: bool) -> None:
+    """Sign the location, unless another run has taken the table over meanwhile.
+
+    The description says what the table shall be if nothing is missing: a later rebuild reads it.
+    """
     found = await scope.store.table(scope.table.id)
     if found is None or found.state is not TableState.FILLING:
         raise RefusedError(f"table {scope.table.name!r} was dropped while it was filled")
     state = TableState.LIVE if live else TableState.PAUSED
-    await sign_site(scope.threads, free, replace(scope.table, state=state))
+    await sign_site(scope.threads, store, replace(scope.table, state=state))
 
 
 async def _late_files(
@@ -169,6 +219,12 @@ async def _late_files(
     again = await scope.run(list_location, location)
     late = (path for path in again.keys() - stored.keys() if file_origin(path) in BROUGHT_IN)
     return tuple(sorted(late))
+
+
+def unused_files(files: Iterable[DataFile], stored: Mapping[str, StoredFile]) -> tuple[str, ...]:
+    """Return the files of rows in storage that are not among those of a table."""
+    unused = stored.keys() - {each.path for each in files}
+    return tuple(sorted(path for path in unused if file_origin(path) in OF_ROWS))
 
 
 async def _finish(scope: TableScope, filling: Filling, *, live: bool, incomplete: bool) -> Table:

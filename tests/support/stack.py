@@ -55,6 +55,7 @@ SETTINGS = Settings(
         backoff_max_s=5.0,
         quarantine_failures=QUARANTINE_FAILURES,
         garbage_grace_s=GRACE_S,
+        generation_interval_s=0.8,
         collect_interval_s=0.5,
         clock_skew_max_s=0.1,
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from common.settings import GatewaySettings
 from neve.client import Client
 from neve.client.connect import connect
 from neve.client.errors import CallerError, UnavailableError
+from neve.gateway.server import LEAST
 from neve.gateway.tls import ServerCertificate, is_loopback, require_safe_listener
 from tests.support.certificates import Authority
 from tests.support.gateway import TOKEN, serving
@@ -176,3 +178,45 @@ def test_a_gateway_refuses_to_start_in_the_clear() -> None:
 def test_a_file_of_the_client_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with pytest.raises(CallerError, match="NEVE_CA_FILE"):
         Client("https://localhost:1", authorities=str(tmp_path / "none.pem"))
+
+
+def test_half_open_handshakes_count_as_connections(tmp_path: Path, authority: Authority) -> None:
+    authorities = authority.write(tmp_path / "ca.pem")
+    certificate = authority.issue(tmp_path / "tls.pem")
+    with (
+        serving(tls_certificate=certificate, connections_max=LEAST) as gateway,
+        ExitStack() as all_,
+    ):
+        place = urlsplit(gateway.url)
+        half = [
+            all_.enter_context(socket.create_connection((place.hostname, place.port), PATIENCE_S))
+            for _ in range(3 * LEAST)
+        ]
+        url = gateway.url.replace("http://", "https://")
+        with httpx.Client(verify=ssl.create_default_context(cafile=authorities)) as caller:
+            for _ in range(3):
+                assert caller.get(f"{url}/healthz").status_code == 200
+        assert is_over(half[0])
+        assert ("too many connections", {"most": LEAST}) in gateway.log
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"])
+def test_a_handshake_that_does_not_come_is_not_waited_for(
+    tmp_path: Path, authority: Authority, sent: bytes
+) -> None:
+    certificate = authority.issue(tmp_path / "tls.pem")
+    with serving(tls_certificate=certificate, head_wait_s=0.3) as gateway:
+        place = urlsplit(gateway.url)
+        with socket.create_connection((place.hostname, place.port), PATIENCE_S) as link:
+            link.sendall(sent)
+            assert is_over(link)
+
+
+def is_over(link: socket.socket) -> bool:
+    """Return whether a connection was closed; a server may say why in an alert."""
+    try:
+        while link.recv(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    return True

@@ -87,6 +87,15 @@ def test_sizes_and_durations_may_be_texts(tmp_path: Path) -> None:
         ("[compactor]\ntask_memory_max = '400m'", "compactor.task_memory_max is 400m, expected 0"),
         ("[compactor]\nbeat_interval_s = 20", "silence_max_s is 30 s, expected at least two heart"),
         ("[coordinator]\nbackoff_max_s = 1", "backoff_max_s is 1 s, expected at least coord"),
+        (
+            "[coordinator]\ngarbage_grace_s = 0",
+            "garbage_grace_s is 0 s, expected at least 65 s: coordinator.generation_interval_s",
+        ),
+        (
+            "[coordinator]\ngarbage_grace_s = 1\ngeneration_interval_s = 0.8",
+            "garbage_grace_s is 1 s, expected at least 5.8 s: .*a shorter grace needs shorter ones",
+        ),
+        ("[coordinator]\ngeneration_interval_s = 0", "expected 0.5 s to 3600 s"),
         ("[coordinator]\ntick_s = 0", "tick_s is 0 s, expected 0.001 s to 60 s"),
         ("[gateway]\nport = 99999", "gateway.port is 99999, expected 0 to 65535"),
         ("[gateway]\ntoken = 5", r"gateway.token \(a secret\) is not a text"),

@@ -31,11 +31,11 @@ from common.metadata.ports import GarbageEntry, PinEntry
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RowCounts
-from common.model.table import Column, Table
+from common.model.table import Column, Table, TableState
 from common.model.tablet import PLUS_INFINITY, Reservation, TabletId
 from common.parquet.foreign_formats import ForeignMark
 from common.parquet.location import open_location
-from common.parquet.service_files import claim_location
+from common.parquet.service_files import LocationOwner, claim_location
 from coordinator.core.file_retention import GarbageRules, is_deletable
 from coordinator.core.maintenance.operations import GarbageCounts
 from coordinator.storage import garbage_collector as collector_module
@@ -66,7 +66,7 @@ class FakeStorage:
 
     def __init__(self, *paths: str) -> None:
         self.paths = set(paths)
-        self.owner: str | None = None
+        self.whose: LocationOwner | None = None
         self.mark: ForeignMark | None = None
         self.fails = False
         self.generation = 0
@@ -83,8 +83,8 @@ class FakeStorage:
         self.paths.discard(path)
         return there
 
-    async def store_id(self, location: str) -> str | None:
-        return self.owner
+    async def owner(self, location: str) -> LocationOwner | None:
+        return self.whose
 
     async def foreign_mark(self, location: str, paths: Sequence[str]) -> ForeignMark | None:
         return self.mark
@@ -174,7 +174,7 @@ def test_what_is_counted_as_deletable_is_what_the_next_round_deletes() -> None:
     async def story() -> None:
         clock = ManualClock()
         store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
-        storage.clock, storage.owner = clock, await store.store_id()
+        storage.clock, storage.whose = clock, LocationOwner(await store.store_id())
         await compacted(store)
         collector = collector_of(store, storage)
         end = TABLET.end
@@ -247,16 +247,88 @@ def test_nothing_is_deleted_in_a_location_of_another_store() -> None:
     async def story() -> None:
         clock = ManualClock()
         store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
-        storage.owner = "another"
+        storage.whose = LocationOwner("another")
         await compacted(store)
         collector = collector_of(store, storage)
         await collector.collect(TABLE)
         clock.advance(100)
         assert (await collector.collect(TABLE)).deleted == 0
-        storage.owner = await store.store_id()
+        storage.whose = LocationOwner(await store.store_id(), TABLE.id)
         assert (await collector.collect(TABLE)).deleted == 2
 
     asyncio.run(story())
+
+
+def test_nothing_is_deleted_where_another_table_was_made() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
+        storage.whose = LocationOwner(await store.store_id(), "t2")
+        await compacted(store)
+        collector = collector_of(store, storage)
+        await collector.collect(TABLE)
+        clock.advance(100)
+        assert (await collector.collect(TABLE)).deleted == 0
+
+    asyncio.run(story())
+
+
+def test_a_mark_that_changes_during_a_round_ends_the_deletions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collector_module, "DELETE_BATCH", 1)
+
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
+        await compacted(store)
+        collector = collector_of(store, storage)
+        await collector.collect(TABLE)
+        clock.advance(100)
+        deleting = storage.delete
+
+        async def meanwhile(location: str, path: str, until_s: float) -> bool:
+            storage.whose = LocationOwner(await store.store_id(), "t2")
+            return await deleting(location, path, until_s)
+
+        storage.delete = meanwhile  # type: ignore[method-assign]  # another table is made
+        assert (await collector.collect(TABLE)).deleted == 1
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("where", ["file:///data/events", "file:///data"])
+def test_the_names_of_a_dropped_tables_files_are_barred_for_the_next_table(where: str) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
+        await compacted(store)
+        rules = replace(RULES, retired_s=500.0)
+        collector = GarbageCollector(
+            store, storage, rules, lambda _event, **_fields: None, clock=storage.clock
+        )
+        await store.apply(DropTable(table=TABLE.id, delete_files=True))
+        going = replace(TABLE, state=TableState.GOING)
+        await collector.collect(going)
+        clock.advance(100)
+        await collector.collect(going)
+        assert await store.table(TABLE.id) is None
+        another = replace(TABLE, id="t2", location=where)
+        assert isinstance(await store.apply(CreateTable(table=another)), Applied)
+        below = "" if where == TABLE.location else "events/"
+        outcomes = [
+            await store.apply(
+                AddFiles(
+                    table="t2",
+                    call=call_id(clock),
+                    files={PLUS_INFINITY: (DataFile(path=path, size_bytes=9, rows=1),)},
+                )
+            )
+            for path in (f"{below}f0.parquet", f"{below}new.parquet")
+        ]
+        assert isinstance(outcomes[0], Refused)
+        assert outcomes[0].code == "retired"
+        assert isinstance(outcomes[1], Applied)
 
 
 @pytest.mark.parametrize("write", FORMATS.values(), ids=FORMATS)

@@ -21,7 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from common.wire import GroupScaling
+from common.wire import GroupScaling, Quarantine
 from neve.cli import doctor
 from neve.cli import doctor as checks
 from neve.cli import rows as row_files
@@ -439,6 +439,20 @@ def test_warnings_of_the_store_are_shown(gateway: Gateway, neve: Shell) -> None:
         neve.run("doctor", says="store warning the store (Redis) is nearly full")
     finally:
         coordinator.store_warnings = ()
+
+
+def test_quarantined_tablets_are_named(gateway: Gateway, neve: Shell) -> None:
+    neve.run("doctor", says="tablets ok none is quarantined")
+    coordinator = gateway.coordinator
+    torn = Quarantine(table="events", tablet="61", reason="quarantined, failed 5 times: torn")
+    lift = "`neve lift-quarantine events 61` has it tried again"
+    said = f"table events, tablet 61: quarantined, failed 5 times: torn; {lift}"
+    try:
+        coordinator.quarantines = (torn,)
+        neve.run("status", says=f"quarantine {said}")
+        neve.run("doctor", code=1, says=f"tablets failed {said}")
+    finally:
+        coordinator.quarantines = ()
 
 
 def test_a_file_that_cannot_be_written_is_named(neve: Shell, folder: Path) -> None:

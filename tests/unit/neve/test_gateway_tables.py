@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,23 @@ def test_a_table_is_created_and_told(client: Client, tmp_path: Path) -> None:
     assert (made.settings["target_bytes"], made.settings["ratio"]) == (32 * 1024**2, 2.5)
     assert [tablet.end for tablet in client.tablets("events")] == ["[10]", "[20]", "+inf"]
     assert (tmp_path / "events" / "_neve" / "store").read_text().startswith("store-")
-    assert [table.name for table in client.tables()] == ["events"]
+    (listed,) = client.tables()
+    assert listed.name == "events"
+    assert [column.name for column in listed.schema] == ["id", "version", "at", "gone"]
+    assert listed.columns == made.columns == len(made.schema)
+
+
+def test_a_table_has_so_many_columns_at_most(client: Client, tmp_path: Path) -> None:
+    """The list of all tables leaves them out, so that a wide one is not everybody's."""
+    most = [{"name": f"c{number}", "type": "int8"} for number in range(10_000)]
+    body = {"name": "wide", "location": str(tmp_path / "wide"), "schema": most}
+    client._connection.call("POST", "/v1/tables", body=body)
+    answer = client._connection.call("GET", "/v1/tables")
+    assert len(json.dumps(answer)) < 4_000
+    with pytest.raises(CallerError, match="at most 10000"):
+        client._connection.call("POST", "/v1/tables", body={**body, "schema": [*most, most[0]]})
+    with pytest.raises(CallerError, match="10001 columns"):
+        client.set("wide", add_columns={"more": "int8"})
 
 
 def test_the_schema_is_taken_from_an_example(client: Client, tmp_path: Path) -> None:
