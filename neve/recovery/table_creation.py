@@ -97,14 +97,13 @@ async def make_table(
         tablets: Ascending; those of an unpartitioned table tile.
         stored: What lies in the location; looked at once more if all of it counts.
         live: Whether the table becomes live if no file is missing; else it stays paused.
-        complete: Whether all that lies in the location was looked at. Else what the table does
-            not know may be rows that came later.
+        complete: Whether all that lies in the location was looked at.
         lost: Whether rows are known to be lost: then it becomes paused, and publishes no manifest.
         verb: What the user has called, and repeats if this is broken off.
 
     Raises:
-        RefusedError: The name or location is taken, or another run has taken the table over; or
-            a file is there again whose name a collector may still delete.
+        RefusedError: The name or location is taken, another run has taken the table over, or a
+            file is there again whose name a collector may still delete.
     """
     files = [file for each in tablets for file in each.files]
     await _refuse_retired(scope, free.site.uri, files, stored)
