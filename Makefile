@@ -9,6 +9,7 @@ VENV := $(or $(VIRTUAL_ENV),.venv)
 BIN := $(abspath $(VENV))/bin
 PY := $(BIN)/python
 LOCK := requirements/lock.txt
+SERVER_LOCK := requirements/server.txt
 BENCH_LOCK := requirements/bench.txt
 AUDIT_LOCK := requirements/audit.txt
 # Names this checkout, so that an environment shared by two is never taken for the other's.
@@ -100,6 +101,12 @@ lint-spelling:
 check: lint  ## What `make lint` does, and the fast tests
 	@echo "fast tests" && $(PY) -m pytest tests -m "$(FAST)" -n $(FAST_WORKERS) $(PARALLEL)
 
+.PHONY: quick
+quick: install  ## Lint by ruff, and the tests of core and protocol: under a minute, for use after each edit
+	@ruff format --check . && ruff check .
+	@$(PY) -m pytest tests/unit/coordinator_core tests/unit/metadata tests/contract -m "$(FAST)" \
+	-k "not redis and not cluster and not sentinel" -q
+
 .PHONY: sim
 sim: install  ## Simulate clusters with faults; SIM_SEEDS=17 replays one seed
 	@$(PY) -m pytest tests/sim
@@ -119,6 +126,10 @@ chaos: install  ## Hurt a loaded stack for CHAOS_MINUTES=20, by CHAOS_SEED; docs
 .PHONY: fuzz
 fuzz: install  ## Give the service 50,000 damaged inputs by every way in; FUZZ_TARGET=http FUZZ_SEED=17 replays one
 	@$(PY) -m tests.fuzz
+
+.PHONY: soak
+soak: install  ## Write and compact for SOAK_MINUTES=60; fails if a process grows without a bound
+	@$(PY) -m benchmarks.soak
 
 .PHONY: sbom
 sbom: $(AUDIT_TOOLS)  ## Write build/sbom.json: every locked package with version and hashes, as CycloneDX
@@ -156,6 +167,7 @@ mutants: install  ## Plant every fault of tests/mutants.toml; each must turn its
 .PHONY: lock
 lock: install  ## Pin everything anew, with hashes
 	@scripts/lock $(PY) $(LOCK) "What runs, builds and tests Névé" "server embedded trace demo dev"
+	@scripts/lock $(PY) $(SERVER_LOCK) "What the image installs" "server trace" --constraint $(LOCK)
 	@scripts/lock $(PY) $(BENCH_LOCK) "What \`make bench-rewrite\` measures beside" "bench" \
 	--constraint $(LOCK)
 	@scripts/lock $(PY) $(AUDIT_LOCK) "What \`make sbom\` and \`make audit\` run" "audit" \

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 import neve
 from neve.local import LocalStack, StackOptions
+from neve.local.processes import exit_on_sigterm
 
 FILES, ROWS = 10, 2_600
 WARM_ROUNDS = 3
@@ -32,6 +33,7 @@ ADDED_MS_GOAL, COMMITTED_MS_GOAL = 150, 1_000
 
 def main() -> None:
     """Measure and print."""
+    exit_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--append-only", action="store_true")

@@ -27,6 +27,7 @@ from common.config import load_settings
 from common.units import format_bytes
 from neve.api.work import Finished
 from neve.local import LocalStack, StackOptions
+from neve.local.processes import exit_on_sigterm
 from tests.support.plain_node import plain_node
 
 FILES, ROW_BYTES = 8, 64
@@ -60,6 +61,7 @@ groups = [{{ group = "two" }}]
 
 def main() -> None:
     """Measure and print."""
+    exit_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)

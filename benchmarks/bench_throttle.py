@@ -26,6 +26,7 @@ import neve
 from common.settings import Settings
 from common.units import format_bytes, parse_size_bytes
 from neve.local import LocalStack, StackOptions
+from neve.local.processes import exit_on_sigterm
 
 FILES, SLOTS = 10, 4
 ROW_BYTES, GROUP_ROWS = 64, 32_768
@@ -38,6 +39,7 @@ GROUP = "default"
 
 def main() -> None:
     """Measure and print."""
+    exit_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--limit", default="8MB")

@@ -174,6 +174,17 @@ class _Reading:
         Raises:
             ConfigError: Some values contradict each other.
         """
+        try:
+            settings = self._sections()
+            _check_together(settings)
+        except SettingError as error:
+            where = (
+                f"{name} is from {self.sources.get(name, 'the defaults')}" for name in error.names
+            )
+            raise ConfigError(f"{error} ({', '.join(where)})") from error
+        return settings
+
+    def _sections(self) -> Settings:
         sections = {name: kind(**self.sections.get(name, {})) for name, kind in SECTIONS.items()}
         settings = Settings(**sections, dispatcher=self.dispatcher, sources=self.sources)
         if self.groups:
@@ -184,13 +195,6 @@ class _Reading:
             settings = replace(settings, groups=groups)
         if self.services:
             settings = replace(settings, services=self._services())
-        try:
-            _check_together(settings)
-        except SettingError as error:
-            where = (
-                f"{name} is from {self.sources.get(name, 'the defaults')}" for name in error.names
-            )
-            raise ConfigError(f"{error} ({', '.join(where)})") from error
         return settings
 
     def _take(self, written: _Written) -> None:
@@ -528,6 +532,13 @@ def _check_together(settings: Settings) -> None:
             "coordinator.backoff_max_s",
             "coordinator.backoff_base_s",
         )
+    for secret in ("store.url", "gateway.token"):
+        if settings.is_given(secret) and settings.is_given(f"{secret}_file"):
+            raise SettingError(
+                f"settings {secret} and {secret}_file are both given, expected one of them",
+                secret,
+                f"{secret}_file",
+            )
     for group, own in settings.groups.items():
         _check_task_memory(settings.compactor_of(group), group, own)
         _check_spread(settings.compactor_of(group), group, own)

@@ -29,6 +29,7 @@ caller cannot be expected to handle on the next line. A broken invariant is an
 `AssertionError`, outside this tree, caught nowhere.
 """
 
+import re
 from pathlib import Path
 from traceback import extract_tb
 
@@ -37,6 +38,30 @@ def first_line(error: BaseException) -> str:
     """Return an error in one line: ours as it is, others with their class."""
     text = str(error).strip().partition("\n")[0]
     return text if isinstance(error, CompactionError) else f"{type(error).__name__}: {text}"
+
+
+ERROR_LINE = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
+"""How the last part of a traceback begins."""
+ERROR_LINE_CHARACTERS = 300
+COLOURS = re.compile(r"\x1b\[[\d;]*m")
+
+
+def error_line(text: str) -> str:
+    """Return the line of an output that says what went wrong: the last error, or the last line.
+
+    Args:
+        text: A log, or a traceback as other processes show it.
+    """
+    lines = [line.strip() for line in COLOURS.sub("", text).splitlines() if line.strip()]
+    errors = [line for line in lines if ERROR_LINE.match(line)]
+    found: str = [*(lines or ["it wrote nothing"]), *errors][-1]
+    return found[:ERROR_LINE_CHARACTERS]
+
+
+def actor_error(error: BaseException) -> str:
+    """Return in one line why an actor has failed, from what Ray raises for it."""
+    cause = getattr(error, "cause", None)
+    return first_line(cause) if isinstance(cause, BaseException) else error_line(str(error))
 
 
 class CompactionError(Exception):

@@ -11,6 +11,8 @@ second for 300,000 tablets, and Python begins one whenever their number has grow
 
 import asyncio
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 
@@ -23,6 +25,31 @@ def ignore_what_is_loaded() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@contextmanager
+def growth_ignored() -> Iterator[None]:
+    """Collect the oldest generation not because it grows, as long as this lasts.
+
+    For work that holds millions of values for a while, in a process that answers others meanwhile.
+    """
+    if not _Growth.ignored:
+        _Growth.thresholds = gc.get_threshold()
+        ignore_growth()
+    _Growth.ignored += 1
+    try:
+        yield
+    finally:
+        _Growth.ignored -= 1
+        if not _Growth.ignored:
+            gc.set_threshold(*_Growth.thresholds)
+
+
+class _Growth:
+    """Who ignores growth now, and what held before."""
+
+    ignored = 0
+    thresholds = (700, 10, 10)
 
 
 OLDEST_EVERY_S = 60.0

@@ -156,6 +156,12 @@ COORDINATOR_EVENTS = (
     ),
     LogEvent("location not readable", _W, "A table's location could not be read."),
     LogEvent(
+        "location belongs to another table",
+        _E,
+        "The mark of a location names another table than the one whose files are to be deleted."
+        " Nothing is deleted there.",
+    ),
+    LogEvent(
         "location belongs to another store",
         _E,
         "A location belongs to another store. Nothing is written or deleted there.",
@@ -298,6 +304,12 @@ SUPERVISOR_EVENTS = (
     ),
     LogEvent("part is up again", _I, "A part of a local stack was restarted."),
     LogEvent("step", _I, "A step of restarting a part."),
+    LogEvent(
+        "look at the stack failed",
+        _E,
+        "The supervisor could not look at the stack, for example because its state file cannot be"
+        " read. It looks again.",
+    ),
     LogEvent("supervisor ends", _I, "The stack is down, so the supervisor ends."),
 )
 

@@ -45,6 +45,12 @@ class StoreSettings:
         " unless this is given.",
         secret=True,
     )
+    url_file: str = setting(
+        "",
+        "Absolute path of a file that holds the URL, in place of `store.url`, readable for every"
+        " process of the service on every node. With it, Ray's head never gets to know a password"
+        " in the URL. Empty: `store.url` counts.",
+    )
     connections_max: int = setting(
         32,
         "Number of connections that one process opens to Redis, or to each node of a Redis Cluster,"
@@ -152,7 +158,16 @@ class CoordinatorSettings:
         4, "Splits and merges start because of size while fewer than this number are under way."
     )
     garbage_grace_s: float = setting(
-        900.0, "Time that a replaced file is kept for readers that still list it."
+        900.0,
+        "Time that a replaced file is kept for readers that still list it. At least"
+        " `generation_interval_s` and `clock_skew_max_s` together.",
+    )
+    generation_interval_s: float = setting(
+        60.0,
+        "Interval at which a table's generation is counted up and written beside its data: a Redis"
+        " that has gone back further is noticed.",
+        least=0.5,
+        most=3600,
     )
     retired_names_s: float = setting(
         86_400.0,
@@ -197,8 +212,23 @@ class CoordinatorSettings:
     )
 
     def __post_init__(self) -> None:
-        """Refuse values that break their rules, and limits under which nothing would move."""
+        """Refuse values that break their rules, and limits under which nothing would move.
+
+        A store that goes back by less than a generation is not noticed. What it has forgotten must
+        not be deleted yet.
+        """
         check_section("coordinator", self)
+        least_s = self.generation_interval_s + self.clock_skew_max_s
+        if self.garbage_grace_s < least_s:
+            raise SettingError(
+                f"setting coordinator.garbage_grace_s is {self.garbage_grace_s:g} s, expected at"
+                f" least {least_s:g} s: coordinator.generation_interval_s"
+                f" ({self.generation_interval_s:g} s) and coordinator.clock_skew_max_s"
+                f" ({self.clock_skew_max_s:g} s) together; a shorter grace needs shorter ones",
+                "coordinator.garbage_grace_s",
+                "coordinator.generation_interval_s",
+                "coordinator.clock_skew_max_s",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,6 +333,12 @@ class GatewaySettings:
         "Bearer token that callers must send. `neve up` creates one if none is given.",
         secret=True,
     )
+    token_file: str = setting(
+        "",
+        "Absolute path of a file that holds the token, in place of `gateway.token`, on the node of"
+        " the gateway, which reads it when it starts. With it, Ray's head never gets to know the"
+        " token. Empty: `gateway.token` counts.",
+    )
     version_ahead_max_s: float = setting(
         86_400.0,
         "How far in the future versions may lie that are points in time; rows and files with later"
@@ -353,6 +389,12 @@ class GatewaySettings:
     private_folders: tuple[str, ...] = setting(
         (),
         "Folders that no table may be in or around, such as that of Redis; `neve up` adds its own.",
+    )
+    shared_folders: tuple[str, ...] = setting(
+        (),
+        "Folders that hold other things than tables: no table can be one of them or around it,"
+        " but tables may be below. `neve up` adds your home, the working folder and the folder"
+        " for temporary files.",
     )
     listing_delay_s: float = setting(
         0.0,

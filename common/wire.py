@@ -566,6 +566,17 @@ class ControlStatus:
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """A tablet with files that no job reads until an operator lifts it."""
+
+    table: str
+    """Its name."""
+    tablet: str
+    reason: str
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatus:
     """The coordinator's own view, for status pages and metrics."""
 
@@ -595,6 +606,10 @@ class CoordinatorStatus:
     """The largest first."""
     triggers: tuple[TableTrigger, ...] = ()
     """Tables whose planners were asked by a trigger last, newest first; a bounded number."""
+    tables_unscanned: int = 0
+    """Tables whose first scan since the start has not ended."""
+    quarantines: tuple[Quarantine, ...] = ()
+    """A bounded number."""
 
 
 @readable_across_releases

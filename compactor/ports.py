@@ -81,11 +81,16 @@ class Engine(Protocol):
 class OwnFiles(Protocol):
     """The compactor's own hand on storage: is the location ours, and deletion of outputs."""
 
-    async def check_location(self, table: Table) -> None:
+    async def check_location(self, table: Table, *, again: bool = False) -> None:
         """Make sure that the table's location belongs to this store.
 
+        Args:
+            table: The table.
+            again: Look also if the location was ours a moment ago.
+
         Raises:
-            InputError: It belongs to another store, or to none.
+            InputError: It belongs to another store.
+            UnavailableError: It belongs to none now, or the storage does not answer.
         """
         ...
 

@@ -101,7 +101,8 @@ class CoordinatorActor:
         open_readers(settings.readers, self._log)
         self._store = connect(settings.store)
         self._watched: set[tuple[str, str]] = set()
-        self._generations = Generations(self._store, self._log)
+        interval_s = settings.coordinator.generation_interval_s
+        self._generations = Generations(self._store, self._log, interval_s=interval_s)
         self._context = ShellContext(
             store=self._store,
             clock=SystemClock(),

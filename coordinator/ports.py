@@ -7,6 +7,8 @@ from typing import Protocol
 from common.model.job import Kind, TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
+from common.parquet.foreign_formats import ForeignMark
+from common.parquet.service_files import LocationOwner
 from common.spi.planner import RequestFacts
 from coordinator.core.events import Event
 
@@ -45,8 +47,24 @@ class Storage(Protocol):
         """
         ...
 
-    async def store_id(self, location: str) -> str | None:
-        """Return the id in `_neve/store` of a location, or None if there is none."""
+    async def owner(self, location: str) -> LocationOwner | None:
+        """Return what the mark of a location says, or None if there is none.
+
+        Raises:
+            RewriteError: The storage refused or did not answer.
+        """
+        ...
+
+    async def foreign_mark(self, location: str, paths: Sequence[str]) -> ForeignMark | None:
+        """Return the mark of another table format that owns a location or files in it.
+
+        Args:
+            location: Of their table.
+            paths: Of the files.
+
+        Raises:
+            RewriteError: The storage refused or did not answer.
+        """
         ...
 
 

@@ -17,7 +17,7 @@ from ray.core.generated import autoscaler_pb2
 from ray.experimental.internal_kv import _internal_kv_get
 
 from common.compactor_needs import NodeNeed, Offers, group_needs
-from common.errors import CompactionError, UnavailableError
+from common.errors import CompactionError, UnavailableError, actor_error
 from common.settings import Settings
 from common.wire import COORDINATOR_NAME, NAMESPACE, compactor_actor_name
 from coordinator.ports import Lack
@@ -212,7 +212,7 @@ class RayCompactorLever:
         except TimeoutError:
             return "its actor is gone"
         except ray.exceptions.RayError as error:
-            return _short(str(error))
+            return actor_error(error)
         return "its actor answers again"
 
     async def lack(self, group: str, *, asked: bool) -> Lack:
@@ -253,9 +253,3 @@ class RayCompactorLever:
             return None
         except ray.exceptions.RayError as error:
             raise UnavailableError(f"Ray does not answer: {error}") from error
-
-
-def _short(text: str) -> str:
-    """Return the telling line of an error of Ray, which spans many."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "its actor is gone"

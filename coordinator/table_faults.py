@@ -68,7 +68,7 @@ class TableFaults:
         self._faults: BoundedMap[tuple[str, str], Fault] = BoundedMap(FAULTS_MAX)
         self._retries_due: set[tuple[str, str]] = set()
         self._unreadable: BoundedMap[str, str] = BoundedMap(FAULTS_MAX)
-        self._notices: BoundedMap[str, str] = BoundedMap(FAULTS_MAX)
+        self._notices: BoundedMap[tuple[str, str], str] = BoundedMap(FAULTS_MAX)
         self.counts: Counter[str] = Counter()
         """How often each kind of work has failed since the start."""
 
@@ -165,16 +165,26 @@ class TableFaults:
         more = len(every) - SENTENCES_MAX
         return (*every[:SENTENCES_MAX], *([f"{more} more cannot be read"] if more > 0 else []))
 
-    def notice(self, table: str, sentence: str) -> None:
-        """Have people told about a table that needs an operator, until nobody keeps it."""
-        if self._notices.get(table) != sentence:
-            self._notices.put(table, sentence)
+    def notice(self, part: str, table: str, sentence: str) -> None:
+        """Show that a table needs an operator, until the notice is withdrawn.
+
+        Args:
+            part: Kind of work that needs the operator.
+            table: Id of the table.
+            sentence: What is wrong, and what to do.
+        """
+        if self._notices.get((part, table)) != sentence:
+            self._notices.put((part, table), sentence)
             self._log("table needs an operator", table=table, cause=sentence)
 
-    def keep_notices(self, tables: Collection[str]) -> None:
-        """Withdraw what people were told about all other tables."""
-        for table in [each for each, _ in self._notices if each not in tables]:
-            self._notices.pop(table)
+    def withdraw_notice(self, part: str, table: str) -> None:
+        """Withdraw the notice of one kind of work about a table, if there is one."""
+        self._notices.pop((part, table))
+
+    def keep_notices(self, part: str, tables: Collection[str]) -> None:
+        """Withdraw the notices of one kind of work about all other tables."""
+        for key in [key for key, _ in self._notices if key[0] == part and key[1] not in tables]:
+            self._notices.pop(key)
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -199,6 +209,8 @@ class TableFaults:
         for subject, _ in self._unreadable:
             if subject.partition(";")[0] == table:
                 self._unreadable.pop(subject)
+        for key in [key for key, _ in self._notices if key[1] == table]:
+            self._notices.pop(key)
 
     @property
     def standing(self) -> int:

@@ -130,6 +130,7 @@ class CoordinatorParts:
             status,
             groups=groups,
             quarantined=status.quarantined + faults.unreadable_tablets,
+            tables_unscanned=self.full_scan.unscanned_tables,
             figures=figures,
             store_warnings=(
                 *self.store_care.health.warnings,
@@ -225,6 +226,7 @@ def _collecting(
         context.log,
         manifests,
         clock=context.clock,
+        faults=context.faults,
         known_generation=known,
     )
     return manifests, collector

@@ -165,7 +165,8 @@ def _values(settings: Settings) -> Iterator[tuple[str, Any, str, str]]:
             row, value = rows[section, entry.name], getattr(part, entry.name)
             change = f"{RESTART}, or now: {row.live}" if row.live else RESTART
             name = f"{section}.{entry.name}"
-            if row.secret and value != row.default:
+            from_file = row.secret and getattr(part, f"{entry.name}_file")
+            if from_file or (row.secret and value != row.default):
                 yield name, HIDDEN, HIDDEN, change
             else:
                 shown = list(value) if isinstance(value, tuple) else value  # As JSON has it.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -13,6 +16,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from tests.support.datadriven import Answer, converse
+from tests.support.installed import SESSION_VARIABLE
 
 TESTS = Path(__file__).parent
 LEVELS = ("unit", "property", "contract", "sim", "integration", "e2e", "tidy")
@@ -36,6 +40,28 @@ class ByFileAndStack(LoadFileScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFileAndStack | None:
     """Give whole files to workers where `--dist loadfile` asks for it."""
     return ByFileAndStack(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def make_session_folder() -> Path | None:
+    """Give this test session a folder and a home of its own; None in a worker, which inherits both.
+
+    Libraries read the home: with a token in `~/.ray`, Ray's clusters would refuse each other.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="neve-tests-"))
+    # What was downloaded already serves the tests as well.
+    os.environ.setdefault("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
+    for name in [name for name in os.environ if name.startswith("XDG_")]:
+        del os.environ[name]
+    home = folder / "home"
+    home.mkdir()
+    os.environ |= {"HOME": str(home), SESSION_VARIABLE: str(folder)}
+    return folder
+
+
+SESSION_FOLDER = make_session_folder()
+"""Made before any test module is imported: some libraries look up the home at once."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,6 +93,8 @@ def pytest_collection() -> Iterator[None]:
 def pytest_unconfigure() -> None:
     """Let libraries find at the end of the process that nothing of theirs is left."""
     gc.unfreeze()
+    if SESSION_FOLDER is not None:
+        shutil.rmtree(SESSION_FOLDER, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,6 +20,7 @@ from benchmarks.closed_loop.figures import Pair, report
 from benchmarks.closed_loop.picture import picture
 from benchmarks.closed_loop.schedule import Phase, phases
 from benchmarks.closed_loop.stack import read_samples, running, samples, write_samples
+from neve.local.processes import exit_on_sigterm
 
 CONTROLLERS = ("static", "drain-time", "control-points")
 STEPS = ("capacity", "run", "figures")
@@ -27,6 +28,7 @@ STEPS = ("capacity", "run", "figures")
 
 def main() -> None:
     """Do what the command line says."""
+    exit_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--controller", action="append", help="default: three of them")
     parser.add_argument("--step", action="append", choices=STEPS, help="default: all")

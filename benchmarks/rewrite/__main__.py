@@ -26,38 +26,43 @@ from benchmarks.rewrite.runners import EVERYTHING, NEVE, SPARK, Record
 from compactor.spark.driver_protocol import DriverSettings
 from compactor.spark.engine import SparkEngine
 from neve.local import LocalStack, StackOptions
-from neve.local.processes import processes_of_stack
+from neve.local.processes import exit_on_sigterm, processes_of_stack
 from neve.local.ray_head import NODE_RESOURCE
 
 CONTENDERS = (*ENGINES, SPARK, EVERYTHING, NEVE)
+Results = list[tuple[Dataset, list[Record]]]
 ROUNDS, GROUP_ROWS, LEVEL = 3, 131_072, 1
 EXECUTOR_MEMORY = "2g"
 
 
 def main() -> None:
     """Measure and report."""
+    exit_on_sigterm()
     wanted = _arguments()
     console = Console(width=110)
-    results: list[tuple[Dataset, list[Record]]] = []
+    results: Results = []
     root = Path(wanted.data)
     sets = [dataset(name, root, wanted.scale) for name in wanted.sets]
     with tempfile.TemporaryDirectory(prefix="neve-bench-") as scratch:
         asyncio.run(_run(wanted, sets, Path(scratch), results, console))
-    goals = reached(results)
-    console.print(summary(goals))
-    if wanted.json:
-        sets_json = {data.name: [each.as_json() for each in found] for data, found in results}
-        all_json = {"sets": sets_json, "goals": [each.as_json() for each in goals]}
-        Path(wanted.json).write_text(json.dumps(all_json, indent=1))
+    console.print(summary(reached(results)))
     if wanted.plot:
         plot(results, Path(wanted.plot))
+
+
+def _save(results: Results, file: str) -> None:
+    """Write the figures so far: a run that is broken off keeps them."""
+    if file:
+        sets_json = {data.name: [each.as_json() for each in found] for data, found in results}
+        all_json = {"sets": sets_json, "goals": [each.as_json() for each in reached(results)]}
+        Path(file).write_text(json.dumps(all_json, indent=1))
 
 
 async def _run(
     wanted: argparse.Namespace,
     sets: list[Dataset],
     scratch: Path,
-    results: list[tuple[Dataset, list[Record]]],
+    results: Results,
     console: Console,
 ) -> None:
     home = scratch / "home"
@@ -89,6 +94,7 @@ async def _run(
             for data in sets:
                 records = await contest.run(data)
                 results.append((data, records))
+                _save(results, wanted.json)
                 console.print(table(data, records))
         finally:
             await engine.stop()

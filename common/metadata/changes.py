@@ -104,8 +104,10 @@ class ForgetGarbage:
 
     table: str
     paths: tuple[str, ...]
+    location: str = ""
+    """Of the table; needed if names are retired."""
     retired_s: float = 0.0
-    """How long no file of a user may be added again under one of these names; 0: no bar."""
+    """How long no table may add a user's file under one of these names; 0: no bar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -481,6 +483,8 @@ class RestoreFiles:
     purge: bytes | None = None
     partition: str | None = None
     """Makes the tablet of a partitioned table if it is new."""
+    run: str
+    """The run that fills the table (`common.model.table.Filling`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -491,6 +495,8 @@ class AcceptGeneration:
     generation: int
     lost: bool = False
     """Whether changes were lost: then files that nobody knows may be rows of users."""
+    run: str = ""
+    """The run that fills the table, if it is being filled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -534,7 +540,8 @@ RepairChange = (
 class CreateTable:
     """Make a table with its tablets. Refused: the name is none or is taken, locations overlap.
 
-    `table.state` PAUSED makes it paused (an import); else it becomes live.
+    `table.state` PAUSED makes it paused, FILLING leaves it to the run in `table.filling`; else
+    it becomes live.
     """
 
     table: Table
@@ -546,6 +553,31 @@ class CreateTable:
     """Table id → what its location is now, of tables whose entry may say it no longer."""
     generation: int = 0
     """Where its generation begins: above what an earlier table has left in the location."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeFilling:
+    """Take over a table that is being filled: the run before puts no more files in."""
+
+    table: str
+    run: str
+    verb: str
+    files: int
+    """Number of files that the table shall have when this run ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishFilling:
+    """Make a filled table live or paused. Refused: another run fills it, or files are missing."""
+
+    table: str
+    run: str
+    files: int
+    """Number of files that the run has put in: the table must have counted as many."""
+    state: TableState
+    """LIVE or PAUSED."""
+    incomplete: bool = False
+    """Whether the recovery did not find all files; only of a paused table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -579,7 +611,7 @@ class DropTable:
     resumed: bool = False
     """Only go on with a drop that has begun: a table that is not going is left alone."""
     unfinished: bool = False
-    """Only a table that was never live, or of which no more than the name is there."""
+    """Only a table that was never live or paused, or of which no more than the name is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -611,6 +643,8 @@ class AddFiles(Guarded):
     """The store's time before somebody saw that all files exist and none is in garbage."""
     look_max_s: float = 0.0
     """How old that look may be: in less time no collector can have deleted a file since."""
+    run: str = ""
+    """The run that fills the table, if it is being filled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -692,6 +726,8 @@ class DropHold(Guarded):
 
 Change = (
     CreateTable
+    | ResumeFilling
+    | FinishFilling
     | ChangeTable
     | TriggerTable
     | DropTable

@@ -6,8 +6,9 @@ neve:reserve  neve:full                            room to empty a store that is
 neve:{t}:table  :generation  :manifest  :index     of a table
 neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `TabletId.text`
 neve:{t}:requests  :open-requests  :request:<id>   requests in their order, and each
-neve:{t}:outcome:<attempt>  neve:{t}:call:<id>  neve:{t}:retired:<digest>   marks, which expire
+neve:{t}:outcome:<attempt>  neve:{t}:call:<id>     marks, which expire
 neve:{t}:dropped                                   mark of a table that is gone, expires, too
+neve:{retired}:<digest>                            a deleted file, by its full name; expires, too
 """
 
 import re
@@ -54,6 +55,16 @@ OUTCOME_LIFE_S = 24 * 3600.0
 """Life of an attempt's mark: longer than a compactor tries to commit while Redis is away."""
 DROPPED_LIFE_S = 24 * 3600.0
 """Life of a dropped table's mark: longer than anybody who creates or drops it stands still."""
+
+
+def retired_name(location: str, path: str) -> str:
+    """Return the mark of a user's file that a collector has deleted.
+
+    The full name counts, not the table: a collector that stands still may belong to a table that
+    was dropped, and delete in a table that was made in the same location, above or below it.
+    """
+    return "neve:{retired}:" + digest([f"{location.rstrip('/')}/{path}"], 32)
+
 
 _TABLE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -236,10 +247,6 @@ class TableKeys:
     def call(self, call: str) -> str:
         """Return the mark of an accepted call of a user."""
         return self._key("call:" + call)
-
-    def retired(self, path: str) -> str:
-        """Return the mark of a user's file that was deleted lately."""
-        return self._key("retired:" + digest([path], 32))
 
     @property
     def every(self) -> tuple[str, ...]:

@@ -250,6 +250,13 @@ class TabletStore(Protocol):
         """Return those of some paths that are in garbage."""
         ...
 
+    async def retired_among(self, location: str, paths: Sequence[str]) -> Sequence[str]:
+        """Return those of some paths whose names are retired in a location.
+
+        A collector has deleted files of these names, and one that stood still may do so again.
+        """
+        ...
+
     async def uncommitted(self, table: str) -> Sequence[Reservation]:
         """Return reservations that ended without a commit and whose outputs wait for deletion.
 

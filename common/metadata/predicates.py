@@ -11,7 +11,7 @@ from collections.abc import Collection, Container
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import DroppedRows, Refusal, RefusalCode
-from common.model.table import TableState
+from common.model.table import Table, TableState
 from common.model.tablet import (
     PLUS_INFINITY,
     Bounds,
@@ -32,6 +32,31 @@ def may_change(table: str, state: TableState | None) -> Refusal | None:
         return None
     fact = "does not exist" if state is None else f"is {state.value}"
     return Refusal(RefusalCode.TABLE, f"table {table} {fact}, it must be live or paused")
+
+
+def may_fill(table: str, found: Table | None, run: str) -> Refusal | None:
+    """Return why a run may not put files into a table, or None.
+
+    Args:
+        table: Its id.
+        found: The table as it is now.
+        run: Fencing token of the run; empty: no run, so the table must not be filled by one.
+    """
+    if not run:
+        return may_change(table, found.state if found else None)
+    if found is None:
+        return may_change(table, None)
+    filling = found.filling
+    if filling is None:
+        return Refusal(
+            RefusalCode.STATE, f"table {table} is {found.state.value}: its filling has ended"
+        )
+    if filling.run != run:
+        return Refusal(
+            RefusalCode.STATE,
+            f"table {table} is being filled by run {filling.run}, which has replaced run {run}",
+        )
+    return None
 
 
 def may_reserve(

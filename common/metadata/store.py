@@ -38,6 +38,7 @@ from common.metadata.commands import (
     last_members,
     member_at,
     members_after,
+    mget,
     newest,
     scan,
     xadd,
@@ -60,6 +61,7 @@ from common.metadata.keys import (
     TableKeys,
     TabletKeys,
     audit_key,
+    retired_name,
 )
 from common.metadata.keyspace import Keyspace, LinkLostError, StoreBusyError
 from common.metadata.mutation import transaction_for
@@ -454,6 +456,13 @@ class KeyspaceStore:
             return ()
         stored = await self._read(hmget(TableKeys(table).garbage, paths))
         return [path for path, entry in zip(paths, stored, strict=True) if entry is not None]
+
+    async def retired_among(self, location: str, paths: Sequence[str]) -> Sequence[str]:
+        """Return those of some paths whose names are retired in a location."""
+        if not paths:
+            return ()
+        marks = await self._read(mget(retired_name(location, path) for path in paths))
+        return [path for path, mark in zip(paths, marks, strict=True) if mark is not None]
 
     async def uncommitted(self, table: str) -> Sequence[Reservation]:
         """Return what attempts held that ended without a commit, until a collector has looked."""

@@ -15,9 +15,11 @@ DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class TableState(StrEnum):
-    """Where a table is in its life. Only a live or paused table is changed."""
+    """Where a table is in its life. Only a live or paused table is read or changed."""
 
     NEW = "new"
+    FILLING = "filling"
+    """A rebuild, a restore or an import puts its files in; nothing else reads or changes it."""
     LIVE = "live"
     PAUSED = "paused"
     GOING = "going"
@@ -86,6 +88,10 @@ class TableSettings(StoredValue):
     """A request releases the files that it has selected if none of its jobs runs for this time."""
     manifest_interval_s: float | None = 60.0
     """Interval at which the manifest is published while the table changes; None: never."""
+    directory_guard: bool = True
+    """Whether a file is put into the table's folders, with the first append or the first commit
+    that replaces files, that makes readers of the directory fail instead of returning wrong rows;
+    readers of the manifest do not see it."""
     volume: str = "default"
     """Name of the storage that tables share; limits apply per volume."""
     selector: str = ""
@@ -130,6 +136,28 @@ class TableSettings(StoredValue):
         check_field_types(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """How far a run of `rebuild`, `restore` or `import` is with the table that it fills."""
+
+    run: str
+    """Fencing token: only the run that took the table last puts files in."""
+    verb: str
+    files: int = 0
+    """Number of files that the run wants to put in."""
+    done: int = 0
+    """Number of files that are in."""
+
+    def __post_init__(self) -> None:
+        """Refuse other types."""
+        check_field_types(self)
+
+    @property
+    def text(self) -> str:
+        """Return verb and progress for people."""
+        return f"{self.verb}, {self.done} of {self.files} files"
+
+
 def missing_columns(schema: Iterable[Column], named: Iterable[str | None]) -> list[str]:
     """Return the columns that are named and that a schema lacks; None names none."""
     known = {column.name for column in schema}
@@ -161,10 +189,16 @@ class Table(StoredValue):
     created_at_s: float = 0.0
     former_ids: tuple[str, ...] = ()
     """Ids that it had before it was restored or rebuilt: its files may carry them."""
+    calls_since_s: float = 0.0
+    """A rebuild or restore has made it then, without the marks of calls: older ones are refused."""
     triggered_at_s: float = 0.0
     """The store's time when a trigger had the planner asked last; 0: none has."""
     triggered_by: str = ""
     """That trigger, one of `TRIGGERS`."""
+    filling: Filling | None = None
+    """Set while the state is FILLING."""
+    incomplete: bool = False
+    """Its recovery did not find all files: no manifest is published before it is resumed."""
 
     def __post_init__(self) -> None:
         """Refuse other types."""
@@ -174,3 +208,28 @@ class Table(StoredValue):
     def own_ids(self) -> frozenset[str]:
         """All ids under which files have been written for it."""
         return frozenset((self.id, *self.former_ids))
+
+
+def filling_text(table: Table) -> str:
+    """Return the sentence about a table that is being filled."""
+    assert table.filling is not None, table.name
+    verb = table.filling.verb
+    command = "table import" if verb == "import" else verb
+    return (
+        f"table {table.name!r} is being filled ({table.filling.text}) in {table.location}: wait, "
+        f"or repeat `neve {command}` if that has ended early; `neve table drop "
+        f"{table.name}` ends it and leaves the files"
+    )
+
+
+def recovery_note(table: Table) -> str:
+    """Return the sentence about a table whose recovery is under way or incomplete, or none."""
+    if table.filling is not None:
+        return filling_text(table)
+    if not table.incomplete:
+        return ""
+    return (
+        f"table {table.name!r} is incomplete: its recovery did not find all files, so no manifest "
+        f"of it is published. Recover it again after `neve table drop {table.name}`, or accept it "
+        f"with `neve resume {table.name}`"
+    )

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs as arrow_fs
 
-from common.errors import ConfigError, RequestError, UnavailableError
+from common.errors import CompactionError, ConfigError, RequestError, UnavailableError
 from common.model.location_identity import canonical_scheme
 
 # ---- Object stores that speak S3
@@ -59,6 +59,8 @@ _CAUSES = (
     ("NETWORK_CONNECTION", "nothing answers: look at AWS_ENDPOINT_URL and at the network"),
 )
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FULL_TEXTS = ("No space left on device", "Disk quota exceeded", "HTTP status 507")
 _SILENT = (
     "AWS Error NETWORK",
     "AWS Error SERVICE_UNAVAILABLE",
@@ -70,9 +72,14 @@ _SILENT = (
     "HTTP status 502",
     "HTTP status 503",
     "HTTP status 504",
+    "(os error 5)",
+    "(os error 28)",
+    "(os error 116)",
+    "(os error 122)",
+    *_FULL_TEXTS,
 )
-"""What an error of an object store says that did not get to the object."""
-_SILENCES = frozenset(
+"""What an error of an object store, of Rust or Java says that did not get to the object or file."""
+_SILENCES = _FULL | frozenset(
     {
         errno.EIO,
         errno.ESTALE,
@@ -87,7 +94,7 @@ _SILENCES = frozenset(
         errno.ENOTCONN,
     }
 )
-"""What systems say of file servers that do not answer, and of themselves."""
+"""What systems say of file servers that do not answer, of disks without room, and of themselves."""
 
 
 def s3_filesystem(bucket: str, environ: Mapping[str, str]) -> arrow_fs.FileSystem:
@@ -124,8 +131,37 @@ def is_silence(error: OSError) -> bool:
     """
     if isinstance(error, TimeoutError | ConnectionError) or error.errno in _SILENCES:
         return True
-    text = str(error)
+    return is_silence_text(str(error))
+
+
+def is_silence_text(text: str) -> bool:
+    """Return whether the text of an error says the same as `is_silence`."""
     return any(sign in text for sign in _SILENT)
+
+
+def is_full(error: Exception) -> bool:
+    """Return whether an error says that a storage has no room left."""
+    return getattr(error, "errno", None) in _FULL or any(sign in str(error) for sign in _FULL_TEXTS)
+
+
+ErrorType = TypeVar("ErrorType", bound=CompactionError)
+
+
+def storage_error(
+    kind: type[ErrorType], message: str, error: Exception
+) -> ErrorType | UnavailableError:
+    """Return an error of `kind`; of storage that does not work now, an UnavailableError.
+
+    Args:
+        kind: Blames a file, a job or a setting.
+        message: Says what was not done.
+        error: What the storage, Arrow or Polars raised.
+    """
+    if is_full(error):
+        message = f"{message}; the storage is full: free some room or raise the quota"
+    if (isinstance(error, OSError) and is_silence(error)) or is_silence_text(str(error)):
+        return UnavailableError(message)
+    return kind(message)
 
 
 @lru_cache(CLIENTS_MAX)
@@ -301,6 +337,8 @@ def child_uri(uri: str, name: str) -> str:
 
 def fault(location: Location, path: str, error: OSError) -> str:
     """Return the sentence about an error of a location's storage, with what to do about it."""
+    if is_full(error):
+        return f"storage of {location.uri} is full, {path} cannot be written: {error}"
     cause = error_advice(error)
     if cause is None:
         return f"storage of {location.uri} does not answer for {path}: {error}"

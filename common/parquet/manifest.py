@@ -152,6 +152,7 @@ def manifest_header(
         "version": FORMAT_VERSION,
         "table": table.name,
         "table_id": table.id,
+        "complete": not table.incomplete,
         "location": table.location,
         "number": number,
         "begun_s": begun_s,

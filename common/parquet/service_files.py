@@ -8,7 +8,7 @@ for a rebuild when Redis is lost. All are read whole within a bound, and never s
 import json
 import posixpath
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from common.errors import RefusedError, RequestError, UnavailableError
@@ -243,8 +243,10 @@ _DESCRIPTION_BYTES_MAX = 16 * 1024**2
 
 
 def table_to_plain(table: Table) -> dict[str, Any]:
-    """Return a table as JSON knows it."""
-    return as_plain(table) | {"schema": [as_plain(column) for column in table.schema]}
+    """Return a table as JSON knows it; how far its recovery is belongs to the store alone."""
+    plain = as_plain(replace(table, filling=None, incomplete=False))
+    del plain["filling"], plain["incomplete"]  # A release before these fields refuses them.
+    return plain | {"schema": [as_plain(column) for column in table.schema]}
 
 
 def table_from_plain(plain: dict[str, Any], where: str) -> Table:

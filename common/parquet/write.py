@@ -8,7 +8,7 @@ from pyarrow import parquet as pq
 from common.errors import UnavailableError
 from common.model.table import TableSettings
 from common.parquet.file_inspection import FileFacts
-from common.parquet.location import Location, size_of
+from common.parquet.location import Location, size_of, storage_error
 from common.rows.merge import concat_rows, sorted_rows, take_rows
 from common.rows.row_facts import RowTally
 from common.rows.rules import RowRules
@@ -57,7 +57,7 @@ def write_table(
     except OSError as error:
         _remove(location, full)
         message = f"storage of {location.uri} did not take {path}: {error}"
-        raise UnavailableError(message) from error
+        raise storage_error(UnavailableError, message, error) from error
     tally = RowTally(rules)
     tally.see(rows, f"file {path}")
     return FileFacts(

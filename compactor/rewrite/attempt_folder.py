@@ -19,6 +19,7 @@ from pathlib import Path
 
 from common.clock import Clock, SystemClock
 from common.errors import ConfigError
+from common.parquet.location import storage_error
 
 _NAME = re.compile(r"neve-attempt-([0-9]+)-.*")
 _LOCK = "alive"
@@ -33,6 +34,7 @@ def attempt_folder(scratch: str = "") -> Iterator[str]:
 
     Raises:
         ConfigError: Nothing can be written there.
+        UnavailableError: There is no room now.
     """
     try:
         if scratch:
@@ -41,7 +43,8 @@ def attempt_folder(scratch: str = "") -> Iterator[str]:
         folder = tempfile.mkdtemp(prefix=f"neve-attempt-{os.getpid()}-", dir=scratch or None)
     except OSError as error:
         where = f"setting compactor.scratch: {scratch}" if scratch else "the temporary folder"
-        raise ConfigError(f"{where} cannot be written to: {error}") from error
+        message = f"{where} cannot be written to: {error}"
+        raise storage_error(ConfigError, message, error) from error
     try:
         with open(Path(folder, _LOCK), "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types as is_type
 
-from common.errors import RewriteError, UnavailableError
+from common.errors import RewriteError
 from common.model.outcome import DroppedRows
-from common.parquet.location import Location, is_silence
+from common.parquet.location import Location, storage_error
 from common.parquet.write import row_group_rows
 from common.rows.key_encoding import encode_keys
 from common.rows.row_facts import greatest
@@ -293,7 +293,7 @@ def abandoned_on_error(writer: WriterType) -> Iterator[WriterType]:
     except OSError as error:
         writer.abandon()
         message = f"output {writer.path} cannot be written: {error}"
-        raise (UnavailableError if is_silence(error) else RewriteError)(message) from error
+        raise storage_error(RewriteError, message, error) from error
     except BaseException:
         writer.abandon()
         raise

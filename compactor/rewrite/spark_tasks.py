@@ -26,6 +26,7 @@ from pyspark.errors import AnalysisException
 
 from common.errors import CompactionError, RewriteError, TransformError, error_by_name
 from common.expressions import SPARK_SETTINGS
+from common.parquet.location import storage_error
 from compactor.rewrite.general_merge import (
     KEY_COLUMN,
     read_for_sort,
@@ -84,7 +85,7 @@ def translate_error(plan: RewritePlan, error: Exception) -> CompactionError:
             return TransformError(f"{said}: failed for a row: {cause}")
         if isinstance(error, AnalysisException):
             return TransformError(f"{said}: Spark does not take it: {text}")
-    return RewriteError(f"Spark job failed: {text}")
+    return storage_error(RewriteError, f"Spark job failed: {text}", error)
 
 
 def _place(text: str, said: str) -> str:

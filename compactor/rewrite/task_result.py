@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from common.errors import CompactionError, MemoryShortError
+from common.errors import CompactionError, MemoryShortError, RewriteError
 from common.model.outcome import DroppedRows, RowCounts
+from common.parquet.location import storage_error
 from common.rows.row_facts import RowFacts
 from compactor.rewrite.memory_guard import release_memory
 from compactor.rewrite.output_writer import WrittenFile
@@ -50,7 +51,8 @@ def pickled_outcome(task: Callable[[], object]) -> bytes:
         outcome = TaskFailure(type(error).__name__, str(error))
     except Exception as error:
         # A boundary: Spark would try again, and hear only that there was a try before.
-        outcome = TaskFailure("RewriteError", f"{type(error).__name__}: {error}")
+        found = storage_error(RewriteError, f"{type(error).__name__}: {error}", error)
+        outcome = TaskFailure(type(found).__name__, str(found))
     if isinstance(outcome, TaskFailure) and outcome.error_class == MemoryShortError.__name__:
         release_memory()
     return pickle.dumps(outcome)

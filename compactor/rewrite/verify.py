@@ -21,7 +21,7 @@ from common.errors import (
 )
 from common.parquet.file_inspection import open_table_file
 from common.parquet.footer_checks import chunk_fault
-from common.parquet.location import Location, fault, is_silence, size_of
+from common.parquet.location import Location, size_of, storage_error
 from common.parquet.row_batches import open_parquet_file
 from common.rows.key_encoding import encode_keys
 from common.rows.row_facts import RowFacts, RowTally
@@ -199,11 +199,8 @@ def _read_back(
     except UnavailableError:
         raise
     except (OSError, pa.ArrowException, RequestError) as error:
-        if isinstance(error, OSError) and is_silence(error):
-            message = f"output {file.path}: {fault(location, file.path, error)}"
-            raise UnavailableError(message) from error
         message = f"output {file.path} cannot be read back: {error}"
-        raise VerificationError(message) from error
+        raise storage_error(VerificationError, message, error) from error
     return size_bytes
 
 

@@ -14,6 +14,7 @@ from common.errors import (
     CompactionError,
     ConflictError,
     EngineRestartedError,
+    InputError,
     MetadataError,
     UnavailableError,
     UnknownOutcomeError,
@@ -181,8 +182,20 @@ class AttemptRunner:
             granted = attempt.progress.granted_bytes_s
             assignment = replace(attempt.assignment, grant_bytes_s=granted)
             return on.RewriteDone(await self._engine.run(assignment, on_progress))
+        except InputError as error:
+            return self._failed(attempt, await self._away(attempt.assignment.table) or error)
         except CompactionError as error:
             return self._failed(attempt, error)
+
+    async def _away(self, table: Table) -> UnavailableError | None:
+        """Return why no file of a table can be blamed: its whole location is gone for now."""
+        try:
+            await self._files.check_location(table, again=True)
+        except UnavailableError as error:
+            return error
+        except CompactionError:
+            return None  # Another's by now: the error of the file stands.
+        return None
 
     def _failed(
         self, attempt: AttemptStateMachine, error: CompactionError | None = None

@@ -51,24 +51,31 @@ class TableStorage:
         self._threads = StorageThreads()
         self._trusted_until_s: BoundedMap[str, float] = BoundedMap(TABLES_MAX)
 
-    async def check_location(self, table: Table) -> None:
+    async def check_location(self, table: Table, *, again: bool = False) -> None:
         """Make sure that the table's location belongs to this store, and to no other table.
 
-        A location without an owner is refused like another's: the gateway claims it
-        before a table exists, so somebody has taken the mark or the folder away.
+        The gateway claims a location before a table exists. So a location without an owner was
+        emptied, or its file system is not mounted now and comes back: jobs wait for it.
+
+        Args:
+            table: The table.
+            again: Look also if the location was ours a moment ago.
 
         Raises:
-            InputError: It belongs to another store or table, or to none.
-            UnavailableError: The storage or the store does not answer.
+            InputError: It belongs to another store or table.
+            UnavailableError: The storage or the store does not answer, or the location has lost
+                its owner.
         """
         now_s = self._clock.now_s()
-        if (self._trusted_until_s.get(table.id) or 0.0) > now_s:
+        if not again and (self._trusted_until_s.get(table.id) or 0.0) > now_s:
             return
         ours = await self._ours()
         found = await self._threads.run(table.location, _owner, table.location)
         try:
             refuse_other_owner(table.location, found, ours, table.id)
         except RefusedError as error:
+            if found is None:
+                raise UnavailableError(f"{error}; is it mounted?") from error
             raise InputError(str(error)) from error
         self._trusted_until_s.put(table.id, now_s + TRUSTED_S)
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, Protocol
 
 from common import errors
 from common.clock import SystemClock
+from common.parquet.location import storage_error
 from common.telemetry import event_log
 from compactor.core.progress import RewriteProgress
 from compactor.rewrite.spark_tasks import SHARED_JOB_GROUP
@@ -231,5 +232,7 @@ def _failure(attempt: str, error: BaseException, *, cancelled: bool) -> Failed:
         return Failed(attempt, "AttemptCancelledError", f"attempt {attempt} was cancelled")
     if isinstance(error, errors.CompactionError):
         return Failed(attempt, errors.error_name(error), str(error)[:CAUSE_CHARACTERS_MAX])
-    cause = f"{type(error).__name__}: {error}"
-    return Failed(attempt, "RewriteError", cause[:CAUSE_CHARACTERS_MAX])
+    found: errors.CompactionError = errors.RewriteError(f"{type(error).__name__}: {error}")
+    if isinstance(error, Exception):
+        found = storage_error(errors.RewriteError, str(found), error)
+    return Failed(attempt, errors.error_name(found), str(found)[:CAUSE_CHARACTERS_MAX])

@@ -268,7 +268,14 @@ def pause_log(attempt: Attempt, pause: Pause) -> list[Action]:
 
 
 def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list[Action]:
-    """Note that an attempt is over; a repetition changes nothing."""
+    """Note that an attempt is over; a repetition changes nothing.
+
+    The change feed shows that a reservation is gone, often before the answer to its release
+    comes, and not why: then the end that was asked for counts.
+    """
+    asked = cluster.attempts.get(attempt)
+    if end is AttemptEnd.LOST and asked is not None and asked.ending is not None:
+        end = asked.ending.end
     known = cluster.attempts.end(attempt, end)
     if known is None:
         return []

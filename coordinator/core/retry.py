@@ -39,7 +39,7 @@ from coordinator.core.limits import Limits
 JobInputs = tuple[TabletId, tuple[str, ...]]
 
 PASSING = frozenset({"UnavailableError"})
-"""Error classes that go away by themselves: inputs pause for them and are never quarantined."""
+"""Error classes that go away by themselves: inputs wait for the storage, and no failure counts."""
 ERROR_CLASSES_MAX = 16
 """Error classes that are counted separately for one table."""
 
@@ -53,6 +53,8 @@ class Pause:
     reason: str
     of_file: bool = False
     """Whether it holds every job that reads the file, whatever else it reads."""
+    waits: int = 0
+    """Attempts in a row that the storage did not serve; they are no failures."""
 
     def holds(self, now_s: float) -> bool:
         """Return whether it is not over yet."""
@@ -89,12 +91,16 @@ class Retry:
         self._refusals: BoundedMap[str, Pause] = BoundedMap(limits.failures_max)
         self._requests: BoundedMap[str, Pause] = BoundedMap(limits.failures_max)
         self._tablets: BoundedMap[TabletId, tuple[JobInputs, ...]] = BoundedMap(limits.failures_max)
+        self._waiting: BoundedMap[str, str] = BoundedMap(limits.failures_max)
 
     def note_failure(self, failure: Failure, now_s: float) -> Pause:
         """Note a failure; return the pause of its inputs."""
         inputs = (failure.tablet, failure.inputs)
         passes = failure.error_class in PASSING
-        pause = self._pause_inputs(inputs, failure.cause, now_s, passes=passes)
+        if passes:
+            pause = self._wait_for_storage(inputs, failure.cause, now_s)
+        else:
+            pause = self._pause_inputs(inputs, failure.cause, now_s)
         self._pause_class(inputs, failure, now_s)
         self.note_compactor_failure(failure, now_s)
         return pause
@@ -140,6 +146,7 @@ class Retry:
         self._inputs.pop((tablet, inputs))
         self._compactors.pop(compactor)
         self._classes.pop(tablet.table)
+        self._waiting.pop(tablet.table)
 
     def note_cancelled(
         self, tablet: TabletId, inputs: tuple[str, ...], cause: str, now_s: float
@@ -202,9 +209,13 @@ class Retry:
         given_up = (each.reason for each in pauses if each is not None and each.until_s is None)
         return next(given_up, None)
 
-    def quarantined(self) -> list[JobInputs]:
-        """Return the inputs that are quarantined."""
-        return [inputs for inputs, pause in self._inputs if pause.until_s is None]
+    def quarantined(self) -> dict[TabletId, str]:
+        """Return the tablets with quarantined inputs, and why."""
+        return {inputs[0]: pause.reason for inputs, pause in self._inputs if pause.until_s is None}
+
+    def waiting_for_storage(self) -> list[tuple[str, str]]:
+        """Return the tables whose storage did not serve their last attempt, and what it said."""
+        return list(self._waiting)
 
     def has_history(self, tablet: TabletId) -> bool:
         """Return whether inputs of a tablet have ever failed or been cancelled."""
@@ -237,18 +248,30 @@ class Retry:
         for tablet in self.tablets_of(table):
             self.lift(tablet)
         self._classes.pop(table)
+        self._waiting.pop(table)
 
     def tablets_of(self, table: str) -> list[TabletId]:
         """Return the tablets of a table of which inputs have failed or been cancelled."""
         return [tablet for tablet, _ in self._tablets if tablet.table == table]
 
-    def _pause_inputs(
-        self, inputs: JobInputs, cause: str, now_s: float, *, passes: bool = False
-    ) -> Pause:
+    def _wait_for_storage(self, inputs: JobInputs, cause: str, now_s: float) -> Pause:
+        known = self._inputs.get(inputs)
+        failures, waits = _failure_count(known), 1 if known is None else known.waits + 1
+        pause = Pause(
+            failures=failures,
+            until_s=now_s + self.length_s(waits),
+            reason=f"waits for storage, tried {_times(waits)}: {cause}",
+            waits=waits,
+        )
+        self._note_inputs(inputs, pause)
+        self._waiting.put(inputs[0].table, cause)
+        return pause
+
+    def _pause_inputs(self, inputs: JobInputs, cause: str, now_s: float) -> Pause:
         count = _failure_count(self._inputs.get(inputs)) + 1
         reason = f"failed {_times(count)}: {cause}"
         pause = self._after(count, reason, now_s)
-        if count >= self._limits.quarantine_failures and not passes:
+        if count >= self._limits.quarantine_failures:
             pause = Pause(failures=count, until_s=None, reason=f"quarantined, {reason}")
         self._note_inputs(inputs, pause)
         return pause

@@ -3,6 +3,7 @@
 Only reads `ClusterState`, and returns wire values.
 """
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import assert_never
 
@@ -19,6 +20,7 @@ from common.wire import (
     CoordinatorStatus,
     Explanation,
     GroupStatus,
+    Quarantine,
     QueuedJob,
     RunningAttempt,
     TableBacklog,
@@ -44,13 +46,16 @@ BACKLOGS_MAX = 100
 
 TRIGGERS_SHOWN_MAX = 100
 """Tables whose last trigger a status has."""
+QUARANTINES_SHOWN_MAX = 100
+WAITING_SHOWN_MAX = 5
+"""Tables that wait for their storage, of which a status has a sentence."""
 
 
 def coordinator_status(
     cluster: ClusterState, coordinator: str, now_s: float, turns: int, conflicts: int
 ) -> CoordinatorStatus:
     """Return counters of everything."""
-    counters = cluster.counters
+    counters, quarantined = cluster.counters, cluster.retry.quarantined()
     return CoordinatorStatus(
         coordinator=coordinator,
         started_s=now_s if cluster.started_s is None else cluster.started_s,
@@ -66,25 +71,35 @@ def coordinator_status(
         released=counters.released,
         stalled=counters.stalled,
         conflicts=conflicts,
-        quarantined=len(cluster.retry.quarantined()),
+        quarantined=len(quarantined),
         turns=turns or counters.turns,
         scopes=cluster.grants.statuses(),
         backlogs=table_backlogs(cluster),
         triggers=cluster.triggers.of_tables(TRIGGERS_SHOWN_MAX),
-        warnings=(
-            *(
-                sentence
-                for group in _group_names(cluster)
-                for sentence in (cluster.unserved(group), cluster.overload(group, now_s))
-                if sentence is not None
-            ),
-            *(
-                f"compactor {each.name} of group {each.group} does not start: {each.start_problem}"
-                for each in cluster.compactors.every()
-                if each.start_problem
-            ),
+        warnings=tuple(_warnings(cluster, now_s)),
+        quarantines=tuple(
+            Quarantine(table=cluster.table_name(each.table), tablet=each.text, reason=reason)
+            for each, reason in islice(quarantined.items(), QUARANTINES_SHOWN_MAX)
         ),
     )
+
+
+def _warnings(cluster: ClusterState, now_s: float) -> Iterator[str]:
+    """Yield what keeps jobs from running, a sentence each."""
+    for group in _group_names(cluster):
+        for sentence in (cluster.unserved(group), cluster.overload(group, now_s)):
+            if sentence is not None:
+                yield sentence
+    for each in cluster.compactors.every():
+        if each.start_problem:
+            where = f"compactor {each.name} of group {each.group}"
+            yield f"{where} does not start: {each.start_problem}"
+    waiting = cluster.retry.waiting_for_storage()
+    for table, cause in waiting[:WAITING_SHOWN_MAX]:
+        name = cluster.table_name(table)
+        yield f"jobs of table {name} wait for its storage and are tried again: {cause}"
+    if len(waiting) > WAITING_SHOWN_MAX:
+        yield f"jobs of {len(waiting) - WAITING_SHOWN_MAX} more tables wait for their storage"
 
 
 def table_backlogs(cluster: ClusterState) -> tuple[TableBacklog, ...]:

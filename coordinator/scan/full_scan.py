@@ -97,6 +97,8 @@ class FullScan:
         self._log = log
         self._requested: dict[str, _ScanRequest] = {}
         self._busy: set[str] = set()
+        self._scanned: set[str] = set()
+        """Tables scanned to the end since the start."""
         self._news = asyncio.Event()
         self.counts = ScanCounts()
         scanner.scan_by(self.look)
@@ -174,6 +176,12 @@ class FullScan:
                 tasks.create_task(self._scan_ranges(work, scans))
         await self._compare(table.id, _unwanted(work), self._no_longer_wanted)
         self.counts.scans += 1
+        self._scanned = {*self._scanned, table.id}.intersection(self._scanner.tables)
+
+    @property
+    def unscanned_tables(self) -> int:
+        """Number of tables whose first scan since the start has not ended."""
+        return sum(table not in self._scanned for table in self._scanner.tables)
 
     async def _scan_ranges(self, work: _TableScan, scans: RangeScans) -> None:
         while work.todo:

@@ -24,7 +24,7 @@ from common.metadata.ports import TabletChanged, TabletStore
 from common.metadata.store_values import UNREADABLE, UnreadableTablet
 from common.model.outcome import AttemptEnd
 from common.model.request import Request, RequestState
-from common.model.table import Table
+from common.model.table import Table, TableState
 from common.model.tablet import Analysis, Tablet, TabletId
 from common.spi.planner import RequestFacts
 from common.telemetry import Log
@@ -389,9 +389,13 @@ class Scanner:
         await self._notice(found)
 
     async def _read_tables(self) -> dict[str, Table]:
-        """Return all tables by id; of one that cannot be read, what was read of it last."""
+        """Return all tables by id; of one that cannot be read, what was read of it last.
+
+        One that a recovery fills is none for any part of the coordinator.
+        """
         listed = await self._store.listed_tables()
-        found = {table.id: table for table in listed.tables}
+        there = (each for each in listed.tables if each.state is not TableState.FILLING)
+        found = {table.id: table for table in there}
         for name, cause in listed.broken.items():
             self.faults.unreadable("reading", name, cause)
         for name in self.faults.unreadable_tables:

@@ -35,6 +35,7 @@ from coordinator.core.maintenance.operations import GarbageCounts
 from coordinator.ports import Storage
 from coordinator.table_faults import TableFaults
 
+PART = "deletion of files"
 STAMP_BATCH = 500
 DELETE_BATCH = 500
 TABLES_AT_ONCE = 4
@@ -94,6 +95,7 @@ class GarbageCollector:
         manifests: ManifestCoverage | None = None,
         *,
         clock: Clock | None = None,
+        faults: TableFaults | None = None,
         known_generation: Callable[[str], int] = lambda _table: 0,
     ) -> None:
         """Use this store and this storage.
@@ -105,6 +107,7 @@ class GarbageCollector:
             log: Hears what is odd.
             manifests: Waited for; None: nobody publishes any.
             clock: The one that the storage reads.
+            faults: Shows where nothing is deleted because another table format owns the files.
             known_generation: Table id → the generation that its store must have reached.
         """
         self._store = store
@@ -113,6 +116,7 @@ class GarbageCollector:
         self._log = log
         self._manifests = manifests
         self._clock = clock or SystemClock()
+        self._faults = faults or TableFaults(log)
         self._known_generation = known_generation
         self._told: set[str] = set()
 
@@ -247,7 +251,11 @@ class GarbageCollector:
         until_s = self._clock.now_s() + LOOK_LASTS_S
         if await self._store.generation(table.id) < self._known_generation(table.id):
             return 0, 0
+        if not await self._ours(table):
+            return 0, 0
         paths = [entry.path for entry in entries]
+        if not await self._owns_files(table, paths):
+            return 0, 0
         still = {*await self._store.garbage_among(table.id, paths)}
         used = await self._used(table, entries)
         for path in sorted(used):
@@ -263,9 +271,13 @@ class GarbageCollector:
         done = await asyncio.gather(*map(delete, wanted))
         gone = tuple(path for path, deleted in zip(wanted, done, strict=True) if deleted)
         if gone:
-            # Nobody adds files to a table that goes.
-            retired_s = 0.0 if table.state is TableState.GOING else self._rules.retired_s
-            await self._store.apply(ForgetGarbage(table=table.id, paths=gone, retired_s=retired_s))
+            forget = ForgetGarbage(
+                table=table.id,
+                paths=gone,
+                location=table.location,
+                retired_s=self._rules.retired_s,
+            )
+            await self._store.apply(forget)
         return len(gone), len(used)
 
     async def _used(self, table: Table, entries: Sequence[GarbageEntry]) -> set[str]:
@@ -316,17 +328,46 @@ class GarbageCollector:
                 await self._store.apply(UnpinFiles(table=table.id, pin=each.pin))
 
     async def _ours(self, table: Table) -> bool:
-        """Return whether the location is this store's: a copied store must delete nothing."""
+        """Return whether the location is this store's, and this table's.
+
+        A copied store must delete nothing, and no table where another one has been made since.
+        """
         try:
-            found = await self._storage.store_id(table.location)
+            found = await self._storage.owner(table.location)
         except RewriteError as error:
             self._log("location not readable", table=table.name, cause=str(error))
             return False
+        if found is None:
+            return True
         ours = await self._store.store_id()
-        if found is not None and found != ours:
-            self._log("location belongs to another store", table=table.name, found=found, ours=ours)
+        if found.store != ours:
+            self._log(
+                "location belongs to another store", table=table.name, found=found.store, ours=ours
+            )
+            return False
+        if found.is_another(table.id):
+            self._log("location belongs to another table", table=table.name, found=found.table)
             return False
         return True
+
+    async def _owns_files(self, table: Table, paths: Sequence[str]) -> bool:
+        """Return whether no table of another format may own some files; else they stay.
+
+        Looked at before each deletion: such a table may have been made after this one.
+        """
+        try:
+            mark = await self._storage.foreign_mark(table.location, paths)
+        except RewriteError as error:
+            self._log("location not readable", table=table.name, cause=str(error))
+            return False
+        if mark is None:
+            self._faults.withdraw_notice(PART, table.id)
+            return True
+        if table.state is TableState.GOING:  # The drop may end; the files stay.
+            await self._store.apply(ForgetGarbage(table=table.id, paths=tuple(paths)))
+        else:
+            self._faults.notice(PART, table.id, mark.stop(table.name))
+        return False
 
     async def _finish_drop(self, table: Table) -> None:
         """Let a table that is going make its next steps (they wait for its garbage)."""
@@ -363,6 +404,24 @@ async def collect_all(
     return sum(await asyncio.gather(*map(collect_in_turn, tables)), start=CollectedCounts())
 
 
+async def finish_drops(store: TabletStore, tables: Collection[Table], log: Log) -> None:
+    """Free the names that drops have left which were broken off before their last step.
+
+    Args:
+        store: Where names are.
+        tables: Those that are there; others are looked up.
+        log: Hears whose name was freed.
+    """
+    present = {each.id for each in tables}
+    try:
+        for each in await store.named_tables():
+            if each.id not in present and await store.table(each.id) is None:
+                await store.apply(DropTable(table=each.id, resumed=True))
+                log("unfinished table removed", table=each.id)
+    except (MetadataError, UnavailableError) as error:
+        log("unfinished tables not looked for", cause=str(error))
+
+
 async def collect_forever(
     store: TabletStore,
     collector: GarbageCollector,
@@ -387,6 +446,7 @@ async def collect_forever(
     while True:
         await asyncio.sleep(0 if more else interval_s)
         done = await collect_all(store, collector, tables(), log, faults)
+        await finish_drops(store, tables(), log)
         if done.deleted:
             log("files deleted", files=done.deleted, waiting=done.waiting)
         more = done.more

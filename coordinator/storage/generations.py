@@ -1,4 +1,4 @@
-"""The generation of every table: counted up each minute, and written beside its data.
+"""The generation of every table: counted up again and again, and written beside its data.
 
     location's generation is read → the store's is read → behind? then nothing is written,
     and nothing of the table is changed until `neve fsck --accept` → else the store's is
@@ -12,6 +12,7 @@ The description of the table (`_neve/table.json`) is brought up to date on the w
 
 import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 
 from common.errors import ConfigError, MetadataError, RequestError, UnavailableError
@@ -22,6 +23,7 @@ from common.parquet.location import Location, open_location
 from common.parquet.service_files import (
     LocationOwner,
     generation_fault,
+    read_description,
     read_owner,
     write_description,
     write_generation,
@@ -32,7 +34,6 @@ from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from coordinator.table_faults import TableFaults
 
-INTERVAL_S = 60.0
 LOOK_AGAIN_S = 5.0
 """How soon the generations of tables that are new or behind are read again."""
 TABLES_AT_ONCE = 8
@@ -48,6 +49,8 @@ class Generations:
         log: Log,
         faults: TableFaults | None = None,
         threads: StorageThreads | None = None,
+        *,
+        interval_s: float = 60.0,
     ) -> None:
         """Know nothing yet.
 
@@ -56,7 +59,9 @@ class Generations:
             log: Hears what is odd.
             faults: Keeps what fails for one table from ending the work on all.
             threads: Where storage is looked at.
+            interval_s: Between two counts of a table.
         """
+        self._interval_s = interval_s
         self.threads = threads or StorageThreads()
         self.faults = faults or TableFaults(log)
         self._store = store
@@ -126,16 +131,17 @@ class Generations:
             self._known[table.id] = outcome.generation
             await self.threads.run(table.location, _raise_written, location, outcome.generation)
         if self._described.get(table.id) != table:
-            await self.threads.run(table.location, write_description, location, table)
+            await self.threads.run(table.location, _describe, location, table)
             self._described[table.id] = table
 
     async def run_forever(self, tables: Callable[[], Collection[Table]]) -> None:
-        """Count all tables up once a minute; look sooner at those that are new or behind.
+        """Count all tables up in each interval; look sooner at those that are new or behind.
 
         Args:
             tables: Returns the tables that there are.
         """
         rounds, gate = 0, asyncio.Semaphore(TABLES_AT_ONCE)
+        pause_s = min(LOOK_AGAIN_S, self._interval_s)
 
         async def count_up(table: Table) -> None:
             async with gate:
@@ -144,12 +150,12 @@ class Generations:
 
         while True:
             everyone = [each for each in tables() if each.state is not TableState.GOING]
-            whole = rounds % round(INTERVAL_S / LOOK_AGAIN_S) == 0
+            whole = rounds % int(self._interval_s / pause_s) == 0
             due = [each for each in everyone if whole or not self.may_change(each.id)]
             await asyncio.gather(*map(count_up, due))
             self._forget_all_but({table.id for table in everyone})
             rounds += 1
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(pause_s)
 
     async def _count_up_or_log(self, table: Table) -> None:
         try:
@@ -168,6 +174,14 @@ def _raise_written(location: Location, generation: int) -> None:
     """Tell a location a generation, unless it knows a higher one: we may have stood still."""
     if written_generation(location) < generation:
         write_generation(location, generation)
+
+
+def _describe(location: Location, table: Table) -> None:
+    """Write what a table is; of an incomplete one, what it shall be when it is recovered again."""
+    described = read_description(location) if table.incomplete else None
+    if described is not None and described.id == table.id:
+        table = replace(table, state=described.state)
+    write_description(location, table)
 
 
 def foreign_owner(table: Table, owner: LocationOwner) -> str | None:

@@ -3,11 +3,11 @@
     time and number → pin → files by the tile rule, part by part → pin and generation
     → pointer → noted in the store
 
-Nothing is published of a store that has gone back in time: its manifest would take the
-place of the one that knows more. The time is read before the files, so that a manifest
-never claims to know more than it does. Many coordinators may publish: of two with one
-number the store notes one, and the collector believes only a pointer that names the
-manifest that was noted.
+Nothing is published of a store that has gone back in time, of a table that is being
+filled, or of one whose recovery is incomplete: its manifest would take the place of the one
+that knows more. The time is read before the files, so that a manifest never claims to know
+more than it does. Many coordinators may publish: of two with one number the store notes
+one, and the collector believes only a pointer that names the manifest that was noted.
 """
 
 import asyncio
@@ -150,6 +150,8 @@ class ManifestPublisher:
             UnavailableError: Store or storage do not answer.
             ConflictError: Its tablets kept changing; the next look tries again.
         """
+        if table.incomplete:
+            return False
         last = await self._store.manifest(table.id)
         if not publishes(table):
             await self._withdraw(table, last)
@@ -308,5 +310,6 @@ class ManifestPublisher:
 
 
 def publishes(table: Table) -> bool:
-    """Return whether a table's manifest is published (not if it is dropped)."""
-    return table.settings.manifest_interval_s is not None and table.state is not TableState.GOING
+    """Return whether a table's manifest is published (not if it is dropped, or being filled)."""
+    settled = table.state in {TableState.LIVE, TableState.PAUSED}
+    return table.settings.manifest_interval_s is not None and settled

@@ -13,9 +13,10 @@ from common.errors import ConfigError, RequestError, RewriteError, UnavailableEr
 from common.model.service_paths import MANIFEST_FOLDER
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
+from common.parquet.foreign_formats import ForeignMark, foreign_mark
 from common.parquet.location import only_copies, open_location
 from common.parquet.manifest import delete_folder
-from common.parquet.service_files import owner_of
+from common.parquet.service_files import LocationOwner, read_owner
 from common.storage_threads import StorageThreads
 
 P = ParamSpec("P")
@@ -39,13 +40,13 @@ class ArrowStorage:
         """
         return await self._asked(location, self._delete, location, path, until_s)
 
-    async def store_id(self, location: str) -> str | None:
-        """Return the id in `_neve/store` of a location, or None if there is none.
+    async def owner(self, location: str) -> LocationOwner | None:
+        """Return what the mark of a location says, or None if there is none.
 
         Raises:
             RewriteError: The storage refused or did not answer.
         """
-        return await self._asked(location, _store_id, location)
+        return await self._asked(location, _owner, location)
 
     async def only_copies(
         self, location: str, outputs: Sequence[str], inputs: Sequence[str]
@@ -56,6 +57,14 @@ class ArrowStorage:
             RewriteError: The storage refused or did not answer.
         """
         return await self._asked(location, _only_copies, location, outputs, inputs)
+
+    async def foreign_mark(self, location: str, paths: Sequence[str]) -> ForeignMark | None:
+        """Return the mark of another table format that owns a location or files in it.
+
+        Raises:
+            RewriteError: The storage refused or did not answer.
+        """
+        return await self._asked(location, _foreign_mark, location, paths)
 
     async def _asked(
         self, location: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
@@ -82,11 +91,18 @@ class ArrowStorage:
         return True
 
 
-def _store_id(location: str) -> str | None:
+def _owner(location: str) -> LocationOwner | None:
     try:
-        return owner_of(open_location(location))
+        return read_owner(open_location(location))
     except (UnavailableError, RequestError, ConfigError) as error:
         raise RewriteError(str(error)) from error
+
+
+def _foreign_mark(location: str, paths: Sequence[str]) -> ForeignMark | None:
+    try:
+        return foreign_mark(open_location(location), paths)
+    except _ERRORS as error:
+        raise RewriteError(f"folders of {location} cannot be looked at: {error}") from error
 
 
 def _only_copies(location: str, outputs: Sequence[str], inputs: Sequence[str]) -> list[str]:

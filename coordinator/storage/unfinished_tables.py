@@ -10,7 +10,8 @@ last step and takes back what it has made (`common/metadata/mutation/tables.py`)
 
 A table without a name that is live or paused was acknowledged, and it holds rows: a fail-over
 of the node that has the names has forgotten its name, or one of the table's own node that it
-was dropped. It gets its name back a grace later, if nobody has taken name or location.
+was dropped. It gets its name back a grace later, if nobody has taken name or location. A table
+that was being filled is removed: its files stay, and its recovery is repeated.
 """
 
 import asyncio
@@ -86,7 +87,7 @@ class UnfinishedTables:
         now_s = await self._store.now_s()
         keys = {table: (table, each.table is not None) for table, each in found.items()}
         self._seen_s = {key: self._seen_s.get(key, now_s) for key in keys.values()}
-        self._faults.keep_notices(found)
+        self._faults.keep_notices(PART, found)
         done = 0
         for table, each in found.items():
             if now_s - self._seen_s[keys[table]] >= self._grace_s:
@@ -116,7 +117,7 @@ class UnfinishedTables:
             return _Found()
         if has_name:
             return None  # If it is going, the collector goes on with it.
-        if present.state is TableState.GOING:
+        if present.state in {TableState.FILLING, TableState.GOING}:
             return _Found()
         if (table, True) not in self._seen_s:
             self._log("table has no name", table=table, was=present.name, location=present.location)
@@ -139,6 +140,7 @@ class UnfinishedTables:
             self._log("name given back to a table", table=table.id, name=table.name)
             return True
         self._faults.notice(
+            PART,
             table.id,
             f"table {table.id} ({table.location}) has lost its name {table.name!r}, which cannot be"
             f" given back: {outcome.reason}; drop the table that is in its way, or move its files",

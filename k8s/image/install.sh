@@ -2,8 +2,7 @@
 # Install Névé with its pinned requirements into a new virtual environment: install.sh SOURCES TARGET
 #
 # What the image is made with, and what a test runs in a clean directory. PYTHON names the Python, 3.11 or 3.12.
-# Java 17 comes from the pinned list, or from JAVA_HOME or PATH where the list has none (Linux on arm64). It is found
-# below TARGET/java afterwards.
+# Java 17 comes from JAVA_HOME, PATH or the distribution. It is found below TARGET/java afterwards.
 set -euo pipefail
 
 sources=$(cd "$1" && pwd)
@@ -27,7 +26,7 @@ same=$(bash -c -- 'echo $$ >&3; ulimit -c 0; sh -c "echo \$\$"' 3>&1 | sort -u |
 
 "$python" -m venv "$target"
 pip=("$target/bin/python" -m pip install --disable-pip-version-check --quiet)
-"${pip[@]}" --require-hashes --no-deps -r "$sources/requirements/lock.txt"
+"${pip[@]}" --require-hashes --no-deps -r "$sources/requirements/server.txt"
 # A build writes into its sources: let it be a copy of what the package is made of.
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
@@ -36,10 +35,15 @@ for part in pyproject.toml README.md LICENSE common coordinator compactor neve; 
 done
 "${pip[@]}" --no-build-isolation --no-deps "$copy"
 
+jars=$("$target/bin/python" -c 'import pyspark; print(pyspark.__path__[0])')/jars
+sed -e '/^#/d' -e '/^$/d' "$sources/k8s/image/unused-jars.txt" | while read -r jar; do
+    rm "$jars/$jar"
+done
+
 # Elsewhere than in the sources: what is asked must be installed.
 cd "$target"
 java=$(bin/python -c 'import os; from neve.local.machine import find_java; print(find_java(os.environ).home)') ||
-    fail "no Java 17"
+    fail "no Java 17: install the distribution's (apt install openjdk-17-jre-headless), or set JAVA_HOME"
 ln -s "$java" java
 java/bin/java -version 2>&1 | grep -q '"17[."]' || fail "$java is not Java 17"
 bin/python -c 'import compactor.actor, coordinator.actor, neve.gateway.actor, raydp, pyspark' ||

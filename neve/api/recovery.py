@@ -152,6 +152,8 @@ class Restored:
     files: int
     missing: tuple[str, ...] = ()
     """Files that are missing in the location. While files are missing, the table stays paused."""
+    unused: tuple[str, ...] = ()
+    """Files of rows in the location that the archive does not name: they are not recovered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,3 +162,5 @@ class RestoreReport:
 
     tables: tuple[Restored, ...]
     dry_run: bool = False
+    not_recovered: tuple[str, ...] = ()
+    """What an archive does not hold."""

@@ -107,6 +107,23 @@ class TableChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """How far a rebuild, a restore or an import is with the table that it fills."""
+
+    run: str
+    verb: str
+    files: int
+    """Number of files that the table shall have."""
+    done: int
+    """Number of files that it has."""
+
+    @property
+    def text(self) -> str:
+        """Return verb and progress for people."""
+        return f"{self.verb}, {self.done} of {self.files} files"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A table and its totals. In listings the totals are None."""
 
@@ -140,6 +157,18 @@ class Table:
     files: int | None = None
     rows: int | None = None
     size_bytes: int | None = None
+    filling: Filling | None = None
+    """Set while a rebuild, a restore or an import fills the table."""
+    incomplete: bool = False
+    """The recovery of the table did not find all files. No manifest is published until the table is
+    resumed."""
+
+    @property
+    def state_text(self) -> str:
+        """Return the state for people."""
+        if self.filling is not None:
+            return f"{self.state} ({self.filling.text})"
+        return f"{self.state} (incomplete)" if self.incomplete else self.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import RenderableType
 
+from common.clock import SystemClock
 from common.errors import CompactionError, ConfigError
+from common.units import format_count
 from neve.api import work as api
 from neve.cli import render
 from neve.cli.session import (
@@ -40,6 +43,7 @@ SHARED_MEMORY_BYTES = 200 * 1024**2
 GATEWAY_PORT = 8642
 STORAGE_WAIT_S = 30.0
 CLUSTER_VARIABLE = "RAY_ADDRESS"
+DAY_S = 86_400
 """Set where `neve serve` runs: it names a Ray cluster."""
 
 
@@ -82,7 +86,15 @@ def check_java(environ: Mapping[str, str]) -> str:
                 f"{error}; compactors want it on their nodes, if not here"
             ) from error
         raise
-    return f"version {found.major} in {found.home}"
+    return f"version {found.version}{_age(found.released)} in {found.home}"
+
+
+def _age(released: str) -> str:
+    """Return how old something is that was released on a day: `2023-10-17`, or empty."""
+    if not released:
+        return ""
+    since_s = SystemClock().now_s() - datetime.fromisoformat(f"{released}T00:00Z").timestamp()
+    return f" of {released} ({format_count(int(since_s // DAY_S), 'day')} old)"
 
 
 def check_redis_server(environ: Mapping[str, str], *, wheels: bool = True) -> str:
@@ -221,6 +233,7 @@ def _checks(session: Session, compactors: int) -> Iterator[Check]:
     yield "service", lambda: _service(session)
     yield "groups", lambda: _groups(session)
     yield "store", lambda: _store(session)
+    yield "tablets", lambda: _tablets(session)
 
 
 def _cluster_checks() -> Iterator[Check]:
@@ -250,11 +263,17 @@ def _as_check(tried: "Tried") -> str:
 def _service(session: Session) -> str:
     """Ask the service that is meant, if there is one."""
     try:
-        find_target(session.url, stack=session.stack)
+        faults = find_target(session.url, stack=session.stack).faults
     except UnavailableError as error:
         raise SkippedError(str(error)) from error
-    status = session.client.status()
-    return f"{session.client.url} answers, {len(status.compactors)} compactors"
+    try:
+        status = session.client.status()
+    except UnavailableError as error:
+        raise ConfigError("; ".join((str(error), *faults))) from error
+    found = f"{session.client.url} answers, {len(status.compactors)} compactors"
+    if faults:
+        raise WarningError("; ".join((found, *faults)))
+    return found
 
 
 def _groups(session: Session) -> str:
@@ -295,6 +314,17 @@ def _store(session: Session) -> str:
     if status.store_warnings:
         raise WarningError("; ".join(status.store_warnings))
     return "has free memory, evicts nothing and is durable"
+
+
+def _tablets(session: Session) -> str:
+    """Tell of tablets that no job reads until an operator acts."""
+    try:
+        status = session.client.status()
+    except NeveError as error:
+        raise SkippedError("no service answers") from error
+    if status.quarantined:
+        raise ConfigError("; ".join(render.quarantine_texts(status)))
+    return "none is quarantined"
 
 
 def _run(name: str, check: Callable[[], str]) -> CheckResult:

@@ -106,7 +106,7 @@ def render_rebuild(report: RebuildReport) -> RenderableType:
             ]
         ),
         *_limited_list("lost, or perhaps lost", report.lost),
-        *_limited_list("files that do not count", report.left),
+        *_limited_list("files that were found and not used", report.left),
         "",
         "not recovered:",
         *(f"  {each}" for each in report.not_recovered),
@@ -130,8 +130,15 @@ def render_restore(report: RestoreReport) -> RenderableType:
         for each in report.tables
         if each.missing
     ]
+    gone += [
+        f"{each.table}: the archive does not name {len(each.unused):,} files that lie there, which "
+        f"are not recovered; the first is {each.unused[0]}"
+        for each in report.tables
+        if each.unused
+    ]
     head = ["dry run: nothing was written"] if report.dry_run else []
-    return lines(*head, grid(heads, rows), *gone)
+    rest = ["", "not restored:", *(f"  {each}" for each in report.not_recovered)]
+    return lines(*head, grid(heads, rows), *gone, *(rest if report.not_recovered else ()))
 
 
 # -------------------------------------------------------------------------------------------- Verbs

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from common.units import format_bytes, format_count, format_duration
 from neve.api import tables as api
+from neve.api import work
 from neve.cli.tablet_keys import ALL_KEYS, TabletKeys, keys_of, range_text
 from neve.setting_values import setting_text
 
@@ -62,14 +63,18 @@ def render_tables(found: Sequence[api.Table]) -> RenderableType:
         [
             (
                 each.name,
-                each.state,
-                ", ".join(each.key) or None,
+                each.state_text,
+                _key(each),
                 each.columns or len(each.schema),
                 each.location,
             )
             for each in found
         ],
     )
+
+
+def _key(table: api.Table) -> str | None:
+    return ", ".join(table.key) or None
 
 
 def render_table(found: api.Table) -> RenderableType:
@@ -82,9 +87,9 @@ def render_table(found: api.Table) -> RenderableType:
         facts(
             [
                 ("name", found.name),
-                ("state", found.state),
+                ("state", found.state_text),
                 ("location", found.location),
-                ("key", ", ".join(found.key) or None),
+                ("key", _key(found)),
                 ("version", found.version_column),
                 ("tombstone", found.tombstone_column),
                 ("time", found.time_column),
@@ -279,3 +284,17 @@ def _totals(found: api.Table) -> list[tuple[str, str | None]]:
         ("rows", _count(found.rows)),
         ("size", format_bytes(found.size_bytes)),
     ]
+
+
+QUARANTINES_SHOWN = 10
+
+
+def quarantine_texts(found: work.Status) -> list[str]:
+    """Return which tablets are quarantined and why, a sentence each; of many, of some."""
+    shown = [
+        f"table {each.table}, tablet {each.tablet}: {each.reason};"
+        f" `neve lift-quarantine {each.table} {each.tablet}` has it tried again"
+        for each in found.quarantines[:QUARANTINES_SHOWN]
+    ]
+    more = found.quarantined - len(shown)
+    return [*shown, *([f"{more:,} more tablets are quarantined"] if more > 0 else [])]

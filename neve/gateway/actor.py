@@ -14,7 +14,7 @@ import ray
 
 from common.clock import SystemClock
 from common.coordinator_proxy import operator_calls
-from common.errors import ConfigError
+from common.errors import ConfigError, actor_error, first_line
 from common.garbage_collection import ignore_what_is_loaded
 from common.ids import RandomIds
 from common.log_files import LogFiles
@@ -39,12 +39,15 @@ from neve.gateway.tls import require_safe_listener
 START_WAIT_MAX_S = 60.0
 NAME_GONE_TRIES_MAX, NAME_GONE_PAUSE_S = 100, 0.1
 CALLS_AT_ONCE = 100
+ANSWER_PAUSE_S = 0.5
+"""Time for answers to leave the process before it ends."""
 LOG_PART = "gateway"
 FILE_SETTINGS = {
-    "gateway": ("tls_certificate", "tls_key", "tls_client_authorities"),
+    "store": ("url_file",),
+    "gateway": ("token_file", "tls_certificate", "tls_key", "tls_client_authorities"),
     "access": ("tokens_file", "audit_file", "oidc_authorities"),
 }
-"""Settings that name a file of the gateway, by section."""
+"""Settings that name a file which the gateway reads, by section."""
 
 
 class GatewayActor:
@@ -80,6 +83,7 @@ class GatewayActor:
         self._log("gateway begins")
         loop = asyncio.get_running_loop()
         services.later(asyncio.to_thread(readers.warm))
+        self._failure = ""
         self._serving = loop.create_task(self._serve())
         self._rotating = loop.create_task(self._log_files.rotate_forever([LOG_PART]))
 
@@ -88,15 +92,24 @@ class GatewayActor:
         try:
             # Off the main thread, as in an actor, uvicorn leaves the signals to Ray.
             await self._server.serve()
-            cause = "the server ended"
+            self._failure = "the server ended"
         except BaseException as error:
-            cause = f"{type(error).__name__}: {error}"
-        self._log("gateway fails", cause=cause)
+            # uvicorn exits when it cannot listen; why is what it was about to handle.
+            origin = error.__context__ if isinstance(error, SystemExit) else None
+            self._failure = first_line(origin or error)
+        self._log("gateway fails", cause=self._failure)
+        await asyncio.sleep(ANSWER_PAUSE_S)
         os._exit(1)
 
     async def address(self) -> str:
-        """Return the address when it is served."""
+        """Return the address when it is served.
+
+        Raises:
+            ConfigError: It will not be: the process is about to end.
+        """
         while not self._server.started:
+            if self._failure:
+                raise ConfigError(self._failure)
             await asyncio.sleep(0.02)
         host, port = self._server.servers[0].sockets[0].getsockname()[:2]
         scheme = "https" if self._tls else "http"
@@ -121,11 +134,12 @@ def require_token(settings: Settings) -> None:
         ConfigError: No token is set and no other caller known, the settings of an issuer contradict
             each other, or the gateway would listen beyond this machine without TLS.
     """
-    access = settings.access
-    if not (settings.gateway.token or access.tokens_file or access.oidc_issuer):
+    access, gateway = settings.access, settings.gateway
+    callers = (gateway.token, gateway.token_file, access.tokens_file, access.oidc_issuer)
+    if not any(callers):
         raise ConfigError(
             "setting gateway.token is empty: set one, for example NEVE_GATEWAY_TOKEN, or"
-            " access.tokens_file, or access.oidc_issuer"
+            " gateway.token_file, access.tokens_file, or access.oidc_issuer"
         )
     OidcRules.of(access)
     _require_absolute(settings)
@@ -157,7 +171,7 @@ def start(settings: Settings, *, log_folder: str = "", edition: str = "", **opti
         options: Further Ray actor options, such as `resources`.
 
     Raises:
-        ConfigError: No token is set, or it does not come up (is the port free?).
+        ConfigError: No token is set, or it does not come up. The message has its error.
     """
     require_token(settings)
     actor = ray.remote(GatewayActor).options(
@@ -171,13 +185,15 @@ def start(settings: Settings, *, log_folder: str = "", edition: str = "", **opti
         **options,
     )
     handle = actor.remote(settings, log_folder, edition)
-    where = f"{settings.gateway.host}:{settings.gateway.port}"
     try:
         ray.get(handle.address.remote(), timeout=START_WAIT_MAX_S)
     except (ray.exceptions.RayError, TimeoutError) as error:
         _end(handle)
+        silent = isinstance(error, TimeoutError)
+        cause = f"no answer for {START_WAIT_MAX_S:.0f} s" if silent else actor_error(error)
         raise ConfigError(
-            f"the gateway does not come up at {where}: is the port free? ({type(error).__name__})"
+            f"the gateway does not come up at {settings.gateway.host}:{settings.gateway.port}:"
+            f" {cause}"
         ) from error
     return handle
 

@@ -15,6 +15,7 @@ from fastapi import FastAPI, Response
 from fastapi.responses import HTMLResponse
 
 from common.errors import UnavailableError
+from common.secret_files import secret_of
 from common.units import format_duration
 from neve.gateway import problems
 from neve.gateway.access.oidc import OidcTokens
@@ -153,9 +154,10 @@ def create_app(services: Services) -> FastAPI:
 def known_callers(services: Services) -> KnownCallers:
     """Return who is let in, by the settings."""
     access, clock, log = services.settings.access, services.clock, services.log
+    gateway = services.settings.gateway
     path = Path(access.tokens_file) if access.tokens_file else None
     return KnownCallers(
-        services.settings.gateway.token,
+        secret_of("gateway.token", gateway.token, gateway.token_file),
         KnownTokens(path, clock, log),
         OidcTokens.of(access, clock, log),
     )

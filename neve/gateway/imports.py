@@ -1,26 +1,32 @@
 """Import and export: an existing directory becomes a table, and its files stay where they are.
 
     location checked → files listed → footers read → surveyed → (dry run: reported)
-    → table created paused → files added in batches → counted → live, if readers are ready
+    → table created, filling → files added in batches → all of them are in
+    → marked and described → paused, or live if readers are ready
 
 An import that was killed anywhere can be repeated and goes on: files in the table are left out,
-and the call id of a batch is made from its paths. The table is paused until the last batch is in.
+and the call id of a batch is made from its paths. A repetition takes the table over, so an older
+one that still runs adds nothing more. Nothing reads or changes the table before the last batch is
+in. Once it is paused or live, a repetition adds the files that are new.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from itertools import islice
+from math import ceil
 
 from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 
 from common.digests import digest
 from common.errors import CompactionError, RefusedError, RequestError
-from common.metadata.changes import ChangeTable
+from common.metadata.changes import ChangeTable, FinishFilling, ResumeFilling
 from common.metadata.table_walk import walk_tiles
 from common.model.outcome import RefusalCode
-from common.model.table import Table, TableState
+from common.model.service_paths import GUARD_NAME
+from common.model.table import Filling, Table, TableState, filling_text
 from common.parquet.location import open_location
 from neve.api import tables as api
 from neve.api.recovery import LINES
@@ -41,6 +47,7 @@ from neve.import_survey.files import (
     read_import_footer,
 )
 from neve.import_survey.survey import ImportedDirectory, ImportOptions, survey
+from neve.recovery.location_ownership import other_tables, sign_site
 
 # ---------------------------------------------------------------------------- What users read of it
 
@@ -99,6 +106,12 @@ def _import_notes(directory: ImportedDirectory, table: Table) -> list[str]:
             "every reader use the manifest (docs/import.md), then "
             f"`neve resume {table.name}` or repeat with --readers-use-manifest"
         )
+    if table.settings.directory_guard:
+        notes.append(
+            "the first append, or the first compaction that replaces files, puts a file "
+            f"{GUARD_NAME} into their folders: programs that read the directory itself then fail "
+            "instead of counting wrongly (setting directory_guard)"
+        )
     if table.settings.manifest_interval_s is None:
         notes.append("no manifest is published: the setting manifest_interval_s is off")
     lose = "rows without a version lose against every other row of their key"
@@ -120,6 +133,7 @@ def _import_notes(directory: ImportedDirectory, table: Table) -> list[str]:
 # ------------------------------------------------------------------------------------------ Batches
 
 
+VERB = "import"
 BATCH_FILES = 500
 """Files of one change; each has its own watches, so larger ones lose more races."""
 CALL_HOUR_S = 3600
@@ -189,7 +203,7 @@ async def _try_to_add(
 ) -> api.Added | Sequence[str]:
     """Add files, or return those that are still to be added."""
     try:
-        call = batch_call_id(table.id, paths, await services.store.now_s())
+        call = batch_call_id(table, paths, await services.store.now_s())
         return await add_files(services, table, paths, call)
     except ChangeRefusedError as error:
         if error.code not in KNOWN_BY_NOW:
@@ -223,7 +237,7 @@ async def _readable_files(
     return good
 
 
-def batch_call_id(table: str, paths: Sequence[str], now_s: float) -> str:
+def batch_call_id(table: Table, paths: Sequence[str], now_s: float) -> str:
     """Return the id of the call that adds a batch: the same for the same paths.
 
     It carries the hour, since a call id must tell a time that is not long ago (UUIDv7). A
@@ -231,12 +245,13 @@ def batch_call_id(table: str, paths: Sequence[str], now_s: float) -> str:
     already is what keeps them from being added twice.
 
     Args:
-        table: Its id.
+        table: Whose id counts; one that was rebuilt within the hour takes no older call.
         paths: Of the batch.
         now_s: The store's time.
     """
-    millis = int(now_s // CALL_HOUR_S) * CALL_HOUR_S * 1000
-    text = f"{millis:012x}", digest([table, *sorted(paths)], 18)
+    hour_s = now_s // CALL_HOUR_S * CALL_HOUR_S
+    millis = ceil(1000 * max(hour_s, table.calls_since_s))
+    text = f"{millis:012x}", digest([table.id, *sorted(paths)], 18)
     stamp, chance = text
     return f"{stamp[:8]}-{stamp[8:]}-7{chance[:3]}-8{chance[3:6]}-{chance[6:]}"
 
@@ -280,10 +295,10 @@ async def import_directory(
     if body.dry_run:
         return import_view(directory, described, planner)
     _refuse_misfits(directory)
-    table = directory.table
-    if table is None:
-        table, planner = await create_table(services, _new_table(directory))
+    table, planner = await _table_to_fill(services, directory, planner)
     await add_in_batches(services, directory, table, on_progress)
+    if table.filling is not None:
+        table = await _finish_filling(services, directory, table)
     return import_view(directory, await _finish(services, directory, table), planner)
 
 
@@ -293,10 +308,12 @@ async def _open_directory(services: Services, body: api.NewImport) -> ImportedDi
     site = await services.footers.run(written, services.locations.admitted, written)
     place = open_location(site.uri)
     store = await services.store.store_id()
-    await services.footers.run(place.uri, check_import_location, place, store)
     table = await services.store.table_named(body.name)
     if table is not None:
         _require_same_table(body, place.uri, table)
+    else:  # Before anything is listed: files of a live table would look like those of a gone one.
+        (await other_tables(services.store, services.footers)).refuse_overlap(site)
+    await services.footers.run(place.uri, check_import_location, place, store)
     return ImportedDirectory(body=body, place=place, table=table)
 
 
@@ -325,6 +342,8 @@ def _require_same_table(body: api.NewImport, location: str, table: Table) -> Non
             )
     if table.state is TableState.GOING:
         raise ChangeRefusedError(f"table {table.name!r} is being dropped", "exists")
+    if table.filling is not None and table.filling.verb != VERB:
+        raise RefusedError(filling_text(table), "filling")
 
 
 def _import_options(body: api.NewImport, table: Table | None) -> ImportOptions:
@@ -418,6 +437,56 @@ def _refuse_misfits(directory: ImportedDirectory) -> None:
             f"files do not fit, {path} for example: {why}. Nothing was written. A dry run lists "
             "them; move them away, or leave them out on purpose (--leave-misfits)"
         )
+
+
+async def _table_to_fill(
+    services: Services, directory: ImportedDirectory, planner: str
+) -> tuple[Table, str]:
+    """Return the table that takes the files, and a sentence about its planner.
+
+    It is a new one, that of an import that was broken off, or one that is there since long.
+    """
+    table, files = directory.table, len(directory.survey.files)
+    if table is not None and table.filling is None:
+        return table, planner
+    filling = Filling(run=services.ids.next("fill"), verb=VERB, files=files)
+    if table is None:
+        return await create_table(services, _new_table(directory), filling)
+    filling = replace(filling, files=files + directory.already)
+    change = ResumeFilling(table=table.id, run=filling.run, verb=VERB, files=filling.files)
+    require_applied(await services.store.apply(change))
+    directory.table = replace(table, filling=filling)
+    return directory.table, planner
+
+
+async def _finish_filling(services: Services, directory: ImportedDirectory, table: Table) -> Table:
+    """Make a filled table paused, if each file that fits is in; sign its location before.
+
+    Raises:
+        RefusedError: Files are missing: the store has lost some, or another import goes on.
+    """
+    assert table.filling is not None, table.name
+    directory.table = table
+    await read_known(services, directory)
+    fitting = {each.path for each in directory.survey.files} - directory.survey.misfits.keys()
+    if missing := sorted(fitting - directory.known):
+        raise RefusedError(
+            f"table {table.name!r} lacks {len(missing)} files that were added, the first is "
+            f"{missing[0]}: repeat the import"
+        )
+    found = await services.table(table.name, filling=True)
+    if found.filling is None or found.filling.run != table.filling.run:
+        raise RefusedError(f"table {table.name!r}: another import goes on with it", "filling")
+    paused = replace(table, state=TableState.PAUSED, filling=None)
+    await sign_site(services.footers, await services.store.store_id(), paused)
+    change = FinishFilling(
+        table=table.id,
+        run=table.filling.run,
+        files=len(directory.known),
+        state=TableState.PAUSED,
+    )
+    require_applied(await services.store.apply(change))
+    return paused
 
 
 async def _finish(services: Services, directory: ImportedDirectory, table: Table) -> Table:

@@ -29,6 +29,7 @@ from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import BEARER, Services, checked_label
 from neve.gateway.tables import GatewayAdmission
 from neve.recovery.backup import (
+    NOT_IN_ARCHIVES,
     BackupOptions,
     RestoreOptions,
     RestorePorts,
@@ -127,8 +128,8 @@ def rebuilt_view(done: RebuildResult, *, dry_run: bool) -> api.RebuildReport:
         state=done.table.state.value,
         tablets=done.tablets,
         files=len(done.files),
-        rows=sum(file.rows for file in done.files),
-        size_bytes=sum(file.size_bytes for file in done.files),
+        rows=done.rows,
+        size_bytes=done.size_bytes,
         user_files=done.user_files,
         left=_limited(done.left),
         lost=_limited(done.lost),
@@ -148,14 +149,15 @@ def restored_view(done: Iterable[CreatedTable], *, dry_run: bool) -> api.Restore
             tablets=each.tablets,
             files=each.files,
             missing=each.missing[:LISTED_MAX],
+            unused=each.unused[:LISTED_MAX],
         )
         for each in done
     )
-    return api.RestoreReport(tables=tuple(tables), dry_run=dry_run)
+    return api.RestoreReport(tables=tuple(tables), dry_run=dry_run, not_recovered=NOT_IN_ARCHIVES)
 
 
 def _limited(named: Mapping[str, str]) -> dict[str, str]:
-    return dict(islice(sorted(named.items()), LISTED_MAX))
+    return dict(islice(named.items(), LISTED_MAX))
 
 
 # ------------------------------------------------------------------------------------------- Routes
@@ -262,7 +264,8 @@ class RecoveryRoutes:
         if body.tables:
             tables = [await services.table(name) for name in body.tables]
         else:
-            tables = list(await services.store.tables())
+            every = await services.store.tables()
+            tables = [each for each in every if each.filling is None]
         if not tables:
             raise UnknownTableError("there is no table to back up")
         hold_s = parse_duration_s(body.hold, "hold") if body.hold else 0.0

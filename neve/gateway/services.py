@@ -33,7 +33,7 @@ from common.ids import IdSource
 from common.metadata.ports import TabletStore
 from common.metadata.store_watch import StoreWatch
 from common.model.job import TabletPlan
-from common.model.table import DNS_LABEL, Table, TableSettings
+from common.model.table import DNS_LABEL, Table, TableSettings, filling_text
 from common.model.tablet import Tablet, TabletId
 from common.parquet.service_files import generation_fault
 from common.settings import Settings
@@ -313,10 +313,15 @@ class Services:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.log("background work failed", cause=f"{type(error).__name__}: {error}")
 
-    async def table(self, name: str) -> Table:
+    async def table(self, name: str, *, filling: bool = False) -> Table:
         """Return a table by name, or by its id: one whose name no URL can hold has that.
 
+        Args:
+            name: As the caller wrote it.
+            filling: Whether it may be one that a recovery fills.
+
         Raises:
+            RefusedError: A recovery fills it.
             RequestError: The text cannot be a name.
             UnknownTableError: No table has it, or none that the caller may see.
             ForbiddenError: The caller may not do to it what the call is for.
@@ -327,15 +332,22 @@ class Services:
         if table is None:
             table = await self._table_by_id(name)
         open_table(table.name)
+        if table.filling is not None and not filling:
+            raise RefusedError(filling_text(table), "filling")
         return table
 
     async def _table_by_id(self, name: str) -> Table:
         names = await self.store.names()
-        if name in names.values():
-            by_id = await self.store.table(name)
+        if name in names.values() or name in names:
+            by_id = await self.store.table(names.get(name, name))
             if by_id is not None and sees_table(by_id.name):
                 return by_id
         checked_label(name, "table name")
+        if name in names and sees_table(name):
+            raise UnknownTableError(
+                f"table {name!r} is being dropped, and only its name is left;"
+                f" `neve table drop {name}` finishes it"
+            )
         raise UnknownTableError(f"no table is named {name!r}; {_hint(name, names)}")
 
     async def tablet(self, table: Table, text: str) -> TabletId:

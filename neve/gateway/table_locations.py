@@ -126,19 +126,23 @@ class _AllowedRoot:
 class Locations:
     """Where tables may be. Blocking: links are looked up with every question."""
 
-    def __init__(self, allowed: Sequence[str], private: Sequence[str] = ()) -> None:
+    def __init__(
+        self, allowed: Sequence[str], private: Sequence[str] = (), shared: Sequence[str] = ()
+    ) -> None:
         """Take what the operator has named.
 
         Args:
             allowed: Folders, buckets, prefixes; `/` is every folder, `s3://` every bucket.
             private: Folders of the service itself. A folder among the allowed that lies in
                 one of them is an exception on purpose.
+            shared: Folders that hold other things than tables: no table is one of them.
 
         Raises:
             ConfigError: One of them is none, or is the system's.
         """
         self._allowed = tuple(map(_AllowedRoot.of, allowed))
         self._private = tuple(map(_AllowedRoot.of, private))
+        self._shared = tuple(map(_AllowedRoot.of, shared))
         for root in self._allowed:
             if root.uri != "file:///" and (folder := _system_folder(root.uri, root.identity)):
                 raise ConfigError(
@@ -170,6 +174,7 @@ class Locations:
                 "taken only if the setting gateway.locations names a prefix with the same options"
             )
         self._refuse_private(uri, site)
+        self._refuse_shared(uri, site)
         if not any(_is_below(site.identity, root.identity) for root in same):
             raise RefusedError(
                 f"location {_quoted(uri, site)} is not where tables are allowed ({self._named()}): "
@@ -188,6 +193,14 @@ class Locations:
                 raise RefusedError(
                     f"location {_quoted(uri, site)} is in or around {private.written}, where the "
                     "service keeps its own files"
+                )
+
+    def _refuse_shared(self, uri: str, site: ResolvedLocation) -> None:
+        for shared in self._shared:
+            if shared.identity.lies_in(site.identity):
+                raise RefusedError(
+                    f"location {_quoted(uri, site)} is or holds {shared.written}, which holds "
+                    "other things than tables: give the table a folder of its own below it"
                 )
 
     def _named(self) -> str:
@@ -222,7 +235,7 @@ def locations_of(settings: GatewaySettings) -> Locations:
     Raises:
         ConfigError: A setting names what is no location.
     """
-    return Locations(settings.locations, settings.private_folders)
+    return Locations(settings.locations, settings.private_folders, settings.shared_folders)
 
 
 @in_reader("file {path}")

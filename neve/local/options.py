@@ -151,10 +151,12 @@ def with_locations(
 
     make_private(folder.tables)
     named = [*_remembered_locations(folder), *map(absolute_location, allow)]
-    usual = [] if given.locations else [*_usual_locations(environ)]
+    own = [*_own_folders(environ)]
+    usual = [] if given.locations else [each for each in own if not _is_hidden(each, environ)]
     every = dict.fromkeys((*given.locations, *usual, *named, str(folder.tables)))
     closed = (*given.private_folders, str(folder.path), str(private))
-    settings = replace(given, locations=tuple(every), private_folders=closed)
+    shared = tuple(dict.fromkeys((*given.shared_folders, *own)))
+    settings = replace(given, locations=tuple(every), private_folders=closed, shared_folders=shared)
     locations_of(settings)
     kept = [each for each in dict.fromkeys((*named, *usual)) if each in every]
     write_secret(folder.locations_file, json.dumps(kept[-REMEMBERED_MAX:]))
@@ -166,7 +168,7 @@ def absolute_location(written: str) -> str:
     return written if "://" in written else os.path.abspath(os.path.expanduser(written))
 
 
-def _usual_locations(environ: Mapping[str, str]) -> Iterator[str]:
+def _own_folders(environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the folders of the user who starts the stack, but none that holds everything."""
     try:
         working = os.getcwd()
@@ -176,6 +178,13 @@ def _usual_locations(environ: Mapping[str, str]) -> Iterator[str]:
     for path in (environ.get("HOME", ""), working, temporary):
         if path.strip("/") and not is_system_path(os.path.realpath(path)):
             yield os.path.realpath(path)
+
+
+def _is_hidden(path: str, environ: Mapping[str, str]) -> bool:
+    """Return whether a folder lies in a hidden folder of the user's home."""
+    home = os.path.realpath(environ.get("HOME") or "/")
+    inside = path.removeprefix(f"{home.rstrip('/')}/")
+    return inside != path and any(part.startswith(".") for part in inside.split("/"))
 
 
 def _remembered_locations(folder: StackFolder) -> list[str]:

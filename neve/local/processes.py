@@ -8,7 +8,9 @@ Numbers of processes are never trusted alone: the system hands them out again.
 """
 
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,23 +93,29 @@ def processes_of_stack(mark: str, known: Iterable[ProcessRef] = ()) -> list[psut
     return [p for p in found.values() if p.pid != os.getpid() and _is_alive(p)]
 
 
+def _none(_: psutil.Process) -> bool:
+    return False
+
+
 def end_processes(
-    mark: str, known: Iterable[ProcessRef] = (), spare: Iterable[int] = ()
+    mark: str,
+    known: Iterable[ProcessRef] = (),
+    spare: Callable[[psutil.Process], bool] = _none,
 ) -> list[int]:
     """End the processes of a stack; return the numbers of those that would not go.
 
     Args:
         mark: The stack's.
         known: Processes written down when they were started.
-        spare: Processes to leave alone this time.
+        spare: Returns whether to leave a process alone this time.
     """
-    written, spared = tuple(known), frozenset(spare)
+    written = tuple(known)
     for _ in range(ROUNDS_MAX):
-        alive = [p for p in processes_of_stack(mark, written) if p.pid not in spared]
+        alive = [p for p in processes_of_stack(mark, written) if not spare(p)]
         if not alive:
             return []
         _signal(alive)
-    return [p.pid for p in processes_of_stack(mark, written) if p.pid not in spared]
+    return [p.pid for p in processes_of_stack(mark, written) if not spare(p)]
 
 
 def _signal(processes: list[psutil.Process]) -> None:
@@ -158,3 +166,17 @@ def _is_alive(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
+
+
+def exit_on_sigterm() -> None:
+    """Let SIGTERM raise `SystemExit` in the main thread, as Ctrl-C raises an error.
+
+    So a program that is told to end leaves its contexts, and a stack that it runs ends with it. A
+    second signal does not break that off.
+    """
+
+    def leave(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)

@@ -1,6 +1,7 @@
 """The Ray head of a stack: its own ports, folder, token and session."""
 
 import json
+import re
 import subprocess
 import sys
 import sysconfig
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import neve
-from common.errors import ConfigError
+from common.errors import ConfigError, error_line
 from neve.local.machine import LOOPBACK, Java, free_ports
 from neve.local.processes import (
     MARK_VARIABLE,
@@ -33,13 +34,18 @@ def disable_client_server(ray_params: Any, head: bool) -> None:
 
 
 START_WAIT_MAX_S = 300.0
+TOO_SLOW = re.compile(r"timed? ?out|deadline exceeded|overloaded", re.IGNORECASE)
+"""What `ray start` says when one of its own fixed waits is over, of 30 s mostly."""
 NODE_RESOURCE = "neve_node_local"
 """The node's own resource: a compactor pins its executors to its node with it."""
 NODE_RESOURCE_AMOUNT = 10_000
 ROLES = ("gcs_server", "raylet")
-LOG_TAIL_BYTES = 4000
 NO_DASHBOARD_METRICS = {"DASHBOARD_METRIC_PORT": "65536"}
 """No port: Ray logs that it cannot serve these metrics, and goes on. It has no switch for them."""
+
+
+class SlowStartError(ConfigError):
+    """Ray did not come up in time. Another try may be faster: its programs are in memory now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,12 @@ class RayHead:
         Args:
             environ: The environment of all its processes, from `stack_environment`.
             mark: The stack's, to find the processes by.
+
+        Raises:
+            SlowStartError: It did not come up in time.
+            ConfigError: It failed for another reason.
         """
+        said_bytes = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as output:
             try:
                 code = subprocess.run(
@@ -83,11 +94,13 @@ class RayHead:
                     check=False,
                 ).returncode
             except subprocess.TimeoutExpired:
-                raise ConfigError(
+                raise SlowStartError(
                     f"Ray did not start within {START_WAIT_MAX_S:.0f} s: see {self.log}"
                 ) from None
         if code != 0:
-            raise ConfigError(f"Ray did not start: {self._complaint()}")
+            cause = error_line(self.log.read_bytes()[said_bytes:].decode(errors="replace"))
+            kind = SlowStartError if TOO_SLOW.search(cause) else ConfigError
+            raise kind(f"Ray did not start: {cause} (see {self.log})")
         return _main_processes(mark)
 
     def _command(self, client_port: int) -> list[str]:
@@ -128,12 +141,6 @@ class RayHead:
             "RAY_ROTATION_MAX_BYTES": str(self.log_bytes_max),
             "RAY_ROTATION_BACKUP_COUNT": "1",
         }
-
-    def _complaint(self) -> str:
-        """Return what Ray last said."""
-        tail = self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
-        lines = [line.strip() for line in tail.splitlines() if line.strip()]
-        return f"{lines[-1] if lines else 'it said nothing'} (see {self.log})"
 
 
 def stack_environment(

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from common.clock import Clock
-from common.errors import ConfigError
+from common.errors import ConfigError, error_line
 from common.metadata.redis.acl import RedisUser, rules
 from neve.local.processes import ProcessRef, spawn
 from neve.local.stack_folder import write_secret
@@ -138,5 +138,12 @@ class RedisServer:
                 f"{self.program} cannot read the data in {self.folder}: another server wrote it; "
                 "put that one into PATH"
             )
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
-        return f"{lines[-1] if lines else 'it said nothing'} (see {self.log})"
+        return f"{error_line(said)} (see {self.log})"
+
+
+def is_redis(process: psutil.Process) -> bool:
+    """Return whether a process of a stack is its Redis."""
+    try:
+        return any(word.endswith("/redis.conf") for word in process.cmdline())
+    except psutil.Error:
+        return False

@@ -16,12 +16,13 @@ from typing import Self
 from common.clock import SystemClock
 from common.errors import ConfigError
 from neve.local.actors import PartError
-from neve.local.logs import START, StackLogs
+from neve.local.logs import START, SUPERVISOR, StackLogs
 from neve.local.machine import find_java
 from neve.local.options import StackOptions, with_locations
 from neve.local.processes import end_processes
 from neve.local.ray_head import ROLES as RAY_ROLES
 from neve.local.ray_head import stack_environment
+from neve.local.redis_server import is_redis
 from neve.local.shutdown import shut_down_compactors
 from neve.local.stack_folder import (
     StackFolder,
@@ -33,6 +34,7 @@ from neve.local.stack_folder import (
 from neve.local.starter import (
     Progress,
     Starter,
+    find_machine,
     inspect_machine,
 )
 from neve.local.supervisor import (
@@ -81,6 +83,8 @@ class LocalStack:
     ) -> Self:
         """Start a stack and return when everything answers.
 
+        Of one that runs without its supervisor, only another supervisor is started.
+
         Args:
             home: Where all stacks live; NEVE_HOME or `~/.neve` if left out.
             name: The stack's.
@@ -101,14 +105,19 @@ class LocalStack:
         base = os.environ if environ is None else environ
         folder = StackFolder.of(home, name, base)
         with folder.locked():
-            _make_room(folder, chosen, on_progress)
+            running = _make_room(folder, chosen, on_progress)
             folder.make()
             # As it was asked for: what the next start compares itself with.
             folder.save_settings(settings_to_document(shown_settings(chosen.service)))
             private = new_folder(base_folder())
+            if running is not None:
+                private = Path(running.private_folder)
             gateway = with_locations(chosen.settings.gateway, folder, private, chosen.allow, base)
             chosen = replace(chosen, settings=replace(chosen.settings, gateway=gateway))
-            state = _start(folder, private, chosen, on_progress, base)
+            if running is None:
+                state = _start(folder, private, chosen, on_progress, base)
+            else:
+                state = _take_over(folder, running, chosen, on_progress, base)
             return cls(folder, state, gateway.locations)
 
     @classmethod
@@ -242,25 +251,68 @@ def shut_down(folder: StackFolder) -> None:
         )
 
 
-def _make_room(folder: StackFolder, options: StackOptions, on_progress: Progress) -> None:
-    """Refuse if the stack runs, and say what it does not run with; clean up after a crash."""
+def _make_room(
+    folder: StackFolder, options: StackOptions, on_progress: Progress
+) -> StackState | None:
+    """Clean up after a crash; return the state of a stack that only lacks its supervisor.
+
+    Raises:
+        ConfigError: The stack runs. The message names what it does not run with.
+    """
     state = folder.load()
     if state is None:
-        return
-    if state.running():
-        where = f" at {state.gateway_url}" if state.gateway_url else ""
-        own, wanted = (
-            settings_from_document(folder.load_settings()),
-            shown_settings(options.service),
+        return None
+    lacks_supervisor = state.lacks_supervisor()
+    if not state.running() and not lacks_supervisor:
+        on_progress("cleaning up after an earlier start")
+        _end(folder, state)
+        return None
+    where = f" at {state.gateway_url}" if state.gateway_url else ""
+    own, wanted = (
+        settings_from_document(folder.load_settings()),
+        shown_settings(options.service),
+    )
+    unlike = setting_differences(own, wanted) if own else []
+    if lacks_supervisor and not unlike:
+        return state
+    advice = "use it, or end it with `neve down` first"
+    if lacks_supervisor:
+        advice = (
+            "its supervisor has ended: repeat `neve up` with the settings it runs with to start"
+            " another one, or end it with `neve down` first"
         )
-        unlike = setting_differences(own, wanted) if own else []
-        ignored = f"; not applied: {'; '.join(unlike)}" if unlike else ""
-        raise ConfigError(
-            f"stack {state.name!r} is running already{where}: "
-            f"use it, or end it with `neve down` first{ignored}"
-        )
-    on_progress("cleaning up after an earlier start")
-    _end(folder, state)
+    ignored = f"; not applied: {'; '.join(unlike)}" if unlike else ""
+    raise ConfigError(f"stack {state.name!r} is running already{where}: {advice}{ignored}")
+
+
+def _take_over(
+    folder: StackFolder,
+    state: StackState,
+    options: StackOptions,
+    on_progress: Progress,
+    environ: Mapping[str, str],
+) -> StackState:
+    """Start a supervisor for a stack that has lost its own; it starts other parts that are dead."""
+    on_progress("the supervisor has ended: starting another one; what lives goes on")
+    usual = {**environ, "JAVA_HOME": state.java_home}
+    machine = find_machine(options, usual, Path(state.private_folder).parent)
+    starter = Starter(folder, options, machine, environ, on_progress, SystemClock(), folder.save)
+    return _supervised(starter, state.without(SUPERVISOR))
+
+
+def _supervised(starter: Starter, state: StackState) -> StackState:
+    """Start the supervisor of a stack whose other parts run."""
+    orders = SupervisorOrders(
+        mark=state.mark,
+        folder=starter.folder,
+        options=starter.options,
+        machine=starter.machine,
+        environ=dict(starter.environ),
+    )
+    supervisor = start_supervisor(orders, starter.environment_of(state))
+    state = state.with_processes(supervisor)
+    starter.folder.save(state)
+    return state
 
 
 def _start(
@@ -291,16 +343,7 @@ def _start(
         state = replace(state, ready=True)
         folder.save(state)
         if options.supervised:
-            orders = SupervisorOrders(
-                mark=state.mark,
-                folder=folder,
-                options=options,
-                machine=machine,
-                environ=dict(environ),
-            )
-            supervisor = start_supervisor(orders, starter.environment_of(state))
-            state = state.with_processes(supervisor)
-            folder.save(state)
+            state = _supervised(starter, state)
     except BaseException as error:
         # What was written down last is more than what was returned last.
         _end(folder, folder.load() or state)
@@ -313,8 +356,7 @@ def _start(
 def _end(folder: StackFolder, state: StackState) -> None:
     """End the supervisor, then the other processes, Redis last of all, and forget the stack."""
     end_supervisor(state)
-    redis = [p.pid for p in state.processes if p.role == "redis" and p.alive()]
-    end_processes(state.mark, state.processes, spare=redis)
+    end_processes(state.mark, state.processes, spare=is_redis)
     if stubborn := end_processes(state.mark, state.processes):
         raise ConfigError(
             f"processes {', '.join(map(str, stubborn))} of stack {state.name!r} do not end: "

@@ -133,16 +133,25 @@ class StackState:
         """Where Redis listens; in a folder with a short name, which sockets need."""
         return Path(self.private_folder) / "redis.sock"
 
+    def has_role(self, role: str) -> bool:
+        """Return whether a process was started with this role."""
+        return any(p.role == role for p in self.processes)
+
     def role_alive(self, role: str) -> bool:
         """Return whether the process with this role still runs."""
         return any(p.role == role and p.alive() for p in self.processes)
 
     def running(self) -> bool:
         """Return whether the stack came up, and lives or is being repaired."""
-        own_redis = any(p.role == "redis" for p in self.processes)
-        redis_lives = self.role_alive("redis") or not own_redis
+        redis_lives = self.role_alive("redis") or not self.has_role("redis")
         lives = redis_lives and self.role_alive("raylet")
         return self.ready and (lives or self.role_alive("supervisor"))
+
+    def lacks_supervisor(self) -> bool:
+        """Return whether of a stack that came up the supervisor has ended, and not all parts."""
+        if not self.ready or not self.has_role("supervisor") or self.role_alive("supervisor"):
+            return False
+        return any(each.alive() for each in self.processes)
 
     def with_processes(self, *added: ProcessRef) -> Self:
         """Return the state with more processes."""
@@ -223,6 +232,11 @@ class StackFolder:
     def ray_token_file(self) -> Path:
         """The token that Ray's processes show each other."""
         return self.path / "ray_token"
+
+    @property
+    def store_url_file(self) -> Path:
+        """Address of Redis with its password, for the actors."""
+        return self.path / "store_url"
 
     @property
     def repairs_file(self) -> Path:
@@ -334,8 +348,12 @@ def write_secret(file: Path, text: str) -> None:
     """Write a file that only its owner may read, completely or not at all."""
     fresh = file.with_name(f"{file.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as output:
-        output.write(text)
+    try:
+        with os.fdopen(descriptor, "w") as output:
+            output.write(text)
+    except OSError:  # Of a full disk, no part of a file may be left.
+        fresh.unlink(missing_ok=True)
+        raise
     fresh.replace(file)
 
 

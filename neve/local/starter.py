@@ -6,12 +6,15 @@ The order is: fit and find, Redis, Ray, actors. Nothing here cleans up; `stack` 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from common.access_settings import AccessSettings
 from common.clock import Clock
-from common.settings import Settings
+from common.errors import ConfigError
+from common.secret_files import secret_of
+from common.settings import Settings, StoreSettings
 from neve.gateway.tls import require_safe_listener
-from neve.local.actors import ActorsPlan, start_actors
+from neve.local.actors import ActorsPlan, Died, ended_part, start_actors
 from neve.local.logs import RAY, REDIS, StackLogs
 from neve.local.machine import (
     Java,
@@ -19,16 +22,19 @@ from neve.local.machine import (
     claim_port,
     find_java,
     find_redis_server,
+    load_note,
     object_folder,
     require_memory,
 )
 from neve.local.options import StackOptions
+from neve.local.processes import end_processes
 from neve.local.ray_head import (
     NODE_RESOURCE,
     RayHead,
+    SlowStartError,
     stack_environment,
 )
-from neve.local.redis_server import RedisServer
+from neve.local.redis_server import RedisServer, is_redis
 from neve.local.stack_folder import (
     StackFolder,
     StackState,
@@ -36,6 +42,7 @@ from neve.local.stack_folder import (
 )
 from neve.serve.preflight import require_store
 
+RAY_TRIES_MAX = 5
 Progress = Callable[[str], None]
 
 
@@ -58,15 +65,31 @@ def inspect_machine(options: StackOptions, environ: Mapping[str, str], folder: P
         folder: Where Ray's files will go.
     """
     require_safe_listener(options.settings.gateway)
-    own_redis = not options.settings.is_given("store.url")
-    if not own_redis:
+    if _has_given_store(options.settings):
         require_store(options.settings.store)
     require_memory(options.heap_bytes)
+    return find_machine(options, environ, folder)
+
+
+def find_machine(options: StackOptions, environ: Mapping[str, str], folder: Path) -> Machine:
+    """Return what the machine has, for a stack of which it is known that it fits.
+
+    Args:
+        options: As for `inspect_machine`.
+        environ: As for `inspect_machine`.
+        folder: As for `inspect_machine`.
+    """
+    own_redis = not _has_given_store(options.settings)
     return Machine(
         java=find_java(environ),
         redis=find_redis_server(environ) if own_redis else None,
         objects_on_disk=object_folder(options.object_store_bytes, folder) is not None,
     )
+
+
+def _has_given_store(settings: Settings) -> bool:
+    """Return whether the stack uses a Redis that runs already."""
+    return settings.is_given("store.url") or settings.is_given("store.url_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +121,34 @@ class Starter:
         """Start Redis on the data that the stack's folder holds, unless another one is given."""
         if self.machine.redis is None:
             self.on_progress("using the Redis of setting store.url")
-            return self._saved(replace(state, redis_url=self.options.settings.store.url))
+            store = self.options.settings.store
+            url = secret_of("store.url", store.url, store.url_file)
+            return self._saved(replace(state, redis_url=url))
         self.on_progress("starting Redis")
         server = self.redis_server(state)
         process = server.start(self.environment_of(state), self.clock)
         return self._saved(replace(state.with_processes(process), redis_url=server.url))
 
     def start_ray(self, state: StackState) -> StackState:
-        """Start the Ray head."""
+        """Start the Ray head; on a busy machine try again, within a bound."""
         self.on_progress("starting Ray")
         self.folder.secret(self.folder.ray_token_file)
-        head = RayHead(
+        for tries in range(1, RAY_TRIES_MAX + 1):
+            head = self._ray_head(state)
+            try:
+                processes = head.start(self.environment_of(state), state.mark)
+            except SlowStartError as error:
+                end_processes(state.mark, spare=is_redis)
+                if tries == RAY_TRIES_MAX:
+                    raise ConfigError(f"{error}; tried {tries} times, {load_note()}") from error
+                self.on_progress(f"Ray did not start in time, {load_note()}: trying again")
+            else:
+                state = replace(state.with_processes(*processes), ray_address=head.address)
+                return self._saved(state)
+        raise AssertionError("a bounded loop ends in its last try")
+
+    def _ray_head(self, state: StackState) -> RayHead:
+        return RayHead(
             folder=state.ray_folder,
             log=self.logs(state).path(RAY),
             log_bytes_max=self.options.settings.log.file_bytes_max,
@@ -119,26 +159,36 @@ class Starter:
             object_folder=state.temporary if self.machine.objects_on_disk else None,
             dashboard_port=self.options.dashboard_port,
         )
-        processes = head.start(self.environment_of(state), state.mark)
-        return self._saved(replace(state.with_processes(*processes), ray_address=head.address))
 
     def start_actors(self, state: StackState) -> StackState:
         """Start coordinator, compactors and gateway."""
+        port = claim_port(
+            self._wanted_port(), self.options.service.gateway.port or None, "the gateway"
+        )
+        url = self._run_driver(state, port, "", lambda: ended_part(state))
+        return self._saved(replace(state, gateway_url=url))
+
+    def start_actor(self, state: StackState, part: str, died: Died) -> None:
+        """Start coordinator or gateway again, at the port that its callers know.
+
+        Args:
+            state: What runs.
+            part: Which of the two, by the name of its log.
+            died: As for `start_actors`.
+        """
+        self._run_driver(state, urlsplit(state.gateway_url).port or 0, part, died)
+
+    def _run_driver(self, state: StackState, port: int, only: str, died: Died) -> str:
         plan = ActorsPlan(
             ray_address=state.ray_address,
-            settings=self._settings(state),
+            settings=self._settings(state, port),
             node_resource=NODE_RESOURCE,
             logs=str(self.folder.logs),
             gateway_port_insisted=self._wanted_port() is not None,
+            only=only,
         )
-        url = start_actors(
-            plan,
-            self.folder.path,
-            self.environment_of(state),
-            self.on_progress,
-            died=lambda: _ended_part(state),
-        )
-        return self._saved(replace(state, gateway_url=url))
+        environ = self.environment_of(state)
+        return start_actors(plan, self.folder.path, environ, self.on_progress, died)
 
     def logs(self, state: StackState) -> StackLogs:
         """Return the stack's log files."""
@@ -149,18 +199,23 @@ class Starter:
         settings = self.options.settings
         return (settings.gateway.port or None) if settings.is_given("gateway.port") else None
 
-    def _settings(self, state: StackState) -> Settings:
-        """Return the service's settings with addresses and token of this stack."""
+    def _settings(self, state: StackState, port: int) -> Settings:
+        """Return the service's settings with addresses of this stack.
+
+        Secrets are files: what an actor is started with is kept by Ray's head.
+        """
         given = self.options.service
-        port = claim_port(self._wanted_port(), given.gateway.port or None, "the gateway")
-        if given.gateway.token:
-            write_secret(self.folder.token_file, given.gateway.token)
-        token = self.folder.secret(self.folder.token_file)
-        own = dict.fromkeys(("store.url", "gateway.port", "gateway.token"), "this stack")
+        if token := secret_of("gateway.token", given.gateway.token, given.gateway.token_file):
+            write_secret(self.folder.token_file, token)
+        self.folder.secret(self.folder.token_file)
+        token_file, url_file = str(self.folder.token_file), self.folder.store_url_file
+        write_secret(url_file, state.redis_url)
+        own = dict.fromkeys(("store.url_file", "gateway.port", "gateway.token_file"), "this stack")
+        url = StoreSettings().url
         return replace(
             given,
-            store=replace(given.store, url=state.redis_url),
-            gateway=replace(given.gateway, port=port, token=token),
+            store=replace(given.store, url=url, url_file=str(url_file)),
+            gateway=replace(given.gateway, port=port, token="", token_file=token_file),
             access=self._access(given.access),
             sources={**own, **given.sources},
         )
@@ -188,11 +243,3 @@ class Starter:
         """Write the state down and return it."""
         self.save(state)
         return state
-
-
-def _ended_part(state: StackState) -> tuple[str, str] | None:
-    """Return the part a process of which has ended, by the name of its log, and which; or None."""
-    ended = [process.role for process in state.processes if not process.alive()]
-    if not ended:
-        return None
-    return (REDIS if ended[0] == REDIS else RAY), ended[0]

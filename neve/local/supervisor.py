@@ -1,11 +1,16 @@
-"""Keeps a stack up: a process beside it that starts again what has died.
+"""Keeps a stack up: a process next to it that starts again what has died, part by part.
 
-    Redis        dead, or silent for a minute → started again on its own data
-    Ray's head   dead, and all actors with it → started again, and the actors at the same address
+    Redis        dead, or silent for long → started again on its own data
+    Ray's head   dead, and all actors with it → started again; then coordinator and gateway
+    coordinator  silent for long → its process is ended, and an actor started
+    gateway      likewise, at the same address
 
-Ray itself starts an actor again that dies alone. The supervisor belongs to one start of a
-stack: when the state file is gone, or is another start's, both are over, and so is whatever it
-has just begun. `neve down` ends it first of all, so that nothing rises behind its back.
+`repairs` decides what is started when. Each start runs in a thread of its own, so no part waits
+for another that it does not need. Ray itself starts an actor again that dies alone, and the
+coordinator starts the compactors: one that does not come up delays no other part.
+
+The supervisor belongs to one start of a stack: when the state file is gone, or is another start's,
+both are over, and so is every start that has just begun. `neve down` ends the supervisor first.
 """
 
 import contextlib
@@ -16,18 +21,23 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from threading import Event
+from functools import partial
+from threading import Event, Lock, Thread
 from urllib.parse import urlsplit
 
 import psutil
 
 from common.clock import Clock, SystemClock
-from common.errors import CompactionError, ConfigError
+from common.errors import ConfigError, first_line
 from common.telemetry import Log, event_log
+from neve.local.actors import ended_part
+from neve.local.logs import COORDINATOR, GATEWAY, RAY, REDIS, SUPERVISOR
+from neve.local.machine import ask_http
 from neve.local.options import StackOptions
-from neve.local.processes import ProcessRef, end_processes
+from neve.local.processes import ProcessRef, end_processes, processes_of_stack
 from neve.local.ray_head import ROLES as RAY_ROLES
-from neve.local.redis_server import RedisServer
+from neve.local.redis_server import RedisServer, is_redis
+from neve.local.repairs import PartSight, Repairs
 from neve.local.stack_folder import (
     StackFolder,
     StackState,
@@ -35,83 +45,21 @@ from neve.local.stack_folder import (
 )
 from neve.local.starter import Machine, Starter
 
-SUPERVISOR, REDIS = "supervisor", "redis"
 PROGRAM = "from neve.local.supervisor import main; main()"
 LOOK_INTERVAL_S = 1.0
-HANG_MAX_S = 60.0
-"""A Redis that lives and says nothing for so long is ended and started again."""
-PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Pause before the n-th start in a row; the last one repeats."""
-WELL_S = 120.0
-"""What has been well for so long begins anew with the shortest pause."""
+ASK_INTERVAL_S = 5.0
+"""Between two questions to gateway and coordinator."""
 END_WAIT_MAX_S = 10.0
-
-
-@dataclass(slots=True)
-class _PartFailures:
-    """A part that was not well lately."""
-
-    since_s: float
-    tries: int = 0
-    next_s: float = 0.0
-    well_s: float | None = None
-    """Since when it is well again; None: it is not."""
-    error: str = ""
-
-
-class RestartPauses:
-    """When to try to start a part again: at once, then less and less often."""
-
-    def __init__(self) -> None:
-        self._troubles: dict[str, _PartFailures] = {}
-
-    def may_try(self, part: str, now_s: float) -> bool:
-        """Return whether it is time to start a part that is not well."""
-        trouble = self._troubles.setdefault(part, _PartFailures(since_s=now_s, next_s=now_s))
-        if trouble.well_s is not None:
-            trouble.since_s, trouble.well_s = now_s, None
-        return now_s >= trouble.next_s
-
-    def tried(self, part: str, now_s: float, error: str = "") -> None:
-        """Note a try that is over; the next one waits longer.
-
-        Args:
-            part: Which.
-            now_s: The time now.
-            error: Why it has failed; empty: the part is up.
-        """
-        trouble = self._troubles[part]
-        trouble.tries += 1
-        trouble.error = error
-        trouble.next_s = now_s + PAUSES_S[min(trouble.tries, len(PAUSES_S) - 1)]
-
-    def well(self, part: str, now_s: float) -> None:
-        """Note that a part is well; after a while its troubles are forgotten."""
-        trouble = self._troubles.get(part)
-        if trouble is None:
-            return
-        if trouble.well_s is None:
-            trouble.well_s = now_s
-        elif now_s - trouble.well_s >= WELL_S:
-            del self._troubles[part]
-
-    def told(self, now_s: float) -> dict[str, str]:
-        """Return what is to be said of each part that is not well."""
-        return {
-            part: f"down for {now_s - each.since_s:.0f} s, started {each.tries} times"
-            + (f": {each.error}" if each.error else "")
-            for part, each in self._troubles.items()
-            if each.well_s is None
-        }
+ACTORS = (COORDINATOR, GATEWAY)
 
 
 class StackOverError(Exception):
-    """The stack was ended, or started anew by somebody else."""
+    """The stack was ended, or started anew by another process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorOrders:
-    """What a supervisor is told, through its standard input: it holds secrets."""
+    """What a supervisor gets through its standard input: it holds secrets."""
 
     mark: str
     folder: StackFolder
@@ -127,101 +75,146 @@ class Supervisor:
     orders: SupervisorOrders
     clock: Clock
     log: Log
-    hang_max_s: float = HANG_MAX_S
-    pauses: RestartPauses = field(default_factory=RestartPauses)
-    _heard_s: float | None = None
-    """When Redis was heard last, by the clock."""
-    _actors_wait: bool = False
-    """Whether Ray was started again, and its actors were not."""
+    repairs: Repairs = field(default_factory=Repairs)
+    _threads: list[Thread] = field(default_factory=list)
+    _ends: list[tuple[str, float, str]] = field(default_factory=list)
+    """Starts that have ended: part, when, and the error if it has failed."""
+    _owed: set[str] = field(default_factory=set)
+    """Actors that the head of Ray does not have since it was started again."""
+    _asked_s: float | None = None
+    """When gateway and coordinator were asked last."""
+    _asker: Thread | None = None
+    _answers: dict[str, PartSight] = field(default_factory=dict)
+    """What asking them has shown last."""
+    _over: bool = False
+    _saving: Lock = field(default_factory=Lock)
+    _processes: Lock = field(default_factory=Lock)
+    """Held while Redis is started, and while what is left of Ray is ended: Redis is spared."""
 
     def run(self, stopped: Event | None = None) -> None:
-        """Look again and again until the stack is over.
+        """Look again and again until the stack is over. Nothing else ends it, not a full disk.
 
         Args:
             stopped: Set to end it; None: only the stack's end does.
         """
         stopped = stopped or Event()
-        with contextlib.suppress(StackOverError):
-            while not stopped.wait(LOOK_INTERVAL_S):
+        while not stopped.wait(LOOK_INTERVAL_S):
+            try:
                 self.look()
+            except StackOverError:
+                break
+            except Exception as error:  # the boundary of the process: it must outlive every fault
+                self.log("look at the stack failed", cause=first_line(error))
+        self.wait()
         self.log("supervisor ends")
 
     def look(self) -> None:
-        """Look once, and start what is down if it is time for it.
+        """Look once, and begin to start what is down if it is time for it.
 
         Raises:
-            StackOverError: There is nothing to look after any more.
+            StackOverError: The stack has ended.
         """
-        state = self._state()
-        down = {
-            REDIS: (self._why_redis_is_down(state), self._start_redis),
-            "ray": (self._why_ray_is_down(state), self._start_ray),
+        if self._over:
+            raise StackOverError
+        state, now_s = self._state(), self.clock.now_s()
+        while self._ends:
+            self.repairs.ended(*self._ends.pop(0))
+        starts: dict[str, Callable[[], None]] = {
+            REDIS: self._start_redis,
+            RAY: self._start_ray,
+            **{part: partial(self._start_actor, part) for part in ACTORS},
         }
-        for part, (why, start) in down.items():
-            if not why:
-                self.pauses.well(part, self.clock.now_s())
-            elif self.pauses.may_try(part, self.clock.now_s()):
-                self._try(part, why, start)
-                break  # What was read of the stack is old by now.
-        self._note()
+        for part, why in self.repairs.due(self._sights(state, now_s), now_s).items():
+            self.log("part is down", down=part, cause=why)
+            thread = Thread(target=self._try, args=(part, starts[part]), name=part, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._threads = [each for each in self._threads if each.is_alive()]
+        self._note(now_s)
 
-    def _try(self, part: str, why: str, start: Callable[[], None]) -> None:
-        self.log("part is down", down=part, cause=why)
-        begun_s = self.clock.now_s()
+    def wait(self) -> None:
+        """Return when no start is under way."""
+        for each in tuple(self._threads):
+            each.join()
+
+    def _try(self, part: str, start: Callable[[], None]) -> None:
+        begun_s, cause = self.clock.now_s(), ""
         try:
             start()
-        except (CompactionError, OSError, psutil.Error) as error:
-            self.pauses.tried(part, self.clock.now_s(), str(error))
-            self.log("part does not start", down=part, cause=str(error))
+        except StackOverError:
+            self._over = True
+            return
+        except Exception as error:  # the boundary of a start: other parts must not suffer from it
+            cause = first_line(error)
+            self.log("part does not start", down=part, cause=cause)
         else:
             took_s = round(self.clock.now_s() - begun_s, 1)
-            self.pauses.tried(part, self.clock.now_s())
             self.log("part is up again", up=part, took_s=took_s)
+        self._ends.append((part, self.clock.now_s(), cause))
 
-    def _why_redis_is_down(self, state: StackState) -> str:
-        if not any(each.role == REDIS for each in state.processes):
-            return ""
+    # --------------------------------------------------------------------------- What a look shows
+
+    def _sights(self, state: StackState, now_s: float) -> dict[str, PartSight]:
+        sights, roles = {}, {each.role for each in state.processes}
+        if REDIS in roles:
+            sights[REDIS] = self._redis_sight(state)
+        if roles.intersection(RAY_ROLES):
+            dead = [role for role in RAY_ROLES if not state.role_alive(role)]
+            sights[RAY] = PartSight(ended=f"{', '.join(dead)} has ended" if dead else "")
+        if self.orders.options.actors:
+            sights |= self._actor_sights(state, now_s)
+        return sights
+
+    def _redis_sight(self, state: StackState) -> PartSight:
         if not state.role_alive(REDIS):
-            return "its process has ended"
-        now_s = self.clock.now_s()
-        if self._heard_s is None or self._server(state).heard():
-            self._heard_s = now_s
-        silent_s = now_s - self._heard_s
-        return f"it has said nothing for {silent_s:.0f} s" if silent_s >= self.hang_max_s else ""
+            return PartSight(ended="its process has ended")
+        return PartSight(answers=self._server(state).heard())
+
+    def _actor_sights(self, state: StackState, now_s: float) -> dict[str, PartSight]:
+        """Return how the actors are; a gateway that is asked may be silent for a while."""
+        may_ask = self._asker is None or not self._asker.is_alive()
+        if may_ask and (self._asked_s is None or now_s - self._asked_s >= ASK_INTERVAL_S):
+            self._asked_s = now_s
+            self._asker = Thread(target=self._ask, args=(state.gateway_url,), daemon=True)
+            self._asker.start()
+        owed = {part: PartSight(ended="the head of Ray is a new one") for part in tuple(self._owed)}
+        return {**{part: PartSight(answers=None) for part in ACTORS}, **self._answers, **owed}
+
+    def _ask(self, url: str) -> None:
+        self._answers = ask_actors(url)
+
+    # ------------------------------------------------------------------------------------- Starts
 
     def _start_redis(self) -> None:
-        state = self._state()
-        for each in state.processes:
-            if each.role == REDIS:
-                _kill(each)
-        starter = self._starter(self.orders.options)
-        server = self._server(state)
-        self._heard_s = None
-        process = server.start(starter.environment_of(state), self.clock)
-        self._save(lambda now: now.without(REDIS).with_processes(process), process)
+        with self._processes:
+            state = self._state()
+            # Also one that an earlier supervisor has started and not written down.
+            for each in filter(is_redis, processes_of_stack(state.mark, state.processes)):
+                _kill(ProcessRef.of(REDIS, each))
+            starter = self._starter(self.orders.options)
+            process = self._server(state).start(starter.environment_of(state), self.clock)
+            self._save(lambda now: now.without(REDIS).with_processes(process), process)
 
     def _server(self, state: StackState) -> RedisServer:
         return self._starter(self.orders.options).redis_server(state)
 
-    def _why_ray_is_down(self, state: StackState) -> str:
-        roles = {each.role for each in state.processes}
-        dead = [role for role in RAY_ROLES if role in roles and not state.role_alive(role)]
-        if dead:
-            return f"{', '.join(dead)} has ended"
-        return "its actors are not started" if self._actors_wait else ""
-
     def _start_ray(self) -> None:
+        with self._processes:
+            state = self._state()
+            if stubborn := end_processes(state.mark, state.processes, spare=is_redis):
+                raise ConfigError(f"processes {', '.join(map(str, stubborn))} do not end")
+        self._starter(self._options_now(state)).start_ray(state.without(*RAY_ROLES))
+        self._owed |= set(ACTORS)
+
+    def _start_actor(self, part: str) -> None:
         state = self._state()
-        self._actors_wait = self.orders.options.actors
-        redis = [each.pid for each in state.processes if each.role == REDIS]
-        if stubborn := end_processes(state.mark, state.processes, spare=redis):
-            raise ConfigError(f"processes {', '.join(map(str, stubborn))} do not end")
-        options = self._options_now(state)
-        starter = self._starter(options)
-        state = starter.start_ray(state.without(*RAY_ROLES))
-        if options.actors:
-            starter.start_actors(state)
-        self._actors_wait = False
+        starter = self._starter(self._options_now(state))
+        starter.start_actor(state, part, self._ended_part)
+        self._owed.discard(part)
+
+    def _ended_part(self) -> tuple[str, str] | None:
+        """Return what has ended while an actor is started, as `start_actors` wants it."""
+        return ended_part(self._state())
 
     def _options_now(self, state: StackState) -> StackOptions:
         """Return the options with the ports that others know by now."""
@@ -243,8 +236,10 @@ class Supervisor:
             environ=self.orders.environ,
             on_progress=lambda step: self.log("step", step=step),
             clock=self.clock,
-            save=lambda state: self._save(lambda _: state),
+            save=self._save_ray,
         )
+
+    # -------------------------------------------------------------------------- The stack's folder
 
     def _state(self) -> StackState:
         state = self.orders.folder.load()
@@ -252,24 +247,57 @@ class Supervisor:
             raise StackOverError
         return state
 
+    def _save_ray(self, started: StackState) -> None:
+        """Write the processes of Ray down; those of other parts may be others by now."""
+        found = [each for each in started.processes if each.role in RAY_ROLES]
+
+        def change(now: StackState) -> StackState:
+            other = now.without(*RAY_ROLES).with_processes(*found)
+            return replace(other, ray_address=started.ray_address)
+
+        self._save(change, *found)
+
     def _save(self, change: Callable[[StackState], StackState], *started: ProcessRef) -> None:
-        """Write the state down, unless the stack was ended meanwhile; then end what was started."""
+        """Write the state down, unless the stack has ended; else end what was started.
+
+        Raises:
+            StackOverError: It has ended.
+            OSError: The file cannot be written, as on a full disk. What is not written down must
+                not run: it would be started a second time.
+        """
         try:
-            with self.orders.folder.locked():
+            with self._saving, self.orders.folder.locked():
                 self.orders.folder.save(change(self._state()))
-        except (ConfigError, StackOverError) as error:
+        except (ConfigError, StackOverError, OSError) as error:
             for each in started:
                 _kill(each)
+            if isinstance(error, OSError):
+                raise
             raise StackOverError from error
 
-    def _note(self) -> None:
-        """Leave word of what is down, for `neve doctor`."""
-        told = self.pauses.told(self.clock.now_s())
+    def _note(self, now_s: float) -> None:
+        """Write down what is down, for the command line; without it the work goes on."""
+        notes = self.repairs.pauses.notes(now_s)
         file = self.orders.folder.repairs_file
-        if told:
-            write_secret(file, json.dumps(told))
-        else:
-            file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if notes:
+                write_secret(file, json.dumps(notes))
+            else:
+                file.unlink(missing_ok=True)
+
+
+def ask_actors(url: str) -> dict[str, PartSight]:
+    """Ask the gateway how it is, and how the coordinator is."""
+    gateway = ask_http(f"{url}/healthz")
+    if not gateway.heard:
+        return {GATEWAY: PartSight(answers=False), COORDINATOR: PartSight(answers=None)}
+    ready = ask_http(f"{url}/readyz")
+    if ready.code == 503:
+        # Without the store it says so, of the store alone.
+        answers = False if "coordinator does not answer" in ready.text else None
+    else:
+        answers = True if ready.code == 200 else None
+    return {GATEWAY: PartSight(), COORDINATOR: PartSight(answers=answers)}
 
 
 def _kill(reference: ProcessRef) -> None:

@@ -45,6 +45,7 @@ from neve.recovery.location_ownership import (
     other_tables,
 )
 from neve.recovery.scope import (
+    CALLS_FORGOTTEN,
     TableAdmission,
     TableScope,
     gather_bounded,
@@ -53,14 +54,20 @@ from neve.recovery.stored_files import list_location
 from neve.recovery.table_creation import (
     CreatedTable,
     absent,
+    end_filling,
     former_ids_of,
     make_table,
+    unused_files,
 )
 
 # ------------------------------------------------------------------------------------------- Backup
 
 
 CHUNK_BYTES = 1 << 20
+NOT_IN_ARCHIVES = (
+    CALLS_FORGOTTEN,
+    "requests, reservations and selections: submit requests again",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,8 +285,11 @@ async def restore(
     _check_options(options, [each.name for each in tables])
     wanted = [each for each in tables if _is_wanted(each, options)]
     restorer.on_progress(f"checking {len(wanted)} tables")
+    now_s = await restorer.store.now_s()
+    checked = {each.name: _checked_table(restorer, each, options, now_s) for each in wanted}
+    for name, table in checked.items():
+        await _end_filling(restorer, name, table, dry_run=options.dry_run)
     near = await other_tables(restorer.store, restorer.threads)
-    checked = {each.name: _checked_table(restorer, each, options) for each in wanted}
     _check_names(near, list(checked.values()))
     places = {
         name: await _restore_target(restorer, near, name, checked[name], options)
@@ -312,7 +322,9 @@ class _RestoreTarget:
     free: FreeSite
 
 
-def _checked_table(restorer: RestorePorts, dumped: Table, options: RestoreOptions) -> Table:
+def _checked_table(
+    restorer: RestorePorts, dumped: Table, options: RestoreOptions, now_s: float
+) -> Table:
     """Return a table as it is to be made, its location aside, if `create` would make it.
 
     Raises:
@@ -322,6 +334,7 @@ def _checked_table(restorer: RestorePorts, dumped: Table, options: RestoreOption
         dumped,
         id=restorer.ids.next("t"),
         former_ids=former_ids_of(dumped),
+        calls_since_s=now_s,
         name=options.names.get(dumped.name, dumped.name),
         location=options.locations.get(dumped.name, dumped.location),
     )
@@ -329,6 +342,15 @@ def _checked_table(restorer: RestorePorts, dumped: Table, options: RestoreOption
         return restorer.admission.checked(table)
     except RequestError as error:
         raise _error_about(dumped.name, error) from error
+
+
+async def _end_filling(restorer: RestorePorts, name: str, table: Table, *, dry_run: bool) -> None:
+    """Drop what a broken restore of a table has left."""
+    try:
+        site = await restorer.admission.site(table.location)
+        await end_filling(restorer.store, table.name, site.uri, "restore", dry_run=dry_run)
+    except (RequestError, RefusedError) as error:
+        raise _error_about(name, error) from error
 
 
 async def _restore_target(
@@ -421,6 +443,14 @@ async def _restore_one(
     if dry_run:
         files = [file for each in tablets for file in each.files]
         missing = await absent(restorer.threads, scope.location, files, stored)
-        return CreatedTable(table=table, tablets=len(tablets), files=len(files), missing=missing)
+        return CreatedTable(
+            table=table,
+            tablets=len(tablets),
+            files=len(files),
+            missing=missing,
+            unused=unused_files(files, stored),
+        )
     live = dumped[0].state is TableState.LIVE
-    return await make_table(scope, place.free, tablets, stored=stored, live=live, complete=False)
+    return await make_table(
+        scope, place.free, tablets, stored=stored, live=live, complete=False, verb="restore"
+    )

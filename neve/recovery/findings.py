@@ -53,6 +53,8 @@ class FindingCode(StrEnum):
     """The location belongs to another store or table, or to none."""
     SHARED = "shared"
     """The location is another table's, too, by another name."""
+    OTHER_FORMAT = "other-format"
+    """The location shares files with a table of another format: nothing is deleted there."""
     GENERATION = "generation"
     """The store is older than the location: it has gone back in time."""
 

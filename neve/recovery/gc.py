@@ -15,6 +15,7 @@ from common.parquet.location import Location, existing_files
 from common.rows.rules import RowRules
 from neve.recovery.findings import Finding, FindingCode
 from neve.recovery.location_ownership import (
+    check_foreign_marks,
     check_generation,
     check_location_owner,
     check_shared_files,
@@ -219,6 +220,8 @@ async def _only_copies(
     """
     if not orphans:
         return {}
+    if why := await _recovered_lately(scope):
+        return {file.path: why for file, _ in orphans}
     # While nobody has accepted that changes were lost, all that lies there may be rows.
     behind = bool(await check_generation(scope))
     loss = await scope.store.loss(scope.table.id)
@@ -244,6 +247,21 @@ async def _only_copies(
     looks = await gather_bounded(scope.run(_footer, scope.location, path) for path in outputs)
     judge.committed((each.attempt, each.inputs) for each in looks if each is not None)
     return judge.among(files)
+
+
+async def _recovered_lately(scope: TableScope) -> str:
+    """Return why what a table does not know is still evidence of what it was; empty: it is none.
+
+    Until a recovered table has a manifest of its own, another rebuild begins with what there was
+    before.
+    """
+    table = scope.table
+    if table.incomplete:
+        return f"the recovery of the table did not find all files (`neve resume {table.name}`)"
+    publishes = table.settings.manifest_interval_s is not None
+    if table.former_ids and publishes and await scope.store.manifest(table.id) is None:
+        return "the table was recovered, and no manifest of it is published yet"
+    return ""
 
 
 def _is_old(file: StoredFile, until_s: float) -> bool:
@@ -335,7 +353,7 @@ def _evidence_finding(file: StoredFile, why: str) -> Finding:
         path=file.path,
         sentence=(
             f"{what} of {file.size_bytes} bytes that no key of the table knows and that may hold "
-            f"the only copy of its rows: {why}; it stays. A rebuild of the table takes it in"
+            f"the only copy of its rows: {why}; it stays. A rebuild of the table looks at it"
         ),
     )
 
@@ -378,10 +396,12 @@ async def collect_orphans(scope: TableScope, *, delete: bool) -> GcResult:
         delete: Without it nothing is written.
 
     Raises:
-        RefusedError: The location is another store's, or the store has gone back in time:
-            what it does not know may be acknowledged rows.
+        RefusedError: The location is another store's or shares files with a table of another
+            format, or the store has gone back in time: what it does not know may be
+            acknowledged rows.
     """
-    for check in (check_location_owner, check_shared_files, check_generation) if delete else ():
+    checks = (check_location_owner, check_shared_files, check_generation, check_foreign_marks)
+    for check in checks if delete else ():
         if bars := await check(scope):
             raise RefusedError(bars[0].sentence)
     generation = await scope.generation()

@@ -2,15 +2,16 @@
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from common.errors import RefusedError, UnavailableError
-from common.metadata.changes import AcceptGeneration, CreateTable
+from common.metadata.changes import AcceptGeneration, CreateTable, DropTable
 from common.metadata.mutation.tables import location_overlap
 from common.metadata.ports import NamedTable, TabletStore
 from common.model.location_identity import LocationIdentity, overlap_test
 from common.model.table import Table
+from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
 from common.parquet.location import Location, open_location
 from common.parquet.resolved_locations import ResolvedLocation, resolve_location
 from common.parquet.service_files import (
@@ -77,11 +78,15 @@ class OtherTables:
 
 
 async def other_tables(store: TabletStore, threads: StorageThreads) -> OtherTables:
-    """Return the tables of a store.
+    """Return the tables of a store. A drop that has left only a name is finished first.
 
     Raises:
         UnavailableError: It does not answer.
     """
+    present = {each.id for each in (await store.listed_tables()).tables}
+    for each in await store.named_tables():
+        if each.id not in present and await store.table(each.id) is None:
+            await store.apply(DropTable(table=each.id, resumed=True))
     named = await store.named_tables()
     return OtherTables(named=named, identities=await identities_now(threads, named))
 
@@ -141,7 +146,14 @@ async def find_free_site(
 
 
 def _read_site(location: Location) -> tuple[LocationOwner | None, dict[str, LocationOwner], int]:
-    """Return whose a location is, whose the folders above it are, and its generation."""
+    """Return whose a location is, whose the folders above it are, and its generation.
+
+    Raises:
+        RefusedError: Another table format owns it, or a folder in it.
+    """
+    mark = foreign_mark(location) or foreign_mark_below(location)
+    if mark is not None:
+        raise RefusedError(mark.refusal(location.uri), "location")
     above: dict[str, LocationOwner] = {}
     folder = posixpath.dirname(location.root)
     while folder.strip("/"):
@@ -175,14 +187,19 @@ def _claim(location: Location, free: FreeSite) -> None:
         write_generation(location, 0)
 
 
-async def sign_site(threads: StorageThreads, free: FreeSite, table: Table) -> None:
+async def sign_site(threads: StorageThreads, store: str, table: Table) -> None:
     """Write into a claimed site that it is this table's, and what the table is.
+
+    Args:
+        threads: Where storage is looked at.
+        store: Id of this store.
+        table: As it shall be described.
 
     Raises:
         UnavailableError: The storage does not answer; the coordinator writes it later.
     """
-    location = open_location(free.site.uri)
-    await threads.run(location.uri, write_owner, location, replace(free.owner, table=table.id))
+    location = open_location(table.location)
+    await threads.run(location.uri, write_owner, location, LocationOwner(store, table.id))
     await threads.run(location.uri, write_description, location, table)
 
 
@@ -229,6 +246,16 @@ async def check_shared_files(scope: TableScope) -> list[Finding]:
         for each in named
         if mine(known[each.id])
     ]
+
+
+async def check_foreign_marks(scope: TableScope) -> list[Finding]:
+    """Return a finding if another table format owns the location or a folder in it."""
+    mark = await scope.run(foreign_mark, scope.location)
+    mark = mark or await scope.run(foreign_mark_below, scope.location)
+    if mark is None:
+        return []
+    sentence = mark.stop(scope.table.name)
+    return [Finding(code=FindingCode.OTHER_FORMAT, path=mark.path, sentence=sentence)]
 
 
 async def check_generation(scope: TableScope) -> list[Finding]:

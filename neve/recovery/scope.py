@@ -1,9 +1,11 @@
 """What every tool of recovery works on: one table, its location, and threads for slow work."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ParamSpec, Protocol, TypeVar
+from heapq import merge
+from itertools import islice
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from common.metadata.ports import NamedTable, TabletStore
 from common.model.location_identity import LocationIdentity
@@ -20,17 +22,32 @@ from common.storage_threads import StorageThreads
 
 P = ParamSpec("P")
 T = TypeVar("T")
+S = TypeVar("S", bound="Sortable")
 
 AT_ONCE = 64
 """Pieces of work that are handed to the threads before the first is awaited."""
+PROGRESS_EVERY = 100 * AT_ONCE
 
 
+CALLS_FORGOTTEN = (
+    "marks of calls: a call that was made before now is refused; look whether its rows are there, "
+    "and send what is missing under a new id"
+)
+"""Of a table that a rebuild or a restore has made."""
 ReportProgress = Callable[[str], None]
 """Tell whoever waits how far it is."""
 
 
 def ignore_progress(_text: str) -> None:
     """Tell nobody."""
+
+
+class Sortable(Protocol):
+    """What can be sorted."""
+
+    def __lt__(self, other: Any, /) -> bool:
+        """Return whether it comes before another."""
+        ...
 
 
 class TableAdmission(Protocol):
@@ -95,16 +112,74 @@ class TableScope:
         return await self.run(read_owner, self.location)
 
 
-async def gather_bounded(work: Iterable[Coroutine[object, object, T]]) -> Sequence[T]:
-    """Return what all pieces of work return; a bounded number of them at a time."""
+# ------------------------------------------------------------ Long work that keeps no other waiting
+
+
+SORTED_AT_ONCE = 10_000
+
+
+class CallerLeftError(Exception):
+    """Ends work in a thread that has no caller any more."""
+
+
+class Steps:
+    """Steps of long work in a thread: no step is long, and the work ends when its caller leaves."""
+
+    def __init__(self) -> None:
+        """Begin to count."""
+        self.count = 0
+        self._has_caller = True
+
+    def over(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield some items; each is a step.
+
+        Raises:
+            CallerLeftError: The caller has left.
+        """
+        for each in items:
+            self.count += 1
+            if not self._has_caller:
+                raise CallerLeftError
+            yield each
+
+    def in_order(self, items: Iterable[S]) -> list[S]:
+        """Return some items, sorted; no other thread waits until all are."""
+        rest = self.over(items)
+        runs: list[list[S]] = []
+        while run := sorted(islice(rest, SORTED_AT_ONCE)):
+            runs.append(run)
+        return runs[0] if len(runs) == 1 else [*self.over(merge(*runs))]
+
+    def leave(self) -> None:
+        """End the work at its next step."""
+        self._has_caller = False
+
+
+async def in_thread(work: Callable[[Steps], T]) -> T:
+    """Return what long work on values returns, from a thread; it ends with its caller."""
+    steps = Steps()
+    try:
+        return await asyncio.to_thread(work, steps)
+    finally:
+        steps.leave()
+
+
+async def gather_bounded(
+    work: Iterable[Coroutine[object, object, T]], on_progress: Callable[[int], None] | None = None
+) -> Sequence[T]:
+    """Return what all pieces of work return; a bounded number of them at a time.
+
+    Args:
+        work: The pieces.
+        on_progress: Called now and then with the number of those that are done.
+    """
     done: list[T] = []
-    some: list[Coroutine[object, object, T]] = []
-    for each in work:
-        some.append(each)
-        if len(some) == AT_ONCE:
-            done += await asyncio.gather(*some)
-            some = []
-    return done + await asyncio.gather(*some)
+    pieces = iter(work)
+    while some := [*islice(pieces, AT_ONCE)]:
+        done += await asyncio.gather(*some)
+        if on_progress is not None and len(done) % PROGRESS_EVERY == 0:
+            on_progress(len(done))
+    return done
 
 
 async def identities_now(

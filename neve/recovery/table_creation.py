@@ -2,13 +2,15 @@
 
     its site is free: no table's, nobody else's, also by the folders above
     → claimed (or adopted) → its generation above the location's
-    → created, paused if files are to be put in → marked as this table's
-    → (files, tablet by tablet → described → live, if nothing is missing)
+    → created, filling → files put in, tablet by tablet → marked as this table's, described
+    → what lies there is listed once more → live, or paused, in one transaction
 
-A table that cannot be finished is dropped again; its files stay.
+Whatever ends this between leaves a filling table: nothing reads, changes or publishes it, and the
+same verb starts over (`docs/design/0015-filling-tables.md`). Its files stay in any case.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from common.errors import CompactionError, RefusedError, UnknownOutcomeError
@@ -16,21 +18,24 @@ from common.metadata.changes import (
     AcceptGeneration,
     Applied,
     Change,
-    ChangeTable,
     DropTable,
+    FinishFilling,
     Outcome,
     Refused,
     RestoreFiles,
 )
 from common.metadata.keys import is_table_id
+from common.metadata.ports import TabletStore
 from common.model.file import DataFile
-from common.model.table import Table, TableState
+from common.model.service_paths import is_service_path
+from common.model.table import Filling, Table, TableState, filling_text
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.location import (
     Location,
     existing_files,
     open_location,
 )
+from common.parquet.read_guard import folders_of, place_guards
 from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
@@ -48,6 +53,7 @@ from neve.recovery.stored_files import (
 
 FILES_PER_CHANGE = 2000
 BROUGHT_IN = frozenset({FileOrigin.APPENDED, FileOrigin.USER})
+OF_ROWS = BROUGHT_IN | {FileOrigin.OUTPUT}
 FORMER_IDS_MAX = 100
 """Ids that are remembered of a table that has been restored again and again."""
 
@@ -62,6 +68,8 @@ class CreatedTable:
     missing: tuple[str, ...]
     late: tuple[str, ...] = ()
     """Files that came, or were not listed, when it was looked what lies there."""
+    unused: tuple[str, ...] = ()
+    """Files of rows that were found, and that the archive does not name."""
 
 
 def former_ids_of(table: Table) -> tuple[str, ...]:
@@ -78,6 +86,8 @@ async def make_table(
     stored: Mapping[str, StoredFile],
     live: bool,
     complete: bool,
+    lost: bool = False,
+    verb: str = "rebuild",
 ) -> CreatedTable:
     """Make a table with these tablets and files.
 
@@ -89,47 +99,149 @@ async def make_table(
         live: Whether the table becomes live if no file is missing; else it stays paused.
         complete: Whether all that lies in the location was looked at. Else what the table does
             not know may be rows that came later.
+        lost: Whether rows are known to be lost: then it becomes paused, and no manifest is
+            published before somebody resumes it.
+        verb: What the user has called, and repeats if this is broken off.
 
     Raises:
-        RefusedError: The name or location is taken.
+        RefusedError: The name or location is taken, or another run has taken the table over; or
+            a file is there again whose name a collector may still delete.
     """
-    table, site = replace(scope.table, state=TableState.PAUSED), free.site
+    files, location = (
+        [file for each in tablets for file in each.files],
+        open_location(free.site.uri),
+    )
+    await _refuse_retired(scope, free.site.uri, files, stored)
+    # The id is new, so it is the fencing token of this run, too.
+    filling = Filling(run=scope.table.id, verb=verb, files=len(files))
+    table = replace(scope.table, state=TableState.FILLING, filling=filling)
     ends = tuple(each.bounds.end for each in tablets if each.bounds.end != PLUS_INFINITY)
     await claim_site(scope.threads, free)
     await _apply(scope, free.creation(table, () if table.partition_by else ends))
     try:
-        await _add_files(scope, tablets)
+        await _add_files(scope, tablets, filling.run)
         if not complete:
-            await _note_loss(scope)
-        await sign_site(scope.threads, free, table)
+            await _note_loss(scope, filling.run)
+        await _guard_directory(scope, files, stored)
+        await _sign(scope, free.owner.store, live=live)
+        late = await _late_files(scope, location, stored) if complete else ()
+        missing = await absent(scope.threads, location, files, {} if complete else stored)
+        incomplete = lost or bool(missing or late)
+        table = await _finish(scope, filling, live=live, incomplete=incomplete)
     except CompactionError:
-        await scope.store.apply(DropTable(table=table.id))
+        # Unless it became live after all, and only the answer was lost.
+        with suppress(CompactionError):
+            await scope.store.apply(DropTable(table=table.id, unfinished=True))
         raise
-    files, location = [file for each in tablets for file in each.files], open_location(site.uri)
-    late: list[str] = []
-    if complete:  # Compactors of an earlier table tidy up until they see the mark.
-        again = await scope.run(list_location, location)
-        late = sorted(
-            path for path in again.keys() - stored.keys() if file_origin(path) in BROUGHT_IN
-        )
-        stored = {}
-    missing = await absent(scope.threads, location, files, stored)
-    if live and not missing and not late:
-        change = ChangeTable(
-            table=table.id, settings_version=table.settings_version, state=TableState.LIVE
-        )
-        await _apply(scope, change)
-        table = replace(table, state=TableState.LIVE)
     return CreatedTable(
         table=table,
         tablets=len(tablets),
         files=len(files),
         missing=missing,
-        late=tuple(late),
+        late=late,
+        unused=() if complete else unused_files(files, stored),
     )
 
 
-async def _add_files(scope: TableScope, tablets: Iterable[TabletDump]) -> None:
+async def _refuse_retired(
+    scope: TableScope, location: str, files: Sequence[DataFile], stored: Mapping[str, StoredFile]
+) -> None:
+    """Refuse files of users that are there again after a collector has deleted their names.
+
+    Raises:
+        RefusedError: One is; the message names it.
+    """
+    users = [each.path for each in files if each.path in stored and not is_service_path(each.path)]
+    for first in range(0, len(users), FILES_PER_CHANGE):
+        some = users[first : first + FILES_PER_CHANGE]
+        if retired := await scope.store.retired_among(location, some):
+            raise RefusedError(
+                f"file {retired[0]} of {location} is there again, and a collector has deleted a "
+                "file of this name recently: a deletion that is still on its way would delete the "
+                "new file, too; move it to another name, make the table in another location, or "
+                "wait until coordinator.retired_names_s has passed",
+                "retired",
+            )
+
+
+async def _guard_directory(
+    scope: TableScope, files: Sequence[DataFile], stored: Collection[str]
+) -> None:
+    """Put guards where plain readers would miss rows, or count files that were left out."""
+    held = {file.path for file in files}
+    left = [each for each in stored if each not in held and file_origin(each) is FileOrigin.USER]
+    if scope.table.settings.directory_guard and any(map(is_service_path, held)):
+        await scope.run(place_guards, scope.location, folders_of(left))
+
+
+async def end_filling(
+    store: TabletStore, name: str, location: str, verb: str, *, dry_run: bool = False
+) -> None:
+    """Drop what a broken run of the same verb has left, so that this run starts over.
+
+    Args:
+        store: Of this service.
+        name: Of the table.
+        location: Its URI.
+        verb: Of this run.
+        dry_run: Whether nothing may be written.
+
+    Raises:
+        RefusedError: Another verb fills the table, or it lies elsewhere; or this is a dry run.
+    """
+    found = await store.table_named(name)
+    if found is None or found.filling is None:
+        return
+    if dry_run or found.filling.verb != verb or found.location != location:
+        raise RefusedError(filling_text(found), "filling")
+    await store.apply(DropTable(table=found.id, unfinished=True))
+
+
+async def _sign(scope: TableScope, store: str, *, live: bool) -> None:
+    """Sign the location, unless another run has taken the table over meanwhile.
+
+    The description says what the table shall be if nothing is missing: a later rebuild reads it.
+    """
+    found = await scope.store.table(scope.table.id)
+    if found is None or found.state is not TableState.FILLING:
+        raise RefusedError(f"table {scope.table.name!r} was dropped while it was filled")
+    state = TableState.LIVE if live else TableState.PAUSED
+    await sign_site(scope.threads, store, replace(scope.table, state=state))
+
+
+async def _late_files(
+    scope: TableScope, location: Location, stored: Mapping[str, StoredFile]
+) -> tuple[str, ...]:
+    """Return the files of rows that came after the first listing, or were missing in it.
+
+    Compactors of an earlier table tidy up until they see the mark.
+    """
+    again = await scope.run(list_location, location)
+    late = (path for path in again.keys() - stored.keys() if file_origin(path) in BROUGHT_IN)
+    return tuple(sorted(late))
+
+
+def unused_files(files: Iterable[DataFile], stored: Mapping[str, StoredFile]) -> tuple[str, ...]:
+    """Return the files of rows in storage that are not among those of a table."""
+    unused = stored.keys() - {each.path for each in files}
+    return tuple(sorted(path for path in unused if file_origin(path) in OF_ROWS))
+
+
+async def _finish(scope: TableScope, filling: Filling, *, live: bool, incomplete: bool) -> Table:
+    """Make the table live or paused; return it as it is then."""
+    state = TableState.LIVE if live and not incomplete else TableState.PAUSED
+    change = FinishFilling(
+        table=scope.table.id,
+        run=filling.run,
+        files=filling.files,
+        state=state,
+        incomplete=incomplete,
+    )
+    await _apply(scope, change)
+    return replace(scope.table, state=state, incomplete=incomplete)
+
+
+async def _add_files(scope: TableScope, tablets: Iterable[TabletDump], run: str) -> None:
     count = 0
     for each in tablets:
         tablet = TabletId(scope.table.id, each.bounds.end)
@@ -137,7 +249,11 @@ async def _add_files(scope: TableScope, tablets: Iterable[TabletDump]) -> None:
             await _apply(
                 scope,
                 RestoreFiles(
-                    tablet=tablet, files=files, purge=each.purge, partition=each.bounds.partition
+                    tablet=tablet,
+                    files=files,
+                    purge=each.purge,
+                    partition=each.bounds.partition,
+                    run=run,
                 ),
             )
             count += len(files)
@@ -150,14 +266,15 @@ def _chunks(files: tuple[DataFile, ...]) -> Iterator[tuple[DataFile, ...]]:
         yield files[first : first + FILES_PER_CHANGE]
 
 
-async def _note_loss(scope: TableScope) -> None:
+async def _note_loss(scope: TableScope, run: str) -> None:
     """Note that what lies there and is not known may be rows.
 
     A coordinator may count the generation up meanwhile; then what is accepted is no news.
     """
     while await scope.store.loss(scope.table.id) is None:
         above = await scope.store.generation(scope.table.id) + 1
-        await _apply(scope, AcceptGeneration(table=scope.table.id, generation=above, lost=True))
+        change = AcceptGeneration(table=scope.table.id, generation=above, lost=True, run=run)
+        await _apply(scope, change)
 
 
 async def absent(

@@ -167,3 +167,23 @@ def require_store(store: StoreSettings) -> tuple[str, ...]:
             return thread.submit(asyncio.run, ask()).result()
     except (UnavailableError, MetadataError) as error:
         raise ConfigError(f"setting store.url: {error}") from error
+
+
+# --------------------------------------------------------------------------------------- Secrets
+
+
+def secret_remarks(settings: Settings) -> Iterator[str]:
+    """Yield a sentence for each secret that Ray's head would keep.
+
+    Args:
+        settings: Of the service. Actors on other nodes are started with them.
+    """
+    held = {
+        "store.url": "@" in settings.store.url and not settings.store.url_file,
+        "gateway.token": settings.gateway.token and not settings.gateway.token_file,
+    }
+    for name in [name for name, is_held in held.items() if is_held]:
+        yield (
+            f"setting {name} holds a secret, which Ray's head keeps and every driver of the"
+            f" cluster can read: put it into a file on every node and name that with {name}_file"
+        )

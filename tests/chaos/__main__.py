@@ -19,7 +19,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from neve.local.processes import exit_on_sigterm
 from neve.local.redis_server import AppendSync
+from tests.chaos.disk import with_own_mounts
 from tests.chaos.run import Result, Wanted, run
 from tests.chaos.show import Show, summary
 
@@ -33,6 +35,9 @@ SYNCS = (AppendSync.ALWAYS, AppendSync.ALWAYS, AppendSync.EVERYSEC)
 def main() -> int:
     """Return 1 if a run has failed."""
     console = Console()
+    if no_disk := with_own_mounts():
+        console.print(no_disk, markup=False)
+    exit_on_sigterm()
     end_s = time.monotonic() + 60 * _minutes("CHAOS_MINUTES", 20)
     run_s = 60 * _minutes("CHAOS_RUN_MINUTES", 5)
     first = int(os.environ.get("CHAOS_SEED") or random.randrange(1_000_000))

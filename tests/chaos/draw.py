@@ -25,6 +25,12 @@ class Part(StrEnum):
     COORDINATOR = "coordinator"
     GATEWAY = "gateway"
     REDIS = "Redis"
+    READER = "reader"
+    """A process that looks into files, or the one that forks them."""
+    SUPERVISOR = "supervisor"
+    """`neve up` starts another one then."""
+    DISK = "disk"
+    """Of the whole stack, its tables included."""
 
 
 class How(StrEnum):
@@ -34,6 +40,8 @@ class How(StrEnum):
     """SIGKILL."""
     FREEZE = "freeze"
     """SIGSTOP, and SIGCONT later."""
+    FILL = "fill"
+    """No byte is left for a while."""
 
 
 GAP_MIN_S, GAP_MAX_S = 3.0, 8.0
@@ -42,23 +50,30 @@ LONG_MIN_S, LONG_MAX_S = 7.0, 10.0
 """Longer than a compactor may be silent, and than anybody waits for Redis."""
 LONG_SHARE = 0.5
 AIMED_SHARE = 0.5
+LASTING = (How.FREEZE, How.FILL)
+WAYS = {
+    Part.READER: (How.KILL,),
+    Part.SUPERVISOR: (How.KILL,),
+    Part.DISK: (How.FILL,),
+}
+"""Of parts that are hurt in fewer ways than by death and by frost."""
 TWO_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """One process hurt."""
+    """One part hurt."""
 
     part: Part
     how: How
     which: int
     """Of several such processes, counted round."""
-    frozen_s: float
+    lasts_s: float
     aimed: bool
     """Whether to wait a little until a job runs."""
 
     def __str__(self) -> str:
-        length = f" {self.frozen_s:.1f} s" if self.how is How.FREEZE else ""
+        length = f" {self.lasts_s:.1f} s" if self.how in LASTING else ""
         return f"{self.how} {self.part}{length}"
 
 
@@ -71,25 +86,30 @@ class Fault:
     harms: tuple[Harm, ...]
 
 
-def draw(seed: int, *, redis_dies: bool) -> Iterator[Fault]:
+def draw(seed: int, *, redis_dies: bool, disk_fills: bool) -> Iterator[Fault]:
     """Yield faults without end.
 
     Args:
         seed: The same seed, the same faults.
-        redis_dies: Whether Redis may be killed; frozen it may be in any case.
+        redis_dies: Whether Redis may be killed; frozen it may be in any case. On a full disk it
+            may end, too.
+        disk_fills: Whether the disk can be filled.
     """
     dice = random.Random(seed)
-    harms = _harms(dice, redis_dies=redis_dies)
+    unwanted = {
+        *(() if redis_dies else ((Part.REDIS, How.KILL),)),
+        *(() if redis_dies and disk_fills else ((Part.DISK, How.FILL),)),
+    }
+    harms = _harms(dice, unwanted)
     while True:
         count = 2 if dice.random() < TWO_SHARE else 1
         gap_s = dice.uniform(GAP_MIN_S, GAP_MAX_S)
         yield Fault(gap_s, tuple(next(harms) for _ in range(count)))
 
 
-def _harms(dice: random.Random, *, redis_dies: bool) -> Iterator[Harm]:
-    deck = [(part, how) for part in Part for how in How]
-    if not redis_dies:
-        deck.remove((Part.REDIS, How.KILL))
+def _harms(dice: random.Random, unwanted: set[tuple[Part, How]]) -> Iterator[Harm]:
+    every = [(part, how) for part in Part for how in WAYS.get(part, (How.KILL, How.FREEZE))]
+    deck = [each for each in every if each not in unwanted]
     while True:
         dice.shuffle(deck)
         for part, how in deck:
@@ -97,12 +117,12 @@ def _harms(dice: random.Random, *, redis_dies: bool) -> Iterator[Harm]:
                 part=part,
                 how=how,
                 which=dice.randrange(8),
-                frozen_s=_frozen_s(dice) if how is How.FREEZE else 0.0,
+                lasts_s=_lasts_s(dice) if how in LASTING else 0.0,
                 aimed=dice.random() < AIMED_SHARE,
             )
 
 
-def _frozen_s(dice: random.Random) -> float:
+def _lasts_s(dice: random.Random) -> float:
     if dice.random() < LONG_SHARE:
         return dice.uniform(LONG_MIN_S, LONG_MAX_S)
     return dice.uniform(SHORT_MIN_S, SHORT_MAX_S)

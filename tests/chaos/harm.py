@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import psutil
 import redis
 
+from tests.chaos.disk import Disk
 from tests.chaos.draw import Fault, Harm, How, Part
 from tests.chaos.story import Story
 from tests.support.stack import Service, words_of
@@ -17,6 +18,7 @@ VICTIM_WAIT_MAX_S = 12.0
 """So long is looked for a process that is just being started again."""
 AIM_MAX_S = 4.0
 POLL_S = 0.05
+SUPERVISOR = "neve.local.supervisor"
 SPARK_MAIN = "org.apache.spark.deploy.SparkSubmit"
 ACTORS = {
     Part.COMPACTOR: "ray::CompactorActor",
@@ -28,9 +30,21 @@ ACTORS = {
 class Harmer:
     """Hurts one fault after the other; what is frozen thaws when its time has come."""
 
-    def __init__(self, story: Story, service: Service) -> None:
+    def __init__(
+        self, story: Story, service: Service, up: Callable[[], object], disk: Disk | None = None
+    ) -> None:
+        """Hurt nothing yet.
+
+        Args:
+            story: Of the run.
+            service: Is hurt.
+            up: Does what `neve up` does.
+            disk: Of the stack, if it can be filled.
+        """
         self._story = story
-        self._service = service
+        self.service = service
+        self._up = up
+        self.disk = disk
         self._frozen: list[tuple[float, str, list[psutil.Process]]] = []
         self.faults = 0
 
@@ -66,7 +80,7 @@ class Harmer:
         """Wait a little until a job runs, so that somebody dies in the middle of it."""
         end_s = time.monotonic() + AIM_MAX_S
         # Redis is asked, not the service, which may be frozen and keep us waiting.
-        with redis.Redis.from_url(self._service.stack.redis_url, socket_timeout=1.0) as store:
+        with redis.Redis.from_url(self.service.stack.redis_url, socket_timeout=1.0) as store:
             while time.monotonic() < end_s:
                 with suppress(redis.RedisError):
                     if any(store.scan_iter("neve:*:tablet:*:running", 1000)):
@@ -75,6 +89,8 @@ class Harmer:
 
     def _hurt(self, harm: Harm) -> bool:
         """Do one harm; return whether there was anybody to be hurt."""
+        if harm.part is Part.DISK:
+            return self._fill(harm)
         end_s = time.monotonic() + VICTIM_WAIT_MAX_S
         while not (found := self.victims(harm.part)):
             if time.monotonic() > end_s:
@@ -86,17 +102,33 @@ class Harmer:
         pids = [process.pid for process in chosen]
         self._story.say(str(harm), pids=pids)
         self._story.count(f"fault: {harm.how} {harm.part}")
+        self._strike(harm, chosen)
+        return True
+
+    def _strike(self, harm: Harm, chosen: list[psutil.Process]) -> None:
         if harm.how is How.FREEZE:
             for process in chosen:
                 with suppress(psutil.NoSuchProcess):
                     process.suspend()
-            self._frozen.append((time.monotonic() + harm.frozen_s, str(harm), chosen))
+            self._frozen.append((time.monotonic() + harm.lasts_s, str(harm), chosen))
         elif harm.part is Part.REDIS:
-            self._service.restart_redis()
+            self.service.restart_redis()
         else:
             for process in chosen:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
+        if harm.part is Part.SUPERVISOR:
+            psutil.wait_procs(chosen, VICTIM_WAIT_MAX_S)
+            self._up()
+
+    def _fill(self, harm: Harm) -> bool:
+        if self.disk is None:
+            return False
+        self._story.say(str(harm))
+        self._story.count(f"fault: {harm.how} {harm.part}")
+        with self.disk.filled():
+            self._rest(harm.lasts_s)
+        self._story.tell("disk has room again")
         return True
 
     def _thaw(self, *, everything: bool = False) -> None:
@@ -114,7 +146,7 @@ class Harmer:
         return [each for each in self._found(part) if _runs(each)]
 
     def _found(self, part: Part) -> list[psutil.Process]:
-        service = self._service
+        service = self.service
         if part in ACTORS:
             return service.titled(ACTORS[part])
         if part is Part.REDIS:
@@ -123,6 +155,10 @@ class Harmer:
                 for p in service.processes()
                 if words_of(p)[0].endswith(("redis-server", "valkey-server"))
             ]
+        if part is Part.READER:
+            return [p for p in service.processes() if "common.readers.fork_server" in words_of(p)]
+        if part is Part.SUPERVISOR:
+            return [p for p in service.processes() if any(SUPERVISOR in w for w in words_of(p))]
         if part is Part.DRIVER:
             return [p for p in service.processes() if "compactor.spark.child" in words_of(p)]
         if part is Part.JVM:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import random
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.ids import call_id
@@ -80,12 +82,26 @@ class Writer:
             paths = []
             for number, part in enumerate(by_tablet(kind, rows)):
                 paths.append(f"in-{batch.number:05}-{number}.parquet")
-                pq.write_table(part, self._folder / paths[-1])
+                self._write(part, paths[-1])
             self._journal.intend(kind.name, batch, call)
             answered(self._story, "add", lambda: client.add_files(kind.name, paths, call=call))
             self._story.count("adds")
         self._journal.note(kind.name, "acknowledged", number=batch.number)
         self._story.count("rows", rows.num_rows)
+
+    def _write(self, rows: pa.Table, path: str) -> None:
+        """Write a file, again while the disk is full."""
+        end_s = time.monotonic() + SERVICE_S
+        while True:
+            try:
+                pq.write_table(rows, self._folder / path)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or time.monotonic() > end_s:
+                    raise
+                self._story.count("files: written again")
+                time.sleep(PAUSE_S)
+            else:
+                return
 
 
 class Reader:

@@ -10,24 +10,29 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from common.settings import StoreSettings
 from neve.client import Client
-from neve.local import LocalStack, StackOptions
+from neve.local import StackOptions
 from neve.local.redis_server import AppendSync
 from tests.chaos.batches import KINDS
+from tests.chaos.disk import Disk, has_own_mounts
 from tests.chaos.draw import draw
 from tests.chaos.harm import Harmer
 from tests.chaos.journal import Journal
 from tests.chaos.load import Reader, Writer, connect
+from tests.chaos.recoverer import Recoverer
 from tests.chaos.rest import Rest, check_nobody_is_left
 from tests.chaos.story import Story
 from tests.chaos.wishes import User
+from tests.support.installed_stack import InstalledStack
 from tests.support.patience import SERVICE_S
 from tests.support.stack import COMPACTORS, SETTINGS, Service
 
@@ -38,9 +43,13 @@ CHAOS_SETTINGS = replace(
     store=StoreSettings(timeout_s=3.0),
     # Who dies often is no reason to give files up: they are not bad.
     coordinator=replace(
-        SETTINGS.coordinator, quarantine_failures=1000, backoff_max_s=3.0, garbage_grace_s=3.0
+        SETTINGS.coordinator,
+        quarantine_failures=1000,
+        backoff_max_s=3.0,
+        garbage_grace_s=3.0,
+        generation_interval_s=2.0,
     ),
-    compactor=replace(SETTINGS.compactor, attempt_stall_s=30.0),
+    compactor=replace(SETTINGS.compactor, attempt_stall_s=60.0),
 )
 
 
@@ -95,13 +104,21 @@ def run(folder: Path, wanted: Wanted, hear: Callable[[str], None]) -> Result:
     journal = Journal(folder / "journal.jsonl", KINDS)
     result = Result(seed=wanted.seed, sync=str(wanted.sync))
     story.say(f"seed {wanted.seed}, appendfsync {wanted.sync}: starting the stack")
+    home = folder / "stack"
+    home.mkdir()
     options = StackOptions(
-        compactors=wanted.compactors, redis_appendfsync=wanted.sync, settings=CHAOS_SETTINGS
+        compactors=wanted.compactors,
+        redis_appendfsync=wanted.sync,
+        settings=CHAOS_SETTINGS,
+        allow=(str(home),),
     )
+    disk = Disk(home) if has_own_mounts() else None
+    up = partial(InstalledStack.start, home=home, name="chaos", options=options)
     try:
-        with LocalStack.start(home=folder, name="chaos", options=options) as stack:
-            service = Service(stack, folder, compactors=wanted.compactors)
-            _tried(story, folder, service, lambda: _lived(story, journal, service, wanted, result))
+        with up() as stack:
+            service = Service(stack, home, compactors=wanted.compactors)
+            harmer = Harmer(story, service, up, disk)
+            _tried(story, folder, service, lambda: _lived(story, journal, harmer, wanted, result))
         check_nobody_is_left(story, service)
     except BaseException as error:
         # Whatever ends a run early, it has proven nothing.
@@ -109,6 +126,8 @@ def run(folder: Path, wanted: Wanted, hear: Callable[[str], None]) -> Result:
         if not isinstance(error, Exception):
             raise
     finally:
+        if disk is not None:
+            _leave(disk, folder, failed=bool(story.failures))
         journal.close()
         result.numbers, result.failures = dict(sorted(story.numbers.items())), story.failures
         result.length_s = round(story.age_s(), 1)
@@ -127,10 +146,16 @@ def _tried(story: Story, folder: Path, service: Service, live: Callable[[], None
         (folder / "failed.txt").write_text("\n".join(said), "utf-8")
 
 
-def _lived(
-    story: Story, journal: Journal, service: Service, wanted: Wanted, result: Result
-) -> None:
+def _leave(disk: Disk, folder: Path, *, failed: bool) -> None:
+    """Unmount the disk; of a run that has failed, what is on it is kept."""
+    if failed:
+        shutil.copytree(disk.folder, folder / "kept", symlinks=True)
+    disk.unmount()
+
+
+def _lived(story: Story, journal: Journal, harmer: Harmer, wanted: Wanted, result: Result) -> None:
     """Load, hurt, let come to rest, check."""
+    service = harmer.service
     clients = (connect(service.stack.gateway_url, service.stack.token) for _ in itertools.count())
     _create_tables(next(clients), service.folder)
     user = User(story, journal, next(clients), KINDS)
@@ -140,9 +165,14 @@ def _lived(
         writer = Writer(story, journal, next(clients), kind, service.folder / kind.name)
         threads.append(story.thread(f"writer of {kind.name}", lambda w=writer: w.run(wanted.seed)))
 
-    harmer = Harmer(story, service)
+    recoverer = Recoverer(story, next(clients), service)
+    threads.append(story.thread("recoverer", lambda: recoverer.run(wanted.seed)))
     until_s = story.age_s() + wanted.length_s
-    faults = draw(wanted.seed, redis_dies=wanted.sync is AppendSync.ALWAYS)
+    faults = draw(
+        wanted.seed,
+        redis_dies=wanted.sync is AppendSync.ALWAYS,
+        disk_fills=harmer.disk is not None,
+    )
     harm = story.thread("faults", lambda: harmer.run(faults, wanted.faults_max, until_s))
     while harm.is_alive():
         wanted.watch(story, harmer)

@@ -93,6 +93,7 @@ def summary(results: Iterable[Result]) -> list[str]:
         ("runs", f"{len(runs)}, seeds {', '.join(f'{each.seed} ({each.sync})' for each in runs)}"),
         ("faults", f"{sum(each.faults for each in runs)}"),
         *((f"… {kind}", str(count)) for kind, count in kinds if count),
+        ("recoveries checked, broken off before", _recoveries(numbers)),
         ("two at once, of these", str(numbers["faults: two at once"])),
         ("adds and appends acknowledged", f"{numbers['adds'] + numbers['appends']:,}"),
         ("rows acknowledged", f"{numbers['rows']:,}"),
@@ -117,6 +118,10 @@ def _ends(numbers: Counter[str], prefix: str) -> str:
         (name.removeprefix(prefix), n) for name, n in numbers.items() if name.startswith(prefix)
     ]
     return ", ".join(f"{count} {end}" for end, count in sorted(ends))
+
+
+def _recoveries(numbers: Counter[str]) -> str:
+    return f"{_ends(numbers, 'recovered by ')}; {numbers['recoveries broken off']}"
 
 
 def _besides(numbers: Counter[str]) -> str:

@@ -24,6 +24,7 @@ from common.metadata.keys import (
     TABLES,
     TableKeys,
     TabletKeys,
+    retired_name,
 )
 from common.metadata.redis import acl, connect
 from common.metadata.redis.acl import KEYS, PROBE, RIGHTS, RedisUser, rules
@@ -78,7 +79,7 @@ def test_the_list_has_every_command_of_the_code_and_no_other() -> None:
 def test_every_key_of_the_store_is_allowed() -> None:
     table, tablet = TableKeys("t"), TabletKeys.of(TabletId("t", b"m"))
     of_store = (TABLES, STORE, COORDINATOR, LIMITS, SCALES, AUDIT, RESERVE, FULL, TABLE_KEYS)
-    marks = (table.request("r"), table.outcome("a"), table.call("c"), table.retired("p"))
+    marks = (table.request("r"), table.outcome("a"), table.call("c"), retired_name("l", "p"))
     every = (*of_store, *table.every, *tablet.every, *marks, table.turn, table.dropped, PROBE)
 
     assert [key for key in every if not key.startswith(KEYS.removesuffix("*"))] == []

@@ -14,6 +14,7 @@ from common.metadata.changes import (
     StampGarbage,
     SubmitRequest,
 )
+from common.metadata.keys import TableKeys
 from common.metadata.store_values import CallKind
 from common.model.request import Request
 from common.model.tablet import PLUS_INFINITY, TabletId
@@ -132,7 +133,11 @@ async def test_the_name_of_a_deleted_file_is_not_used_again_for_a_while(harness:
     refused(await harness.add(tablet, file("a")), "replaced")
     own = "_neve/append/x.parquet"
     applied(await harness.apply(DiscardFiles(tablet=tablet, files={own: None})))
-    forget = ForgetGarbage(table=tablet.table, paths=("a", "b", own, "none"), retired_s=1.0)
+    table = await harness.store.table(tablet.table)
+    assert table is not None
+    forget = ForgetGarbage(
+        table=table.id, paths=("a", "b", own, "none"), location=table.location, retired_s=1.0
+    )
     applied(await harness.apply(forget))
     applied(await harness.apply(forget))
 
@@ -141,6 +146,33 @@ async def test_the_name_of_a_deleted_file_is_not_used_again_for_a_while(harness:
     applied(await harness.add(tablet, file("none"), file(own)))
     await harness.pass_time(1.1)
     applied(await harness.add(tablet, file("a")))
+
+
+async def test_a_name_is_retired_before_its_entry_goes(harness: Harness) -> None:
+    """A collector that dies between the two leaves the entry, which bars the name as well."""
+    tablet = await harness.tablet_with("a")
+    table = await harness.store.table(tablet.table)
+    assert table is not None
+    applied(await harness.apply(reserve(tablet, "t1", "a")))
+    applied(await harness.apply(commit(tablet, "t1")))
+    store, keyspace = harness.flaky()
+    await store.store_id()
+    execs = 0
+
+    async def script(point: Point) -> Fault:
+        nonlocal execs
+        execs += point is Point.EXEC
+        if point is Point.EXEC and execs == 2:
+            refused(await harness.add(tablet, file("a")), "replaced")
+            await harness.write(("HDEL", TableKeys(table.id).garbage, "a"))
+            refused(await harness.add(tablet, file("a")), "retired")
+        return Fault.NONE
+
+    keyspace.script = script
+    forget = ForgetGarbage(table=table.id, paths=("a",), location=table.location, retired_s=60.0)
+    applied(await store.apply(forget))
+    assert execs == 2
+    assert await harness.store.garbage(table.id) == []
 
 
 async def test_no_name_is_barred_if_the_operator_wants_none(harness: Harness) -> None:

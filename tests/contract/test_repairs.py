@@ -10,12 +10,12 @@ import pytest
 from common.metadata.changes import (
     AcceptGeneration,
     Change,
-    ChangeTable,
     ClearMarks,
     CorrectFile,
     DiscardFiles,
     EndReservation,
     FillHole,
+    FinishFilling,
     ForgetFiles,
     MoveFile,
     RecountRecord,
@@ -285,10 +285,11 @@ async def test_only_a_hole_between_tablets_is_filled(harness: Harness) -> None:
     refused(await harness.apply(other), "table")
 
 
-async def test_files_are_put_back_into_a_paused_table(harness: Harness) -> None:
-    table = await harness.table(state=TableState.PAUSED)
+async def test_files_are_put_back_into_a_filling_table(harness: Harness) -> None:
+    table = await harness.filling_table()
     tablet = TabletId(table.id, MIDDLE)
-    put = RestoreFiles(tablet=tablet, files=(file("a", added_at_s=5.0), file("b")), purge=b"4")
+    files = (file("a", added_at_s=5.0), file("b"))
+    put = RestoreFiles(tablet=tablet, files=files, purge=b"4", run="r1")
     applied(await harness.apply(put))
     applied(await harness.apply(put))
     assert await files_of(harness, tablet) == {"a": 10, "b": 10}
@@ -300,17 +301,17 @@ async def test_files_are_put_back_into_a_paused_table(harness: Harness) -> None:
     refused(await harness.apply(replace(put, files=(file("a", rows=1),))), "exists")
     refused(await harness.apply(replace(put, files=(file("c", b"x", b"y"),))), "bounds")
     refused(await harness.apply(replace(put, tablet=replace(tablet, end=b"q"))), "tablet")
-    applied(await harness.apply(RestoreFiles(tablet=tablet, files=(), purge=b"7")))
-    live = ChangeTable(table=table.id, settings_version=1, state=TableState.LIVE)
+    applied(await harness.apply(RestoreFiles(tablet=tablet, files=(), purge=b"7", run="r1")))
+    live = FinishFilling(table=table.id, run="r1", files=2, state=TableState.LIVE)
     applied(await harness.apply(live))
     refused(await harness.apply(put), "state")
-    refused(await harness.apply(replace(put, tablet=replace(tablet, table="none"))), "state")
+    refused(await harness.apply(replace(put, tablet=replace(tablet, table="none"))), "table")
 
 
 async def test_a_partition_is_put_back(harness: Harness) -> None:
-    table = await harness.table(state=TableState.PAUSED, partition_by=("k",), splits=(), key=("k",))
+    table = await harness.filling_table(partition_by=("k",), splits=(), key=("k",))
     tablet = TabletId(table.id, b"\x01x")
-    put = RestoreFiles(tablet=tablet, files=(file("a"),), partition="k=1")
+    put = RestoreFiles(tablet=tablet, files=(file("a"),), partition="k=1", run="r1")
     applied(await harness.apply(put))
     applied(await harness.apply(put))
     (found,) = await harness.store.read_range(table.id)

@@ -13,6 +13,7 @@ import pytest
 from neve.local import LocalStack, StackOptions
 from neve.local.machine import free_ports
 from neve.local.ray_head import NODE_RESOURCE
+from tests.support.installed_stack import InstalledStack
 from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.slow]
@@ -28,7 +29,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, dashboard_port: int) -> Iter
     home = tmp_path_factory.mktemp("home")
     # Ray serves its metrics only beside its dashboard.
     options = StackOptions(actors=False, dashboard_port=dashboard_port)
-    with LocalStack.start(home=home, options=options) as stack:
+    with InstalledStack.start(home=home, options=options) as stack:
         yield stack
 
 

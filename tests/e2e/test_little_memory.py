@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from common.parquet.location import open_location
-from neve.local import LocalStack, StackOptions
+from neve.local import StackOptions
+from tests.support.installed_stack import InstalledStack
 from tests.support.readers import check_table
 from tests.support.stack import SETTINGS, Service
 
@@ -32,7 +33,7 @@ HUGE_BYTES = 48 * 1024**2
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("little-memory")
     options = StackOptions(compactors=1, settings=LITTLE)
-    with LocalStack.start(home=folder, name="memory", options=options) as stack:
+    with InstalledStack.start(home=folder, name="memory", options=options) as stack:
         yield Service(stack, folder, compactors=1)
 
 

@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 
 from neve.local import LocalStack, StackOptions
+from tests.support.installed import installation
+from tests.support.installed_stack import InstalledStack
 from tests.support.patience import SERVICE_S
 from tests.support.plain_node import plain_node
 from tests.support.redis_server import RedisServer, running
@@ -117,8 +119,9 @@ class Ground:
         """Return all that a verb says."""
         more = ["--once", "--wait", "0s"] if door == "serve" else []
         done = subprocess.run(
-            [str(Path(sys.executable).with_name("neve")), door, *more],
+            [installation().neve, door, *more],
             env=self.environ(**changes),
+            cwd=self.folder,
             capture_output=True,
             text=True,
             timeout=SERVICE_S,
@@ -144,6 +147,7 @@ class Ground:
         done = subprocess.run(
             [sys.executable, "-c", program, environ["RAY_ADDRESS"], *more],
             env=environ,
+            cwd=self.folder,
             capture_output=True,
             text=True,
             timeout=SERVICE_S,
@@ -159,7 +163,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     options = StackOptions(actors=False, compactors=2)
     with (
         running() as redis,
-        LocalStack.start(home=folder / "home", options=options) as stack,
+        InstalledStack.start(home=folder / "home", options=options) as stack,
         plain_node(
             stack,
             {"neve_group_huge": 1, "neve_group_bare": 1},
@@ -255,11 +259,12 @@ class Steps:
 @contextmanager
 def serving(ground: Ground, *more: str) -> Iterator[Steps]:
     """Run `neve serve --json` until the end of the block."""
-    program = str(Path(sys.executable).with_name("neve"))
+    program = installation().neve
     with (ground.folder / "serve.log").open("a") as errors:
         process = subprocess.Popen(
             [program, "serve", "--json", *more],
             env=ground.environ(),
+            cwd=ground.folder,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from common.settings import CompactorCount
-from neve.local import LocalStack, StackOptions
+from neve.local import StackOptions
 from neve.local.options import with_group
 from neve.local.ray_head import NODE_RESOURCE
 from tests.support import older_compactor
+from tests.support.installed_stack import InstalledStack
 from tests.support.older_release import check_a_job_is_done, older_release, run_from
 from tests.support.stack import SETTINGS, Service
 
@@ -22,7 +23,7 @@ def test_a_job_is_done_and_the_compactor_drained(tmp_path: Path) -> None:
     # The group may have a compactor, and needs none until there is a job.
     count = CompactorCount(min=0, max=1)
     options = StackOptions(settings=with_group(SETTINGS, "compactors", compactors=count))
-    with LocalStack.start(home=tmp_path / "home", options=options) as stack:
+    with InstalledStack.start(home=tmp_path / "home", options=options) as stack:
         service = Service(stack, tmp_path, compactors=0)
         client = service.client
         told = (stack.ray_address, stack.redis_url, str(stack.folder.logs), NODE_RESOURCE)

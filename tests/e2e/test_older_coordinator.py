@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from neve.client import Client
-from neve.local import LocalStack, StackOptions
+from neve.local import StackOptions
 from neve.local.ray_head import NODE_RESOURCE
 from tests.support import older_coordinator, parts_of_this_release
+from tests.support.installed import installation
+from tests.support.installed_stack import InstalledStack
 from tests.support.older_release import check_a_job_is_done, older_release, run_from
 from tests.support.stack import Service
 
@@ -25,9 +27,9 @@ TOKEN = "a-token-of-the-test"
 
 def test_a_job_is_done_and_the_compactor_drained(tmp_path: Path) -> None:
     older = older_release(tmp_path / "older")
-    this = Path(__file__).parents[2]
+    this = installation().packages
     options = StackOptions(actors=False, compactors=1)
-    with LocalStack.start(home=tmp_path / "home", options=options) as stack:
+    with InstalledStack.start(home=tmp_path / "home", options=options) as stack:
         state = stack.folder.load()
         assert state is not None
         where = (state.ray_address, state.redis_url, str(stack.folder.logs))

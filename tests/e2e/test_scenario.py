@@ -13,7 +13,8 @@ import pytest
 
 from common.model.group import Service as PlannedBy
 from neve.client.requests import Request
-from neve.local import LocalStack, StackOptions
+from neve.local import StackOptions
+from tests.support.installed_stack import InstalledStack
 from tests.support.patience import SERVICE_S
 from tests.support.scenario import (
     FIVE,
@@ -52,11 +53,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     )
     options = StackOptions(compactors=1, settings=settings)
     environ = install(folder / "installed")
-    with pytest.MonkeyPatch.context() as here:
-        # What starts a stack looks first whether its planners are installed.
-        here.syspath_prepend(str(folder / "installed"))
-        with LocalStack.start(home=folder, name="acc", options=options, environ=environ) as stack:
-            yield Service(stack, folder)
+    with InstalledStack.start(home=folder, name="acc", options=options, environ=environ) as stack:
+        yield Service(stack, folder)
 
 
 def test_a_user_request_goes_through_all_fifteen_steps(service: Service) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -27,7 +28,12 @@ from neve.api.work import Group, GroupScaling
 from neve.client import Client
 from neve.client.errors import NeveError
 from neve.local import LocalStack, StackOptions
+from neve.local.stack_folder import StackState
+from tests.support.installed import installation
+from tests.support.installed_stack import InstalledStack
+from tests.support.module_origins import folders_of_actors
 from tests.support.patience import SERVICE_S
+from tests.support.process_memory import held_in_memory
 
 pytestmark = [pytest.mark.slow]
 
@@ -61,21 +67,27 @@ class Cluster:
     folder: Path
 
     def environ(self) -> dict[str, str]:
-        state = self.stack.folder.load()
-        assert state is not None
+        state = self.state()
+        (self.folder / "url").write_text(state.redis_url)
+        (self.folder / "token").write_text(TOKEN)
         return {
             **self.stack.driver_environ(),
             "RAY_ADDRESS": state.ray_address,
-            "NEVE_STORE_URL": state.redis_url,
-            "NEVE_GATEWAY_TOKEN": TOKEN,
+            "NEVE_STORE_URL_FILE": str(self.folder / "url"),
+            "NEVE_GATEWAY_TOKEN_FILE": str(self.folder / "token"),
             "NEVE_GATEWAY_PORT": "0",
         }
+
+    def state(self) -> StackState:
+        state = self.stack.folder.load()
+        assert state is not None
+        return state
 
     def command(self, *more: str, settings: str = SETTINGS) -> list[str]:
         file = self.folder / "neve.toml"
         file.write_text(settings)
         return [
-            str(Path(sys.executable).with_name("neve")),
+            installation().neve,
             "serve",
             "--config",
             str(file),
@@ -91,6 +103,7 @@ class Cluster:
             process = subprocess.Popen(
                 self.command("--health-port", "0", *more, settings=settings),
                 env=self.environ(),
+                cwd=self.folder,  # Ray's workers look for modules where their driver was started
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -151,7 +164,7 @@ def _answer(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("serve")
     options = StackOptions(actors=False, compactors=2)
-    with LocalStack.start(home=folder / "home", options=options) as stack:
+    with InstalledStack.start(home=folder / "home", options=options) as stack:
         yield Cluster(stack, folder)
 
 
@@ -178,6 +191,10 @@ def test_compactors_come_with_the_work_and_go_after_it(cluster: Cluster) -> None
     with cluster.serving() as serving:
         client = serving.client
         assert serving.probe("/live") == serving.probe("/ready") == 200
+        (head,) = [each for each in cluster.state().processes if each.role == "gcs_server"]
+        password = cluster.state().redis_url.partition("unix://:")[2].partition("@")[0]
+        texts = {"token": TOKEN, "password": password, "argument": str(cluster.folder / "url")}
+        assert held_in_memory(head.pid, texts) == {"argument"}, "Ray's head knows no secret"
         group, scaling = default_group(client)
         assert (group.compactors, scaling.least, scaling.most) == (0, 0, 2)
 
@@ -230,6 +247,10 @@ def test_the_newest_settings_win_and_a_number_set_by_hand_holds(cluster: Cluster
         assert default_group(client)[1].most == 1
         client.scale_group("default", 1)
         wait_until(lambda: any(each.ready for each in client.compactors()))
+        origins = folders_of_actors(cluster.stack.ray_address, cluster.environ())
+        assert {"neve-coordinator", "default-1"} <= {name.rpartition(":")[2] for name in origins}
+        wheel = [str(installation().packages)]
+        assert all(folders == wheel for folders in origins.values()), origins
         client.stop_compactor("default-1", 0.0)
         wait_until(lambda: "default-2" in _names(client))
         wait_until(lambda: _names(client) == {"default-2"})
@@ -249,17 +270,40 @@ def test_with_service_takes_it_down_and_the_tables_stay(cluster: Cluster) -> Non
         assert serving.end() == 0
     with pytest.raises(NeveError):
         client.status()
+    assert "address already in use" in reason_with_port_in_use(cluster)
     with cluster.serving("--with-service", settings=CHANGED) as serving:
         assert [each.name for each in serving.client.tables()] == ["users"]
         assert default_group(serving.client)[1].set_to is None
         assert serving.end() == 0
 
 
+def reason_with_port_in_use(cluster: Cluster) -> str:
+    """Return why `neve serve` waits for the gateway while another program has its port."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        with subprocess.Popen(
+            cluster.command("--with-service", settings=CHANGED),
+            env={**cluster.environ(), "NEVE_GATEWAY_PORT": port},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            said = (json.loads(line) for line in process.stdout)
+            found = (each["text"] for each in said if each["step"] == "waits")
+            reason = next((each for each in found if "does not come up" in each), "it has ended")
+            process.terminate()
+            process.communicate(timeout=SERVICE_S)
+    return reason
+
+
 def refusal(cluster: Cluster, **environ: str) -> str:
     """Return what `neve serve` says when it must not start."""
+    usual = {k: v for k, v in cluster.environ().items() if k.removesuffix("_FILE") not in environ}
     done = subprocess.run(
         cluster.command("--wait", "0s"),
-        env={**cluster.environ(), **environ},
+        env={**usual, **environ},
         capture_output=True,
         text=True,
         timeout=SERVICE_S,

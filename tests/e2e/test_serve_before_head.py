@@ -15,6 +15,7 @@ import pytest
 
 from neve.local.machine import LOOPBACK, find_java, free_ports
 from neve.local.ray_head import stack_environment
+from tests.support.installed import installation
 from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.redis_server import RedisServer, running
 
@@ -28,7 +29,10 @@ def ray_environ(folder: Path) -> dict[str, str]:
     token.write_text("0" * 64)
     java = find_java(os.environ)
     mark = f"neve-{folder.name}"
-    return stack_environment(os.environ, mark=mark, java=java, token_file=token, temporary=folder)
+    environ = stack_environment(
+        os.environ, mark=mark, java=java, token_file=token, temporary=folder
+    )
+    return installation().environ(environ)
 
 
 @contextmanager
@@ -66,12 +70,13 @@ def redis() -> Iterator[RedisServer]:
 
 @contextmanager
 def serving(folder: Path, environ: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    program = str(Path(sys.executable).with_name("neve"))
+    program = installation().neve
     flags = ["--set", "groups.default.compactors={min = 0, max = 1}", "--with-service"]
     with (folder / "serve.log").open("wb") as errors:
         serve = subprocess.Popen(
             [program, "serve", "--json", "--wait", f"{SERVICE_S:.0f}s", *flags],
             env=environ,
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
@@ -97,7 +102,7 @@ def steps_until(serve: subprocess.Popen[str], step: str) -> list[str]:
 def refusal(environ: dict[str, str]) -> str:
     """Return what a `neve serve` says that is not let in."""
     ended = subprocess.run(
-        [str(Path(sys.executable).with_name("neve")), "serve", "--once", "--wait", "0s"],
+        [installation().neve, "serve", "--once", "--wait", "0s"],
         env=environ,
         capture_output=True,
         text=True,

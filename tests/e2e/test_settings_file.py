@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,6 +23,7 @@ from neve.api.work import Finished
 from neve.local import LocalStack
 from neve.local.stack import stop_stack
 from neve.local.stack_folder import StackFolder
+from tests.support.installed import installation
 from tests.support.page_cache import resident_bytes
 from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.plugin_package import install, settings_file
@@ -89,9 +89,14 @@ class Shell:
     environ: dict[str, str]
 
     def run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from neve.cli import main; main()", *words]
+        command = [installation().neve, *words]
         done = subprocess.run(
-            command, env=self.environ, capture_output=True, text=True, check=False
+            command,
+            env=self.environ,
+            cwd=Path.home(),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == code, (words, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr
@@ -108,10 +113,9 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     install(folder / "plugins")
     file = folder / "neve.toml"
     file.write_text(settings_file() + MORE_SETTINGS)
-    root = str(Path(__file__).parents[2])
     clean = {name: each for name, each in os.environ.items() if not name.startswith("NEVE_")}
-    path = os.pathsep.join([root, str(folder / "plugins")])
-    shell = Shell({**clean, "NEVE_HOME": str(folder / "home"), "PYTHONPATH": path, **ENVIRON})
+    own = {"NEVE_HOME": str(folder / "home"), "PYTHONPATH": str(folder / "plugins"), **ENVIRON}
+    shell = Shell(installation().environ(clean | own))
     shell.run("config", "check", str(file), *FLAGS[:4])
     try:
         shell.run("up", "--stack", NAME, "--config", str(file), *FLAGS)

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import pytest
 
-from neve.local import LocalStack, StackOptions
+from neve.local import StackOptions
+from tests.support.installed_stack import InstalledStack
 from tests.support.spark_deaths import EVERY, Case, Deaths, How, Part, Phase
 from tests.support.stack import SETTINGS, Service
 
@@ -41,7 +42,7 @@ def deaths(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deaths]:
     )
     home = tmp_path_factory.mktemp("deaths")
     options = StackOptions(compactors=1, settings=settings)
-    with LocalStack.start(home=home, name="deaths", options=options) as stack:
+    with InstalledStack.start(home=home, name="deaths", options=options) as stack:
         yield Deaths(Service(stack, home, compactors=1))
 
 

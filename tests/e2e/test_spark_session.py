@@ -24,6 +24,7 @@ from compactor.spark.engine import SparkEngine
 from neve.local import LocalStack, StackOptions
 from neve.local.processes import processes_of_stack
 from neve.local.ray_head import NODE_RESOURCE
+from tests.support.installed_stack import InstalledStack
 from tests.support.patience import PATIENCE_S, SERVICE_S
 
 pytestmark = [pytest.mark.slow]
@@ -35,7 +36,7 @@ SLEEP = {"do": "sleep", "for_s": 120}
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     home = tmp_path_factory.mktemp("home")
-    with LocalStack.start(home=home, options=StackOptions(actors=False, compactors=2)) as stack:
+    with InstalledStack.start(home=home, options=StackOptions(actors=False, compactors=2)) as stack:
         yield stack
 
 

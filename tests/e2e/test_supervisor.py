@@ -1,28 +1,44 @@
-"""A whole stack outlives its Redis and its Ray, and nothing outlives `neve down`."""
+"""A whole stack outlives its Redis, its Ray and its supervisor; nothing outlives `neve down`."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from common.errors import ConfigError
 from neve.local import LocalStack, StackOptions
-from neve.local.processes import processes_of_stack
+from neve.local.processes import ProcessRef, processes_of_stack
+from tests.support.installed_stack import InstalledStack
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.stack import SETTINGS, Service
 
 pytestmark = [pytest.mark.slow]
 
 FILES = 6
+START_TIMEOUT_S = 300.0
+STARTS = replace(SETTINGS.compactor, start_timeout_s=START_TIMEOUT_S)
+OPTIONS = StackOptions(compactors=1, settings=replace(SETTINGS, compactor=STARTS))
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file without which no Spark driver starts."""
+    file = tmp_path_factory.mktemp("spark") / "settings"
+    file.touch()
+    return file
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, spark_settings: Path) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("supervised")
-    settings = replace(SETTINGS, compactor=replace(SETTINGS.compactor, start_timeout_s=300.0))
-    options = StackOptions(compactors=1, settings=settings)
-    with LocalStack.start(home=home, name="supervised", options=options) as stack:
+    more = {"PYSPARK_SUBMIT_ARGS": f"--properties-file {spark_settings} pyspark-shell"}
+    with InstalledStack.start(
+        home=home, name="supervised", options=OPTIONS, environ={**os.environ, **more}
+    ) as stack:
         yield Service(stack, home, compactors=1)
 
 
@@ -30,6 +46,19 @@ def table_of(service: Service) -> LedgerTable:
     table = LedgerTable(service.client, service.folder, keyed=False)
     table.add(*(bag_rows(10, seed) for seed in range(FILES)))
     return table
+
+
+def process_of(service: Service, role: str) -> ProcessRef:
+    state = service.stack.folder.load()
+    assert state is not None
+    (reference,) = [each for each in state.processes if each.role == role]
+    return reference
+
+
+def kill(service: Service, role: str) -> None:
+    process = process_of(service, role).process()
+    assert process is not None
+    service.kill(process)
 
 
 def test_redis_dies_again_and_again(service: Service) -> None:
@@ -42,26 +71,54 @@ def test_redis_dies_again_and_again(service: Service) -> None:
 
 
 @pytest.mark.parametrize("role", ["raylet", "gcs_server"])
-def test_a_part_of_rays_head_dies(service: Service, role: str) -> None:
+def test_a_part_of_rays_head_dies(service: Service, role: str, spark_settings: Path) -> None:
+    """Then Redis dies, and no compactor starts: neither delays the other parts, nor Ray twice."""
     table = table_of(service)
     service.wait("commit", table.commits, table=table)
     before = service.client.status().coordinator
-    state = service.stack.folder.load()
-    assert state is not None
-    (reference,) = [each for each in state.processes if each.role == role]
-    process = reference.process()
-    assert process is not None
-    process.kill()
+    heads = len(service.events("part is down", down="ray"))
+    spark_settings.unlink()
+    kill(service, role)
+    service.restart_redis()
 
     def another() -> bool:
         return service.client.status().coordinator != before
 
     service.wait("another coordinator at the same address", another)
-    service.wait("compactor", service.client.compactors)
     table.check_rows()
+    service.wait("failed start of Spark", lambda: start_problem(service))
+    assert len(service.events("part is down", down="ray")) == heads + 1
+    spark_settings.touch()
     other = table_of(service)
     service.wait("commit by the new one", other.commits, table=other)
+    assert len(service.events("part is down", down="ray")) == heads + 1
     assert LocalStack.attach(home=service.folder, name="supervised") is not None
+
+
+def start_problem(service: Service) -> str:
+    return "".join(each.start_problem for each in service.client.status().compactors)
+
+
+def test_up_starts_another_supervisor_over_what_runs(service: Service) -> None:
+    before = {each.pid for each in service.processes()} - {process_of(service, "supervisor").pid}
+    kill(service, "supervisor")
+    other = replace(OPTIONS, compactors=2)
+    with pytest.raises(ConfigError, match="its supervisor has ended: repeat `neve up` with the"):
+        LocalStack.start(home=service.folder, name="supervised", options=other)
+    steps: list[str] = []
+    again = LocalStack.start(
+        home=service.folder, name="supervised", options=OPTIONS, on_progress=steps.append
+    )
+    assert steps == ["the supervisor has ended: starting another one; what lives goes on"]
+    assert again.gateway_url == service.stack.gateway_url
+    assert before <= {each.pid for each in service.processes()}
+    # And over one whose Redis has died as well.
+    kill(service, "supervisor")
+    kill(service, "redis")
+    LocalStack.start(home=service.folder, name="supervised", options=OPTIONS)
+    service.wait("answer", service.client.tables)
+    service.restart_redis()
+    service.wait("answer", service.client.status)
 
 
 def test_the_supervisor_restarts_nothing_once_the_stack_is_stopped(service: Service) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.installed import installation
 from tests.support.patience import SERVICE_S
 from tests.support.s3_server import VARIABLES, s3_server
 
@@ -91,7 +92,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     hidden = {*VARIABLES, "NEVE_URL", "NEVE_STACK", "NEVE_TOKEN", "NEVE_CONFIG"}
     environ = {name: value for name, value in os.environ.items() if name not in hidden} | LITTLE
     environ["NEVE_HOME"] = str(tmp_path / "home")
-    environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]])
+    environ = installation().environ(environ)
     environ["AWS_EC2_METADATA_DISABLED"] = "true"
     with s3_server() as server:
         server.create_bucket("lake")

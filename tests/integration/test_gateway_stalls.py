@@ -142,7 +142,11 @@ def stage(redis: RedisServer, folder: Path) -> Iterator[Site]:
         new_store_id=lambda: ids.next("store"),
     )
     others = Others(connect(StoreSettings(url=redis.url)), folder)
-    times = {"garbage_grace_s": GRACE_S, "clock_skew_max_s": 0.0}
+    times = {
+        "garbage_grace_s": GRACE_S,
+        "generation_interval_s": 1.0,
+        "clock_skew_max_s": 0.0,
+    }
     # Only calls make round trips: nobody else looks at the store after the start.
     with serving(store, times, watch_s=3600.0) as gateway, gateway.client() as client:
         client.create_table(

@@ -12,6 +12,7 @@ import pytest
 
 from common.ids import RandomIds
 from common.parquet import location as object_store
+from common.parquet.foreign_formats import foreign_mark
 from common.parquet.location import open_location
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage
@@ -51,6 +52,25 @@ def put(path: str, rows: pa.Table | bytes) -> None:
             pq.write_table(rows, sink)
 
 
+def test_a_prefix_with_the_mark_of_another_format_is_refused(gateway: Gateway) -> None:
+    """Also above and below it; a mark is looked for without a listing of all objects."""
+    root = "s3://lake/other/t"
+    location = open_location(root)
+    for path in ("_delta_log/00000000000000000000.json", "data/a.parquet"):
+        with location.filesystem.open_output_stream(location.full(path)) as sink:
+            sink.write(b"{}")
+    with gateway.client() as client:
+        for where in ("s3://lake/other", root, f"{root}/data"):
+            with pytest.raises(RefusedError, match="Delta Lake"):
+                client.create_table("t", where, schema=pa.schema({"id": pa.int64()}))
+            with pytest.raises(RefusedError, match="Delta Lake"):
+                client.import_table(where, "t")
+        client.create_table("t", "s3://lake/other/free", schema=pa.schema({"id": pa.int64()}))
+    mark = foreign_mark(location)
+    assert mark is not None
+    assert mark.path == "lake/other/t/_delta_log"
+
+
 def test_a_prefix_becomes_a_table_and_is_read_by_its_manifest(gateway: Gateway) -> None:
     for day, ids in (("2024-01-31", [1, 2]), ("2024-02-01", [3])):
         put(f"day={day}/a%2Fb é.parquet", pa.table({"id": ids}))
@@ -68,7 +88,7 @@ def test_a_prefix_becomes_a_table_and_is_read_by_its_manifest(gateway: Gateway) 
         client.append("events", pa.table({"id": [9], "day": pa.array([19_800], pa.date32())}))
         assert client.count("events") == 4
         for other in ("s3://lake/my tables", "s3://lake/my tables/events/day=2024-01-31"):
-            with pytest.raises(RefusedError, match=r"table of its own|lies in"):
+            with pytest.raises(RefusedError, match=r"overlaps .* of table 'events'"):
                 client.import_table(other, "other")
 
         manifests = ManifestPublisher(gateway.store, RandomIds(), 900.0, lambda *_, **__: None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from common.settings import StoreSettings
 from coordinator.storage.manifests import ManifestPublisher
 from neve.api.tables import ImportProgress
 from neve.client import Client
-from neve.client.errors import RefusedError
+from neve.client.errors import NotFoundError, RefusedError
 from tests.support.gateway import Gateway, serving
 from tests.support.redis_server import RedisServer, empty, executable, running
 from tests.support.spark_session import local_session
@@ -88,7 +90,12 @@ def test_an_import_that_is_broken_off_goes_on_elsewhere(
     with gateway.client() as first, pytest.raises(LeftError):
         first.import_table(str(lake), "lake", progress=leave)
     with served(redis) as other, other.client() as second:
-        assert second.describe("lake").state == "paused"
+        half = second.describe("lake")
+        assert half.filling is not None
+        assert half.filling.files == FILES > half.filling.done >= 500
+        (listed,) = second.tables()
+        assert re.fullmatch(rf"filling \(import, [0-9]+ of {FILES} files\)", listed.state_text)
+        refuse_all(second, lake)
         done = second.import_table(str(lake), "lake", readers_use_manifest=True)
         assert done.already >= 500
         assert (done.added + done.already, done.files, done.state) == (FILES, FILES, "live")
@@ -97,12 +104,51 @@ def test_an_import_that_is_broken_off_goes_on_elsewhere(
         assert second.count("lake") == 2 * FILES
 
 
+def refuse_all(client: Client, lake: Path) -> None:
+    """Require that a filling table is read, written, changed and rebuilt by nothing."""
+    calls: list[Callable[[], object]] = [
+        lambda: client.count("lake"),
+        lambda: client.files("lake"),
+        lambda: client.manifest("lake"),
+        lambda: client.append("lake", pa.table({"id": [1], "v": [1]})),
+        lambda: client.add_files("lake", ["part=0/00000.parquet"]),
+        lambda: client.set("lake", {"ratio": 2.0}),
+        lambda: client.pause("lake"),
+        lambda: client.resume("lake"),
+        lambda: client.compact("lake"),
+        lambda: client.fsck("lake"),
+        lambda: client.gc("lake", delete=True),
+        lambda: client.rebuild(str(lake), "lake"),
+        lambda: client.drop("lake", delete_files=True),
+    ]
+    for call in calls:
+        with pytest.raises(RefusedError, match="is being filled"):
+            call()
+    with pytest.raises(NotFoundError, match="no table to back up"):
+        client.backup(lake.parent / "archive")
+
+
+def test_a_drop_ends_an_import_and_leaves_its_files(gateway: Gateway, lake: Path) -> None:
+    def leave(told: ImportProgress) -> None:
+        if told.text == "adding files" and told.files_done < told.files:
+            raise LeftError
+
+    with gateway.client() as client:
+        with pytest.raises(LeftError):
+            client.import_table(str(lake), "lake", progress=leave)
+        client.drop("lake")
+        assert client.tables() == []
+        assert len(list(lake.rglob("*.parquet"))) == FILES
+        done = client.import_table(str(lake), "lake")
+        assert (done.added, done.state) == (FILES, "paused")
+
+
 def test_two_at_once_add_every_file_once(gateway: Gateway, redis: RedisServer, lake: Path) -> None:
     def run(client: Client) -> bool:
-        try:
-            return client.import_table(str(lake), "lake").files == FILES
-        except RefusedError:  # The other was first to create the table: go on with it.
-            return client.import_table(str(lake), "lake").files == FILES
+        for _ in range(30):  # Each takes the table over from the other, and goes on with it.
+            with suppress(RefusedError):
+                return client.import_table(str(lake), "lake").files == FILES
+        return False
 
     with (
         gateway.client() as first,

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -44,8 +45,8 @@ def home(tmp_path: Path) -> Iterator[Path]:
         stop_stack(StackFolder(folder))
 
 
-def begin(home: Path, name: str = "one", options: StackOptions = BARE) -> LocalStack:
-    return LocalStack.start(home=home, name=name, options=options)
+def begin(home: Path, name: str = "one", options: StackOptions = BARE, **more: Any) -> LocalStack:
+    return LocalStack.start(home=home, name=name, options=options, **more)
 
 
 def alive(stack: LocalStack) -> list[psutil.Process]:
@@ -290,3 +291,81 @@ def test_a_number_that_was_handed_out_again_is_left_alone() -> None:
         older = ProcessRef("raylet", bystander.pid, process.create_time() - 100)
         assert processes_of_stack("no such mark", [older]) == []
         bystander.kill()
+
+
+SLOW_RAY = """
+import os, pathlib, sys
+tries = pathlib.Path(os.environ["SLOW_RAY_TRIES"])
+if "ray.scripts.scripts" in sys.orig_argv and len(tries.read_text()) < int(tries.suffix[1:]):
+    tries.write_text(tries.read_text() + ".")
+    print("Traceback (most recent call last):")
+    print("Exception: The current node timed out during startup. This could happen because")
+    print("  the GCS has become overloaded.")
+    os._exit(1)
+"""
+"""What `ray start` does on a machine that is too busy for its fixed waits."""
+
+
+def slow_ray(folder: Path, tries: int) -> dict[str, str]:
+    """Return an environment in which `ray start` comes too late a few times."""
+    (folder / "sitecustomize.py").write_text(SLOW_RAY)
+    count = folder / f"tries.{tries}"
+    count.write_text("")
+    return {**os.environ, "PYTHONPATH": str(folder), "SLOW_RAY_TRIES": str(count)}
+
+
+def test_a_ray_that_comes_up_too_late_is_started_again(
+    home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    steps: list[str] = []
+    environ = slow_ray(tmp_path_factory.mktemp("slow"), tries=2)
+    with begin(home, environ=environ, on_progress=steps.append) as stack:
+        assert stack.state.running()
+    late = [each for each in steps if each.startswith("Ray did not start in time, the machine's")]
+    assert len(late) == 2
+    assert "load average is" in late[0]
+
+
+def test_a_ray_that_always_comes_up_too_late_is_given_up(
+    home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    environ = slow_ray(tmp_path_factory.mktemp("slow"), tries=100)
+    with pytest.raises(ConfigError, match=r"timed out during startup.*; tried 5 times, the mach"):
+        begin(home, environ=environ)
+
+
+def test_a_gateway_that_does_not_come_up_says_its_own_error(home: Path) -> None:
+    tokens = home.parent / "tokens.json"
+    tokens.write_text("{")
+    settings = load_settings(environ={}, flags=[f"access.tokens_file={tokens}"])
+    with pytest.raises(ConfigError) as refused:
+        begin(home, options=StackOptions(compactors=0, settings=settings))
+    text = str(refused.value)
+    assert "gateway does not come up: " in text
+    assert str(tokens) in text
+    assert "port" not in text
+
+
+PROGRAM = """
+import sys, threading
+from pathlib import Path
+from neve.local import LocalStack, StackOptions
+from neve.local.processes import exit_on_sigterm
+exit_on_sigterm()
+options = StackOptions(actors=False)
+with LocalStack.start(home=Path(sys.argv[1]), name="one", options=options) as stack:
+    print(stack.state.mark, flush=True)
+    threading.Event().wait()
+"""
+
+
+def test_a_program_that_gets_sigterm_ends_its_stack(home: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(home)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        mark = program.stdout.readline().strip()
+        assert processes_of_stack(mark)
+        program.terminate()
+        assert program.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    assert processes_of_stack(mark) == []
+    assert StackFolder(home / "one").load() is None

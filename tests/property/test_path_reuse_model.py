@@ -1,9 +1,10 @@
 """May a user use the name of a file again that a collector has deleted? A small model, exhausted.
 
-One path, two collectors, one user; each line of the protocol is a step of its own, and any
-amount of time may pass before it. A collector reads the entry, looks at its clock, deletes;
-between these it may stand still. Guards are taken away one by one: without any of them there
-is a shortest story in which a file that the table holds is deleted.
+One path, two collectors, one user, and a table that may be dropped and made again; each line of
+the protocol is a step of its own, and any amount of time may pass before it. A collector reads
+the entry, looks at its clock, deletes; between these it may stand still. Guards are taken away
+one by one: without any of them there is a shortest story in which a file that the table holds is
+deleted.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Guards:
     """A look that is too old is made anew."""
     retires: bool = True
     """The name is barred for a while after the deletion."""
+    by_location: bool = True
+    """It is barred for every table that is made in the location, not for one table only."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class State:
     """When the name was barred."""
     collectors: tuple[Collector, Collector] = (Collector(), Collector())
     files: int = 1
+    dropped: bool = False
+    """Whether the table was dropped, and another one made in its location."""
 
     @property
     def lost(self) -> bool:
@@ -64,6 +69,12 @@ def steps(state: State, guards: Guards) -> Iterator[tuple[str, State]]:
         number = state.files + 1
         yield f"user writes file {number}", replace(state, stored=number, files=number)
     barred = guards.retires and state.retired is not None and state.now - state.retired <= RETIRED
+    if not state.dropped and not state.garbage and state.held is None:
+        forgotten = state.retired if guards.by_location else None
+        yield (
+            "the table is dropped, another one made",
+            replace(state, dropped=True, retired=forgotten),
+        )
     if state.stored is not None and state.held is None and not state.garbage and not barred:
         yield f"user adds file {state.stored}", replace(state, held=state.stored)
     for number in (0, 1):
@@ -130,12 +141,18 @@ def _lines(told: dict[State, tuple[State, str] | None], state: State) -> list[st
     return lines
 
 
-def test_with_both_guards_no_file_in_use_is_deleted() -> None:
+def test_with_all_guards_no_file_in_use_is_deleted() -> None:
     assert story(Guards()) is None
 
 
 @pytest.mark.parametrize(
-    "guards", [Guards(looks_again=False), Guards(retires=False), Guards(False, False)]
+    "guards",
+    [
+        Guards(looks_again=False),
+        Guards(retires=False),
+        Guards(by_location=False),
+        Guards(False, False),
+    ],
 )
 def test_without_the_guards_a_file_in_use_can_be_deleted(guards: Guards) -> None:
     told = story(guards)

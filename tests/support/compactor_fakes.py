@@ -229,13 +229,16 @@ class FakeFiles:
         self.gone: set[str] = set()
         self.silent = 0
         self.error: Exception | None = None
+        self.error_again: Exception | None = None
+        """Of a second look only."""
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def check_location(self, table: Table) -> None:
+    async def check_location(self, table: Table, *, again: bool = False) -> None:
         await self.gate.wait()
-        if self.error is not None:
-            raise self.error
+        error = self.error_again if again else self.error
+        if error is not None:
+            raise error
 
     async def missing(self, table: Table, paths: tuple[str, ...]) -> tuple[str, ...]:
         if self.silent:

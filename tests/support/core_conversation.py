@@ -313,7 +313,9 @@ class Conversation:
         told = self.state.status(self.now_s)
         return [
             f"committed {told.committed}, failed {told.failed}, released {told.released}, "
-            f"quarantined {told.quarantined}, tablets {told.tablets_known}"
+            f"quarantined {told.quarantined}, tablets {told.tablets_known}",
+            *(f"quarantine {each.table} {each.tablet}: {each.reason}" for each in told.quarantines),
+            *(each for each in told.warnings if "wait for its storage" in each),
         ]
 
     @staticmethod

@@ -32,6 +32,7 @@ from common.wire import (
     GroupStatus,
     MaintenanceOperation,
     OwedTablet,
+    Quarantine,
     QueuedJob,
     RunningAttempt,
     StoryEntry,
@@ -84,6 +85,7 @@ class FakeCoordinator:
     more_groups: tuple[GroupStatus, ...] = ()
     warnings: tuple[str, ...] = ()
     store_warnings: tuple[str, ...] = ()
+    quarantines: tuple[Quarantine, ...] = ()
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -101,7 +103,8 @@ class FakeCoordinator:
             failed=2,
             released=1,
             conflicts=4,
-            quarantined=0,
+            quarantined=len(self.quarantines),
+            quarantines=self.quarantines,
             turns=100,
             scopes=(SCOPE,),
             triggers=(TRIGGERED,),

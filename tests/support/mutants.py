@@ -6,12 +6,14 @@ python -m tests.support.mutants [--at-once 2] [words of names…]
 from __future__ import annotations
 
 import argparse
+import ast
 import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,252 +26,64 @@ COPIED = (
 )
 SUITES = {
     "core": ["tests/unit/coordinator_core"],
-    "autoscaler": ["tests/unit/coordinator_core/test_autoscaling.py"],
     "control": [
-        *(
-            f"tests/unit/coordinator_core/test_{name}.py"
-            for name in ("control", "enforcement", "pressure")
-        ),
-        *(
-            "tests/property/queue/test_class_shares.py",
-            "tests/unit/coordinator/test_controllers.py",
-        ),
+        "tests/unit/coordinator_core/test_control.py",
+        "tests/unit/coordinator_core/test_enforcement.py",
+        "tests/unit/coordinator_core/test_pressure.py",
+        "tests/property/queue/test_class_shares.py",
+        "tests/unit/coordinator/test_controllers.py",
     ],
-    "watch": ["tests/unit/neve/test_gateway_control.py", "-k", "watching"],
     "contract": ["tests/contract", "-k", "memory"],
-    "ray-cluster": [
-        "tests/unit/serve",
-        *(f"tests/unit/coordinator_shell/test_{name}.py" for name in ("node_lack", "autoscaler")),
-    ],
     "metadata": [
-        f"tests/unit/metadata/test_{name}.py"
-        for name in ("durable", "holds", "mutation", "requests", "tiles")
+        "tests/unit/metadata/test_durable.py",
+        "tests/unit/metadata/test_holds.py",
+        "tests/unit/metadata/test_mutation.py",
+        "tests/unit/metadata/test_requests.py",
+        "tests/unit/metadata/test_tiles.py",
     ],
     "compactor": ["tests/unit/compactor/test_attempt.py"],
-    "drops": [f"tests/unit/compactor/test_{name}.py" for name in ("drop_job", "outputs_of_a_bag")],
     "time-cuts": [
         "tests/unit/compactor/test_outputs_by_time.py",
-        *("tests/unit/coordinator/test_planning.py", "-m", "not slow"),
+        "tests/unit/coordinator/test_planning.py",
+        "-m",
+        "not slow",
     ],
-    "time-chunk": [
-        *(f"tests/unit/coordinator/test_{name}.py" for name in ("chunks", "time_chunk_planner")),
-        *("tests/property/planners/test_time_chunk.py", "-m", "not slow"),
-    ],
-    "daemon": ["tests/integration/test_spark_engine.py", "-k", "daemon_that_was_warmed_up"],
-    "releases": [f"tests/unit/common/test_{name}.py" for name in ("older_messages", "actor_class")],
-    "traces": [
-        "tests/unit/common/test_tracing.py",
-        "tests/unit/coordinator_shell/test_job_traces.py",
-        "tests/unit/compactor/test_service.py",
-    ],
-    "logs": ["tests/unit/common/test_event_log.py"],
-    "simulate": ["tests/unit/simulate"],
-    "triggers": [
-        *("tests/unit/coordinator_core/test_triggers.py", "tests/contract/test_triggers.py"),
-        *("tests/unit/coordinator_shell/test_triggers.py", "-k", "not redis"),
-    ],
-    "maintenance": [
-        *(
-            f"tests/unit/coordinator_core/test_{name}.py"
-            for name in (
-                "maintenance_scores",
-                "maintenance_operations",
-                "tablet_heat",
-                "urgent_slots",
-            )
-        ),
-    ],
-    "stalls": [
-        f"tests/unit/compactor/test_{name}.py" for name in ("stalls", "service", "application")
-    ],
-    "refusals": ["tests/unit/common/test_refusal_codes.py"],
-    "sentinel": [
-        "tests/contract/test_sentinel.py",
-        *("tests/integration/test_redis_fail_over.py", "-k", "not dies and not operator"),
-    ],
-    "cluster": [
-        *("tests/contract/test_cluster.py", "tests/integration/test_redis_cluster.py"),
-        *("-k", "not frozen and not moves"),
-    ],
-    "lead": ["tests/unit/coordinator_shell/test_recovery.py"],
-    "requests": ["tests/unit/requests/test_next_step.py"],
     "manifests": [
         "tests/unit/coordinator/test_publishing.py",
         "tests/unit/coordinator_shell/test_manifests.py",
     ],
-    "imports": ["tests/unit/importing", "tests/unit/neve/test_import.py"],
     "splits": [
-        *(f"tests/unit/operations/test_{name}.py" for name in ("core", "split_keys")),
-        *(f"tests/unit/operations/test_{name}.py" for name in ("shell", "by_size")),
+        "tests/unit/operations/test_core.py",
+        "tests/unit/operations/test_split_keys.py",
+        "tests/unit/operations/test_shell.py",
+        "tests/unit/operations/test_by_size.py",
         "tests/unit/coordinator/test_planning.py",
-    ],
-    "stack": [
-        *("tests/unit/local", "tests/integration/test_local_stack.py"),
-        *("-k", "folder or home or fixes or server or redis or reaches or secrets"),
-    ],
-    "neighbours": ["tests/e2e/service/test_neighbours.py"],
-    "packaging": ["tests/tidy/test_packaging.py", "-k", "complete"],
-    "rebuild": ["tests/unit/recovery/test_lineage_since.py"],
-    "layout": [
-        *(f"tests/unit/{name}" for name in ("parquet", "stitch/test_moved_places.py")),
-        *(f"tests/unit/compactor/test_{name}.py" for name in ("columns_beside", "verify")),
-        "tests/unit/requests/test_selectors.py",
     ],
     "rollback": ["tests/sim/test_rollbacks.py", "-k", "not many_more"],
-    "rollback-names": ["tests/sim/test_rollbacks.py", "-k", "deleted_are_not_committed"],
-    "fsck": ["tests/integration/test_recovery_fsck.py"],
     "throttle": ["tests/unit/throttle"],
-    "scans": ["tests/unit/neve/test_scan_tablet.py"],
-    "moving": [
-        f"tests/unit/neve/test_gateway_{name}.py" for name in ("moving", "dropped_meanwhile")
-    ],
-    "budgeted": ["tests/unit/coordinator/test_budgeted_planner.py"],
-    "deltas": [
-        *(
-            "tests/unit/coordinator/test_delta_planner.py",
-            "tests/unit/coordinator/test_planning.py",
-        ),
-        "tests/unit/coordinator_core/test_maintenance_operations.py",
-    ],
-    "size-tiered": ["tests/unit/coordinator/test_size_tiered_planner.py"],
-    "bin-pack": ["tests/unit/coordinator/test_bin_pack_planner.py"],
     "backlogs": ["tests/unit/coordinator_core/test_backlog.py"],
-    "garbage": ["tests/unit/common/test_garbage_collection.py"],
-    "ranges": [
-        f"tests/unit/coordinator_shell/test_{name}.py" for name in ("ray_ranges", "full_scan")
-    ],
-    "trackers": ["tests/unit/coordinator/test_trackers.py", "tests/property/trackers"],
-    "log-segment": ["tests/unit/coordinator/test_log_segment_planner.py"],
-    "live-bytes": ["tests/unit/compactor/test_live_rows.py"],
-    "analyses": [
-        *(
-            f"tests/unit/coordinator_shell/test_{name}.py"
-            for name in ("live_bytes", "new_settings")
-        ),
-        *("tests/contract/test_statistics.py", "tests/contract/test_operations.py"),
-        *("tests/unit/coordinator_core/test_conversations.py", "-k", "not redis and not cluster"),
-    ],
-    "summaries": ["tests/unit/requests/test_selector_summaries.py"],
-    "moves-and-drops": ["tests/sim/test_jobs_without_rewrite.py"],
-    "page-cache": ["tests/unit/compactor/test_page_cache.py"],
-    "time-window": ["tests/unit/coordinator/test_time_window_planner.py"],
-    "leveled": [
-        f"tests/unit/coordinator/test_{name}.py" for name in ("leveled_planner", "key_cuts")
-    ],
     "moves": [
-        *("tests/contract/test_moves.py", "tests/unit/compactor/test_attempt.py"),
-        *("tests/unit/coordinator/test_planning.py", "-k", "not redis and not cluster"),
-    ],
-    "new-tables": ["tests/unit/neve/test_table_settings.py"],
-    "settings": [
-        *(f"tests/unit/common/test_{name}.py" for name in ("config", "log_files")),
-        *(f"tests/unit/neve/test_{name}.py" for name in ("service_settings", "client_connect")),
-        "tests/unit/coordinator/test_registry.py",
-        "tests/unit/coordinator_core/test_groups.py",
-        "tests/unit/coordinator_shell/test_settings.py",
-        "tests/unit/local/test_logs.py",
-        "tests/tidy/test_settings.py",
-    ],
-    "locations": [
-        *(f"tests/unit/common/test_{name}.py" for name in ("location_identity", "redaction")),
-        "tests/unit/parquet/test_identities.py",
-        "tests/unit/neve/test_locations.py",
-        "tests/unit/local/test_locations.py",
-    ],
-    "faults": ["tests/unit/coordinator_shell/test_table_faults.py"],
-    "recreated": [
-        *(f"tests/integration/test_{name}.py" for name in ("recreated_tables", "backup_copies")),
-    ],
-    "archives": ["tests/integration/test_hostile_archives.py", "-k", "not whatever"],
-    "calls": [
-        *(f"tests/unit/neve/test_gateway_{name}.py" for name in ("calls", "stalls", "data")),
-    ],
-    "rights": [f"tests/unit/access/test_{name}.py" for name in ("callers", "route_rights")],
-    "tokens": ["tests/unit/access/test_tokens.py"],
-    "audit": ["tests/unit/access/test_audit.py"],
-    "quotas": ["tests/unit/access/test_quotas.py"],
-    "tls": ["tests/unit/access/test_tls.py"],
-    "redis-acl": ["tests/contract/test_acl.py"],
-    "redis-tls": ["tests/contract/test_tls.py"],
-    "oidc": ["tests/unit/access/test_oidc.py"],
-    "collector": ["tests/unit/coordinator_shell/test_collector.py"],
-    "generations": ["tests/unit/recovery/test_generation.py"],
-    "recovery": [
-        "tests/unit/recovery",
-        *(
-            f"tests/integration/test_{name}.py"
-            for name in ("gone_back", "recovery_backup", "recovery_rebuild")
-        ),
-    ],
-    "pins": ["tests/unit/metadata/test_file_pin.py", "tests/unit/neve/test_gateway_pins.py"],
-    "limits": [f"tests/unit/neve/test_gateway_{name}.py" for name in ("limits", "unread")],
-    "streams": ["tests/unit/rows/test_stream_size.py"],
-    "readers": [
-        "tests/unit/readers",
-        "tests/unit/neve/test_gateway_hostile_files.py",
-        "tests/unit/operations/test_by_size.py",
-        *(
-            "-k",
-            "reader or hostile or add_names or import_leaves or like_it or tried or work or file",
-        ),
-    ],
-    "hostile": ["tests/unit/neve/test_gateway_hostile_files.py", "tests/fuzz"],
-    "kept-inputs": ["tests/fuzz/test_fuzz.py", "-k", "found_something"],
-    "release-audit": ["tests/unit/support/test_release_audit.py"],
-    "special": ["tests/unit/parquet/test_special_files.py"],
-    "parsers": ["tests/property/test_linear_parsers.py"],
-    "nulls": ["tests/unit/neve/test_gateway_nulls.py", "tests/unit/parquet/test_inspect.py"],
-    "transforms": ["tests/unit/compactor/test_transform_parts.py"],
-    "planning": [
+        "tests/contract/test_moves.py",
+        "tests/unit/compactor/test_attempt.py",
         "tests/unit/coordinator/test_planning.py",
-        "tests/unit/offline/test_plan_offline.py",
-    ],
-    "codec": ["tests/unit/metadata/test_codec.py", "tests/unit/metadata/test_unknown_fields.py"],
-    "newer-fields": ["tests/contract/test_newer_fields.py", "-k", "memory"],
-    "unreadable": ["tests/unit/neve/test_gateway_unreadable.py"],
-    "key-bounds": [
-        "tests/unit/keys/test_key_bounds.py",
-        "tests/unit/neve/test_gateway_long_keys.py",
-    ],
-    "plugins": ["tests/unit/common/test_plugins.py"],
-    "pruning": [
-        "tests/unit/expressions/test_file_pruning.py",
-        "tests/property/test_file_pruning.py",
-    ],
-    "pruning-requests": ["tests/unit/neve/test_gateway_requests.py", "-k", "only_files"],
-    "spans": [f"tests/unit/rows/test_{name}.py" for name in ("rules", "spans")],
-    "damaged-rows": ["tests/unit/neve/test_cli.py", "-k", "damaged_file or doctor_says"],
-    "cli-keys": ["tests/unit/neve/test_render.py", "-k", "by_their_keys"],
-    "cli-set": ["tests/unit/neve/test_cli.py", "-k", "has_changed"],
-    "orders": [
-        *(f"tests/unit/neve/test_gateway_{name}.py" for name in ("service", "drops")),
         "-k",
-        "until_when or not_there",
+        "not redis and not cluster",
     ],
-    "client-rows": ["tests/unit/neve/test_client_rows.py"],
-    "request-results": ["tests/unit/neve/test_request_results.py"],
+    "calls": [
+        "tests/unit/neve/test_gateway_calls.py",
+        "tests/unit/neve/test_gateway_stalls.py",
+        "tests/unit/neve/test_gateway_data.py",
+    ],
+    "collector": ["tests/unit/coordinator_shell/test_collector.py"],
     "request-ends": ["tests/unit/requests/test_request_ends.py"],
-    "full": ["tests/contract/test_full.py"],
-    "redis-conditions": ["tests/integration/test_redis_conditions.py"],
     "turns": ["tests/contract/test_turns.py", "tests/contract/test_redis.py"],
     "watermark": [
         "tests/property/test_watermark_model.py",
         "tests/contract/test_watermarks.py",
-        *(
-            f"tests/unit/{name}.py"
-            for name in ("metadata/test_recent_adds", "neve/test_gateway_versions")
-        ),
+        "tests/unit/metadata/test_recent_adds.py",
+        "tests/unit/neve/test_gateway_versions.py",
     ],
     "sim": ["tests/sim/test_clusters.py", "-k", "not story and not many_more"],
-    "lake": ["tests/sim/test_lakes.py"],
-    "storage threads": [
-        "tests/unit/common/test_storage_threads.py",
-        "tests/unit/coordinator_shell/test_silent_storage.py",
-        "tests/unit/neve/test_gateway_silent_storage.py",
-    ],
-    "durable": ["tests/unit/metadata/test_durable.py"],
-    "own files": ["tests/unit/compactor/test_rewrite_parts.py", "-k", "OwnFiles"],
-    "late listings": ["tests/integration/test_late_listings.py"],
     "silence": ["tests/unit/parquet/test_silence.py"],
 }
 """Suite → what pytest runs. That watches are listed somewhere does not count as noticing."""
@@ -284,12 +98,74 @@ def mutants() -> list[dict[str, str]]:
         return list(tomllib.load(file)["mutant"])
 
 
+def file_of(mutant: dict[str, str]) -> str:
+    """Return the path of the file that a fault is planted in."""
+    return mutant["function"].partition(":")[0]
+
+
+def planted(text: str, mutant: dict[str, str]) -> str:
+    """Return a module's text with one fault in it.
+
+    Args:
+        text: Of the module, as it is.
+        mutant: Names the function, and the syntax that is replaced there.
+
+    Raises:
+        AssertionError: The function does not hold that syntax exactly once.
+    """
+    name = mutant["function"].partition(":")[2]
+    functions = [node for where, node in _functions(ast.parse(text)) if where == name]
+    assert len(functions) == 1, f"{mutant['name']}: {len(functions)} functions are named {name}"
+    matches = [*_matches(functions[0], mutant["old"])]
+    assert len(matches) == 1, f"{mutant['name']}: {len(matches)} matches in {name}"
+    first, last = matches[0][0], matches[0][-1]
+    lines = text.encode().splitlines(keepends=True)
+    before = b"".join(lines[: first.lineno - 1]) + lines[first.lineno - 1][: first.col_offset]
+    after = lines[last.end_lineno - 1][last.end_col_offset :] + b"".join(lines[last.end_lineno :])
+    new = textwrap.indent(mutant["new"] or "pass", " " * first.col_offset).lstrip()
+    return (before + new.encode() + after).decode()
+
+
+Node = ast.expr | ast.stmt
+
+
+def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, node
+        if isinstance(node, ast.ClassDef):
+            for inner in node.body:
+                if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                    yield f"{node.name}.{inner.name}", inner
+
+
+def _matches(function: ast.AST, old: str) -> Iterator[list[Node]]:
+    """Yield the expressions, or runs of statements, that are the same syntax as a text."""
+    try:
+        wanted = [ast.dump(ast.parse(old, mode="eval").body)]
+    except SyntaxError:
+        wanted = [ast.dump(statement) for statement in ast.parse(old).body]
+        for node in ast.walk(function):
+            for block in (getattr(node, field, None) for field in ("body", "orelse", "finalbody")):
+                yield from _runs(block if isinstance(block, list) else [], wanted)
+        return
+    for node in ast.walk(function):
+        if isinstance(node, ast.expr) and ast.dump(node) == wanted[0]:
+            yield [node]
+
+
+def _runs(block: list[ast.stmt], wanted: list[str]) -> Iterator[list[Node]]:
+    dumps = [ast.dump(statement) for statement in block]
+    for start in range(len(block) - len(wanted) + 1):
+        if dumps[start : start + len(wanted)] == wanted:
+            yield [*block[start : start + len(wanted)]]
+
+
 def survives(tree: Path, mutant: dict[str, str]) -> bool:
     """Plant one fault, run its suite, take the fault out; return whether nothing was noticed."""
-    path = tree / mutant["file"]
+    path = tree / file_of(mutant)
     text = path.read_text("utf-8")
-    assert text.count(mutant["old"]) == 1, f"{mutant['name']}: its text is not there, or twice"
-    path.write_text(text.replace(mutant["old"], mutant["new"]), "utf-8")
+    path.write_text(planted(text, mutant), "utf-8")
     try:
         return passes(tree, mutant["suite"])
     finally:

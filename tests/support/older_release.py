@@ -9,6 +9,7 @@ where it is called.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -51,11 +52,12 @@ def run_from(path: Path, program: ModuleType, told: Sequence[str], stack: LocalS
         stack: What it belongs to.
     """
     variables: tuple[str, ...] = program.VARIABLES
+    environ = stack.driver_environ()
     ended = subprocess.run(
         # Without the program's own folder: its modules are called like others.
         [sys.executable, "-P", str(program.__file__)],
-        env=stack.driver_environ()
-        | {"PYTHONPATH": str(path)}
+        env=environ
+        | {"PYTHONPATH": os.pathsep.join([str(path), environ["PYTHONPATH"]])}
         | dict(zip(variables, told, strict=True)),
         cwd=path,
         capture_output=True,

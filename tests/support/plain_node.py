@@ -46,6 +46,7 @@ def plain_node(
         subprocess.Popen(
             [sys.executable, "-m", "tests.support.plain_node"],
             env=environ | dict(zip(VARIABLES, told, strict=True)),
+            cwd=stack.folder.logs,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -61,6 +61,7 @@ def second_node(service: Service, spread: Path | None = None) -> Iterator[Placem
         subprocess.Popen(
             [sys.executable, "-m", "tests.support.second_node"],
             env=stack.driver_environ() | dict(zip(VARIABLES, told, strict=True)) | more,
+            cwd=logs,  # workers look for modules where their driver was started
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

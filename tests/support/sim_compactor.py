@@ -204,7 +204,7 @@ class SimEngine:
     async def cancel(self, attempt: str) -> None:
         self._cancelled[attempt] = None
 
-    async def check_location(self, table: Table) -> None:
+    async def check_location(self, table: Table, *, again: bool = False) -> None:
         return
 
     async def missing(self, table: Table, paths: tuple[str, ...]) -> tuple[str, ...]:

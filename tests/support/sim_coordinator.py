@@ -13,6 +13,7 @@ from common.metadata.store import KeyspaceStore
 from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
+from common.parquet.service_files import LocationOwner
 from common.settings import Settings
 from common.wire import (
     Assignment,
@@ -64,7 +65,10 @@ class DiskStorage:
             raise RewriteError("simulated: the storage does not answer")
         return disk.delete(path)
 
-    async def store_id(self, location: str) -> str | None:
+    async def owner(self, location: str) -> LocationOwner | None:
+        return None
+
+    async def foreign_mark(self, location: str, paths: Sequence[str]) -> None:
         return None
 
     async def only_copies(
@@ -91,7 +95,9 @@ class SimCoordinator:
         counts_up: bool = False,
     ) -> None:
         """Count generations up, as the real one does, if `counts_up`."""
-        self._generations = Generations(store, self._log) if counts_up else None
+        interval_s = settings.coordinator.generation_interval_s
+        counted = Generations(store, self._log, interval_s=interval_s)
+        self._generations = counted if counts_up else None
         self.name = name
         self.world = world
         self.process = world.process(name)

@@ -63,7 +63,7 @@ from tests.support.sim_users import SimDivider
 
 NAME = "events"
 MANIFEST_S, RETENTION_S = 4.0, 5.0
-COUNTED_S, LOOK_AGAIN_S = 5.0, 1.0
+LOOK_AGAIN_S = 1.0
 ON_ITS_WAY_S = 60.0
 """A file is so much older than the change that brings it in, at most; a fifteenth of the real."""
 WORK_MAX_S = 600.0
@@ -473,7 +473,6 @@ def live_by(seed: int, storage_faults: StorageFaults | None = None) -> Lake:
 
 
 SOONER: Sequence[Setting] = (
-    (generations, "INTERVAL_S", COUNTED_S),
     (generations, "LOOK_AGAIN_S", LOOK_AGAIN_S),
     (live_files, "COMMIT_DELAY_MAX_S", ON_ITS_WAY_S),
     (add, "WRITTEN_MAX_S", ON_ITS_WAY_S / 2),

@@ -25,7 +25,7 @@ from coordinator.context import ShellContext
 from coordinator.wiring import storage_loops
 from neve.api import tables as api
 from neve.gateway.table_files import StoredFiles, TableFiles
-from neve.gateway.tables import GatewayAdmission, create_table, drop_table
+from neve.gateway.tables import GatewayAdmission, create_table, drop_named
 from neve.recovery.fsck.repair import (
     RepairOptions,
     RepairReport,
@@ -127,8 +127,8 @@ class LakeEngine(SimEngine):
         super().__init__(holder, world, truth, traits)
         self._own_files = TableStorage(store.store_id, world)
 
-    async def check_location(self, table: Table) -> None:
-        await self._own_files.check_location(table)
+    async def check_location(self, table: Table, *, again: bool = False) -> None:
+        await self._own_files.check_location(table, again=again)
 
     async def missing(self, table: Table, paths: tuple[str, ...]) -> tuple[str, ...]:
         return await self._own_files.missing(table, paths)
@@ -190,8 +190,7 @@ class LakeGateway(SimGateway):
     async def drop(self, name: str, delete_files: bool) -> api.Dropped:
         """Do what the route does."""
         with self._answering():
-            found = await self._services.table(name)
-            return await drop_table(self._services, found, delete_files=delete_files)
+            return await drop_named(self._services, name, delete_files=delete_files)
 
     async def gc(self, name: str) -> GcResult:
         """Do what the route does: hand what no key knows to the collector."""

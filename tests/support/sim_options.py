@@ -229,6 +229,7 @@ def sim_settings(options: Options) -> Settings:
         backoff_max_s=8.0,
         deferral_max_s=20.0,
         garbage_grace_s=6.0,
+        generation_interval_s=5.0,
         collect_interval_s=5.0,
         clock_skew_max_s=0.5,
         retired_names_s=options.look_lasts_s + LATE_DELETE_MAX_S + 1.0,

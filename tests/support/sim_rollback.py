@@ -24,7 +24,7 @@ from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import draw_options
 from tests.support.sim_run import as_simulated, set_to, told_from
 
-INTERVAL_S, LOOK_AGAIN_S = 5.0, 1.0
+LOOK_AGAIN_S = 1.0
 """How often generations are counted up and looked at."""
 BACK_MAX_S = 30.0
 STEP_S = 1.0
@@ -106,7 +106,6 @@ def _generations_in_memory() -> Iterator[dict[str, int]]:
     """Keep generations of locations, by their text, in memory."""
     found: dict[str, int] = {}
     wanted: dict[str, object] = {
-        "INTERVAL_S": INTERVAL_S,
         "LOOK_AGAIN_S": LOOK_AGAIN_S,
         "open_location": lambda location: location,
         "written_generation": lambda location: found.get(location, 0),

@@ -32,6 +32,7 @@ from neve.client import Client
 from neve.client.errors import UnavailableError
 from neve.local import LocalStack, StackOptions
 from neve.local.processes import processes_of_stack
+from tests.support.installed_stack import InstalledStack
 from tests.support.ledger import LedgerTable
 from tests.support.patience import SERVICE_S
 
@@ -54,6 +55,7 @@ SETTINGS = Settings(
         backoff_max_s=5.0,
         quarantine_failures=QUARANTINE_FAILURES,
         garbage_grace_s=GRACE_S,
+        generation_interval_s=0.8,
         collect_interval_s=0.5,
         clock_skew_max_s=0.1,
     ),
@@ -318,7 +320,7 @@ def service_on(url: str, folder: Path) -> Iterator[Service]:
     store = StoreSettings(url=url, wait_replicas=1, timeout_s=5.0)
     settings = replace(SETTINGS, store=store, sources={"store.url": "this test"})
     options = StackOptions(compactors=1, settings=settings)
-    with LocalStack.start(home=folder, name="e2e", options=options) as stack:
+    with InstalledStack.start(home=folder, name="e2e", options=options) as stack:
         yield Service(stack, folder, compactors=1)
 
 
@@ -331,5 +333,5 @@ def service(folder: Path, settings: Settings = SETTINGS) -> Iterator[Service]:
         settings: Those of its processes.
     """
     options = StackOptions(compactors=len(COMPACTORS), settings=settings)
-    with LocalStack.start(home=folder, name="e2e", options=options) as stack:
+    with InstalledStack.start(home=folder, name="e2e", options=options) as stack:
         yield Service(stack, folder)

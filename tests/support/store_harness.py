@@ -26,7 +26,7 @@ from common.metadata.store import KeyspaceStore
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RowCounts
-from common.model.table import Column, Table
+from common.model.table import Column, Filling, Table, TableState
 from common.model.tablet import PLUS_INFINITY, TabletId
 from tests.support.flaky import FlakyKeyspace
 from tests.support.predictable import CountedIds, ManualClock
@@ -137,6 +137,11 @@ class Harness:
         table = self.new_table(**fields)
         applied(await self.store.apply(CreateTable(table=table, splits=splits)))
         return table
+
+    async def filling_table(self, **fields: object) -> Table:
+        """Make a table that the run `r1` fills; its first tablet ends at `MIDDLE`."""
+        filling = Filling(run="r1", verb="rebuild", files=2)
+        return await self.table(**{"state": TableState.FILLING, "filling": filling} | fields)
 
     def new_table(self, **fields: object) -> Table:
         """Return a keyed table with a name and a location of its own."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -25,12 +27,13 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.support.installed import installation, tracked_files
 from tests.tidy.tree import PACKAGES, ROOT, name_of, python_files, tree_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 LOCKS = {
     name: (ROOT / "requirements" / name).read_text("utf-8")
-    for name in ("lock.txt", "bench.txt", "audit.txt")
+    for name in ("lock.txt", "server.txt", "bench.txt", "audit.txt")
 }
 # What a notebook must not need, and must not find its own `common` folder hidden by.
 HEAVY = (
@@ -52,12 +55,11 @@ MACHINES = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
 
 def wanted(lock: str) -> list[str]:
     """Return the requirements of pyproject.toml that a list stands for."""
-    extras = PROJECT["optional-dependencies"].items()
+    extras_of = PROJECT["optional-dependencies"]
     apart = {"bench", "audit"}
     own = lock.removesuffix(".txt")
-    chosen = [
-        entries for name, entries in extras if name == own or (own == "lock" and name not in apart)
-    ]
+    more = {"server": {"trace"}, "lock": extras_of.keys() - apart}.get(own, set())
+    chosen = [entries for name, entries in extras_of.items() if name == own or name in more]
     return [*PROJECT["dependencies"], *(entry for extra in chosen for entry in extra)]
 
 
@@ -85,7 +87,7 @@ def test_every_requirement_is_locked_with_hashes(lock: str) -> None:
     assert required(lock) <= set(pins_of(lock))
 
 
-@pytest.mark.parametrize("lock", ["bench.txt", "audit.txt"])
+@pytest.mark.parametrize("lock", ["server.txt", "bench.txt", "audit.txt"])
 def test_all_locks_pin_the_same_versions(lock: str) -> None:
     main, other = pins_of("lock.txt"), pins_of(lock)
 
@@ -213,6 +215,44 @@ def test_a_newer_release_of_a_package_does_not_hinder_the_installation(tmp_path:
 
     assert ran.returncode == 0, ran.stderr
     assert "Would install asking-1.0 newcomer-1.0" in ran.stdout
+
+
+def test_sdist_and_wheel_have_every_file_that_git_tracks() -> None:
+    release, tracked = installation(), tracked_files()
+    with tarfile.open(release.sdist) as archive:
+        files = (name for name in archive.getnames() if archive.getmember(name).isfile())
+        in_sdist = {name.partition("/")[2] for name in files}
+    with ZipFile(release.wheel) as wheel:
+        in_wheel = set(wheel.namelist())
+    assert "neve/gateway/static/docs.html" in tracked
+
+    assert tracked - in_sdist == set()
+    assert tracked - in_wheel == set()
+    # And nothing that lies about in a checkout.
+    own = tuple(f"{package}/" for package in PACKAGES)
+    assert {name for name in in_wheel if name.startswith(own)} == tracked
+
+
+def test_the_installed_wheel_is_imported_and_the_checkout_is_out_of_reach(tmp_path: Path) -> None:
+    release = installation()
+    code = (
+        "import importlib.util, json, neve.gateway.app, sys;"
+        f"print(json.dumps([[importlib.util.find_spec(name).origin for name in {PACKAGES}],"
+        " sys.path, [str(finder) for finder in sys.meta_path]]))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=release.environ(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    origins, path, finders = json.loads(ran.stdout)
+
+    assert [Path(origin).parent.parent for origin in origins] == [release.packages] * len(PACKAGES)
+    assert not [each for each in path if Path(each).resolve() == ROOT]
+    assert "Editable" not in str(finders)
 
 
 def imported(tree: ast.Module) -> set[str]:

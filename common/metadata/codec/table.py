@@ -52,7 +52,14 @@ from common.model.request import (
     TransformKind,
     TransformSpec,
 )
-from common.model.table import Column, Table, TableSettings, TableState, missing_columns
+from common.model.table import (
+    Column,
+    Filling,
+    Table,
+    TableSettings,
+    TableState,
+    missing_columns,
+)
 
 # ------------------------------------------------------------------------------------------- Tables
 
@@ -133,7 +140,17 @@ HISTORY = PackedLayout(
 # Fields of the hash `neve:{t}:table`.
 SPEC, SETTINGS, SETTINGS_VERSION, STATE, DELETES = "spec", "settings", "version", "state", "deletes"
 TRIGGERED = "triggered"
-_APART = {"id", "settings", "settings_version", "state", "triggered_at_s", "triggered_by"}
+FILLING, FILLED, INCOMPLETE = "filling", "filled", "incomplete"
+_APART = {
+    "id",
+    "settings",
+    "settings_version",
+    "state",
+    "triggered_at_s",
+    "triggered_by",
+    "filling",
+    "incomplete",
+}
 _TABLES_CACHED = 256
 _COLUMN_FIELDS = len(known_fields(Column))
 
@@ -151,12 +168,42 @@ def unpack_claim(stored: bytes) -> CoordinatorClaim:
 
 def table_fields(table: Table) -> dict[str, bytes | str | int]:
     """Return the fields of the hash that holds a table."""
-    return {
+    fields: dict[str, bytes | str | int] = {
         SPEC: _pack_named(table, _APART),
         SETTINGS: pack_settings(table.settings),
         SETTINGS_VERSION: table.settings_version,
         STATE: table.state.value,
     }
+    if table.filling is not None:
+        fields[FILLING] = pack_filling(table.filling)
+    return fields
+
+
+def pack_filling(filling: Filling) -> bytes:
+    """Return which run fills a table, and with how many files, as bytes.
+
+    The field stays when the table is filled: it is the mark of the switch.
+    """
+    return pack([filling.run, filling.verb, filling.files])
+
+
+def unpack_filling(where: str, stored: Mapping[bytes, bytes]) -> Filling | None:
+    """Return which run fills a table, or has filled it; None: it was made empty.
+
+    Raises:
+        MetadataError: What is stored is none.
+    """
+    return _unpack_filling(where, stored.get(b"filling"), stored.get(b"filled"))
+
+
+def _unpack_filling(where: str, packed: bytes | None, done: bytes | None) -> Filling | None:
+    if packed is None:
+        return None
+    try:
+        run, verb, files, *_ = unpack(where, packed)
+        return Filling(run=run, verb=verb, files=files, done=int(done or 0))
+    except (ValueError, TypeError) as error:
+        raise broken_value_error(where, f"holds no run that fills it ({error})") from error
 
 
 def pack_triggered(at_s: float, by: str) -> bytes:
@@ -180,14 +227,19 @@ def unpack_table(where: str, table: str, stored: Mapping[bytes, bytes]) -> Table
         version, state = stored[b"version"], stored[b"state"]
     except KeyError as error:
         raise broken_value_error(where, f"lacks the field {error}") from error
-    return _unpack_table(table, (spec, settings, version, state, stored.get(b"triggered")))
+    apart = tuple(stored.get(name) for name in (b"triggered", b"filling", b"filled", b"incomplete"))
+    return _unpack_table(table, (spec, settings, version, state), apart)
 
 
 @lru_cache(maxsize=_TABLES_CACHED)
-def _unpack_table(table_id: str, stored: tuple[bytes, bytes, bytes, bytes, bytes | None]) -> Table:
+def _unpack_table(
+    table_id: str, stored: tuple[bytes, bytes, bytes, bytes], apart: tuple[bytes | None, ...]
+) -> Table:
     """Decode once what is read again with every change of the table."""
     where = TableKeys(table_id).table
-    spec, settings, version, state, triggered = stored
+    spec, settings, version, packed_state = stored
+    triggered, filling, filled, incomplete = apart
+    state = unpack_state(where, packed_state)
     named = unpack(where, spec)
     try:
         at_s, by, *_ = (0.0, "") if triggered is None else unpack(where, triggered)
@@ -196,9 +248,13 @@ def _unpack_table(table_id: str, stored: tuple[bytes, bytes, bytes, bytes, bytes
             id=table_id,
             settings=unpack_settings(where, settings),
             settings_version=int(version),
-            state=unpack_state(where, state),
+            state=state,
             triggered_at_s=float(at_s),
             triggered_by=by,
+            filling=(
+                _unpack_filling(where, filling, filled) if state is TableState.FILLING else None
+            ),
+            incomplete=bool(incomplete),
         )
         _check_named_columns(table)
     except (ValueError, TypeError, KeyError, OverflowError) as error:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from common.metadata.codec import table as codec_table
+from common.metadata.codec.table import FILLED
 from common.metadata.codec.tablet import (
     BOUNDS,
     BYTES,
@@ -81,6 +82,11 @@ def tablet_changed(
     if flags:
         effects.append(hset(record, flags))
     return (*effects, stream_entry(tablet, what, attempt, request))
+
+
+def filled(keys: TableKeys, run: str, count: int) -> tuple[Command, ...]:
+    """Return the effect that counts files that a run has put into a table."""
+    return (hincrby(keys.table, FILLED, count),) if run and count else ()
 
 
 def stream_entry(

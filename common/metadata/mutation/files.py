@@ -3,7 +3,7 @@
 Mark of an add: `call:<id>`, which tells what came in.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from common.metadata.changes import (
@@ -23,6 +23,7 @@ from common.metadata.codec.tablet import (
 )
 from common.metadata.commands import (
     Command,
+    Reply,
     Word,
     get,
     hdel,
@@ -32,7 +33,7 @@ from common.metadata.commands import (
     mget,
     set_string,
 )
-from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.keys import TableKeys, TabletKeys, retired_name
 from common.metadata.mutation.call_marks import (
     answer_repeated_call,
     call_content,
@@ -43,6 +44,7 @@ from common.metadata.mutation.call_marks import (
 from common.metadata.mutation.effects import (
     file_counts,
     files_written,
+    filled,
     make_tablet,
     tablet_changed,
 )
@@ -57,13 +59,14 @@ from common.metadata.mutation.needs import (
 )
 from common.metadata.mutation.transaction import (
     Decision,
+    More,
     Needs,
     NoWrite,
     Seen,
     Transaction,
     Write,
 )
-from common.metadata.predicates import is_late, may_add, may_change
+from common.metadata.predicates import is_late, may_add, may_fill
 from common.metadata.recent_adds import Notes, with_add
 from common.metadata.store_values import CallMark, PinEntry
 from common.model.file import DataFile
@@ -92,8 +95,6 @@ def add_files(change: AddFiles) -> Transaction:
     users = [path for path in paths if not is_service_path(path)]
     if paths:
         reads["garbage"] = hmget(keys.garbage, paths)
-    if users:
-        reads["retired"] = mget(keys.retired(path) for path in users)
     needs = whole_table(keys) | Needs((keys.call(change.call),), reads)
     for end in change.files:
         needs |= _tablet_needs(TabletId(change.table, end), change.files[end])
@@ -103,16 +104,23 @@ def add_files(change: AddFiles) -> Transaction:
             return answer_repeated_call(keys, change.call, change.kind, call_content(change), seen)
         table = table_seen(keys, seen)
         refusal = (
-            refused_call(change.call, seen.now_s)
-            or may_change(change.table, table.state if table else None)
+            refused_call(change.call, seen.now_s, table.calls_since_s if table else 0.0)
+            or may_fill(change.table, table, change.run)
             or _refused_look(change, seen.now_s)
             or _refused_paths(change, paths, seen)
-            or _refused_names(users, seen)
         )
         if refusal is not None:
             return refusal
         assert table is not None, change.table
-        return _add(change, table, seen)
+        if not users:
+            return _add(change, table, seen)
+        # Looked at after the garbage: a collector retires a name before it forgets the entry.
+        location = table.location
+        retired = Needs((), {"retired": mget(retired_name(location, path) for path in users)})
+        return More(
+            retired,
+            lambda more: _refused_names(users, more["retired"]) or _add(change, table, more),
+        )
 
     return Transaction(needs, decide, keys.turn, takes_turn=True)
 
@@ -141,13 +149,14 @@ def _refused_look(change: AddFiles, now_s: float) -> Refusal | None:
     )
 
 
-def _refused_names(users: list[str], seen: Seen) -> Refusal | None:
-    for path, retired in zip(users, seen["retired"] if users else (), strict=True):
-        if retired is not None:
+def _refused_names(users: list[str], marks: Sequence[Reply]) -> Refusal | None:
+    for path, mark in zip(users, marks, strict=True):
+        if mark is not None:
             return Refusal(
                 RefusalCode.RETIRED,
-                f"a file {path} was in the table, and was deleted after it was replaced; "
-                "its name cannot be used again so soon: add the file under another name",
+                f"a file {path} of this location was deleted recently, with a compaction or with "
+                "a dropped table: a deletion that is still on its way would delete the new file, "
+                "too; add it under another name, or when coordinator.retired_names_s has passed",
             )
     return None
 
@@ -182,6 +191,7 @@ def _add(change: AddFiles, table: Table, seen: Seen) -> Decision:
             return added
         effects += added
     mark = _mark(change, seen.now_s)
+    effects += filled(TableKeys(change.table), change.run, mark.files)
     effects.append(leave_call_mark(TableKeys(change.table), change.call, mark))
     return Write(tuple(effects), Applied(call=mark), durable=True)
 
@@ -303,26 +313,36 @@ def keep_garbage(change: KeepGarbage) -> Transaction:
 
 
 def forget_garbage(change: ForgetGarbage) -> Transaction:
-    """Return the transaction that removes entries. Mark: they are gone.
+    """Return the first transaction that removes entries. Mark: they are gone.
 
     Nothing is watched: only collectors remove entries, and until one does no file of
     that path can be added, so the entry cannot have become another's meanwhile. For a
-    while nobody may add a file of that name afterwards, either: another collector that
-    stood still between its look and its deletion would delete it.
+    while no table may add a file of that name afterwards, either: another collector that
+    stood still between its look and its deletion would delete it. Names have a slot of
+    their own, so they are retired first, and replicas know it before the entry goes.
     """
     keys = TableKeys(change.table)
     assert change.paths, change.table
+    assert change.location or not change.retired_s, change.table
+    entries = Needs((), {"entries": hmget(keys.garbage, change.paths)})
 
-    def decide(seen: Seen) -> Decision:
+    def present(seen: Seen) -> list[str]:
         known = zip(change.paths, seen["entries"], strict=True)
-        gone = [path for path, entry in known if entry is not None]
-        if not gone:
-            return NoWrite()
-        names = [path for path in gone if change.retired_s > 0 and not is_service_path(path)]
-        retired = (set_string(keys.retired(path), 1, change.retired_s) for path in names)
-        return Write((hdel(keys.garbage, *gone), *retired))
+        return [path for path, entry in known if entry is not None]
 
-    return Transaction(Needs((), {"entries": hmget(keys.garbage, change.paths)}), decide)
+    def forget(seen: Seen) -> Decision:
+        gone = present(seen)
+        return Write((hdel(keys.garbage, *gone),)) if gone else NoWrite()
+
+    def retire(seen: Seen) -> Decision:
+        names = [path for path in present(seen) if not is_service_path(path)]
+        if not names:
+            return NoWrite(then=Transaction(entries, forget))
+        marks = [retired_name(change.location, path) for path in names]
+        effects = tuple(set_string(mark, 1, change.retired_s) for mark in marks)
+        return Write(effects, then=Transaction(entries, forget), durable=True)
+
+    return Transaction(entries, retire if change.retired_s > 0 else forget)
 
 
 def pin(change: PinFiles) -> Transaction:

@@ -28,6 +28,8 @@ BUILDERS: Mapping[type[Any], Callable[[Any], Transaction]] = {
     changes.ReleaseAttempt: attempts.release,
     changes.DropHold: attempts.drop_hold,
     changes.CreateTable: tables.create_table,
+    changes.ResumeFilling: tables.resume_filling,
+    changes.FinishFilling: tables.finish_filling,
     changes.ChangeTable: tables.change_table,
     changes.TriggerTable: tables.trigger_table,
     changes.DropTable: tables.drop_table,

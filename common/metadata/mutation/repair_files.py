@@ -22,6 +22,7 @@ from common.metadata.mutation import needs as need
 from common.metadata.mutation.effects import (
     file_counts,
     files_written,
+    filled,
     into_garbage,
     make_tablet,
     raise_watermark,
@@ -35,10 +36,10 @@ from common.metadata.mutation.transaction import (
     Transaction,
     Write,
 )
-from common.metadata.predicates import may_add, may_change
+from common.metadata.predicates import may_add, may_change, may_fill
 from common.model.file import DataFile
 from common.model.outcome import Refusal, RefusalCode
-from common.model.table import Table, TableState
+from common.model.table import Table
 from common.model.tablet import Bounds, TabletId
 
 # ----------------------------------------------------- Who holds files, and how they leave a tablet
@@ -294,10 +295,8 @@ def put_files(change: RestoreFiles) -> Transaction:
 
     def decide(seen: Seen) -> Decision:
         found = need.table_seen(table, seen)
-        if found is None or found.state is not TableState.PAUSED:
-            return Refusal(
-                RefusalCode.STATE, f"table {change.tablet.table} must be paused to take files"
-            )
+        if refusal := may_fill(table.id, found, change.run):
+            return refusal
         stored = need.bounds_seen(keys, seen["bounds"])
         if stored is None and change.partition is None:
             return need.tablet_gone(change.tablet)
@@ -309,6 +308,7 @@ def put_files(change: RestoreFiles) -> Transaction:
             return refusal
         effects = [] if stored else make_tablet(change.tablet, bounds)
         effects += _put(change, fresh, seen)
+        effects += filled(table, change.run, len(fresh))
         return Write(tuple(effects), durable=True) if effects else NoWrite()
 
     return Transaction(needs, decide)

@@ -64,6 +64,7 @@ from common.metadata.mutation.transaction import (
     Transaction,
     Write,
 )
+from common.metadata.predicates import may_fill
 from common.metadata.split_merge_predicates import why_busy
 from common.metadata.store_values import AcceptedLoss
 from common.model.file import DataFile
@@ -253,7 +254,7 @@ def accept_generation(change: AcceptGeneration) -> Transaction:
     keys = TableKeys(change.table)
 
     def decide(seen: Seen) -> Decision:
-        if refusal := need.refused_by_table(keys, seen):
+        if refusal := may_fill(change.table, need.table_seen(keys, seen), change.run):
             return refusal
         if whole_number(keys.generation, seen["generation"]) >= change.generation:
             return NoWrite()
@@ -269,7 +270,7 @@ def accept_generation(change: AcceptGeneration) -> Transaction:
         "loss": get(keys.loss),
     }
     needs = Needs((keys.generation, keys.manifest, keys.loss), reads)
-    return Transaction(need.table_state(keys) | needs, decide)
+    return Transaction(need.whole_table(keys) | needs, decide)
 
 
 def _lost_since_s(keys: TableKeys, seen: Seen) -> float:

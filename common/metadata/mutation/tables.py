@@ -1,6 +1,7 @@
-"""Create, change and drop a table; give its name back to one that has lost it.
+"""Create, fill, change and drop a table; give its name back to one that has lost it.
 
-A table is created in three transactions: the table, its name, live. It is dropped the other way:
+A table is created in three transactions: the table, its name, live. One that a recovery fills is
+live or paused by a fourth, when all its files are in. It is dropped the other way:
 going, then tablet by tablet, its requests, its keys, at last its name. Names lie in a slot of
 their own, so no transaction watches or writes both a table and the names
 (`docs/design/0013-sentinel-and-cluster.md`).
@@ -14,13 +15,17 @@ from common.metadata.changes import (
     ChangeTable,
     CreateTable,
     DropTable,
+    FinishFilling,
     Refused,
     RestoreName,
+    ResumeFilling,
     TriggerTable,
 )
 from common.metadata.codec import table as codec_table
 from common.metadata.codec.table import (
     DELETES,
+    FILLING,
+    INCOMPLETE,
     SETTINGS,
     SETTINGS_VERSION,
     SPEC,
@@ -72,12 +77,12 @@ from common.metadata.mutation.transaction import (
     Transaction,
     Write,
 )
-from common.metadata.predicates import may_change
+from common.metadata.predicates import may_change, may_fill
 from common.model.location_identity import identity_of_uri, overlap_test
 from common.model.outcome import Refusal, RefusalCode
 from common.model.request import Request, RequestState
 from common.model.service_paths import DELETED_WITH_TABLE
-from common.model.table import DNS_LABEL, Table, TableState
+from common.model.table import DNS_LABEL, Filling, Table, TableState
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 
 # ---- Dropping
@@ -92,9 +97,11 @@ from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 # table under this id again, and replicas must have the mark before the name goes.
 
 
+_UNFINISHED = frozenset({TableState.NEW, TableState.FILLING})
 REQUESTS_PER_STEP = 500
 """Requests forgotten in one transaction."""
 TRIGGER_STEP_S = 0.001
+_MADE_AS = frozenset({TableState.PAUSED, TableState.FILLING})
 _NO_NAME = ""
 """A field of the names that no table has."""
 
@@ -110,7 +117,7 @@ class _Drop:
     resumed: bool = False
     """A table that is not going is left alone."""
     unfinished: bool = False
-    """So is one that was live."""
+    """So is one that was live or paused."""
 
     @property
     def keys(self) -> TableKeys:
@@ -145,8 +152,14 @@ def _set_going(it: _Drop) -> Transaction:
             return Write((_dropped_mark(keys),), then=_unname(it), durable=True)
         if state is TableState.GOING:
             return NoWrite(it.outcome, then=_cancel_requests(it))
-        if it.resumed or (it.unfinished and state is not TableState.NEW):
+        if it.resumed or (it.unfinished and state not in _UNFINISHED):
             return NoWrite(replace(MADE, complete=False) if it.unfinished else it.outcome)
+        if it.delete_files and state is TableState.FILLING:
+            # Its files are those of the table that it shall become: others may need them.
+            return Refusal(
+                RefusalCode.STATE,
+                f"table {it.table} is being filled, so its files stay: drop it without them",
+            )
         fields: dict[str, Word] = {STATE: TableState.GOING.value, DELETES: int(it.delete_files)}
         notes = dict.fromkeys(DELETED_WITH_TABLE) if it.delete_files else {}
         effects = (
@@ -336,6 +349,7 @@ def _same(present: Table, wanted: Table) -> bool:
         state=present.state,
         triggered_at_s=present.triggered_at_s,
         triggered_by=present.triggered_by,
+        filling=present.filling,
     )
     return present.state is not TableState.GOING and present == since
 
@@ -380,9 +394,9 @@ def location_overlap(location: str, other: str, name: str) -> str:
 
 
 def _go_live(table: Table) -> Transaction:
-    """Return the last transaction: new → live (or paused). Mark: it is no longer new."""
+    """Return the last transaction: new → live, paused or filling. Mark: it is no longer new."""
     keys = TableKeys(table.id)
-    wanted = TableState.PAUSED if table.state is TableState.PAUSED else TableState.LIVE
+    wanted = table.state if table.state in _MADE_AS else TableState.LIVE
 
     def decide(seen: Seen) -> Decision:
         present = table_seen(keys, seen)
@@ -398,6 +412,66 @@ def _go_live(table: Table) -> Transaction:
         return Write(effects, durable=True)
 
     return Transaction(whole_table(keys), decide)
+
+
+# ---- Filling
+#
+# A recovery makes the table first and puts its files in step by step (`repair_files.put_files`,
+# `files.add_files`). Whatever ends it between leaves a table that nothing reads or changes.
+
+
+def resume_filling(change: ResumeFilling) -> Transaction:
+    """Return the transaction that takes a filling table over. Mark: this run fills it."""
+    keys = TableKeys(change.table)
+
+    def decide(seen: Seen) -> Decision:
+        found = table_seen(keys, seen)
+        present = found.filling if found else None
+        if refusal := may_fill(change.table, found, present.run if present else change.run):
+            return refusal
+        filling = Filling(run=change.run, verb=change.verb, files=change.files)
+        fields = {FILLING: codec_table.pack_filling(filling)}
+        return Write((hset(keys.table, fields),), durable=True)
+
+    return Transaction(whole_table(keys), decide)
+
+
+def finish_filling(change: FinishFilling) -> Transaction:
+    """Return the transaction that makes a filled table live or paused.
+
+    Mark: its state is another, and the run that filled it is this one. All files are in at once:
+    each transaction that put some in has counted them in the table's own hash.
+    """
+    keys = TableKeys(change.table)
+    assert change.state in {TableState.LIVE, TableState.PAUSED}, change.state
+    assert change.state is TableState.PAUSED or not change.incomplete, change
+
+    def decide(seen: Seen) -> Decision:
+        found = table_seen(keys, seen)
+        filling = codec_table.unpack_filling(keys.table, seen["table"]) if found else None
+        if found is not None and found.state in {TableState.LIVE, TableState.PAUSED}:
+            mine = filling is not None and filling.run == change.run
+            return NoWrite() if mine else _filling_ended(change.table, found.state)
+        if refusal := may_fill(change.table, found, change.run):
+            return refusal
+        assert filling is not None, change.table
+        if filling.done != change.files:
+            return Refusal(
+                RefusalCode.STATE,
+                f"table {change.table} has {filling.done} of the {change.files} files that were "
+                "put in: repeat what filled it",
+            )
+        fields: dict[str, Word] = {STATE: change.state.value}
+        if change.incomplete:
+            fields[INCOMPLETE] = 1
+        effects = (hset(keys.table, fields), table_changed(change.table, "create"))
+        return Write(effects, durable=True)
+
+    return Transaction(whole_table(keys), decide)
+
+
+def _filling_ended(table: str, state: TableState) -> Refusal:
+    return Refusal(RefusalCode.STATE, f"table {table} is {state.value}: its filling has ended")
 
 
 # ---- A name that was lost
@@ -496,6 +570,8 @@ def _new_fields(change: ChangeTable, present: Table) -> dict[str, Word]:
         fields[SETTINGS_VERSION] = present.settings_version + 1
     if change.state is not None and change.state is not present.state:
         fields[STATE] = change.state.value
+        if change.state is TableState.LIVE and present.incomplete:
+            fields[INCOMPLETE] = b""  # Who resumes it accepts what is missing.
     return fields
 
 

@@ -21,6 +21,7 @@ from common.metadata.redis.cluster import ClusterKeyspace
 from common.metadata.redis.connection import ClusterSeeds, parse_url_of_store
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import KeyspaceStore
+from common.secret_files import secret_of
 from common.settings import StoreSettings
 
 __all__ = ["RedisStore", "connect"]
@@ -36,13 +37,14 @@ def connect(settings: StoreSettings) -> RedisStore:
     """Return the store that the settings name. It connects when it is first used.
 
     Raises:
-        ConfigError: The URL is none of a Redis.
+        ConfigError: The URL is none of a Redis, or its file cannot be read.
     """
-    is_cluster = isinstance(parse_url_of_store(settings.url), ClusterSeeds)
+    url = secret_of("store.url", settings.url, settings.url_file)
+    is_cluster = isinstance(parse_url_of_store(url), ClusterSeeds)
     keyspace = ClusterKeyspace if is_cluster else RedisKeyspace
     return RedisStore(
         keyspace(
-            settings.url,
+            url,
             connections_max=settings.connections_max,
             timeout_s=settings.timeout_s,
             wait_replicas=settings.wait_replicas,

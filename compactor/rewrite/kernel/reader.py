@@ -20,7 +20,7 @@ from pyarrow import types as is_type
 from common.errors import InputError, RequestError, VerificationError
 from common.model.key_values import KeyType
 from common.parquet.file_inspection import open_table_file
-from common.parquet.location import Location
+from common.parquet.location import Location, storage_error
 from common.rows.conform import conform
 from common.rows.key_encoding import encode_column, encode_keys
 from common.rows.partitions import Fill, filled
@@ -72,7 +72,8 @@ class FileErrors:
         if isinstance(error, MemoryError):
             return  # Arrow's is both; nothing is said of the file by it.
         if isinstance(error, broken):
-            raise InputError(f"{self._source} cannot be read, it is damaged: {error}") from error
+            message = f"{self._source} cannot be read: {error}"
+            raise storage_error(InputError, message, error) from error
 
 
 # ------------------------------------------------------------------- Row groups, whole or in pieces

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from common.errors import RewriteError
 from common.model.outcome import DroppedRows, RowCounts
-from common.parquet.location import Location, open_location
+from common.parquet.location import Location, open_location, storage_error
 from common.rows.row_facts import RowFacts
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import folder_fill, table_location
@@ -189,7 +189,7 @@ def _create_file(path: Path) -> Iterator[BinaryIO]:
         with path.open("xb") as sink:
             yield sink
     except OSError as error:
-        raise RewriteError(f"{path} cannot be written: {error}") from error
+        raise storage_error(RewriteError, f"{path} cannot be written: {error}", error) from error
 
 
 def merged_tables(

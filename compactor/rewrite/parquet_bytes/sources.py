@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from common.errors import InputError, NotStitchableError, RequestError, UnavailableError
-from common.parquet.location import Location, is_silence
+from common.errors import InputError, NotStitchableError, RequestError
+from common.parquet.location import Location, storage_error
 from compactor.rewrite.parquet_bytes.footer import (
     MAGIC,
     FooterLayout,
@@ -171,10 +171,7 @@ def open_source(location: Location, path: str) -> Iterator[Source]:
     except RequestError as error:
         raise InputError(str(error)) from error
     except (OSError, pa.ArrowException) as error:
-        if isinstance(error, OSError) and is_silence(error):
-            message = f"storage of {location.uri} does not answer for {path}: {error}"
-            raise UnavailableError(message) from error
-        raise InputError(f"file {path} cannot be read: {error}") from error
+        raise storage_error(InputError, f"file {path} cannot be read: {error}", error) from error
 
 
 def read_footer_of(source: Source) -> FooterLayout:

@@ -10,8 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from common.errors import InputError, NotStitchableError, RewriteError, UnavailableError
-from common.parquet.location import Location, is_silence
+from common.errors import InputError, NotStitchableError, RewriteError
+from common.parquet.location import Location, storage_error
 from compactor.rewrite.parquet_bytes.footer import (
     MAGIC,
     FooterLayout,
@@ -210,7 +210,7 @@ def output_errors(output: str) -> Iterator[None]:
         raise
     except OSError as error:
         message = f"output {output} cannot be written: {error}"
-        raise (UnavailableError if is_silence(error) else RewriteError)(message) from error
+        raise storage_error(RewriteError, message, error) from error
 
 
 # ---------------------------------------------------------------------------------------- Stitching

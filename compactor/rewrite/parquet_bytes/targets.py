@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from common.errors import VerificationError
-from common.parquet.location import Location
+from common.parquet.location import Location, storage_error
 from compactor.rewrite.file_io import NewFile
 from compactor.rewrite.parquet_bytes.footer import Span
 from compactor.rewrite.parquet_bytes.sources import Source, StoredSource, truncated_error
@@ -160,10 +160,11 @@ class OutputComparison:
         try:
             yield
         except OSError as error:
-            raise VerificationError(
+            message = (
                 f"output {self._path} cannot be held against what was read, "
                 f"from byte {at} on: {error}"
-            ) from error
+            )
+            raise storage_error(VerificationError, message, error) from error
 
     def _require(self, alike: bool, at: int) -> None:
         if not alike:

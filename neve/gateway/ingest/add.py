@@ -211,6 +211,7 @@ async def add_incoming(incoming: IncomingFiles, prepare: Prepare) -> api.Added:
             looked_s=looked_s,
             look_max_s=services.settings.coordinator.garbage_grace_s,
             generation=generation,
+            run="" if table.filling is None else table.filling.run,
         )
         outcome = await services.store.apply(change)
         if not await moving.may_retry(outcome, writes=incoming.kind is CallKind.APPEND):

@@ -30,6 +30,7 @@ from neve.recovery.fsck.tablet_checks import (
 )
 from neve.recovery.gc import find_orphans
 from neve.recovery.location_ownership import (
+    check_foreign_marks,
     check_generation,
     check_location_owner,
     check_shared_files,
@@ -65,6 +66,7 @@ async def fsck(scope: TableScope, *, deep: bool = False) -> TableCheck:
     done.findings += await check_location_owner(scope)
     done.findings += await check_shared_files(scope)
     done.findings += await check_generation(scope)
+    done.findings += await check_foreign_marks(scope)
     scope.on_progress("checking tablets")
     holders = await _check_tablets(scope, done)
     done.findings += await _check_tiles(scope)

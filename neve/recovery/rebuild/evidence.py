@@ -1,8 +1,9 @@
 """What a location tells of the table that it held: newest manifest, description, footers."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,12 @@ from common.readers.pool import in_reader
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
 from common.storage_threads import StorageThreads
-from neve.recovery.scope import ReportProgress, gather_bounded
+from neve.recovery.scope import (
+    ReportProgress,
+    Steps,
+    gather_bounded,
+    in_thread,
+)
 from neve.recovery.stored_files import (
     FileOrigin,
     OutputFooter,
@@ -51,6 +57,9 @@ class PublishedManifest:
     """Path → the tablet that held the file, as the manifest names it."""
     loss: AcceptedLoss | None = None
     """What was in the table between these moments the manifest may not name."""
+    complete: bool = True
+    """Whether it says that it names all files. Earlier releases did not say it, and published
+    tables whose recovery had been broken off."""
 
     @property
     def name(self) -> str:
@@ -86,12 +95,17 @@ def read_published_manifest(location: Location) -> PublishedManifest | None:
                 f"the parts of {POINTER_PATH} name {len(files)} files, "
                 f"expected {body['totals']['files']}"
             )
+        if body.get("complete") is False:
+            raise RequestError(
+                f"{POINTER_PATH} is of a table whose recovery did not find all files"
+            )
         return PublishedManifest(
             number=int(body["number"]),
             begun_s=float(body["begun_s"]),
             table=str(body["table_id"]),
             files=files,
             loss=AcceptedLoss(**body["loss"]) if "loss" in body else None,
+            complete="complete" in body,
         )
     except (ValueError, KeyError, TypeError) as error:
         raise RequestError(f"{POINTER_PATH} makes no sense: {error!r}") from error
@@ -155,28 +169,44 @@ async def gather_evidence(
     stored = await threads.run(location.uri, list_location, location)
     described = await threads.run(location.uri, read_description, location)
     evidence = Evidence(stored=stored, described=described)
-    outputs = sorted(path for path, file in stored.items() if file.whose is FileOrigin.OUTPUT)
+    outputs = await in_thread(partial(_of_origin, stored, {FileOrigin.OUTPUT}))
     await _read_manifest(evidence, location, threads)
     while True:
-        on_progress(f"reading {len(outputs)} footers")
-        await _read_footers(evidence, location, threads, outputs)
+        await _read_footers(evidence, location, threads, outputs, on_progress)
         outputs = await _look_up_named(evidence, location, threads)
         if not outputs:
             break
     wanted = {FileOrigin.APPENDED, FileOrigin.USER} if user_files else {FileOrigin.APPENDED}
-    evidence.added = sorted(
-        path
-        for path, file in stored.items()
-        if file.whose in wanted and path.endswith((".parquet", ".parq"))
-    )
+    evidence.added = await in_thread(partial(_of_origin, stored, wanted))
     return evidence
 
 
+def _of_origin(
+    stored: Mapping[str, StoredFile], wanted: Collection[FileOrigin], steps: Steps
+) -> list[str]:
+    return steps.in_order(
+        path
+        for path, file in stored.items()
+        if path.endswith((".parquet", ".parq")) and file.whose in wanted
+    )
+
+
+def counted(on_progress: ReportProgress, what: str, total: int) -> Callable[[int], None]:
+    """Report that work on many files begins, and return what reports how far it is."""
+    on_progress(f"reading {what} of {total} files")
+    return lambda done: on_progress(f"reading {what}: {done} of {total} files")
+
+
 async def _read_footers(
-    evidence: Evidence, location: Location, threads: StorageThreads, outputs: Sequence[str]
+    evidence: Evidence,
+    location: Location,
+    threads: StorageThreads,
+    outputs: Sequence[str],
+    on_progress: ReportProgress,
 ) -> None:
     looks = await gather_bounded(
-        threads.run(location.uri, _footer, location, path) for path in outputs
+        (threads.run(location.uri, _footer, location, path) for path in outputs),
+        counted(on_progress, "footers", len(outputs)),
     )
     for path, found in zip(outputs, looks, strict=True):
         if isinstance(found, OutputFooter):
@@ -204,7 +234,8 @@ async def _read_manifest(evidence: Evidence, location: Location, threads: Storag
     except RequestError as error:
         evidence.unusable = str(error)
         return
-    if found is None or evidence.described is None or evidence.described.id == found.table:
+    described = evidence.described
+    if found is None or described is None or found.table in described.own_ids:
         evidence.published = found
     else:
         evidence.unusable = f"{found.name} is of another table, {found.table}"
@@ -217,12 +248,15 @@ def _footer(location: Location, path: str) -> OutputFooter | str:
         return str(error)
 
 
-def described_table(evidence: Evidence, location: Location, given: Mapping[str, object]) -> Table:
+async def described_table(
+    evidence: Evidence, location: Location, threads: StorageThreads, given: Mapping[str, object]
+) -> Table:
     """Return the table that was lost, as far as it can be told.
 
     Args:
         evidence: With its description, or without.
         location: Where it lies.
+        threads: Where files are read.
         given: `key`, `version_column`, … where nothing describes them.
 
     Raises:
@@ -236,10 +270,16 @@ def described_table(evidence: Evidence, location: Location, given: Mapping[str, 
             "give key and version column, or say that it is append-only"
         )
     paths = [*evidence.footers, *evidence.added]
-    schemas = [(path, schema) for path in paths if (schema := _schema(location, path)) is not None]
-    if not schemas:
+    found = await gather_bounded(
+        threads.run(location.uri, _schema, location, path) for path in paths
+    )
+    firsts: dict[pa.Schema, str] = {}
+    for path, schema in zip(paths, found, strict=True):
+        if schema is not None:
+            firsts.setdefault(schema, path)
+    if not firsts:
         raise RequestError(f"{location.uri} holds no Parquet file that can be read")
-    columns = columns_of(unite_schemas(schemas))
+    columns = columns_of(unite_schemas([(path, schema) for schema, path in firsts.items()]))
     arrow_schema(columns)
     plain: dict[str, object] = {"id": "", "name": "", "location": location.uri, "schema": columns}
     return Table(**{**plain, **given})  # type: ignore[arg-type]  # checked where it came in
@@ -268,10 +308,17 @@ async def facts_of(
     table: Table,
     paths: Sequence[str],
     evidence: Evidence,
+    *,
+    on_progress: ReportProgress,
 ) -> list[DataFile]:
     """Return the entries of files that count; what cannot be read is noted as such."""
+    stored, footers = evidence.stored, evidence.footers
     looks = await gather_bounded(
-        threads.run(location.uri, _facts, location, table, evidence.stored[path]) for path in paths
+        (
+            threads.run(location.uri, _facts, location, table, stored[path], footers.get(path))
+            for path in paths
+        ),
+        counted(on_progress, "facts", len(paths)),
     )
     files = []
     for path, found in zip(paths, looks, strict=True):
@@ -281,15 +328,16 @@ async def facts_of(
             )
             (evidence.misfits if strange else evidence.unreadable)[path] = found
             continue
-        footer = evidence.footers.get(path)
-        job, request = (footer.job, footer.request) if footer else (None, None)
-        files.append(replace(found, job=job, request=request))
+        files.append(found)
     return files
 
 
-def _facts(location: Location, table: Table, stored: StoredFile) -> DataFile | str:
+def _facts(
+    location: Location, table: Table, stored: StoredFile, footer: OutputFooter | None
+) -> DataFile | str:
     try:
         facts = inspect_file(location, stored.path, RowRules.of(table))
     except RequestError as error:
         return str(error)
-    return facts.data_file(added_at_s=stored.changed_s or 0.0)
+    file = facts.data_file(added_at_s=stored.changed_s or 0.0)
+    return file if footer is None else replace(file, job=footer.job, request=footer.request)

@@ -4,14 +4,26 @@ The newest manifest names the files of its moment. From there on, and without on
 footers of outputs say which inputs they replaced.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
+from common.digests import call_time_s
 from common.errors import RequestError
 from common.model.service_paths import AppendTry, append_try_of
 from common.model.tablet import TabletId
 from neve.recovery.rebuild.evidence import Evidence, PublishedManifest
-from neve.recovery.stored_files import CLOCKS_APART_S, COMMIT_DELAY_MAX_S, OutputFooter, StoredFile
+from neve.recovery.scope import Steps
+from neve.recovery.stored_files import (
+    CLOCKS_APART_S,
+    COMMIT_DELAY_MAX_S,
+    FileOrigin,
+    OutputFooter,
+    StoredFile,
+)
+
+SERVICE_ROWS = frozenset({FileOrigin.OUTPUT, FileOrigin.APPENDED})
 
 # ---------------------------------------------------------------------- Several tries of one append
 
@@ -20,7 +32,7 @@ NEVER_S = float("-inf")
 
 
 def unadded_tries(
-    added: Collection[str], held: Iterable[str], stored: Mapping[str, StoredFile]
+    added: Collection[str], held: Iterable[str], stored: Mapping[str, StoredFile], steps: Steps
 ) -> dict[str, str]:
     """Return the files of tries that were not added → why.
 
@@ -28,12 +40,13 @@ def unadded_tries(
         added: Files in storage that appends have written, among others.
         held: Files that were in the table at some time, in storage or not.
         stored: All that lies in the location.
+        steps: Ends the work when its caller has left.
     """
-    proven = {found: path for path in held if (found := append_try_of(path)) is not None}
+    proven = {found: path for path in steps.over(held) if (found := append_try_of(path))}
     calls: dict[str, dict[AppendTry, list[str]]] = {}
     for found in proven:
         calls.setdefault(found.call, {}).setdefault(found, [])
-    for path in added:
+    for path in steps.over(added):
         if (found := append_try_of(path)) is not None:
             calls.setdefault(found.call, {}).setdefault(found, []).append(path)
     left: dict[str, str] = {}
@@ -55,7 +68,7 @@ def _files_of_other_tries(
         return len(tries[each]) == each.count, max(written, default=NEVER_S), each.id
 
     known = [each for each in tries if each in proven]
-    kept = known or [max(tries, key=rank)]
+    kept = {*known} or {max(tries, key=rank)}
     reason = "another try of its append was added" if known else "another try of its append counts"
     return {path: reason for each, paths in tries.items() if each not in kept for path in paths}
 
@@ -74,6 +87,10 @@ class AttemptOutputs:
     """All of its outputs; None: the last one, which knows them, is gone."""
     found: tuple[str, ...]
     """Its outputs in storage, empty marks among them."""
+    table: str = ""
+    """Id that the table had."""
+    age: int = 0
+    """How many ids the table has had since then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +107,21 @@ class Lineage:
     """Inputs of the attempts that count, whether they are in storage or not."""
 
 
-def attempts_of(footers: Iterable[OutputFooter]) -> list[AttemptOutputs]:
-    """Return the attempts behind some outputs, by their ids."""
+def attempts_of(
+    footers: Iterable[OutputFooter], own: Sequence[str], steps: Steps
+) -> list[AttemptOutputs]:
+    """Return the attempts that made some outputs, by their ids.
+
+    Args:
+        footers: Of all outputs; those of other tables are passed over.
+        own: Ids of the table, the newest first.
+        steps: Ends the work when its caller has left, here and below.
+    """
+    ages = {table: age for age, table in enumerate(own)}
     grouped: dict[str, list[OutputFooter]] = {}
-    for each in footers:
-        grouped.setdefault(each.attempt, []).append(each)
+    for each in steps.over(footers):
+        if each.table in ages:
+            grouped.setdefault(each.attempt, []).append(each)
     return [
         AttemptOutputs(
             id=attempt,
@@ -102,8 +129,10 @@ def attempts_of(footers: Iterable[OutputFooter]) -> list[AttemptOutputs]:
             request=some[0].request,
             outputs=next((each.outputs for each in some if each.outputs is not None), None),
             found=tuple(sorted(each.path for each in some)),
+            table=some[0].table,
+            age=ages[some[0].table],
         )
-        for attempt, some in sorted(grouped.items())
+        for attempt, some in steps.over(grouped.items())
     ]
 
 
@@ -112,68 +141,64 @@ def outputs_of(attempt: AttemptOutputs) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*attempt.found, *(attempt.outputs or ()))))
 
 
-def trace_lineage(base: Collection[str], attempts: Iterable[AttemptOutputs]) -> Lineage:
+def trace_lineage(
+    base: Collection[str], attempts: Iterable[AttemptOutputs], steps: Steps
+) -> Lineage:
     """Return which files count.
 
     Args:
         base: Files in storage that count by themselves, unless they were replaced.
         attempts: Of which outputs are in storage.
+        steps: Ends the work when its caller has left.
     """
-    return _Tracer(base, attempts).lineage()
+    return _Tracer(base, attempts, steps).lineage()
 
 
 class _Tracer:
-    """Decides attempt by attempt; each after those that made its inputs."""
+    """Decides attempt by attempt, in any order: who made an input that was read is certain."""
 
-    def __init__(self, base: Collection[str], attempts: Iterable[AttemptOutputs]) -> None:
+    def __init__(
+        self, base: Collection[str], attempts: Iterable[AttemptOutputs], steps: Steps
+    ) -> None:
+        self._steps = steps
         self._base = {*base}
-        self._attempts = {each.id: each for each in sorted(attempts, key=lambda each: each.id)}
-        self._maker = {path: each for each in self._attempts.values() for path in outputs_of(each)}
-        self._claims: dict[str, list[AttemptOutputs]] = {}
-        for each in self._attempts.values():
+        self._attempts = {each.id: each for each in steps.over(attempts)}
+        self._readers: dict[str, AttemptOutputs] = {}
+        """Input → an attempt that has read it."""
+        self._shared: dict[str, list[AttemptOutputs]] = {}
+        """Input of several attempts → all of them."""
+        for each in steps.over(self._attempts.values()):
             for path in each.inputs:
-                self._claims.setdefault(path, []).append(each)
+                if (first := self._readers.setdefault(path, each)) is not each:
+                    self._shared.setdefault(path, [first]).append(each)
         self._refused: dict[str, str] = {}
         self._stored = {*self._base, *(p for each in self._attempts.values() for p in each.found)}
 
     def lineage(self) -> Lineage:
         """Return the answer."""
-        accepted = [each for each in self._in_order() if self._accept(each)]
+        accepted = [
+            each for each in self._steps.over(self._attempts.values()) if self._accept(each)
+        ]
         gone = {path for each in accepted for path in each.inputs}
         made = {path for each in accepted for path in outputs_of(each)}
         files = (self._base | made) - gone
         left = dict.fromkeys(gone & self._stored, "it was replaced")
-        for each in self._attempts.values():
+        for each in self._steps.over(self._attempts.values()):
             if each.id in self._refused:
                 left |= dict.fromkeys(each.found, self._refused[each.id])
         lost = dict.fromkeys(made - gone - self._stored, "a committed output is not in storage")
         lost |= self._contested(gone)
-        counting = tuple(sorted(files & self._stored))
+        counting = tuple(self._steps.in_order(files & self._stored))
         return Lineage(files=counting, left=left, lost=lost, replaced=frozenset(gone))
 
     def _contested(self, gone: set[str]) -> dict[str, str]:
         """Return inputs that are gone although no attempt over them counts."""
         return {
             path: "it is not in storage, and which of its replacements counts cannot be told: "
-            + ", ".join(each.found[0] for each in claims)
-            for path, claims in self._claims.items()
+            + ", ".join(sorted(each.found[0] for each in self._shared.get(path, [first])))
+            for path, first in self._steps.over(self._readers.items())
             if path not in gone and path not in self._stored
         }
-
-    def _in_order(self) -> list[AttemptOutputs]:
-        """Return the attempts so that makers of inputs come first."""
-        order: dict[str, AttemptOutputs] = {}
-        for first in self._attempts.values():
-            stack = [first]
-            while stack:
-                each = stack[-1]
-                makers = (self._maker.get(path) for path in each.inputs)
-                before = [m for m in makers if m and m.id not in order and m not in stack]
-                if before:
-                    stack += before
-                else:
-                    order.setdefault(stack.pop().id, each)
-        return list(order.values())
 
     def _accept(self, attempt: AttemptOutputs) -> bool:
         reason = None if self._is_certain(attempt) else self._doubt(attempt)
@@ -182,29 +207,39 @@ class _Tracer:
         return reason is None
 
     def _is_certain(self, attempt: AttemptOutputs) -> bool:
-        return any(path in self._claims for path in outputs_of(attempt))
+        return any(path in self._readers for path in outputs_of(attempt))
 
     def _doubt(self, attempt: AttemptOutputs) -> str | None:
         """Return why an attempt does not count, or None."""
-        for path in attempt.inputs:
-            maker = self._maker.get(path)
-            if maker is not None and maker.id in self._refused:
-                return f"its input {path} does not count"
         if not self._is_whole(attempt):
             return "not all outputs of its attempt were written"
+        if newer := self._newer_claim(attempt):
+            return f"its input {newer[0]} was in the table still when the table was {newer[1]}"
         rivals = self._rivals(attempt)
         if any(self._is_certain(each) for each in rivals):
             return "another attempt over the same input was committed"
         if rivals and not self._is_first_of_equals(attempt, rivals):
-            return f"{rivals[0].found[0]} claims the same input"
+            return f"{min(each.found[0] for each in rivals)} claims the same input"
         return None
 
     def _is_whole(self, attempt: AttemptOutputs) -> bool:
         return attempt.outputs is not None and {*attempt.outputs} <= {*attempt.found}
 
     def _rivals(self, attempt: AttemptOutputs) -> list[AttemptOutputs]:
-        found = {each.id: each for path in attempt.inputs for each in self._claims[path]}
-        return [each for each in found.values() if each is not attempt and self._is_whole(each)]
+        found = {each.id: each for path in attempt.inputs for each in self._shared.get(path, ())}
+        return [
+            each
+            for each in found.values()
+            if each is not attempt and each.age == attempt.age and self._is_whole(each)
+        ]
+
+    def _newer_claim(self, attempt: AttemptOutputs) -> tuple[str, str] | None:
+        """Return an input that an attempt of a newer id has read, and that id."""
+        for path in attempt.inputs:
+            for each in self._shared.get(path, ()):
+                if each.age < attempt.age:
+                    return path, each.table
+        return None
 
     def _is_first_of_equals(self, attempt: AttemptOutputs, rivals: list[AttemptOutputs]) -> bool:
         """Return whether an input is gone, and this is the first of those that did the same."""
@@ -222,7 +257,9 @@ def trace_since_manifest(
     stored: Mapping[str, StoredFile],
     added: Collection[str],
     attempts: Sequence[AttemptOutputs],
-    former: Sequence[AttemptOutputs] = (),
+    former: Sequence[AttemptOutputs],
+    *,
+    steps: Steps,
 ) -> Lineage:
     """Return which files count.
 
@@ -232,14 +269,20 @@ def trace_since_manifest(
         added: Files in storage that users or the gateway brought in.
         attempts: Of the manifest's table, of which outputs are in storage.
         former: Of other tables, such as the one that this one was rebuilt from.
+        steps: Ends the work when its caller has left.
     """
-    since = _ManifestTracer(published, stored, attempts, former)
+    since = _ManifestTracer(published, stored, attempts, former, steps)
     later = since.later(added)
     possible = since.possible({*published.files, *later})
-    found = trace_lineage({path for path in published.files if path in stored} | later, possible)
-    left = since.reasons(added, later, possible) | dict(found.left)
-    lost = dict(found.lost)
-    for path in published.files.keys() - stored.keys() - found.replaced:
+    base = {path for path in published.files if path in stored} | later
+    found = trace_lineage(base, possible, steps)
+    reasons = since.reasons(added, later, possible)
+    doubts = since.unexplained(reasons.keys() - found.left.keys())
+    left = {path: why for path, why in reasons.items() if path not in doubts} | dict(found.left)
+    lost = dict(found.lost) | doubts
+    for path in published.files:
+        if path in stored or path in found.replaced:
+            continue
         lost.setdefault(path, f"it was in the table by {published.name}, and is not in storage")
     return replace(found, left=left, lost=lost)
 
@@ -253,41 +296,70 @@ class _ManifestTracer:
         stored: Mapping[str, StoredFile],
         attempts: Sequence[AttemptOutputs],
         former: Sequence[AttemptOutputs],
+        steps: Steps,
     ) -> None:
+        self._steps = steps
         self._published = published
         self._stored = stored
         self._attempts = {each.id: each for each in attempts}
         every = (*attempts, *former)
-        self._maker = {path: each for each in every for path in outputs_of(each)}
+        self._maker = {path: each for each in steps.over(every) for path in outputs_of(each)}
         before = self._committed_before()
         self._replaced = {path for each in before.values() for path in each.inputs}
         self._others = [
-            each for each in self._attempts.values() if each.id not in before and self._is_new(each)
+            each
+            for each in steps.over(self._attempts.values())
+            if each.id not in before and self._is_new(each)
         ]
 
     def later(self, added: Collection[str]) -> set[str]:
         """Return the files that came into the table after the manifest, perhaps."""
         inputs = {path for each in self._others for path in each.inputs}
-        reserved = (inputs & self._stored.keys()) - self._maker.keys()
-        young = {path for path in added if self._is_young(path)}
+        reserved = {path for path in inputs if path in self._stored and path not in self._maker}
+        young = {path for path in self._steps.over(added) if self._is_young(path)}
         return (reserved | young) - self._published.files.keys() - self._replaced
 
     def possible(self, base: Collection[str]) -> list[AttemptOutputs]:
-        """Return the attempts that may have been committed after the manifest."""
-        chosen = self._others
-        while True:
-            known = {*base, *(path for each in chosen for path in outputs_of(each))}
-            kept = [each for each in chosen if self._could_hold(each, known)]
-            if len(kept) == len(chosen):
-                return kept
-            chosen = kept
+        """Return the attempts that may have been committed after the manifest.
+
+        An attempt that could not hold its inputs made none of the inputs of others.
+        """
+        left = {each.id: each for each in self._others}
+        makers = Counter(path for each in self._others for path in {*outputs_of(each)})
+        readers: dict[str, list[AttemptOutputs]] = {}
+        for each in self._steps.over(self._others):
+            for path in each.inputs:
+                readers.setdefault(path, []).append(each)
+        lasting = {*base}
+        known = lasting | makers.keys()
+        doubtful = self._others
+        while doubtful:
+            dropped = [
+                each for each in self._steps.over(doubtful) if not self._could_hold(each, known)
+            ]
+            gone: list[str] = []
+            for each in dropped:
+                if left.pop(each.id, None) is not None:
+                    gone += self._unmade(each, makers)
+            known.difference_update(path for path in gone if path not in lasting)
+            doubtful = [each for path in gone for each in readers.get(path, ()) if each.id in left]
+        return [*left.values()]
+
+    def _unmade(self, dropped: AttemptOutputs, makers: Counter[str]) -> list[str]:
+        """Return what no attempt has made when one of them has not."""
+        paths = {*outputs_of(dropped)}
+        makers.subtract(paths)
+        return [path for path in paths if not makers[path]]
 
     def _could_hold(self, attempt: AttemptOutputs, known: Collection[str]) -> bool:
         """Return whether an attempt's inputs were in the table, as far as can be told."""
-        unknown = {*attempt.inputs} - {*known}
+        unknown = [path for path in attempt.inputs if path not in known]
         forgotten = any(self._is_forgotten(path) for path in attempt.found)
-        gone = unknown - self._stored.keys() - self._replaced
-        return unknown == (gone if forgotten else set())
+        return not unknown or (forgotten and not any(map(self._is_accounted_for, unknown)))
+
+    def _is_accounted_for(self, path: str) -> bool:
+        """Return whether an input is still there, or had been replaced before the manifest."""
+        return path in self._stored or path in self._replaced
 
     def reasons(
         self, added: Collection[str], later: Collection[str], possible: Collection[AttemptOutputs]
@@ -297,7 +369,7 @@ class _ManifestTracer:
         counting = {path for each in possible for path in each.found}
         new = {path for each in self._others for path in each.found}
         outputs = [path for each in self._attempts.values() for path in each.found]
-        for path in [*added, *outputs]:
+        for path in self._steps.over([*added, *outputs]):
             if path in self._published.files or path in later or path in counting:
                 continue
             if path in self._replaced:
@@ -307,6 +379,13 @@ class _ManifestTracer:
             else:
                 left[path] = f"{name} does not name it, and is younger"
         return left
+
+    def unexplained(self, left: Collection[str]) -> dict[str, str]:
+        """Return which files that are left out may be rows → why: the manifest may be half."""
+        if self._published.complete:
+            return {}
+        why = f"{self._published.name} does not name it, and does not say that it is complete"
+        return dict.fromkeys({*left} - self._replaced, why)
 
     def _committed_before(self) -> dict[str, AttemptOutputs]:
         """Return the attempts that made what the manifest names, and the makers of their inputs."""
@@ -342,39 +421,69 @@ class _ManifestTracer:
 # ------------------------------------------------------------------------------------- All together
 
 
-def lineage_of(evidence: Evidence) -> Lineage:
+def lineage_of(evidence: Evidence, steps: Steps) -> Lineage:
     """Trace the files of the table that was here last, from its newest manifest if it has one.
+
+    Args:
+        evidence: All of it.
+        steps: Ends the work when its caller has left.
 
     Raises:
         RequestError: Nothing says which of several tables was the last.
     """
-    mine = last_table_ids(evidence)
-    attempts = attempts_of(each for each in evidence.footers.values() if each.table in mine)
+    own = own_table_ids(evidence)
     published = evidence.published
+    counted = own if published is None else _ids_since(published, own)
+    attempts = attempts_of(evidence.footers.values(), counted, steps)
     named = frozenset[str]() if published is None else frozenset(published.files)
     held = named.union(*(each.inputs for each in evidence.footers.values()))
-    tries = unadded_tries(evidence.added, held, evidence.stored)
+    tries = unadded_tries(evidence.added, held, evidence.stored, steps)
     added = [path for path in evidence.added if path not in tries]
     if published is None:
-        found = trace_lineage(added, attempts)
+        found = trace_lineage(added, attempts, steps)
     else:
-        former = attempts_of(each for each in evidence.footers.values() if each.table not in mine)
-        found = trace_since_manifest(published, evidence.stored, added, attempts, former)
-    others = {
-        path: f"it was made for another table, {each.table}"
-        for path, each in evidence.footers.items()
-        if each.table not in mine and path not in named
-    }
-    return replace(found, left=dict(found.left) | others | tries)
+        others = [each for each in evidence.tables if each not in counted]
+        former = attempts_of(evidence.footers.values(), others, steps)
+        found = trace_since_manifest(
+            published, evidence.stored, added, attempts, former, steps=steps
+        )
+    strange = [
+        each
+        for path, each in steps.over(evidence.footers.items())
+        if each.table not in counted and path not in named
+    ]
+    left = {each.path: _reason_of_other_id(each, own, published) for each in strange}
+    unknown = (each for each in strange if each.table not in own)
+    lost = {each.path: left[each.path] for each in unknown if _may_be_own(each, evidence)}
+    lost = dict(found.lost) | lost
+    return _with_all_files(
+        replace(found, left=dict(found.left) | left | tries, lost=lost), evidence
+    )
 
 
-def last_table_ids(evidence: Evidence) -> Collection[str]:
-    """Return the id of the table that was here last; outputs tell of no more than one."""
-    described = evidence.described
+def _with_all_files(found: Lineage, evidence: Evidence) -> Lineage:
+    """Return a lineage that says of each file of rows that was found what became of it."""
+    known = {*found.files, *found.left, *found.lost, *evidence.unreadable}
+    unknown = {path: file.whose for path, file in evidence.stored.items() if path not in known}
+    users = [path for path, whose in unknown.items() if whose is FileOrigin.USER]
+    others = [path for path, whose in unknown.items() if whose in SERVICE_ROWS]
+    left = dict.fromkeys(users, "it is a file of users, which the call leaves out")
+    lost = dict.fromkeys(others, "nothing tells whether its rows are in the table")
+    return replace(found, left=dict(found.left) | left, lost=dict(found.lost) | lost)
+
+
+def own_table_ids(evidence: Evidence) -> Sequence[str]:
+    """Return the ids of the table that was here last, the newest first.
+
+    What was written under an id that the table had before a rebuild or a restore is its own.
+
+    Raises:
+        RequestError: Nothing says which of several tables was the last.
+    """
+    if evidence.described is not None:
+        return (evidence.described.id, *evidence.described.former_ids)
     if evidence.published is not None:
-        return [evidence.published.table]
-    if described and described.id in evidence.tables:
-        return [described.id]
+        return (evidence.published.table,)
     if len(evidence.tables) > 1:
         raise RequestError(
             f"the location holds outputs of several tables ({', '.join(evidence.tables)}), and no "
@@ -383,7 +492,42 @@ def last_table_ids(evidence: Evidence) -> Collection[str]:
     return evidence.tables
 
 
-def known_ends(evidence: Evidence, files: Collection[str]) -> set[bytes]:
+def _ids_since(published: PublishedManifest, own: Sequence[str]) -> Sequence[str]:
+    """Return the ids under which something may have come into the table since a manifest."""
+    if published.loss is not None or published.table not in own:
+        return own
+    return own[: own.index(published.table) + 1]
+
+
+def _reason_of_other_id(
+    footer: OutputFooter, own: Collection[str], published: PublishedManifest | None
+) -> str:
+    if published is not None and footer.table in own:
+        return f"it was made for {footer.table}, a former id, and {published.name} does not name it"
+    return f"it was made for another table, {footer.table}"
+
+
+def _may_be_own(footer: OutputFooter, evidence: Evidence) -> bool:
+    """Return whether an output of an unknown id may hold rows of the described table.
+
+    A table that was here before, and its last compactors, wrote before this one was created.
+    """
+    published, described = evidence.published, evidence.described
+    since_s = published.begun_s if published is not None else 0.0
+    if described is not None:
+        since_s = described.created_at_s
+    changed_s = evidence.stored[footer.path].changed_s
+    return changed_s is None or changed_s > since_s + COMMIT_DELAY_MAX_S
+
+
+def newest_call_s(evidence: Evidence, steps: Steps) -> float:
+    """Return the latest time that the id of an append carries; clocks of callers differ."""
+    inputs = (path for each in steps.over(evidence.footers.values()) for path in each.inputs)
+    tries = map(append_try_of, chain(steps.over(evidence.added), inputs))
+    return max((call_time_s(each.call) or 0.0 for each in tries if each), default=0.0)
+
+
+def known_ends(evidence: Evidence, files: Collection[str], steps: Steps) -> set[bytes]:
     """Return the ends of tablets that are known.
 
     Args:
@@ -391,10 +535,11 @@ def known_ends(evidence: Evidence, files: Collection[str]) -> set[bytes]:
             them; outputs that had been replaced do not, for their tablets may have been
             merged. Without one: all outputs.
         files: Those that count.
+        steps: Ends the work when its caller has left.
     """
     named: Mapping[str, str] = {} if evidence.published is None else evidence.published.files
     told = {named[path] for path in files if path in named}
-    for path, footer in evidence.footers.items():
+    for path, footer in steps.over(evidence.footers.items()):
         if evidence.published is None or (path in files and path not in named):
             told.add(footer.tablet)
     return {TabletId.parse("", each).end for each in told}

@@ -10,11 +10,15 @@ What no file tells, the report says.
 """
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from common.errors import RefusedError
+from common.garbage_collection import growth_ignored
 from common.ids import IdSource
+from common.metadata.keys import CALL_SKEW_S
 from common.metadata.ports import TabletStore
 from common.model.file import DataFile
 from common.model.service_paths import is_service_path
@@ -30,6 +34,7 @@ from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
     find_free_site,
+    other_tables,
 )
 from neve.recovery.rebuild.evidence import (
     Evidence,
@@ -40,24 +45,30 @@ from neve.recovery.rebuild.evidence import (
 from neve.recovery.rebuild.live_files import (
     Lineage,
     known_ends,
-    last_table_ids,
     lineage_of,
+    newest_call_s,
+    own_table_ids,
 )
 from neve.recovery.scope import (
+    CALLS_FORGOTTEN,
     ReportProgress,
+    Steps,
     TableAdmission,
     TableScope,
     gather_bounded,
     ignore_progress,
+    in_thread,
 )
 from neve.recovery.stored_files import OutputFooter, partition_of_file
 from neve.recovery.table_creation import (
+    end_filling,
     former_ids_of,
     make_table,
 )
 
 NEVER = (
     "requests under way, reservations and selections: submit requests again",
+    CALLS_FORGOTTEN,
     "the history of finished jobs, and what waited for deletion: `neve gc` finds such files",
     "how long each version has been known: tombstones are kept one retention longer",
 )
@@ -85,11 +96,13 @@ class RebuildResult:
 
     table: Table
     files: tuple[DataFile, ...]
+    rows: int
+    size_bytes: int
     tablets: int
     user_files: int
     """How many of them users brought in by `add`, perhaps."""
     left: Mapping[str, str]
-    """Files that do not count → why."""
+    """Files that do not count → why; sorted, like the following."""
     lost: Mapping[str, str]
     """What rows are, or may be, lost → why."""
     not_recovered: tuple[str, ...]
@@ -125,41 +138,49 @@ async def rebuild(rebuilder: RebuildPorts, location: str, options: RebuildOption
         RefusedError: Name or location are taken, or another store's, or no table may be there;
             or somebody deletes files there.
     """
+    with growth_ignored():
+        return await _rebuild(rebuilder, location, options)
+
+
+async def _rebuild(
+    rebuilder: RebuildPorts, location: str, options: RebuildOptions
+) -> RebuildResult:
     site = await rebuilder.admission.site(location)
     place = open_location(site.uri)
     threads, on_progress = rebuilder.threads, rebuilder.on_progress
-    if options.name in await rebuilder.store.names():
+    store, name = rebuilder.store, options.name
+    await end_filling(store, name, site.uri, "rebuild", dry_run=options.dry_run)
+    near = await other_tables(store, threads)
+    if any(each.name == name for each in near.named):
         raise RefusedError(f"table {options.name!r} exists already: give another name")
-    free = await find_free_site(rebuilder.store, threads, site, take_over=options.adopt)
+    free = await find_free_site(store, threads, site, neighbours=near, take_over=options.adopt)
     seen = await _read_location(rebuilder, place, options)
-    evidence, table, lineage, files = seen.evidence, seen.table, seen.lineage, seen.files
+    table = seen.table
     scope = TableScope(
         store=rebuilder.store, table=table, threads=threads, grace_s=0.0, on_progress=on_progress
     )
-    tablets = await _tablets(scope, files, evidence)
-    lost = {**lineage.lost, **evidence.unreadable}
-    result = RebuildResult(
-        table=table,
-        files=tuple(files),
-        tablets=len(tablets),
-        user_files=sum(not is_service_path(file.path) for file in files),
-        left={**lineage.left, **evidence.misfits},
-        lost=lost,
-        not_recovered=tuple(_not_recovered(evidence, table)),
-        manifest=None if evidence.published is None else evidence.published.number,
-    )
+    homes = await _partitions_of(scope, seen.files)
+    on_progress(f"finding the tablets of {len(seen.files)} files")
+    tablets, result = await in_thread(partial(planned_table, seen, homes))
+    lost = result.lost
     if options.dry_run:
         return result
     made = await make_table(
-        scope, free, tablets, stored=evidence.stored, live=not lost, complete=True
+        scope,
+        free,
+        tablets,
+        stored=seen.evidence.stored,
+        live=table.state is TableState.LIVE,
+        complete=True,
+        lost=bool(lost),
     )
     went = dict.fromkeys(made.missing, "it went while the table was rebuilt: drop it and try again")
     came = dict.fromkeys(made.late, "it came while the table was rebuilt: drop it and try again")
-    return replace(result, table=made.table, lost=lost | went | came)
+    return replace(result, table=made.table, lost={**lost, **went, **came})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LocationState:
+class LocationState:
     """What a location was like at one moment."""
 
     evidence: Evidence
@@ -170,7 +191,7 @@ class _LocationState:
 
 async def _read_location(
     rebuilder: RebuildPorts, place: Location, options: RebuildOptions
-) -> _LocationState:
+) -> LocationState:
     """Look at a location until no file that counts has gone while it was looked at.
 
     Compactors of a table that was dropped a moment ago may still be tidying up.
@@ -181,18 +202,20 @@ async def _read_location(
             on_progress(f"waiting {delay_s:g} s, until the storage lists what it has")
             await asyncio.sleep(delay_s)
         evidence = await gather_evidence(place, threads, on_progress, user_files=options.user_files)
-        described = described_table(evidence, place, options.given)
-        table = rebuilder.admission.checked(_table_to_make(described, evidence, rebuilder, options))
-        lineage = lineage_of(evidence)
-        rows = [path for path in lineage.files if not _is_mark(evidence, path)]
-        on_progress(f"reading {len(rows)} files")
-        files = await facts_of(place, threads, table, rows, evidence)
+        described = await described_table(evidence, place, threads, options.given)
+        made = _table_to_make(described, evidence, rebuilder, options)
+        table = rebuilder.admission.checked(
+            replace(made, calls_since_s=await _calls_since_s(rebuilder.store, evidence))
+        )
+        on_progress(f"finding which of {len(evidence.stored)} files count")
+        lineage, rows = await in_thread(partial(counting_files, evidence))
+        files = await facts_of(place, threads, table, rows, evidence, on_progress=on_progress)
         # What has gone could not be read; what goes later is missed when the table is there.
         unread = [*evidence.unreadable]
         there = await threads.run(place.uri, existing_files, place, unread)
         gone = min({*unread} - there.keys(), default="")
         if not gone:
-            return _LocationState(evidence=evidence, table=table, lineage=lineage, files=files)
+            return LocationState(evidence=evidence, table=table, lineage=lineage, files=files)
         on_progress(f"{gone} has gone meanwhile: looking once more")
     raise RefusedError(
         f"files of {place.uri} go while they are looked at, the last was {gone}: wait until "
@@ -200,12 +223,19 @@ async def _read_location(
     )
 
 
+async def _calls_since_s(store: TabletStore, evidence: Evidence) -> float:
+    """Return a moment after all calls that the table may have accepted."""
+    newest_s = await in_thread(partial(newest_call_s, evidence))
+    now_s = await store.now_s()
+    return max(now_s, min(newest_s + 0.001, now_s + CALL_SKEW_S))
+
+
 def _table_to_make(
     table: Table, evidence: Evidence, rebuilder: RebuildPorts, options: RebuildOptions
 ) -> Table:
     live = TableState.PAUSED if table.state is TableState.PAUSED else TableState.LIVE
     # What was written for the table that is rebuilt is its own, under whatever id.
-    known = replace(table, former_ids=(*last_table_ids(evidence), *table.former_ids))
+    known = replace(table, former_ids=(*own_table_ids(evidence), *table.former_ids))
     return replace(
         table,
         id=rebuilder.ids.next("t"),
@@ -215,86 +245,154 @@ def _table_to_make(
     )
 
 
-def _is_mark(evidence: Evidence, path: str) -> bool:
-    footer = evidence.footers.get(path)
-    return footer is not None and not footer.rows
+def counting_files(evidence: Evidence, steps: Steps) -> tuple[Lineage, list[str]]:
+    """Return the lineage, and those of the files that count that hold rows."""
+    lineage = lineage_of(evidence, steps)
+    footers = evidence.footers
+    rows = [path for path in lineage.files if path not in footers or footers[path].rows]
+    return lineage, rows
 
 
-async def _tablets(
-    scope: TableScope, files: Sequence[DataFile], evidence: Evidence
-) -> list[TabletDump]:
+def planned_table(
+    seen: LocationState, homes: Sequence[Partition], steps: Steps
+) -> tuple[list[TabletDump], RebuildResult]:
+    """Return the tablets of the table, and what is reported of it."""
+    evidence, files = seen.evidence, seen.files
     footers = evidence.footers.values()
-    if scope.table.partition_by:
-        work = (
-            scope.run(partition_of_file, scope.location, scope.table, file.path) for file in files
-        )
-        return _partitions(files, await gather_bounded(work), footers)
-    ends = _tablet_ends(files, known_ends(evidence, {file.path for file in files}))
+    if seen.table.partition_by:
+        tablets = partition_tablets(files, homes, footers, steps)
+    else:
+        known = known_ends(evidence, {file.path for file in files}, steps)
+        tablets = range_tablets(files, known, footers, steps)
+    left = dict(steps.in_order((dict(seen.lineage.left) | evidence.misfits).items()))
+    return tablets, RebuildResult(
+        table=seen.table,
+        files=tuple(files),
+        rows=sum(file.rows for file in steps.over(files)),
+        size_bytes=sum(file.size_bytes for file in steps.over(files)),
+        tablets=len(tablets),
+        user_files=sum(not is_service_path(file.path) for file in steps.over(files)),
+        left=left,
+        lost=dict(steps.in_order((dict(seen.lineage.lost) | evidence.unreadable).items())),
+        not_recovered=tuple(_not_recovered(evidence, seen.table, len(left))),
+        manifest=None if evidence.published is None else evidence.published.number,
+    )
+
+
+async def _partitions_of(scope: TableScope, files: Sequence[DataFile]) -> Sequence[Partition]:
+    """Return the partition of each file; nothing of a table without partitions."""
+    if not scope.table.partition_by:
+        return ()
+    scope.on_progress(f"finding the partitions of {len(files)} files")
+    return await gather_bounded(
+        scope.run(partition_of_file, scope.location, scope.table, file.path) for file in files
+    )
+
+
+def range_tablets(
+    files: Sequence[DataFile],
+    known: Collection[bytes],
+    footers: Iterable[OutputFooter],
+    steps: Steps,
+) -> list[TabletDump]:
+    """Return the tablets of a table without partitions, ascending; they tile.
+
+    Args:
+        files: That count.
+        known: Ends of tablets, as far as they are known.
+        footers: Of all outputs; their watermarks count.
+        steps: Ends the work when its caller has left.
+    """
+    ends = _tablet_ends(files, known, steps)
+    held: list[list[DataFile]] = [[] for _ in ends]
+    for file in steps.over(files):
+        held[0 if file.key_min is None else bisect_left(ends, file.key_min)].append(file)
+    purges = _watermarks(ends, footers, steps)
     starts = [None, *ends[:-1]]
     return [
-        TabletDump(
-            bounds=Bounds(start, end),
-            purge=_watermark_of(footers, start, end),
-            files=tuple(file for file in files if _tablet_end_of(ends, file) == end),
-        )
-        for start, end in zip(starts, ends, strict=True)
+        TabletDump(bounds=Bounds(start, end), purge=purge, files=tuple(some))
+        for start, end, purge, some in zip(starts, ends, purges, held, strict=True)
     ]
 
 
-def _tablet_ends(files: Sequence[DataFile], told: Collection[bytes]) -> list[bytes]:
-    """Return the ends of tablets that are told of, without those that a file crosses."""
-    whole = [
-        end
-        for end in sorted({*told} - {PLUS_INFINITY})
-        if not any(
-            file.key_min is not None
-            and file.key_max is not None
-            and file.key_min <= end < file.key_max
-            for file in files
-        )
-    ]
-    return [*whole, PLUS_INFINITY]
+def _tablet_ends(
+    files: Iterable[DataFile], known: Collection[bytes], steps: Steps
+) -> Sequence[bytes]:
+    """Return the ends of tablets that are known, without those that a file crosses."""
+    crossing = steps.in_order(
+        (file.key_min, file.key_max)
+        for file in files
+        if file.key_min is not None and file.key_max is not None
+    )
+    ends: list[bytes] = []
+    reached, following = b"", 0
+    for end in steps.in_order(end for end in known if end < PLUS_INFINITY):
+        while following < len(crossing) and crossing[following][0] <= end:
+            reached = max(reached, crossing[following][1])
+            following += 1
+        if reached <= end:
+            ends.append(end)
+    return [*ends, PLUS_INFINITY]
 
 
-def _tablet_end_of(ends: Sequence[bytes], file: DataFile) -> bytes:
-    return next(end for end in ends if file.key_min is None or file.key_min <= end)
+def _watermarks(
+    ends: Sequence[bytes], footers: Iterable[OutputFooter], steps: Steps
+) -> list[bytes | None]:
+    """Return the highest watermark of the former tablets that lie in each tablet.
+
+    The last tablet reaches to the end of every table: its watermark may be that of all.
+    """
+    found: list[bytes | None] = [None for _ in ends]
+    last: bytes | None = None
+    for each in steps.over(footers):
+        if each.purge is None:
+            continue
+        end = TabletId.parse("", each.tablet).end
+        if end >= PLUS_INFINITY:
+            last = _higher(last, each.purge)
+        else:
+            index = bisect_left(ends, end)
+            found[index] = _higher(found[index], each.purge)
+    return [_higher(each, last) for each in found]
 
 
-def _watermark_of(footers: Iterable[OutputFooter], start: bytes | None, end: bytes) -> bytes | None:
-    """Return the highest watermark of the tablets that lie in this one, or reach into it."""
-    known = []
-    for each in footers:
-        told = TabletId.parse("", each.tablet).end
-        within = (start is None or told > start) and (told <= end or told == PLUS_INFINITY)
-        if each.purge is not None and within:
-            known.append(each.purge)
-    return max(known, default=None)
+def _higher(one: bytes | None, other: bytes | None) -> bytes | None:
+    return max((each for each in (one, other) if each is not None), default=None)
 
 
-def _partitions(
+def partition_tablets(
     files: Sequence[DataFile],
     homes: Sequence[Partition],
     footers: Iterable[OutputFooter],
+    steps: Steps,
 ) -> list[TabletDump]:
-    found: dict[Partition, list[DataFile]] = {}
-    for file, home in zip(files, homes, strict=True):
-        found.setdefault(home, []).append(file)
-    told = [(TabletId.parse("", each.tablet).end, each.purge) for each in footers]
+    """Return the tablets of a partitioned table, ascending.
+
+    Args:
+        files: That count.
+        homes: Partition of each.
+        footers: Of all outputs; their watermarks count.
+        steps: Ends the work when its caller has left.
+    """
+    held: dict[Partition, list[DataFile]] = {}
+    for file, home in steps.over(zip(files, homes, strict=True)):
+        held.setdefault(home, []).append(file)
+    purges: dict[bytes, bytes | None] = {}
+    for each in steps.over(footers):
+        end = TabletId.parse("", each.tablet).end
+        purges[end] = _higher(purges.get(end), each.purge)
     return [
         TabletDump(
-            bounds=Bounds(None, home.end, home.text),
-            purge=max(
-                (purge for end, purge in told if end == home.end and purge is not None),
-                default=None,
-            ),
-            files=tuple(some),
+            bounds=Bounds(None, home.end, home.text), purge=purges.get(home.end), files=tuple(some)
         )
-        for home, some in sorted(found.items(), key=lambda pair: pair[0].end)
+        for home, some in sorted(held.items(), key=lambda pair: pair[0].end)
     ]
 
 
-def _not_recovered(evidence: Evidence, table: Table) -> Iterable[str]:
+def _not_recovered(evidence: Evidence, table: Table, unused: int) -> Iterable[str]:
     published = evidence.published
+    if unused:
+        yield f"{unused} files that were found and not used, each for its reason"
     if evidence.unusable:
         yield f"what the newest manifest says: {evidence.unusable}"
     if evidence.described is None:

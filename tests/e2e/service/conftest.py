@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from common.settings import TraceSettings
-from neve.local import LocalStack, StackOptions
+from neve.local import StackOptions
+from tests.support.installed_stack import InstalledStack
 from tests.support.s3_server import VARIABLES, S3Server, s3_server
 from tests.support.stack import COMPACTORS, SETTINGS, Service
 from tests.support.trace_receiver import Receiver, trace_receiver
@@ -44,5 +45,5 @@ def service(
     environ = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     environ |= objects.environ
     folder = tmp_path_factory.mktemp("service")
-    with LocalStack.start(home=folder, name="e2e", options=options, environ=environ) as stack:
+    with InstalledStack.start(home=folder, name="e2e", options=options, environ=environ) as stack:
         yield Service(stack, folder)

@@ -23,7 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support.kubernetes.machine import HEAD_ADDRESS, OVERRIDES_VARIABLE, state_of
+from tests.support.installed import ROOT, installation, session_folder
+from tests.support.kubernetes.confinement import Confinement, Folders
+from tests.support.kubernetes.machine import GIVEN_VARIABLE, HEAD_ADDRESS, Given, state_of
 from tests.support.kubernetes.namespaces import (
     check_namespaces,
     enter_namespaces,
@@ -32,7 +34,6 @@ from tests.support.kubernetes.namespaces import (
 from tests.support.kubernetes.ray_cluster import GCS_PORT
 from tests.support.patience import SERVICE_S
 
-ROOT = Path(__file__).parents[3]
 PAUSE_S = 0.2
 TAIL_BYTES = 4000
 
@@ -66,12 +67,10 @@ class KubeRayCluster:
     address = f"{HEAD_ADDRESS}:{GCS_PORT}"
     """Where drivers inside join; programs that are run here have it in RAY_ADDRESS."""
 
-    def __init__(
-        self, machine: subprocess.Popen[str], folder: Path, overrides: Mapping[str, str]
-    ) -> None:
+    def __init__(self, machine: subprocess.Popen[str], folder: Path, given: Given) -> None:
         self._machine = machine
         self.folder = folder
-        self._overrides = overrides
+        self._given = given
 
     @classmethod
     @contextmanager
@@ -84,6 +83,8 @@ class KubeRayCluster:
         gcs_redis: str | None = None,
         services: Sequence[Sequence[str]] = (),
         environ: Mapping[str, str] | None = None,
+        image: Mapping[str, str] | None = None,
+        written: Sequence[Path] = (),
     ) -> Iterator[Self]:
         """Start the RayCluster of a manifest, and wait until its head answers.
 
@@ -97,12 +98,20 @@ class KubeRayCluster:
             environ: Variables of all pods, of the autoscaler and of the programs run here; they
                 win over those of the manifest. A cluster with token authentication needs
                 RAY_AUTH_MODE and RAY_AUTH_TOKEN here, since the stand-in has no secrets.
+            image: The environment in which containers find the release that they run; that of the
+                installed wheel if left out.
+            written: Folders that containers may write to, whatever else is read-only.
 
         Raises:
             NamespaceError: The machine does not allow what the cluster needs.
         """
         check_namespaces()
-        overrides = dict(environ or {})
+        base = _environment()
+        given = Given(
+            environ=installation().environ(base) if image is None else image,
+            overrides=dict(environ or {}),
+            folders=Folders((session_folder(), folder), written),
+        )
         options = {
             "idle_timeout_s": idle_timeout_s,
             "gcs_redis": gcs_redis,
@@ -119,7 +128,8 @@ class KubeRayCluster:
                     "tests.support.kubernetes.machine",
                     *words,
                 ],
-                env=_environment() | {OVERRIDES_VARIABLE: json.dumps(overrides)},
+                env=installation().environ(base, with_tests=True)
+                | {GIVEN_VARIABLE: given.to_json()},
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -128,7 +138,7 @@ class KubeRayCluster:
             ) as machine,
         ):
             try:
-                cluster = cls(machine, folder, overrides)
+                cluster = cls(machine, folder, given)
                 cluster.wait_for(cluster.head_listens, "the head")
                 yield cluster
             finally:
@@ -231,9 +241,38 @@ class KubeRayCluster:
             options: For `subprocess.Popen`, such as pipes.
         """
         address = {"RAY_ADDRESS": self.address}
-        variables = {**_environment(), **address, **self._overrides, **(environ or {})}
+        own = installation().environ(_environment(), with_tests=True)
+        variables = {**own, **address, **self._given.overrides, **(environ or {})}
         return subprocess.Popen(
             [*self._enter(in_head=in_head), *command], env=variables, cwd=ROOT, text=True, **options
+        )
+
+    def start_container(
+        self,
+        command: Sequence[str],
+        confinement: Confinement,
+        *,
+        environ: Mapping[str, str],
+        **options: Any,
+    ) -> subprocess.Popen[str]:
+        """Start a container beside the pods, on the same network; it ends with the cluster.
+
+        Args:
+            command: Program and arguments.
+            confinement: What it may do.
+            environ: Variables besides those of the image.
+            options: For `subprocess.Popen`, such as pipes.
+        """
+        private = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        return subprocess.Popen(
+            [
+                *self._enter(in_head=False),
+                *private,
+                *confinement.enter(command, folders=self._given.folders),
+            ],
+            env={**self._given.environ, **self._given.overrides, **environ},
+            text=True,
+            **options,
         )
 
     def run(
@@ -296,8 +335,6 @@ def _environment() -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     return {
         **kept,
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "PYTHONPATH": str(ROOT),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
 

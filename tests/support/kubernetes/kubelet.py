@@ -2,7 +2,8 @@
 
 Of a pod's template, the stand-in uses resources, labels, variables with literal values, the
 `preStop` command and the grace. Images and volumes are ignored: a container sees the machine's
-files. A test can say that a group's image cannot be pulled, or is pulled slowly.
+files, and runs as its `securityContext` asks. A test can say that a group's image cannot be
+pulled, or is pulled slowly.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.kubernetes.confinement import Confinement, Folders
 from tests.support.kubernetes.pod_process import PodProcess
 from tests.support.kubernetes.ray_cluster import literals
 from tests.support.kubernetes.resource_store import PODS, Resource, ResourceStore, timestamp
@@ -56,6 +58,8 @@ class Node:
     assign_address: Callable[[str], str]
     """Give a pod an address on the machine's network."""
     head_listens: Callable[[], bool]
+    folders: Folders
+    """What a container with a read-only root sees besides its own."""
 
 
 @dataclass(slots=True)
@@ -120,6 +124,8 @@ class Kubelet:
             environ={**node.environ, **literals(main["env"]), **node.overrides},
             ray_folder=folder / "ray",
             log=folder / "log",
+            confinement=Confinement.of(pod["spec"], main),
+            folders=node.folders,
         )
         self._write_state(pod, {"running": {"startedAt": timestamp()}}, phase="Running")
 

@@ -19,11 +19,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.support.kubernetes.api_server import ApiServer
 from tests.support.kubernetes.certificates import create_certificates
+from tests.support.kubernetes.confinement import Confinement, Folders
 from tests.support.kubernetes.kubelet import ImagePullError, Kubelet, Node, SlowStart
 from tests.support.kubernetes.kuberay_operator import KubeRayOperator
 from tests.support.kubernetes.pod_process import PodProcess
@@ -43,7 +45,7 @@ POD_NETWORK = "10.244.0."
 HEAD_ADDRESS = POD_NETWORK + "1"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Ray looks for its token; it cannot be told otherwise."""
-OVERRIDES_VARIABLE = "STAND_IN_OVERRIDES"
+GIVEN_VARIABLE = "STAND_IN_GIVEN"
 """Not an argument, which everybody on the machine can read: there may be a token among them."""
 OBJECT_STORE_BYTES = 80_000_000
 TURN_S = 0.2
@@ -64,10 +66,33 @@ RAY_OPTIONS = " ".join(
 HEAD_OPTIONS = f"{RAY_OPTIONS} --include-dashboard=false"
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the test gives all containers."""
+
+    environ: Mapping[str, str]
+    """As the image's: the release that they run is found by it."""
+    overrides: Mapping[str, str]
+    """Variables that win over those of the manifest."""
+    folders: Folders
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` has written."""
+        told = json.loads(text)
+        folders = {name: [Path(each) for each in told[name]] for name in ("seen", "written")}
+        return cls(told["environ"], told["overrides"], Folders(**folders))
+
+    def to_json(self) -> str:
+        """Return it as text, for a variable."""
+        folders = {name: list(map(str, each)) for name, each in asdict(self.folders).items()}
+        return json.dumps({"environ": self.environ, "overrides": self.overrides, **folders})
+
+
 class Machine:
     """API server, operator, kubelet and autoscaler; one thread takes all turns."""
 
-    def __init__(self, folder: Path, cluster: Resource, overrides: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, cluster: Resource, given: Given) -> None:
         self._folder = folder
         self._name = cluster["metadata"]["name"]
         namespace = cluster["metadata"].setdefault("namespace", "default")
@@ -75,21 +100,23 @@ class Machine:
         self.store.create(RAY_CLUSTERS, cluster)
         self._addresses = 1
         environ = {
-            **os.environ,
+            **given.environ,
             "RAY_ADDRESS": f"{HEAD_ADDRESS}:{GCS_PORT}",
             "KUBERNETES_SERVICE_HOST": API_ADDRESS,
             "KUBERNETES_SERVICE_PORT_HTTPS": str(API_PORT),
         }
         self._environ = environ
-        self._overrides = overrides
+        self._overrides = given.overrides
+        self._folders = given.folders
         node = Node(
             folder=folder / "pods",
             environ=environ,
-            overrides=overrides,
+            overrides=given.overrides,
             worker_options=RAY_OPTIONS,
             head_options=HEAD_OPTIONS,
             assign_address=self._assign_address,
             head_listens=head_listens,
+            folders=given.folders,
         )
         self._kubelet = Kubelet(self.store, node)
         self._operator = KubeRayOperator(self.store, self._name, lambda: secrets.token_hex(3))
@@ -128,7 +155,8 @@ class Machine:
 
     def _start_autoscaler(self, head: str) -> PodProcess:
         identity = ["--cluster-name", self._name, "--cluster-namespace", self.store.namespace]
-        options = self.store.get(RAY_CLUSTERS, self._name)["spec"]["autoscalerOptions"]
+        spec = self.store.get(RAY_CLUSTERS, self._name)["spec"]
+        options = spec["autoscalerOptions"]
         return PodProcess(
             ["ray", "kuberay-autoscaler", *identity],
             environ={
@@ -143,6 +171,8 @@ class Machine:
             # Both containers of the head's pod see one folder of Ray.
             ray_folder=self._folder / "pods" / head / "ray",
             log=self._folder / "autoscaler.log",
+            confinement=Confinement.of(spec["headGroupSpec"]["template"]["spec"], options),
+            folders=self._folders,
         )
 
     def _record(self) -> None:
@@ -277,7 +307,7 @@ def prepare_service_account(authority: Path, token: str, namespace: str) -> None
 def main() -> None:
     """Be the machine until the input ends."""
     folder, manifest = Path(sys.argv[1]), Path(sys.argv[2])
-    overrides = json.loads(os.environ.pop(OVERRIDES_VARIABLE))
+    given = Given.from_json(os.environ.pop(GIVEN_VARIABLE))
     options = json.loads(sys.argv[3])
     services = options.pop("services")
     cluster = load_ray_cluster(manifest, **options)
@@ -285,7 +315,7 @@ def main() -> None:
     start_services(services, folder)
     certificates = create_certificates(folder, ["kubernetes.default", API_ADDRESS])
     token = secrets.token_urlsafe(32)
-    machine = Machine(folder, cluster, overrides)
+    machine = Machine(folder, cluster, given)
     prepare_service_account(certificates.authority, token, machine.store.namespace)
     address = (API_ADDRESS, API_PORT)
     with ApiServer(address, machine.store, token, certificates.server).serving():

@@ -13,9 +13,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-RAY_FOLDER = "/tmp/ray"
-ENTER = 'mkdir -p "$1" "$2" && mount --bind "$1" "$2" && shift 2 && exec "$@"'
-"""Put a folder in the place of Ray's, then become the container's command."""
+from tests.support.kubernetes.confinement import Confinement, Folders
 
 
 class PodProcess:
@@ -28,13 +26,15 @@ class PodProcess:
         environ: Mapping[str, str],
         ray_folder: Path,
         log: Path,
+        confinement: Confinement,
+        folders: Folders,
     ) -> None:
         self._environ = dict(environ)
         self._log = log
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         with log.open("ab") as output:
             self._unshare = subprocess.Popen(
-                [*unshare, "sh", "-c", ENTER, "sh", str(ray_folder), RAY_FOLDER, *command],
+                [*unshare, *confinement.enter(command, ray_folder, folders)],
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

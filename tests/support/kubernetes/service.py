@@ -14,9 +14,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,9 @@ from typing import Any, Self
 
 from neve.client import Client
 from neve.local.machine import find_redis_server
+from tests.support.installed import installation
 from tests.support.kubernetes.cluster import KubeRayCluster
+from tests.support.kubernetes.confinement import Confinement
 from tests.support.kubernetes.port_forward import forwarded
 from tests.support.manifests import one, rendered, rendered_text
 from tests.support.patience import SERVICE_S
@@ -72,8 +73,13 @@ class LaptopService:
 
     @classmethod
     @contextmanager
-    def start(cls, folder: Path) -> Iterator[Self]:
-        """Start cluster, stores and service; end all of it with the block."""
+    def start(cls, folder: Path, image: Mapping[str, str] | None = None) -> Iterator[Self]:
+        """Start cluster, stores and service; end all of it with the block.
+
+        Args:
+            folder: For everything.
+            image: The environment of what containers run; the installed wheel's if left out.
+        """
         manifest, settings, tables = folder / "laptop.yaml", folder / "neve.toml", folder / "tables"
         tables.mkdir()
         manifest.write_text(rendered_text("laptop"))
@@ -86,6 +92,8 @@ class LaptopService:
                 gcs_redis=f"127.0.0.1:{RAY_REDIS_PORT}",
                 services=[redis_command(folder, port) for port in (STORE_PORT, RAY_REDIS_PORT)],
                 environ=RAY_TOKEN,
+                image=image,
+                written=[tables],
             ) as cluster,
             _serving(cluster, settings, folder / "serve.log") as inner,
             forwarded(cluster, inner) as url,
@@ -95,8 +103,9 @@ class LaptopService:
     def neve(self, *words: str) -> str:
         """Return what a verb of the command line prints about this service."""
         done = subprocess.run(
-            [neve_program(), *words],
-            env={**os.environ, "NEVE_URL": self.url, "NEVE_TOKEN": GATEWAY_TOKEN, "COLUMNS": "300"},
+            [installation().neve, *words],
+            env=installation().environ()
+            | {"NEVE_URL": self.url, "NEVE_TOKEN": GATEWAY_TOKEN, "COLUMNS": "300"},
             capture_output=True,
             text=True,
             timeout=SERVICE_S,
@@ -142,16 +151,15 @@ def _serving(cluster: KubeRayCluster, settings: Path, log: Path) -> Iterator[str
     """Run the Deployment's container beside the pods; yield the gateway's URL once it answers."""
     template = one(rendered("laptop"), "Deployment", "neve-serve")["spec"]["template"]
     (container,) = template["spec"]["containers"]
-    command, *arguments = container["command"]
-    assert command == "neve"
+    confinement = Confinement.of(template["spec"], container)
     variables = serve_variables(container, cluster, settings)
 
     def started() -> tuple[subprocess.Popen[str], str]:
         with log.open("ab") as errors:
-            process = cluster.popen(
-                [neve_program(), *arguments, "--json"],
+            process = cluster.start_container(
+                [*container["command"], "--json"],
+                confinement,
                 environ=variables,
-                in_head=False,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -202,8 +210,3 @@ def serve_variables(
         # There is no server of names in the network of the test.
         "RAY_ADDRESS": literal["RAY_ADDRESS"].replace(HEAD_SERVICE, head),
     }
-
-
-def neve_program() -> str:
-    """Return the command line of this environment."""
-    return str(Path(sys.executable).with_name("neve"))

@@ -8,6 +8,7 @@ import pytest
 from common.config import Flag, load_settings, setting_rows
 from common.errors import ConfigError
 from common.model.group import Group
+from common.secret_files import secret_of
 from common.settings import (
     CompactorCount,
     CompactorSettings,
@@ -86,6 +87,15 @@ def test_sizes_and_durations_may_be_texts(tmp_path: Path) -> None:
         ("[compactor]\ntask_memory_max = '400m'", "compactor.task_memory_max is 400m, expected 0"),
         ("[compactor]\nbeat_interval_s = 20", "silence_max_s is 30 s, expected at least two heart"),
         ("[coordinator]\nbackoff_max_s = 1", "backoff_max_s is 1 s, expected at least coord"),
+        (
+            "[coordinator]\ngarbage_grace_s = 0",
+            "garbage_grace_s is 0 s, expected at least 65 s: coordinator.generation_interval_s",
+        ),
+        (
+            "[coordinator]\ngarbage_grace_s = 1\ngeneration_interval_s = 0.8",
+            "garbage_grace_s is 1 s, expected at least 5.8 s: .*a shorter grace needs shorter ones",
+        ),
+        ("[coordinator]\ngeneration_interval_s = 0", "expected 0.5 s to 3600 s"),
         ("[coordinator]\ntick_s = 0", "tick_s is 0 s, expected 0.001 s to 60 s"),
         ("[gateway]\nport = 99999", "gateway.port is 99999, expected 0 to 65535"),
         ("[gateway]\ntoken = 5", r"gateway.token \(a secret\) is not a text"),
@@ -283,3 +293,18 @@ def test_a_flag_is_true_or_false_wherever_it_comes_from(
 def test_a_flag_that_is_something_else_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"gateway\.insecure .* is neither true nor false"):
         load_settings(environ={"NEVE_GATEWAY_INSECURE": text})
+
+
+def test_a_secret_is_given_once(tmp_path: Path) -> None:
+    environ = {"NEVE_GATEWAY_TOKEN": "t", "NEVE_GATEWAY_TOKEN_FILE": "/run/t"}
+    with pytest.raises(ConfigError, match=r"gateway.token and gateway.token_file are both given"):
+        load_settings(environ=environ)
+    file = tmp_path / "url"
+    with pytest.raises(ConfigError, match=r"setting store.url_file: .* cannot be read: No such"):
+        secret_of("store.url", "", str(file))
+    file.write_text("\n")
+    with pytest.raises(ConfigError, match=r"setting store.url_file: .* is empty"):
+        secret_of("store.url", "", str(file))
+    file.write_text("redis://:p@h\n")
+    assert secret_of("store.url", "redis://other", str(file)) == "redis://:p@h"
+    assert secret_of("store.url", "redis://other", "") == "redis://other"

@@ -230,9 +230,19 @@ class TestOwnFiles:
         with pytest.raises(InputError, match="belongs to the store store-2, this one is store-1"):
             asyncio.run(files.check_location(table))
 
-    def test_a_location_of_nobody_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="has lost its mark"):
+    def test_jobs_wait_for_a_location_that_has_lost_its_mark(self, tmp_path: Path) -> None:
+        """Its file system may not be mounted just now."""
+        with pytest.raises(UnavailableError, match="has lost its mark"):
             asyncio.run(self.files(ManualClock()).check_location(keyed_table(tmp_path)))
+
+    def test_a_location_that_was_ours_is_looked_at_again(self, tmp_path: Path) -> None:
+        files, table = self.files(ManualClock()), keyed_table(tmp_path)
+        claim_location(open_location(table.location), "store-1")
+        asyncio.run(files.check_location(table))
+        (tmp_path / "_neve/store").unlink()
+        asyncio.run(files.check_location(table))
+        with pytest.raises(UnavailableError, match="is it mounted"):
+            asyncio.run(files.check_location(table, again=True))
 
     def test_a_location_of_another_table_is_refused(self, tmp_path: Path) -> None:
         table = keyed_table(tmp_path)

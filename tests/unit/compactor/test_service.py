@@ -342,6 +342,18 @@ def test_a_failed_rewrite_is_reported_with_its_class(error: CompactionError) -> 
     assert len(world.files.deleted) == 1
 
 
+def test_no_file_is_blamed_when_its_whole_location_is_gone() -> None:
+    def setup(world: World) -> None:
+        world.engine.error = InputError("file a is missing")
+        world.files.error_again = UnavailableError("location has lost its mark; is it mounted?")
+        world.coordinator.jobs.append(an_assignment())
+
+    world = play(reported(1), setup)
+    (report,) = world.coordinator.reports
+    assert report.error_class == "UnavailableError"
+    assert "is it mounted" in report.cause
+
+
 def test_a_foreign_location_fails_the_job_before_the_engine_sees_it() -> None:
     def setup(world: World) -> None:
         world.files.error = InputError("location belongs to another store")

@@ -1,7 +1,7 @@
 """The collector: nothing goes before its grace, under a pin, or while a tablet holds it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,19 +31,25 @@ from common.metadata.ports import GarbageEntry, PinEntry
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RowCounts
-from common.model.table import Column, Table
+from common.model.table import Column, Table, TableState
 from common.model.tablet import PLUS_INFINITY, Reservation, TabletId
+from common.parquet.foreign_formats import ForeignMark
+from common.parquet.location import open_location
+from common.parquet.service_files import LocationOwner, claim_location
 from coordinator.core.file_retention import GarbageRules, is_deletable
 from coordinator.core.maintenance.operations import GarbageCounts
 from coordinator.storage import garbage_collector as collector_module
 from coordinator.storage.garbage_collector import (
     LOOK_LASTS_S,
+    CollectedCounts,
     GarbageCollector,
     collect_all,
     collect_forever,
 )
 from coordinator.storage.storage_access import ArrowStorage
+from coordinator.table_faults import TableFaults
 from tests.support.memory_store import MemoryStore
+from tests.support.other_formats import FORMATS
 from tests.support.patience import PATIENCE_S
 from tests.support.predictable import ManualClock
 
@@ -60,7 +66,8 @@ class FakeStorage:
 
     def __init__(self, *paths: str) -> None:
         self.paths = set(paths)
-        self.owner: str | None = None
+        self.whose: LocationOwner | None = None
+        self.mark: ForeignMark | None = None
         self.fails = False
         self.generation = 0
         self.clock: Clock = ManualClock()
@@ -76,8 +83,11 @@ class FakeStorage:
         self.paths.discard(path)
         return there
 
-    async def store_id(self, location: str) -> str | None:
-        return self.owner
+    async def owner(self, location: str) -> LocationOwner | None:
+        return self.whose
+
+    async def foreign_mark(self, location: str, paths: Sequence[str]) -> ForeignMark | None:
+        return self.mark
 
     async def only_copies(
         self, location: str, outputs: Sequence[str], inputs: Sequence[str]
@@ -107,9 +117,9 @@ def test_garbage_is_deletable_after_its_grace_and_unpinned(
     assert is_deletable(entry, entries, 1000.0, RULES) is expected
 
 
-async def compacted(store: MemoryStore) -> None:
+async def compacted(store: MemoryStore, table: Table = TABLE) -> None:
     """Leave two replaced files in the garbage."""
-    await store.apply(CreateTable(table=TABLE))
+    await store.apply(CreateTable(table=table))
     files = tuple(DataFile(path=f"f{n}.parquet", size_bytes=9, rows=1) for n in range(2))
     added = AddFiles(table="t1", call=call_id(ManualClock()), files={PLUS_INFINITY: files})
     assert isinstance(await store.apply(added), Applied)
@@ -164,7 +174,7 @@ def test_what_is_counted_as_deletable_is_what_the_next_round_deletes() -> None:
     async def story() -> None:
         clock = ManualClock()
         store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
-        storage.clock, storage.owner = clock, await store.store_id()
+        storage.clock, storage.whose = clock, LocationOwner(await store.store_id())
         await compacted(store)
         collector = collector_of(store, storage)
         end = TABLET.end
@@ -237,14 +247,145 @@ def test_nothing_is_deleted_in_a_location_of_another_store() -> None:
     async def story() -> None:
         clock = ManualClock()
         store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
-        storage.owner = "another"
+        storage.whose = LocationOwner("another")
         await compacted(store)
         collector = collector_of(store, storage)
         await collector.collect(TABLE)
         clock.advance(100)
         assert (await collector.collect(TABLE)).deleted == 0
-        storage.owner = await store.store_id()
+        storage.whose = LocationOwner(await store.store_id(), TABLE.id)
         assert (await collector.collect(TABLE)).deleted == 2
+
+    asyncio.run(story())
+
+
+def test_nothing_is_deleted_where_another_table_was_made() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
+        storage.whose = LocationOwner(await store.store_id(), "t2")
+        await compacted(store)
+        collector = collector_of(store, storage)
+        await collector.collect(TABLE)
+        clock.advance(100)
+        assert (await collector.collect(TABLE)).deleted == 0
+
+    asyncio.run(story())
+
+
+def test_a_mark_that_changes_during_a_round_ends_the_deletions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collector_module, "DELETE_BATCH", 1)
+
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
+        await compacted(store)
+        collector = collector_of(store, storage)
+        await collector.collect(TABLE)
+        clock.advance(100)
+        deleting = storage.delete
+
+        async def meanwhile(location: str, path: str, until_s: float) -> bool:
+            storage.whose = LocationOwner(await store.store_id(), "t2")
+            return await deleting(location, path, until_s)
+
+        storage.delete = meanwhile  # type: ignore[method-assign]  # another table is made
+        assert (await collector.collect(TABLE)).deleted == 1
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("where", ["file:///data/events", "file:///data"])
+def test_the_names_of_a_dropped_tables_files_are_barred_for_the_next_table(where: str) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
+        await compacted(store)
+        rules = replace(RULES, retired_s=500.0)
+        collector = GarbageCollector(
+            store, storage, rules, lambda _event, **_fields: None, clock=storage.clock
+        )
+        await store.apply(DropTable(table=TABLE.id, delete_files=True))
+        going = replace(TABLE, state=TableState.GOING)
+        await collector.collect(going)
+        clock.advance(100)
+        await collector.collect(going)
+        assert await store.table(TABLE.id) is None
+        another = replace(TABLE, id="t2", location=where)
+        assert isinstance(await store.apply(CreateTable(table=another)), Applied)
+        below = "" if where == TABLE.location else "events/"
+        outcomes = [
+            await store.apply(
+                AddFiles(
+                    table="t2",
+                    call=call_id(clock),
+                    files={PLUS_INFINITY: (DataFile(path=path, size_bytes=9, rows=1),)},
+                )
+            )
+            for path in (f"{below}f0.parquet", f"{below}new.parquet")
+        ]
+        assert isinstance(outcomes[0], Refused)
+        assert outcomes[0].code == "retired"
+        assert isinstance(outcomes[1], Applied)
+
+
+@pytest.mark.parametrize("write", FORMATS.values(), ids=FORMATS)
+def test_nothing_is_deleted_where_the_mark_of_another_format_appears(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    """The table was imported when there was no mark yet, or nobody looked for one."""
+
+    async def story() -> None:
+        clock, faults = ManualClock(), TableFaults(lambda _event, **_fields: None)
+        store, table = MemoryStore(clock), replace(TABLE, location=(tmp_path / "t").as_uri())
+        claim_location(open_location(table.location), await store.store_id(), table.id)
+        await compacted(store, table)
+        for name in ("f0.parquet", "f1.parquet", "_neve/last/job-1-att-1-0.parquet"):
+            (tmp_path / "t" / name).parent.mkdir(exist_ok=True)
+            (tmp_path / "t" / name).write_text("rows")
+        storage = ArrowStorage(clock)
+        collector = GarbageCollector(
+            store, storage, RULES, lambda _event, **_fields: None, clock=clock, faults=faults
+        )
+        await collector.collect(table)
+        clock.advance(100)
+        write(tmp_path / "t")
+        before = sorted(tmp_path.rglob("*"))
+        for _ in range(2):
+            assert await collector.collect(table) == CollectedCounts(waiting=2)
+        (sentence,) = faults.notices
+        assert "table events: no file is deleted" in sentence
+        await store.apply(DropTable(table=table.id, delete_files=True))
+        for _ in range(9):
+            going = await store.table(table.id)
+            if going is None:
+                break
+            await collector.collect(going)
+            clock.advance(100)
+        assert await store.table(table.id) is None, "the drop has ended"
+        assert sorted(tmp_path.rglob("*")) == before, "and no file is deleted"
+
+    asyncio.run(story())
+
+
+def test_the_collector_goes_on_when_the_mark_is_gone() -> None:
+    async def story() -> None:
+        clock, faults = ManualClock(), TableFaults(lambda _event, **_fields: None)
+        store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
+        await compacted(store)
+        collector = GarbageCollector(
+            store, storage, RULES, lambda _event, **_fields: None, clock=clock, faults=faults
+        )
+        storage.clock, storage.mark = clock, ForeignMark("Delta Lake", "/t/_delta_log")
+        await collector.collect(TABLE)
+        clock.advance(100)
+        assert (await collector.collect(TABLE)).deleted == 0
+        assert faults.notices
+        storage.mark = None
+        assert (await collector.collect(TABLE)).deleted == 2
+        assert not faults.notices
 
     asyncio.run(story())
 

@@ -245,6 +245,20 @@ def test_tablets_from_the_feed_are_planned_before_those_from_a_scan() -> None:
     run(story())
 
 
+def test_the_first_scan_is_under_way_until_each_table_was_scanned() -> None:
+    async def story() -> None:
+        scans = Scans(await stored(3), Queue())
+        scans.scanner.tables["t1"] = TABLE
+        scans.scanner.tables["t2"] = replace(TABLE, id="t2")
+        assert scans.full.unscanned_tables == 2
+        await scans.full.scan_table(TABLE)
+        assert scans.full.unscanned_tables == 1
+        del scans.scanner.tables["t2"]
+        assert scans.full.unscanned_tables == 0
+
+    run(story())
+
+
 def test_wishes_for_a_table_join_and_a_table_that_is_gone_is_passed_by() -> None:
     async def story() -> None:
         scans = Scans(await stored(3), Queue())

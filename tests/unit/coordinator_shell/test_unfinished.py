@@ -28,7 +28,7 @@ def test_the_interval_and_the_grace_are_those_of_the_settings() -> None:
         await store.apply(CreateTable(table=table))
         async with store.keyspace.session() as session:
             await session.execute([hset(TableKeys("t1").table, {"state": "new"})])
-        own = CoordinatorSettings(unfinished_interval_s=0.1, garbage_grace_s=50.0)
+        own = CoordinatorSettings(unfinished_interval_s=0.1, garbage_grace_s=65.0)
 
         def log(event: str, **_fields: object) -> None:
             logged.append(event)
@@ -41,7 +41,7 @@ def test_the_interval_and_the_grace_are_those_of_the_settings() -> None:
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.sleep(0.3)
             assert await store.table("t1"), "it has not been unfinished for long"
-            clock.advance(50)
+            clock.advance(65)
             while await store.names():
                 await asyncio.sleep(0.01)
         assert await store.table("t1") is None

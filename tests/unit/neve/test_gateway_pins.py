@@ -37,7 +37,7 @@ from common.model.outcome import RowCounts
 from common.model.request import KeyRange, Request
 from common.model.table import Table
 from common.parquet.location import open_location
-from common.parquet.service_files import claim_location
+from common.parquet.service_files import LocationOwner, claim_location
 from common.rows.schema import columns_of
 from common.settings import GatewaySettings, Settings
 from coordinator.core.file_retention import GarbageRules
@@ -277,7 +277,10 @@ class Folder:
         where.unlink(missing_ok=True)
         return there
 
-    async def store_id(self, location: str) -> str | None:
+    async def owner(self, location: str) -> LocationOwner | None:
+        return None
+
+    async def foreign_mark(self, location: str, paths: Sequence[str]) -> None:
         return None
 
     async def only_copies(

@@ -62,6 +62,17 @@ def test_hidden_folders_have_to_be_named(folder: Path) -> None:
         assert Locations((str(path),)).admitted(str(path / "t"))
 
 
+def test_a_folder_that_holds_other_things_is_no_table(folder: Path) -> None:
+    home = folder / "home"
+    locations = Locations((str(folder), "/"), shared=(str(home),))
+    (folder / "way").symlink_to(home)
+    for path in (home, folder, folder / "way", f"{home}/", f"{home}/."):
+        with pytest.raises(RefusedError, match="a folder of its own below it"):
+            locations.admitted(str(path))
+    assert locations.admitted(str(home / "t")).uri == (home / "t").as_uri()
+    assert locations.admitted(str(folder / "other"))
+
+
 @pytest.mark.parametrize("path", ["/etc/x", "/proc/1/root/x", "/sys", "/dev/shm/t", "/boot", "/"])
 def test_folders_of_the_system_never_are(path: str) -> None:
     with pytest.raises((RefusedError, RequestError)):

@@ -10,6 +10,7 @@ from common.model.service_paths import (
     append_try_of,
 )
 from neve.recovery.rebuild.live_files import unadded_tries
+from neve.recovery.scope import Steps
 from neve.recovery.stored_files import StoredFile
 
 CALL, OTHER = (f"018bcfe5-6be8-746d-8000-00000000000{number}" for number in (1, 2))
@@ -27,7 +28,7 @@ def left(added: list[str], held: list[str], newest: str = "") -> set[str]:
         path: StoredFile(path, 10, 2000.0 if newest and newest in path else 1000.0)
         for path in added
     }
-    return {*unadded_tries(added, held, stored)}
+    return {*unadded_tries(added, held, stored, Steps())}
 
 
 def test_a_name_tells_its_try() -> None:

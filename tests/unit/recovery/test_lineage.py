@@ -12,6 +12,7 @@ from neve.recovery.rebuild.live_files import (
     attempts_of,
     trace_lineage,
 )
+from neve.recovery.scope import Steps
 from neve.recovery.stored_files import OutputFooter
 
 
@@ -30,7 +31,9 @@ def attempt(name: str, inputs: str, *, count: int = 1, **more: object) -> Attemp
 
 def traced(base: str, *attempts: AttemptOutputs) -> Lineage:
     """Return the lineage, the same for every order of attempts."""
-    answers = [trace_lineage(base.split(), each) for each in itertools.permutations(attempts)]
+    answers = [
+        trace_lineage(base.split(), each, Steps()) for each in itertools.permutations(attempts)
+    ]
     assert all(each == answers[0] for each in answers)
     return answers[0]
 
@@ -124,6 +127,6 @@ def test_attempts_are_what_their_outputs_say_together() -> None:
             rows=1,
         )
 
-    (made,) = attempts_of([footer("x1", ("x0", "x1")), footer("x0", None)])
+    (made,) = attempts_of([footer("x1", ("x0", "x1")), footer("x0", None)], ["t"], Steps())
 
-    assert made == attempt("x", "a", count=2)
+    assert made == attempt("x", "a", count=2, table="t")

@@ -15,6 +15,7 @@ from neve.recovery.rebuild.live_files import (
     Lineage,
     trace_since_manifest,
 )
+from neve.recovery.scope import Steps
 from neve.recovery.stored_files import StoredFile
 
 BEGUN_S = 10_000.0
@@ -54,7 +55,7 @@ def traced(
     )
     added = sorted(stored.keys() - made)
     answers = [
-        trace_since_manifest(published, stored, added, each)
+        trace_since_manifest(published, stored, added, each, (), steps=Steps())
         for each in itertools.permutations(attempts)
     ]
     assert all(each == answers[0] for each in answers)
@@ -188,14 +189,21 @@ def test_lineage_says_why_a_file_does_not_count() -> None:
 def test_a_storage_that_tells_no_times_leaves_everything_young() -> None:
     stored = {path: StoredFile(path, 1, None) for path in ("a", "b")}
     published = PublishedManifest(number=1, begun_s=BEGUN_S, table="t", files={"a": "last"})
-    assert trace_since_manifest(published, stored, ["a", "b"], []).files == ("a", "b")
-    stored["x0"] = StoredFile("x0", 1, None)
-    forgotten = replace(published, loss=FORGOTTEN)
-    assert trace_since_manifest(published, stored, ["a", "b"], [attempt("x", "c")]).files == (
+    assert trace_since_manifest(published, stored, ["a", "b"], [], (), steps=Steps()).files == (
         "a",
         "b",
     )
-    assert trace_since_manifest(forgotten, stored, ["a", "b"], [attempt("x", "c")]).files == (
+    stored["x0"] = StoredFile("x0", 1, None)
+    forgotten = replace(published, loss=FORGOTTEN)
+    assert trace_since_manifest(
+        published, stored, ["a", "b"], [attempt("x", "c")], (), steps=Steps()
+    ).files == (
+        "a",
+        "b",
+    )
+    assert trace_since_manifest(
+        forgotten, stored, ["a", "b"], [attempt("x", "c")], (), steps=Steps()
+    ).files == (
         "a",
         "b",
         "x0",
