@@ -272,7 +272,7 @@ class TabletStore(Protocol):
         """Return the newest finished attempts, newest first."""
         ...
 
-    async def note_audit(self, lines: Sequence[bytes], entries_max: int) -> None:
+    async def note_audit(self, lines: Sequence[bytes], entries_max: int, kind: str = "") -> None:
         """Append lines to the audit, which keeps about `entries_max` of them.
 
         Raises:
@@ -280,8 +280,8 @@ class TabletStore(Protocol):
         """
         ...
 
-    async def audit(self, count: int) -> Sequence[bytes]:
-        """Return the newest lines of the audit, newest first."""
+    async def audit(self, count: int, kind: str = "") -> Sequence[bytes]:
+        """Return the newest lines of a stream of the audit, newest first."""
         ...
 
     async def tail(self, table: str) -> str:

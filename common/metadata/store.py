@@ -51,7 +51,6 @@ from common.metadata.executor import (
     time_s,
 )
 from common.metadata.keys import (
-    AUDIT,
     COORDINATOR,
     LIMITS,
     REQUESTS_OPEN_MAX,
@@ -61,6 +60,7 @@ from common.metadata.keys import (
     TABLES,
     TableKeys,
     TabletKeys,
+    audit_key,
     retired_name,
 )
 from common.metadata.keyspace import Keyspace, LinkLostError, StoreBusyError
@@ -483,18 +483,19 @@ class KeyspaceStore:
         key = TableKeys(table).history
         return bulk_reads.history_entries(table, key, await self._read(newest(key, count)))
 
-    async def note_audit(self, lines: Sequence[bytes], entries_max: int) -> None:
-        """Append lines to the audit."""
-        entries = [xadd(AUDIT, entries_max, {AUDIT_LINE: line}) for line in lines]
+    async def note_audit(self, lines: Sequence[bytes], entries_max: int, kind: str = "") -> None:
+        """Append lines to a stream of the audit."""
+        key = audit_key(kind)
+        entries = [xadd(key, entries_max, {AUDIT_LINE: line}) for line in lines]
         try:
             async with self._keyspace.session() as session:
                 await session.execute(entries)
         except (LinkLostError, UnknownOutcomeError) as error:
             raise UnavailableError(f"the metadata store takes no audit: {error}") from error
 
-    async def audit(self, count: int) -> Sequence[bytes]:
-        """Return the newest lines of the audit."""
-        found = await self._read(newest(AUDIT, count))
+    async def audit(self, count: int, kind: str = "") -> Sequence[bytes]:
+        """Return the newest lines of a stream of the audit."""
+        found = await self._read(newest(audit_key(kind), count))
         return [words[1] for _, words in found]
 
     async def tail(self, table: str) -> str:

@@ -31,6 +31,7 @@ from common.model.table import Column, Filling, Table, TableSettings, TableState
 from common.model.tablet import Record, Tablet, TabletId
 from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
 from common.parquet.location import open_location
+from common.parquet.read_guard import remove_guards
 from common.parquet.resolved_locations import ResolvedLocation
 from common.rows.schema import COLUMNS_MAX, arrow_schema, changed_schema, columns_of
 from common.storage_threads import StorageThreads
@@ -49,6 +50,7 @@ from neve.gateway.services import (
     PAGE_TABLETS,
     Services,
     bounded_count,
+    check_table_owner,
     checked_label,
     parsed_tablet,
 )
@@ -103,10 +105,24 @@ async def drop_table(services: Services, table: Table, *, delete_files: bool) ->
     require_applied(
         await services.store.apply(DropTable(table=table.id, delete_files=delete_files))
     )
+    with suppress(UnavailableError, RefusedError):  # A guard that stays harms no row.
+        await _remove_guards(services, table)
     left = await drop_remains(services, table)
     if left.files_left and table.state is TableState.GOING:
         raise being_dropped_error(left)
     return left
+
+
+async def _remove_guards(services: Services, table: Table) -> None:
+    """Let plain readers of a directory in again.
+
+    Raises:
+        RefusedError: The location is another's.
+        UnavailableError: The storage does not answer.
+    """
+    await check_table_owner(services, table)
+    location = open_location(table.location)
+    await services.footers.run(location.uri, remove_guards, location)
 
 
 async def refuse_being_dropped(services: Services, name: str) -> None:
@@ -611,6 +627,8 @@ class TableRoutes:
                 found = again
                 continue
             require_applied(outcome)
+            if found.settings.directory_guard and not settings.directory_guard:
+                await _remove_guards(services, found)
             return table_view(again, without_effect=services.unread_settings(again.settings))
         raise RefusedError(f"table {table!r}: its settings keep changing; try again")
 

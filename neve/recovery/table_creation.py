@@ -9,7 +9,7 @@ Whatever ends this between leaves a filling table: nothing reads, changes or pub
 same verb starts over (`docs/design/0015-filling-tables.md`). Its files stay in any case.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -35,6 +35,7 @@ from common.parquet.location import (
     existing_files,
     open_location,
 )
+from common.parquet.read_guard import folders_of, place_guards
 from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
@@ -121,6 +122,7 @@ async def make_table(
         await _add_files(scope, tablets, filling.run)
         if not complete:
             await _note_loss(scope, filling.run)
+        await _guard_directory(scope, files, stored)
         await _sign(scope, free.owner.store, live=live)
         late = await _late_files(scope, location, stored) if complete else ()
         missing = await absent(scope.threads, location, files, {} if complete else stored)
@@ -160,6 +162,16 @@ async def _refuse_retired(
                 "wait until coordinator.retired_names_s has passed",
                 "retired",
             )
+
+
+async def _guard_directory(
+    scope: TableScope, files: Sequence[DataFile], stored: Collection[str]
+) -> None:
+    """Put guards where plain readers would miss rows, or count files that were left out."""
+    held = {file.path for file in files}
+    left = [each for each in stored if each not in held and file_origin(each) is FileOrigin.USER]
+    if scope.table.settings.directory_guard and any(map(is_service_path, held)):
+        await scope.run(place_guards, scope.location, folders_of(left))
 
 
 async def end_filling(

@@ -32,7 +32,7 @@ NEW_FIELDS = {
         *("table.settings.trigger_interval_s", "table.settings.trigger_spread_s"),
         *("table.settings.maintenance_priority", "table.settings.workload_points"),
         *("table.settings.analysis_share", "table.settings.analysis_columns"),
-        "table.settings.keep_free_bytes",
+        *("table.settings.keep_free_bytes", "table.settings.directory_guard"),
         *(f"job.{name}" for name in NEW_OF_JOBS),
         *("analyzed", "tablet_version", "inputs.measured_at_s", "inputs.measured_version"),
     },
