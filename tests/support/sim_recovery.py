@@ -62,7 +62,7 @@ TRIES_MAX = 8
 """So often an operator repeats a verb, with rounds of the coordinator in between."""
 USER_FILES = 2
 WRITES_MAX = 12
-CALLS_SURVIVE = os.environ.get("SIM_CALLS_SURVIVE") == "1"
+CALLS_SURVIVE = True
 """Whether a call of before a rebuild or a restore may be repeated after it, and counts once."""
 LEFT = {*NOTES, FindingCode.ORPHANED, FindingCode.EVIDENCE, FindingCode.FOREIGN}
 """What a check may find of earlier tables and calls that were broken off."""
