@@ -4,7 +4,8 @@ A reader that lists the directory itself finds replaced files next to those that
 or, after the collector, no file at all. No directory can be right at each moment, so it fails:
 a file that ends in `.parquet` and is no Parquet lies in the location, and in each folder of it
 that files were replaced in, or that appended rows belong to. (Spark reads no file of the location
-itself if there are folders of partitions.) Its name sorts before those of most other files and says what to read instead.
+itself if there are folders of partitions.) Its name sorts before those of most other files and
+says what to read instead.
 
 A guard is written before the commit that needs it can be seen, and noted before that in
 `_neve/guards`, so that a drop finds all of them without a listing of the whole location.

@@ -2,6 +2,7 @@
 
     types         the one form of each column type, and its text
     schema        uniting schemas, and how a table's schema changes
+    reader_limits columns that an engine cannot read
     arrays        Arrow arrays as numpy
     conform       rows of a file in the columns and types of their table
     partitions    partitions as text, as keys, and as columns
