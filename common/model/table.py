@@ -192,6 +192,8 @@ class Table(StoredValue):
     created_at_s: float = 0.0
     former_ids: tuple[str, ...] = ()
     """Ids that it had before it was restored or rebuilt: its files may carry them."""
+    calls_since_s: float = 0.0
+    """A rebuild or restore has made it then, without the marks of calls: older ones are refused."""
     triggered_at_s: float = 0.0
     """The store's time when a trigger had the planner asked last; 0: none has."""
     triggered_by: str = ""
@@ -214,8 +216,23 @@ class Table(StoredValue):
 def filling_text(table: Table) -> str:
     """Return the sentence about a table that is being filled."""
     assert table.filling is not None, table.name
+    verb = table.filling.verb
+    command = "table import" if verb == "import" else verb
     return (
         f"table {table.name!r} is being filled ({table.filling.text}) in {table.location}: wait, "
-        f"or repeat `neve {table.filling.verb}` if that has ended early; `neve table drop "
+        f"or repeat `neve {command}` if that has ended early; `neve table drop "
         f"{table.name}` ends it and leaves the files"
+    )
+
+
+def recovery_note(table: Table) -> str:
+    """Return the sentence about a table whose recovery is under way or incomplete, or none."""
+    if table.filling is not None:
+        return filling_text(table)
+    if not table.incomplete:
+        return ""
+    return (
+        f"table {table.name!r} is incomplete: its recovery did not find all files, so no manifest "
+        f"of it is published. Recover it again after `neve table drop {table.name}`, or accept it "
+        f"with `neve resume {table.name}`"
     )

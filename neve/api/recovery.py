@@ -162,3 +162,5 @@ class RestoreReport:
 
     tables: tuple[Restored, ...]
     dry_run: bool = False
+    not_recovered: tuple[str, ...] = ()
+    """What an archive does not hold."""

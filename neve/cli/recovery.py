@@ -137,7 +137,8 @@ def render_restore(report: RestoreReport) -> RenderableType:
         if each.unused
     ]
     head = ["dry run: nothing was written"] if report.dry_run else []
-    return lines(*head, grid(heads, rows), *gone)
+    rest = ["", "not restored:", *(f"  {each}" for each in report.not_recovered)]
+    return lines(*head, grid(heads, rows), *gone, *(rest if report.not_recovered else ()))
 
 
 # -------------------------------------------------------------------------------------------- Verbs

@@ -61,7 +61,9 @@ async def known_call(services: Services, table: Table, call: str) -> CallMark | 
         RequestError: It has no mark, and is too old or too new to be made.
     """
     mark = await services.store.call(table.id, call)
-    if mark is None and (refusal := refused_call(call, await services.store.now_s())):
+    if mark is None and (
+        refusal := refused_call(call, await services.store.now_s(), table.calls_since_s)
+    ):
         raise CallIdError(refusal.reason, refusal.code)
     return mark
 
@@ -175,6 +177,6 @@ async def call_view(services: Services, table: Table, written: str) -> api.Call:
             at_s=request.submitted_at_s,
             request=request.id,
         )
-    refusal = refused_call(call, await services.store.now_s())
+    refusal = refused_call(call, await services.store.now_s(), table.calls_since_s)
     old = refusal is not None and refusal.code == RefusalCode.CALL_TOO_OLD
     return api.Call(call=call, state="too-old" if old else "unknown")

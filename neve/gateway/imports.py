@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import islice
+from math import ceil
 
 from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
@@ -213,7 +214,7 @@ async def _try_to_add(
 ) -> api.Added | Sequence[str]:
     """Add files, or return those that are still to be added."""
     try:
-        call = batch_call_id(table.id, paths, await services.store.now_s())
+        call = batch_call_id(table, paths, await services.store.now_s())
         return await add_files(services, table, paths, call)
     except ChangeRefusedError as error:
         if error.code not in KNOWN_BY_NOW:
@@ -247,7 +248,7 @@ async def _readable_files(
     return good
 
 
-def batch_call_id(table: str, paths: Sequence[str], now_s: float) -> str:
+def batch_call_id(table: Table, paths: Sequence[str], now_s: float) -> str:
     """Return the id of the call that adds a batch: the same for the same paths.
 
     It carries the hour, since a call id must tell a time that is not long ago (UUIDv7). A
@@ -255,12 +256,13 @@ def batch_call_id(table: str, paths: Sequence[str], now_s: float) -> str:
     already is what keeps them from being added twice.
 
     Args:
-        table: Its id.
+        table: Whose id counts; one that was rebuilt within the hour takes no older call.
         paths: Of the batch.
         now_s: The store's time.
     """
-    millis = int(now_s // CALL_HOUR_S) * CALL_HOUR_S * 1000
-    text = f"{millis:012x}", digest([table, *sorted(paths)], 18)
+    hour_s = now_s // CALL_HOUR_S * CALL_HOUR_S
+    millis = ceil(1000 * max(hour_s, table.calls_since_s))
+    text = f"{millis:012x}", digest([table.id, *sorted(paths)], 18)
     stamp, chance = text
     return f"{stamp[:8]}-{stamp[8:]}-7{chance[:3]}-8{chance[3:6]}-{chance[6:]}"
 

@@ -29,6 +29,7 @@ from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import BEARER, Services, checked_label
 from neve.gateway.tables import GatewayAdmission
 from neve.recovery.backup import (
+    NOT_IN_ARCHIVES,
     BackupOptions,
     RestoreOptions,
     RestorePorts,
@@ -152,7 +153,7 @@ def restored_view(done: Iterable[CreatedTable], *, dry_run: bool) -> api.Restore
         )
         for each in done
     )
-    return api.RestoreReport(tables=tuple(tables), dry_run=dry_run)
+    return api.RestoreReport(tables=tuple(tables), dry_run=dry_run, not_recovered=NOT_IN_ARCHIVES)
 
 
 def _limited(named: Mapping[str, str]) -> dict[str, str]:

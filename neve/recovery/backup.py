@@ -45,6 +45,7 @@ from neve.recovery.location_ownership import (
     other_tables,
 )
 from neve.recovery.scope import (
+    CALLS_FORGOTTEN,
     TableAdmission,
     TableScope,
     gather_bounded,
@@ -63,6 +64,10 @@ from neve.recovery.table_creation import (
 
 
 CHUNK_BYTES = 1 << 20
+NOT_IN_ARCHIVES = (
+    CALLS_FORGOTTEN,
+    "requests, reservations and selections: submit requests again",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +285,8 @@ async def restore(
     _check_options(options, [each.name for each in tables])
     wanted = [each for each in tables if _is_wanted(each, options)]
     restorer.on_progress(f"checking {len(wanted)} tables")
-    checked = {each.name: _checked_table(restorer, each, options) for each in wanted}
+    now_s = await restorer.store.now_s()
+    checked = {each.name: _checked_table(restorer, each, options, now_s) for each in wanted}
     for name, table in checked.items():
         await _end_filling(restorer, name, table, dry_run=options.dry_run)
     near = await other_tables(restorer.store, restorer.threads)
@@ -316,7 +322,9 @@ class _RestoreTarget:
     free: FreeSite
 
 
-def _checked_table(restorer: RestorePorts, dumped: Table, options: RestoreOptions) -> Table:
+def _checked_table(
+    restorer: RestorePorts, dumped: Table, options: RestoreOptions, now_s: float
+) -> Table:
     """Return a table as it is to be made, its location aside, if `create` would make it.
 
     Raises:
@@ -326,6 +334,7 @@ def _checked_table(restorer: RestorePorts, dumped: Table, options: RestoreOption
         dumped,
         id=restorer.ids.next("t"),
         former_ids=former_ids_of(dumped),
+        calls_since_s=now_s,
         name=options.names.get(dumped.name, dumped.name),
         location=options.locations.get(dumped.name, dumped.location),
     )

@@ -29,6 +29,11 @@ AT_ONCE = 64
 PROGRESS_EVERY = 100 * AT_ONCE
 
 
+CALLS_FORGOTTEN = (
+    "marks of calls: a call that was made before now is refused; look whether its rows are there, "
+    "and send what is missing under a new id"
+)
+"""Of a table that a rebuild or a restore has made."""
 ReportProgress = Callable[[str], None]
 """Tell whoever waits how far it is."""
 

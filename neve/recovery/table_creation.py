@@ -104,12 +104,14 @@ async def make_table(
         verb: What the user has called, and repeats if this is broken off.
 
     Raises:
-        RefusedError: The name or location is taken, or another run has taken the table over.
+        RefusedError: The name or location is taken, or another run has taken the table over; or
+            a file is there again whose name a collector may still delete.
     """
     files, location = (
         [file for each in tablets for file in each.files],
         open_location(free.site.uri),
     )
+    await _refuse_retired(scope, free.site.uri, files, stored)
     # The id is new, so it is the fencing token of this run, too.
     filling = Filling(run=scope.table.id, verb=verb, files=len(files))
     table = replace(scope.table, state=TableState.FILLING, filling=filling)
@@ -139,6 +141,27 @@ async def make_table(
         late=late,
         unused=() if complete else unused_files(files, stored),
     )
+
+
+async def _refuse_retired(
+    scope: TableScope, location: str, files: Sequence[DataFile], stored: Mapping[str, StoredFile]
+) -> None:
+    """Refuse files of users that are there again after a collector has deleted their names.
+
+    Raises:
+        RefusedError: One is; the message names it.
+    """
+    users = [each.path for each in files if each.path in stored and not is_service_path(each.path)]
+    for first in range(0, len(users), FILES_PER_CHANGE):
+        some = users[first : first + FILES_PER_CHANGE]
+        if retired := await scope.store.retired_among(location, some):
+            raise RefusedError(
+                f"file {retired[0]} of {location} is there again, and a collector has deleted a "
+                "file of this name recently: a deletion that is still on its way would delete the "
+                "new file, too; move it to another name, make the table in another location, or "
+                "wait until coordinator.retired_names_s has passed",
+                "retired",
+            )
 
 
 async def _guard_directory(

@@ -19,6 +19,7 @@ from typer.testing import Result
 
 from common.metadata.redis import connect
 from common.settings import StoreSettings
+from neve import new_call_id
 from neve.client import Client
 from neve.client.errors import (
     CallerError,
@@ -205,6 +206,52 @@ def test_redis_lost_and_rebuilt(
         assert (dry.files, done.files, done.rows, done.state) == (2, 2, 2, "live")
         assert done.lost == {}
         assert fresh.scan("events").equals(rows_before)
+
+
+@pytest.mark.parametrize("verb", ["rebuild", "restore"])
+def test_a_call_from_before_a_recovery_is_not_taken_twice(
+    client: Client, gateway: Gateway, redis: RedisServer, tmp_path: Path, verb: str
+) -> None:
+    location, archive = tmp_path / "log", tmp_path / "log.neve"
+    client.create_table("log", str(location), schema=SCHEMA, key=[])
+    append, compact, lost = new_call_id(), new_call_id(), new_call_id()
+    client.append("log", rows(1, 2, 3), call=append)
+    request = client.compact("log", call=compact)
+    client.backup(archive, tables=["log"])
+    gateway.ask(empty(redis))
+    with serving_again(redis) as fresh:
+        if verb == "rebuild":
+            report: Any = fresh.rebuild(str(location), "log", adopt=True)
+        else:
+            report = fresh.restore(archive, adopt=True)
+        assert any("marks of calls" in each for each in report.not_recovered)
+
+        for call in (append, lost):
+            with pytest.raises(CallerError, match="before the table was rebuilt or restored"):
+                fresh.append("log", rows(1, 2, 3), call=call)
+        with pytest.raises(CallerError, match="before the table was rebuilt or restored"):
+            fresh.compact("log", call=compact)
+
+        assert fresh.count("log") == 3
+        assert [each.id for each in fresh.requests("log")] == []
+        assert request.id
+        fresh.append("log", rows(4))
+        assert fresh.count("log") == 4
+
+
+def test_a_recovery_refuses_calls_of_a_clock_that_is_fast(
+    client: Client, gateway: Gateway, redis: RedisServer, tmp_path: Path
+) -> None:
+    location = tmp_path / "log"
+    client.create_table("log", str(location), schema=SCHEMA, key=[])
+    ahead = f"{int(1000 * (time.time() + 200)):012x}"
+    call = f"{ahead[:8]}-{ahead[8:]}-7000-8000-000000000000"
+    client.append("log", rows(1), call=call)
+    gateway.ask(empty(redis))
+    with serving_again(redis) as fresh:
+        fresh.rebuild(str(location), "log", adopt=True)
+        with pytest.raises(CallerError, match="before the table was rebuilt or restored"):
+            fresh.append("log", rows(1), call=call)
 
 
 def test_errors_are_what_they_are(client: Client, gateway: Gateway, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
     mark, same content       the call was accepted before: nothing is written but the mark
     mark, other content      refused: one id names one call
     no mark, id too old      refused: nobody can tell whether it was accepted
+    no mark, older than a rebuild or restore of its table: the same
     no mark                  the change decides, and leaves the mark if it is allowed
 
 Adds, appends and compactions share the ids of calls.
@@ -64,12 +65,13 @@ def leave_call_mark(keys: TableKeys, call: str, mark: CallMark) -> Command:
     return set_string(keys.call(call), CALL.pack(mark), MARK_LIFE_S)
 
 
-def refused_call(call: str, now_s: float) -> Refusal | None:
+def refused_call(call: str, now_s: float, since_s: float) -> Refusal | None:
     """Return why a call that has no mark cannot be taken, or None if it can.
 
     Args:
         call: Its id.
         now_s: The store's time.
+        since_s: `calls_since_s` of its table.
     """
     made_s = call_time_s(call)
     if made_s is None:
@@ -79,6 +81,13 @@ def refused_call(call: str, now_s: float) -> Refusal | None:
             RefusalCode.CALL_TOO_OLD,
             f"call id {call} was made {now_s - made_s:.0f} s ago, at most {CALL_LIFE_S} s are "
             "allowed: nobody can tell any more whether the call was accepted before",
+        )
+    if made_s < since_s:
+        return Refusal(
+            RefusalCode.CALL_TOO_OLD,
+            f"call id {call} was made before the table was rebuilt or restored, and the table does "
+            "not know whether it was accepted: look whether its rows are there, and send what is "
+            "missing under a new id",
         )
     if made_s > now_s + CALL_SKEW_S:
         return Refusal(

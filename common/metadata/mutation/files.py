@@ -104,7 +104,7 @@ def add_files(change: AddFiles) -> Transaction:
             return answer_repeated_call(keys, change.call, change.kind, call_content(change), seen)
         table = table_seen(keys, seen)
         refusal = (
-            refused_call(change.call, seen.now_s)
+            refused_call(change.call, seen.now_s, table.calls_since_s if table else 0.0)
             or may_fill(change.table, table, change.run)
             or _refused_look(change, seen.now_s)
             or _refused_paths(change, paths, seen)

@@ -320,7 +320,7 @@ def _submitted_again(table: TableKeys, change: SubmitRequest, present: Request) 
 def _refused_call(table: TableKeys, call: str, seen: Seen) -> Refusal | None:
     mark = call_seen(table, call, seen)
     if mark is None:
-        return refused_call(call, seen.now_s)
+        return refused_call(call, seen.now_s, since_s=0.0)  # The gateway has looked at its table.
     return Refusal(
         RefusalCode.CALL_CONTENT,
         f"call id {call} was used before, for `{mark.kind.value}`: use a new id for another call",

@@ -7,7 +7,9 @@ footers of outputs say which inputs they replaced.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
+from common.digests import call_time_s
 from common.errors import RequestError
 from common.model.service_paths import AppendTry, append_try_of
 from common.model.tablet import TabletId
@@ -516,6 +518,13 @@ def _may_be_own(footer: OutputFooter, evidence: Evidence) -> bool:
         since_s = described.created_at_s
     changed_s = evidence.stored[footer.path].changed_s
     return changed_s is None or changed_s > since_s + COMMIT_DELAY_MAX_S
+
+
+def newest_call_s(evidence: Evidence, steps: Steps) -> float:
+    """Return the latest time that the id of an append carries; clocks of callers differ."""
+    inputs = (path for each in steps.over(evidence.footers.values()) for path in each.inputs)
+    tries = map(append_try_of, chain(steps.over(evidence.added), inputs))
+    return max((call_time_s(each.call) or 0.0 for each in tries if each), default=0.0)
 
 
 def known_ends(evidence: Evidence, files: Collection[str], steps: Steps) -> set[bytes]:

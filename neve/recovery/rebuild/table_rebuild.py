@@ -18,6 +18,7 @@ from functools import partial
 from common.errors import RefusedError
 from common.garbage_collection import growth_ignored
 from common.ids import IdSource
+from common.metadata.keys import CALL_SKEW_S
 from common.metadata.ports import TabletStore
 from common.model.file import DataFile
 from common.model.service_paths import is_service_path
@@ -45,9 +46,11 @@ from neve.recovery.rebuild.live_files import (
     Lineage,
     known_ends,
     lineage_of,
+    newest_call_s,
     own_table_ids,
 )
 from neve.recovery.scope import (
+    CALLS_FORGOTTEN,
     ReportProgress,
     Steps,
     TableAdmission,
@@ -65,6 +68,7 @@ from neve.recovery.table_creation import (
 
 NEVER = (
     "requests under way, reservations and selections: submit requests again",
+    CALLS_FORGOTTEN,
     "the history of finished jobs, and what waited for deletion: `neve gc` finds such files",
     "how long each version has been known: tombstones are kept one retention longer",
 )
@@ -199,7 +203,10 @@ async def _read_location(
             await asyncio.sleep(delay_s)
         evidence = await gather_evidence(place, threads, on_progress, user_files=options.user_files)
         described = await described_table(evidence, place, threads, options.given)
-        table = rebuilder.admission.checked(_table_to_make(described, evidence, rebuilder, options))
+        made = _table_to_make(described, evidence, rebuilder, options)
+        table = rebuilder.admission.checked(
+            replace(made, calls_since_s=await _calls_since_s(rebuilder.store, evidence))
+        )
         on_progress(f"finding which of {len(evidence.stored)} files count")
         lineage, rows = await in_thread(partial(counting_files, evidence))
         files = await facts_of(place, threads, table, rows, evidence, on_progress=on_progress)
@@ -214,6 +221,13 @@ async def _read_location(
         f"files of {place.uri} go while they are looked at, the last was {gone}: wait until "
         "whoever works there is done, and try again"
     )
+
+
+async def _calls_since_s(store: TabletStore, evidence: Evidence) -> float:
+    """Return a moment after all calls that the table may have accepted."""
+    newest_s = await in_thread(partial(newest_call_s, evidence))
+    now_s = await store.now_s()
+    return max(now_s, min(newest_s + 0.001, now_s + CALL_SKEW_S))
 
 
 def _table_to_make(

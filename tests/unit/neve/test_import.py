@@ -17,6 +17,8 @@ import pytest
 from common.clock import SystemClock
 from common.errors import UnavailableError
 from common.metadata.changes import AddFiles, Change, ChangeTable, CreateTable, Outcome
+from common.metadata.mutation.call_marks import refused_call
+from common.model.table import Table
 from neve.api.tables import ImportProgress, ImportReport
 from neve.client import Client
 from neve.client.errors import (
@@ -189,15 +191,24 @@ def test_killed_anywhere_and_repeated_the_result_is_the_same(
     assert len(client.files("lake")) == 6
 
 
+def table(name: str, calls_since_s: float = 0.0) -> Table:
+    return Table(
+        id=name, name="lake", location="file:///lake", schema=(), calls_since_s=calls_since_s
+    )
+
+
 def test_a_batch_of_the_same_paths_is_the_same_call() -> None:
     now_s = 1_700_000_000.0
-    first = batch_call_id("t", ["a", "b"], now_s)
-    assert batch_call_id("t", ["b", "a"], now_s + 60) == first
-    assert (
-        len({first, batch_call_id("t", ["a"], now_s), batch_call_id("u", ["a", "b"], now_s)}) == 3
-    )
-    assert batch_call_id("t", ["a", "b"], now_s + 3600) != first
+    first = batch_call_id(table("t"), ["a", "b"], now_s)
+    assert batch_call_id(table("t"), ["b", "a"], now_s + 60) == first
+    other = batch_call_id(table("u"), ["a", "b"], now_s)
+    assert len({first, batch_call_id(table("t"), ["a"], now_s), other}) == 3
+    assert batch_call_id(table("t"), ["a", "b"], now_s + 3600) != first
     assert first[14] == "7"
+    since_s = now_s + 1799.0001
+    later = batch_call_id(table("t", since_s), ["a", "b"], now_s + 1800)
+    assert refused_call(later, now_s + 1800, since_s) is None
+    assert refused_call(first, now_s + 1800, since_s) is not None
 
 
 def test_files_that_do_not_fit_are_told_and_left_only_on_purpose(
