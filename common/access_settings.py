@@ -46,6 +46,11 @@ class AccessSettings:
         "File of the audit: JSON lines, two for each call that may change something. `neve up` uses"
         " `audit.jsonl` in the folder of the stack. Empty: the audit is in the store only.",
     )
+    audit_reads: bool = setting(
+        False,
+        "Whether scans, counts and manifests leave an entry in the audit, too: in a file and a"
+        " stream of their own.",
+    )
     audit_file_bytes_max: int = size_setting(
         16 * 1024**2, "Size at which the file of the audit is rotated.", least=64 * 1024
     )

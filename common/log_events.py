@@ -304,6 +304,12 @@ SUPERVISOR_EVENTS = (
     ),
     LogEvent("part is up again", _I, "A part of a local stack was restarted."),
     LogEvent("step", _I, "A step of restarting a part."),
+    LogEvent(
+        "look at the stack failed",
+        _E,
+        "The supervisor could not look at the stack, for example because its state file cannot be"
+        " read. It looks again.",
+    ),
     LogEvent("supervisor ends", _I, "The stack is down, so the supervisor ends."),
 )
 

@@ -2,6 +2,7 @@
 
 import os
 import resource
+from contextlib import suppress
 
 
 def data_bytes() -> int:
@@ -11,6 +12,14 @@ def data_bytes() -> int:
             return int(source.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def available_bytes() -> int | None:
+    """Return how much memory new work on this machine may take; None: the system does not say."""
+    with suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as source:
+        line = next(each for each in source if each.startswith("MemAvailable:"))
+        return int(line.split()[1]) * 1024
+    return None
 
 
 def limit_memory(most_bytes: int) -> None:

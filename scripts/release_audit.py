@@ -3,8 +3,9 @@
     python -m scripts.release_audit sbom requirements/lock.txt build/sbom.json
     python -m scripts.release_audit audit requirements/lock.txt
 
-Both run tools of `requirements/audit.txt` and do not believe them blindly: an SBOM that lacks a
-package, a version or a hash is refused, and so is an audit that has left packages out. Exit code
+Both cover the jars of Spark and RayDP as well, as they are installed in this environment. Both run
+tools of `requirements/audit.txt` and do not believe them blindly: an SBOM that lacks a package, a
+version or a hash is refused, and so is an audit that has left packages out. Exit code
 1: something is known against a package; 2: it could not be found out.
 """
 
@@ -17,6 +18,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from scripts import spark_jars
 
 _PIN = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>[^\s;\\]+)(?P<rest>.*(?:\n +--hash=.*)*)", re.M)
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
@@ -75,14 +78,40 @@ def write_sbom(lock: Path, output: Path) -> int:
     done = _run("cyclonedx-py", "requirements", str(lock), "--pyproject", "pyproject.toml", *how)
     if done.returncode:
         return _fail(f"cyclonedx-py failed: {done.stderr.strip()[-2000:]}")
-    text = lock.read_text("utf-8")
-    if missing := missing_in(json.loads(output.read_text("utf-8")), text):
+    text, jars = lock.read_text("utf-8"), spark_jars.installed_jars()
+    sbom = json.loads(output.read_text("utf-8"))
+    sbom["components"] += [jar.component() for jar in jars]
+    output.write_text(json.dumps(sbom, indent=2), "utf-8")
+    if missing := missing_in(sbom, text) + spark_jars.missing_jars(sbom, jars):
         return _fail(f"{output} lacks {len(missing)} of {lock}: {', '.join(missing[:10])}")
-    _say(f"wrote {output}: {len(pins_of(text))} packages with their versions and hashes")
+    packages = f"{len(pins_of(text))} packages with their versions and hashes"
+    _say(f"wrote {output}: {packages}, {len(jars)} jars with their CPEs as well")
     return 0
 
 
 def audit(lock: Path) -> int:
+    """Look every package of a list up, and every jar; return the exit code."""
+    codes = (audit_packages(lock), audit_jars())
+    return 1 if 1 in codes else max(codes)
+
+
+def audit_jars() -> int:
+    """Look every jar of Spark and RayDP up; return the exit code."""
+    from pip_audit._service.osv import OsvService  # a tool of `requirements/audit.txt`
+
+    jars = spark_jars.installed_jars()
+    try:
+        found, left_out = spark_jars.known_faults(jars, f"{OsvService.OSV_URL}batch")
+    except (OSError, ValueError) as error:
+        return _fail(f"jars are not audited, the service does not answer: {error}\n{AWAY}")
+    count = len(jars) - len(left_out)
+    _say("\n".join([*found, f"{count} jars looked up, {len(found)} known vulnerabilities"]))
+    if left_out:
+        _fail(f"not audited: {len(left_out)} jars name no group of Maven: {', '.join(left_out)}")
+    return 1 if found else NOT_KNOWN if left_out else 0
+
+
+def audit_packages(lock: Path) -> int:
     """Look every package of a list up; return the exit code."""
     how = ("--require-hashes", "--progress-spinner", "off", "--format", "json")
     done = _run("pip-audit", "--disable-pip", *how, "--requirement", str(lock))

@@ -250,6 +250,13 @@ class TabletStore(Protocol):
         """Return those of some paths that are in garbage."""
         ...
 
+    async def retired_among(self, location: str, paths: Sequence[str]) -> Sequence[str]:
+        """Return those of some paths whose names are retired in a location.
+
+        A collector has deleted files of these names, and one that stood still may do so again.
+        """
+        ...
+
     async def uncommitted(self, table: str) -> Sequence[Reservation]:
         """Return reservations that ended without a commit and whose outputs wait for deletion.
 
@@ -265,7 +272,7 @@ class TabletStore(Protocol):
         """Return the newest finished attempts, newest first."""
         ...
 
-    async def note_audit(self, lines: Sequence[bytes], entries_max: int) -> None:
+    async def note_audit(self, lines: Sequence[bytes], entries_max: int, kind: str = "") -> None:
         """Append lines to the audit, which keeps about `entries_max` of them.
 
         Raises:
@@ -273,8 +280,8 @@ class TabletStore(Protocol):
         """
         ...
 
-    async def audit(self, count: int) -> Sequence[bytes]:
-        """Return the newest lines of the audit, newest first."""
+    async def audit(self, count: int, kind: str = "") -> Sequence[bytes]:
+        """Return the newest lines of a stream of the audit, newest first."""
         ...
 
     async def tail(self, table: str) -> str:

@@ -38,6 +38,7 @@ from common.metadata.commands import (
     last_members,
     member_at,
     members_after,
+    mget,
     newest,
     scan,
     xadd,
@@ -50,7 +51,6 @@ from common.metadata.executor import (
     time_s,
 )
 from common.metadata.keys import (
-    AUDIT,
     COORDINATOR,
     LIMITS,
     REQUESTS_OPEN_MAX,
@@ -60,6 +60,8 @@ from common.metadata.keys import (
     TABLES,
     TableKeys,
     TabletKeys,
+    audit_key,
+    retired_name,
 )
 from common.metadata.keyspace import Keyspace, LinkLostError, StoreBusyError
 from common.metadata.mutation import transaction_for
@@ -455,6 +457,13 @@ class KeyspaceStore:
         stored = await self._read(hmget(TableKeys(table).garbage, paths))
         return [path for path, entry in zip(paths, stored, strict=True) if entry is not None]
 
+    async def retired_among(self, location: str, paths: Sequence[str]) -> Sequence[str]:
+        """Return those of some paths whose names are retired in a location."""
+        if not paths:
+            return ()
+        marks = await self._read(mget(retired_name(location, path) for path in paths))
+        return [path for path, mark in zip(paths, marks, strict=True) if mark is not None]
+
     async def uncommitted(self, table: str) -> Sequence[Reservation]:
         """Return what attempts held that ended without a commit, until a collector has looked."""
         key = TableKeys(table).uncommitted
@@ -474,18 +483,19 @@ class KeyspaceStore:
         key = TableKeys(table).history
         return bulk_reads.history_entries(table, key, await self._read(newest(key, count)))
 
-    async def note_audit(self, lines: Sequence[bytes], entries_max: int) -> None:
-        """Append lines to the audit."""
-        entries = [xadd(AUDIT, entries_max, {AUDIT_LINE: line}) for line in lines]
+    async def note_audit(self, lines: Sequence[bytes], entries_max: int, kind: str = "") -> None:
+        """Append lines to a stream of the audit."""
+        key = audit_key(kind)
+        entries = [xadd(key, entries_max, {AUDIT_LINE: line}) for line in lines]
         try:
             async with self._keyspace.session() as session:
                 await session.execute(entries)
         except (LinkLostError, UnknownOutcomeError) as error:
             raise UnavailableError(f"the metadata store takes no audit: {error}") from error
 
-    async def audit(self, count: int) -> Sequence[bytes]:
-        """Return the newest lines of the audit."""
-        found = await self._read(newest(AUDIT, count))
+    async def audit(self, count: int, kind: str = "") -> Sequence[bytes]:
+        """Return the newest lines of a stream of the audit."""
+        found = await self._read(newest(audit_key(kind), count))
         return [words[1] for _, words in found]
 
     async def tail(self, table: str) -> str:

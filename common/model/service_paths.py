@@ -17,11 +17,19 @@ APPEND_FOLDER = f"{SERVICE_FOLDER}/append"
 DESCRIPTION_PATH = f"{SERVICE_FOLDER}/table.json"
 GENERATION_PATH = f"{SERVICE_FOLDER}/generation"
 MANIFEST_FOLDER = f"{SERVICE_FOLDER}/manifest"
+GUARDS_FOLDER = f"{SERVICE_FOLDER}/guards"
+GUARD_NAME = "000-READ-WITH-neve.read-OR-THE-MANIFEST.parquet"
+"""A file of this name makes plain readers of a directory fail (`common.parquet.read_guard`)."""
 PUBLISHED_PATH = f"{SERVICE_FOLDER}/published"
 """Names the marks of other table formats that the service itself has written."""
 
 DELETED_WITH_TABLE = (MANIFEST_FOLDER, DESCRIPTION_PATH, GENERATION_PATH)
 """What a drop deletes if it was to delete files; the mark of the owner stays."""
+
+
+def is_guard(path: str) -> bool:
+    """Return whether a path is that of a guard, which is no data and no user's file."""
+    return path.rpartition("/")[2] == GUARD_NAME
 
 
 def is_service_path(path: str) -> bool:

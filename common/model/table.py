@@ -88,6 +88,13 @@ class TableSettings(StoredValue):
     """A request releases the files that it has selected if none of its jobs runs for this time."""
     manifest_interval_s: float | None = 60.0
     """Interval at which the manifest is published while the table changes; None: never."""
+    readers: tuple[str, ...] = ()
+    """Engines that have to read the table: `spark`, `duckdb`, `polars`, `pyarrow`, `pandas`. A
+    column that one of them cannot read is refused. Empty: an import warns, nothing is refused."""
+    directory_guard: bool = True
+    """Whether a file is put into the table's folders, with the first append or the first commit
+    that replaces files, that makes readers of the directory fail instead of returning wrong rows;
+    readers of the manifest do not see it."""
     volume: str = "default"
     """Name of the storage that tables share; limits apply per volume."""
     selector: str = ""
@@ -209,8 +216,23 @@ class Table(StoredValue):
 def filling_text(table: Table) -> str:
     """Return the sentence about a table that is being filled."""
     assert table.filling is not None, table.name
+    verb = table.filling.verb
+    command = "table import" if verb == "import" else verb
     return (
         f"table {table.name!r} is being filled ({table.filling.text}) in {table.location}: wait, "
-        f"or repeat `neve {table.filling.verb}` if that has ended early; `neve table drop "
+        f"or repeat `neve {command}` if that has ended early; `neve table drop "
         f"{table.name}` ends it and leaves the files"
+    )
+
+
+def recovery_note(table: Table) -> str:
+    """Return the sentence about a table whose recovery is under way or incomplete, or none."""
+    if table.filling is not None:
+        return filling_text(table)
+    if not table.incomplete:
+        return ""
+    return (
+        f"table {table.name!r} is incomplete: its recovery did not find all files, so no manifest "
+        f"of it is published. Recover it again after `neve table drop {table.name}`, or accept it "
+        f"with `neve resume {table.name}`"
     )

@@ -9,6 +9,7 @@
     file_inspection      facts, rows and samples of keys of a file
     write                files as the table's settings want them
     manifest             which files of a table a reader should read
+    read_guard           a file that makes plain readers of a directory fail
 
 How a file of others is taken in:
 

@@ -9,6 +9,10 @@ with the process, they need not be imported by each. An order is one byte:
 * `e`, then eight bytes: end the reader of this id if it still runs, and tell how it ended, as
   `waitpid` says it. Ended readers stay zombies until then, so that the id is nobody else's.
 
+A reader gives up what it does not need before it sees the first byte: memory and descriptors
+beyond its limits, every write to a file, core files, new programs and rights, its environment
+and, unless its files are in an object store, the network.
+
 When the link ends, so do this process and, since each of their links ends likewise, its readers.
 """
 
@@ -17,8 +21,10 @@ import ctypes
 import importlib
 import os
 import resource
+import select
 import signal
 import socket
+import struct
 import sys
 
 import pyarrow as pa
@@ -28,6 +34,7 @@ from common.memory_limit import data_bytes, limit_memory
 from common.readers import messages
 from common.readers.messages import (
     END,
+    ENDED_BY_US,
     FORK,
     ID,
     LIMITS,
@@ -38,7 +45,14 @@ from common.readers.messages import (
 )
 
 ORDER_BYTES_MAX = 256 * 1024**2
-_PR_SET_PDEATHSIG = 1
+END_POLLS, END_POLL_S = 20, 0.01
+"""How long a reader may take to end by itself once its link is closed."""
+DESCRIPTORS_MAX = 256
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_RESTRICT = 444, 446
+_EXECUTE_AND_WRITE = 0x1FF3
+"""Rights of Landlock's first version: to run, write, make and remove files, but not to read."""
 
 
 def main() -> None:
@@ -52,11 +66,12 @@ def main() -> None:
     while order := control.recv(1):
         if order == FORK:
             message, descriptors, _, _ = socket.recv_fds(control, LIMITS.size, 1)
-            memory_bytes, wait_s = LIMITS.unpack(message)
+            memory_bytes, wait_s, network = LIMITS.unpack(message)
             reader = os.fork()
             if reader == 0:
                 control.close()
-                _read(descriptors[0], ReaderLimits(memory_bytes=memory_bytes, wait_s=wait_s))
+                limits = ReaderLimits(memory_bytes=memory_bytes, wait_s=wait_s)
+                _read(descriptors[0], limits, network=network)
             for each in descriptors:
                 os.close(each)
             readers.add(reader)
@@ -70,15 +85,18 @@ def _ended(reader: int, readers: set[int]) -> int:
     """End one of our readers; return what `waitpid` says of it, -1 of a stranger."""
     if reader not in readers:
         return -1
-    found, status = os.waitpid(reader, os.WNOHANG)
-    if not found:
-        os.kill(reader, signal.SIGKILL)
-        _, status = os.waitpid(reader, 0)
     readers.discard(reader)
-    return status
+    for _ in range(END_POLLS):
+        found, status = os.waitpid(reader, os.WNOHANG)
+        if found:
+            return status
+        select.select([], [], [], END_POLL_S)
+    os.kill(reader, signal.SIGKILL)
+    os.waitpid(reader, 0)
+    return ENDED_BY_US
 
 
-def _read(descriptor: int, limits: ReaderLimits) -> None:
+def _read(descriptor: int, limits: ReaderLimits, *, network: bool) -> None:
     """Be a reader until the link ends; never return."""
     status = 1
     # What Arrow or an allocator says before it ends the process is told by how it ended.
@@ -88,6 +106,7 @@ def _read(descriptor: int, limits: ReaderLimits) -> None:
         os.dup2(nowhere, 2)
         _die_with_parent()
         _limit(limits.memory_bytes)
+        _give_up_rights(network=network)
         serve(socket.socket(fileno=descriptor), limits.wait_s)
         status = 0
     os._exit(status)
@@ -135,7 +154,32 @@ def _die_with_parent() -> None:
 
 def _limit(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    descriptors = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     limit_memory(data_bytes() + memory_bytes)
+
+
+def _give_up_rights(*, network: bool) -> None:
+    """Give up network, environment, and the right to write files and to run programs.
+
+    What the kernel does not offer or allow here is left out: the limits above always hold.
+    """
+    if not network:
+        os.environ.clear()
+    if sys.platform != "linux":
+        return
+    system = ctypes.CDLL(None, use_errno=True)
+    # Whoever may not leave the network alone may leave it with a user namespace.
+    if not network and system.unshare(_CLONE_NEWNET):
+        system.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+    system.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    rules = ctypes.create_string_buffer(struct.pack("=Q", _EXECUTE_AND_WRITE), 8)
+    ruleset = system.syscall(_SYS_LANDLOCK_CREATE, rules, ctypes.c_size_t(8), 0)
+    if ruleset >= 0:
+        system.syscall(_SYS_LANDLOCK_RESTRICT, ruleset, 0)
+        os.close(ruleset)
 
 
 if __name__ == "__main__":

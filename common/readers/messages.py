@@ -51,8 +51,10 @@ FORK, END = b"f", b"e"
 """Orders to a nursery: fork a reader, end one."""
 ID = struct.Struct(">q")
 """Of a process."""
-LIMITS = struct.Struct(">qd")
-"""Of a reader to be forked: bytes of memory, seconds for a piece of work."""
+LIMITS = struct.Struct(">qd?")
+"""Of a reader to be forked: bytes of memory, seconds for a piece of work, with network or not."""
+ENDED_BY_US = -2
+"""In place of what `waitpid` says: the reader still ran."""
 LENGTH = struct.Struct(">Q")
 
 

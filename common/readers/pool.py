@@ -19,10 +19,13 @@ from functools import wraps
 from inspect import signature
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
+from common.backoff import Backoff
 from common.errors import RequestError, UnavailableError
+from common.memory_limit import available_bytes, data_bytes
 from common.readers import messages
 from common.readers.messages import (
     END,
+    ENDED_BY_US,
     FORK,
     ID,
     IDLE_READERS_MAX,
@@ -34,11 +37,21 @@ from common.readers.messages import (
 )
 from common.settings import ReaderSettings
 from common.telemetry import Log
+from common.units import format_bytes
 
 # ---------------------------------------------------------------------- Starting and ending readers
 
 
 COMMAND = (sys.executable, "-P", "-m", "common.readers.fork_server")
+STORAGE_VARIABLES = (
+    *("AWS_", "AZURE_", "GOOGLE_", "SSL_CERT_", "HOME"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+)
+"""What names of variables begin with that clients of object stores read."""
+SENT_BY_OTHERS = frozenset(
+    {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
+)
+"""No decoder ends its process like that; a system without memory, or a node that ends, does."""
 START_WAIT_S = 60.0
 """Longest wait for a fork; the first one waits until everything is imported."""
 
@@ -49,6 +62,7 @@ class ReaderProcess:
 
     id: int
     link: socket.socket
+    network: bool = False
     works: int = 0
 
 
@@ -60,6 +74,8 @@ class ReaderEnd:
     """For people."""
     too_late: bool = False
     """Whether it had taken too long."""
+    by_others: bool = False
+    """Whether somebody else has ended it, such as a system without memory."""
 
 
 class ForkServer:
@@ -72,8 +88,11 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
-    def fork(self) -> ReaderProcess:
+    def fork(self, *, network: bool = False) -> ReaderProcess:
         """Return a new reader.
+
+        Args:
+            network: Whether its files are in an object store.
 
         Raises:
             UnavailableError: No process can be started on this machine now.
@@ -82,7 +101,7 @@ class ForkServer:
         with theirs:
             try:
                 with self._lock:
-                    reader = self._forked(theirs)
+                    reader = self._forked(theirs, network=network)
             except (OSError, EOFError) as error:
                 ours.close()
                 self.close()
@@ -90,7 +109,7 @@ class ForkServer:
                 raise UnavailableError(message) from error
         # The reader ends itself in time; one that is stopped from outside does not.
         ours.settimeout(self._limits.wait_s + self._limits.patience_s)
-        return ReaderProcess(reader, ours)
+        return ReaderProcess(reader, ours, network)
 
     def end(self, reader: ReaderProcess) -> ReaderEnd:
         """End a reader if it still runs; return how it ended."""
@@ -99,23 +118,23 @@ class ForkServer:
             with self._lock:
                 control = self._control
                 if control is None:
-                    return ReaderEnd("ended with the process that started it")
+                    return ReaderEnd("ended with the process that started it", by_others=True)
                 control.sendall(END + ID.pack(reader.id))
                 return _told(_number(control), self._limits.wait_s)
         except (OSError, EOFError):
             self.close()
-            return ReaderEnd("ended")
+            return ReaderEnd("ended with the process that started it", by_others=True)
 
     def close(self) -> None:
         """End the process and all readers."""
         with self._lock:
             self._close()
 
-    def _forked(self, theirs: socket.socket) -> int:
+    def _forked(self, theirs: socket.socket, *, network: bool) -> int:
         if self._process is not None and self._process.poll() is not None:
             self._close()
         control = self._control or self._start()
-        order = LIMITS.pack(self._limits.memory_bytes, self._limits.wait_s)
+        order = LIMITS.pack(self._limits.memory_bytes, self._limits.wait_s, network)
         control.sendall(FORK)
         socket.send_fds(control, [order], [theirs.fileno()])
         return _number(control)
@@ -148,10 +167,12 @@ class ForkServer:
 def _environment() -> dict[str, str]:
     """Return what the nursery gets: our modules where we have them, memory from the system.
 
-    Arrow's own allocators take address space by the gigabyte before they use it.
+    Of our own environment it gets what clients of object stores read, and no secret of the
+    service. Arrow's own allocators take address space by the gigabyte before they use it.
     """
     paths = os.pathsep.join(path for path in sys.path if path)
-    return {**os.environ, "PYTHONPATH": paths, "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    kept = {name: value for name, value in os.environ.items() if name.startswith(STORAGE_VARIABLES)}
+    return {**kept, "PYTHONPATH": paths, "ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 
 def _number(control: socket.socket) -> int:
@@ -166,19 +187,25 @@ def _number(control: socket.socket) -> int:
 
 
 def _told(status: int, wait_s: float) -> ReaderEnd:
+    if status == ENDED_BY_US:
+        return ReaderEnd("did not end by itself")
     if status < 0 or not os.WIFSIGNALED(status):
         return ReaderEnd("ended")
     number = os.WTERMSIG(status)
     if number == signal.SIGALRM:
         return ReaderEnd(f"took longer than {wait_s:g} s", too_late=True)
-    return ReaderEnd(f"was ended by signal {number} ({signal.Signals(number).name})")
+    text = f"was ended by signal {number} ({signal.Signals(number).name})"
+    return ReaderEnd(text, by_others=number in SENT_BY_OTHERS)
 
 
 # ----------------------------------------------------------------------------------------- The pool
 
 
 TRIES = 2
-"""For one piece of work: somebody else may have ended a reader, for want of memory for example."""
+"""Crashes of one piece of work, the last one in a reader that has done nothing else."""
+TRIES_OF_OTHERS = 4
+"""Deaths that somebody else has caused, for one piece of work."""
+OTHERS_BACKOFF = Backoff(base_s=0.1, max_s=2.0)
 
 
 class ReaderDeathError(RequestError):
@@ -195,8 +222,9 @@ class Readers:
         self._places = threading.BoundedSemaphore(limits.readers)
         self._spare = threading.BoundedSemaphore(limits.readers)
         self._lock = threading.Lock()
-        self._idle: list[ReaderProcess] = []
-        self._closed = False
+        self._idle: dict[bool, list[ReaderProcess]] = {False: [], True: []}
+        """By whether they have the network."""
+        self._closed = threading.Event()
 
     @classmethod
     def of(cls, settings: ReaderSettings, log: Log, modules: Collection[str]) -> "Readers":
@@ -227,30 +255,63 @@ class Readers:
 
         Raises:
             ReaderDeathError: It ended its readers, by crashes or by taking too long.
+            UnavailableError: Its readers were ended, but not by it.
             RequestError: It needs too much memory, or failed in a way nobody expected.
             CompactionError: What it raised itself.
         """
-        order = messages.pack_message(messages.ReaderOrder(work, arguments, named or {}))
-        how = ""
-        for _ in range(TRIES):
+        named = named or {}
+        order = messages.pack_message(messages.ReaderOrder(work, arguments, named))
+        network = _needs_network(next(iter((*arguments, *named.values())), ""))
+        crashes = others = 0
+        while True:
             try:
-                return self._meant(about, self._asked(order))
+                found = self._asked(order, network=network, fresh=bool(crashes or others))
+                return self._meant(about, found)
             except _DeathError as death:
-                how = str(death)
-                self._log("reader died", about=about, how=how)
-                if death.too_late:
-                    break
+                how, too_late = str(death), death.too_late
+                crashes, others = crashes + (not death.by_others), others + death.by_others
+            self._log("reader died", about=about, how=how)
+            if others and (too_late or others == TRIES_OF_OTHERS):
+                raise UnavailableError(
+                    f"{about} cannot be read now: the process that looked into it {how}, and not"
+                    " because of what it read; has the machine too little memory?"
+                )
+            if too_late or crashes == TRIES:
+                break
+            self._closed.wait(OTHERS_BACKOFF.wait_s(others) if others else 0.0)
+        self._require_sound(about, how, network=network)
         raise ReaderDeathError(
             f"{about} cannot be read: the process that looked into it {how}; "
             "it is damaged, or was made to do that"
         )
 
+    def _require_sound(self, about: str, how: str, *, network: bool) -> None:
+        """Make sure that readers work here, before a file is blamed for what ended some.
+
+        Raises:
+            UnavailableError: There is no memory for one, or one dies of nothing.
+        """
+        nothing = messages.pack_message(messages.ReaderOrder(data_bytes, (), {}))
+        free_bytes = available_bytes()
+        cause = ""
+        if free_bytes is not None and free_bytes < self._limits.memory_bytes:
+            cause = f"only {format_bytes(free_bytes)} of memory are free"
+        else:
+            try:
+                self._asked(nothing, network=network, fresh=True)
+            except _DeathError as death:
+                cause = f"one that read nothing {death}"
+        if cause:
+            raise UnavailableError(
+                f"{about} cannot be read now: the process that looked into it {how}, but {cause}"
+            )
+
     def close(self) -> None:
         """End all readers, whatever they do."""
         with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for each in idle:
+            self._closed.set()
+            idle, self._idle = self._idle, {False: [], True: []}
+        for each in (*idle[False], *idle[True]):
             each.link.close()
         self._nursery.close()
 
@@ -267,15 +328,22 @@ class Readers:
         finally:
             places.release()
 
-    def _asked(self, order: bytes) -> messages.Result:
+    def _asked(self, order: bytes, *, network: bool, fresh: bool) -> messages.Result:
         with self._place():
-            reader = self._taken()
+            reader = self._nursery.fork(network=network) if fresh else self._taken(network)
+            begun = False
             try:
                 send(reader.link, order)
+                begun = True
                 found = messages.unpack_answer(receive(reader.link, self._limits.answer_bytes))
-            except (LinkError, TimeoutError) as error:
+            except TimeoutError as error:
+                # A reader ends itself in time, whatever it reads. Only others can stop it.
+                self._nursery.end(reader)
+                raise _DeathError("stood still", too_late=True, by_others=True) from error
+            except LinkError as error:
                 end = self._nursery.end(reader)
-                raise _DeathError(end.text, too_late=end.too_late) from error
+                by_others = end.by_others or not begun
+                raise _DeathError(end.text, too_late=end.too_late, by_others=by_others) from error
             except messages.ReaderAnswerError as error:
                 self._nursery.end(reader)
                 raise _DeathError(f"gave an answer that is none ({error})") from error
@@ -285,18 +353,19 @@ class Readers:
             self._done_with(reader)
             return found
 
-    def _taken(self) -> ReaderProcess:
+    def _taken(self, network: bool) -> ReaderProcess:
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        return self._nursery.fork()
+            if self._idle[network]:
+                return self._idle[network].pop()
+        return self._nursery.fork(network=network)
 
     def _done_with(self, reader: ReaderProcess) -> None:
         reader.works += 1
         with self._lock:
-            keeps = not self._closed and len(self._idle) < self._limits.kept
+            idle = self._idle[reader.network]
+            keeps = not self._closed.is_set() and len(idle) < self._limits.kept
             if keeps and reader.works < self._limits.works:
-                self._idle.append(reader)
+                idle.append(reader)
                 return
         self._nursery.end(reader)
 
@@ -318,9 +387,16 @@ class Readers:
 class _DeathError(Exception):
     """How a reader ended."""
 
-    def __init__(self, how: str, *, too_late: bool = False) -> None:
+    def __init__(self, how: str, *, too_late: bool = False, by_others: bool = False) -> None:
         super().__init__(how)
         self.too_late = too_late
+        self.by_others = by_others
+
+
+def _needs_network(where: object) -> bool:
+    """Return whether the location that work is given first is in an object store."""
+    uri = getattr(where, "uri", None) or getattr(where, "location", where)
+    return not isinstance(uri, str) or ("://" in uri and not uri.startswith("file:"))
 
 
 # -------------------------------------------------------------------- Work that is done in a reader

@@ -15,6 +15,7 @@ from common.errors import AttemptCancelledError, RewriteError
 from common.model.file import DataFile
 from common.model.job import JobAction
 from common.model.outcome import RowCounts, Statistics
+from common.parquet.read_guard import folders_of, place_guards
 from common.rows.row_facts import RowFacts, data_file_of
 from common.rows.rules import RowRules
 from common.wire import Assignment
@@ -82,6 +83,7 @@ def rewrite(
                 reporter.verifying(plan.inputs.rows)
                 facts = verify(plan, result, reporter.counting_cancelled(cancelled))
                 allowance.settle()
+                _guard_directory(plan, assignment)
             except BaseException:
                 # Nothing of this attempt was ever committed, and no other has its paths.
                 _delete(plan.location, plan.output.paths)
@@ -150,6 +152,17 @@ def _rewritten(spark: Any, plan: RewritePlan, assignment: Assignment) -> tuple[T
     if dropped is not None:
         return dropped, Way.DROP
     return rewrite_with_spark(spark, plan, stitch_plan(plan, assignment))
+
+
+def _guard_directory(plan: RewritePlan, assignment: Assignment) -> None:
+    """Put guards into the folders of the inputs, before the commit can be seen.
+
+    Raises:
+        UnavailableError: The storage does not answer, or forbids it.
+    """
+    if assignment.table.settings.directory_guard:
+        folders = folders_of(file.path for file in assignment.inputs)
+        place_guards(table_location(plan.location), folders)
 
 
 def _outputs(

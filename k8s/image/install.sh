@@ -35,6 +35,11 @@ for part in pyproject.toml README.md LICENSE common coordinator compactor neve; 
 done
 "${pip[@]}" --no-build-isolation --no-deps "$copy"
 
+jars=$("$target/bin/python" -c 'import pyspark; print(pyspark.__path__[0])')/jars
+sed -e '/^#/d' -e '/^$/d' "$sources/k8s/image/unused-jars.txt" | while read -r jar; do
+    rm "$jars/$jar"
+done
+
 # Elsewhere than in the sources: what is asked must be installed.
 cd "$target"
 java=$(bin/python -c 'import os; from neve.local.machine import find_java; print(find_java(os.environ).home)') ||

@@ -137,7 +137,9 @@ def create_app(services: Services) -> FastAPI:
     app.add_middleware(
         BoundedBodies, body_bytes_max=gateway.body_bytes_max, body_wait_s=gateway.body_wait_s
     )
-    app.add_middleware(AuditedCalls, audit=services.audit)
+    app.add_middleware(
+        AuditedCalls, audit=services.audit, reads=services.settings.access.audit_reads
+    )
     app.add_middleware(
         Authentication,
         callers=known_callers(services),

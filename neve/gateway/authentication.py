@@ -6,15 +6,21 @@ of it, and so that streamed answers are not buffered.
 
 import hmac
 import json
+import re
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from urllib.parse import unquote_plus
+from typing import Any
 
+from fastapi.routing import APIRoute
+from starlette.datastructures import QueryParams
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common.clock import Clock
 from common.errors import CompactionError, UnavailableError
+from common.redaction import redacted
 from neve.api.recovery import ARCHIVE
 from neve.api.tables import ARROW_STREAM, CALL_HEADER, PROBLEM
 from neve.gateway.access.audit import TEXT_MAX, Audit, AuditEntry, outcome_of
@@ -27,7 +33,7 @@ from neve.gateway.access.callers import (
 )
 from neve.gateway.access.oidc import OidcTokens
 from neve.gateway.access.quotas import CallerUse, Quotas
-from neve.gateway.access.route_rights import OPEN_PATHS
+from neve.gateway.access.route_rights import OPEN_PATHS, ROUTE_RIGHTS, Reach
 from neve.gateway.access.tokens import KnownTokens
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.problems import (
@@ -158,9 +164,70 @@ PROBLEM_BYTES_MAX = 64 * 1024
 """Part of a problem that is looked at for the class of its error."""
 
 
+READ_PATHS = ("/scan", "/count", "/manifest", "/manifest/files")
+"""How the patterns of the routes end that answer with rows, or with the paths of files."""
+VALUE_CHARS_MAX, VALUES_MAX = 100, 10
+"""Of one parameter: no caller cuts another one off by a long one."""
+_PLAIN_VALUE = re.compile(r"[\w.:/@*+-]*", re.ASCII)
+
+
+def matched_route(scope: Scope) -> tuple[APIRoute, Mapping[str, Any]] | None:
+    """Return the route of a call and the parameters of its path; None: there is none."""
+    for route in scope["app"].router.routes:
+        if isinstance(route, APIRoute):
+            match, child = route.matches(scope)
+            if match is Match.FULL:
+                return route, child.get("path_params", {})
+    return None
+
+
+def parameters_text(scope: Scope, route: APIRoute, path: Mapping[str, Any]) -> str:
+    """Return the parameters of a call as its route takes them: those of a fixed form first.
+
+    Args:
+        scope: Of the call.
+        route: Its route.
+        path: The parameters of its path.
+    """
+    query = QueryParams(scope["query_string"])
+    found: dict[str, Any] = {name: value for name, value in path.items() if name != "table"}
+    for field in route.dependant.query_params:
+        if given := query.getlist(field.alias):
+            for value in (given[-1], given):
+                found[field.alias], errors = field.validate(value, {}, loc=("query",))
+                if not errors:
+                    break
+            else:
+                found[field.alias] = given[-1]
+    words = [
+        f"{name}={_value_text(value)}"
+        for name, value in sorted(found.items(), key=lambda each: isinstance(each[1], str | list))
+    ]
+    if unknown := len(set(query.keys()) - {field.alias for field in route.dependant.query_params}):
+        words.append(f"({unknown} unknown)")
+    return " ".join(words)
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, list):
+        more = f",… {len(value)} in all" if len(value) > VALUES_MAX else ""
+        return ",".join(map(_value_text, value[:VALUES_MAX])) + more
+    text = redacted(value[:VALUE_CHARS_MAX]) if isinstance(value, str) else json.dumps(value)
+    return text if _PLAIN_VALUE.fullmatch(text) else json.dumps(text)
+
+
+def is_refused_by_role(route: APIRoute, method: str, caller: Caller) -> bool:
+    """Return whether a caller may not make such a call on any table: its route refuses it."""
+    right = ROUTE_RIGHTS[f"{method} {route.path}"]
+    if right.role is None:
+        return False
+    everywhere = right.reach is Reach.SERVICE
+    return not (caller.may(right.role) if everywhere else caller.may_somewhere(right.role))
+
+
 def entry_of(scope: Scope, caller: str, now_s: float) -> AuditEntry:
     """Return the first entry of a call, of which only its head is known."""
-    path = scope["path"]
+    path, matched = scope["path"], matched_route(scope)
     parts = path.split("/", 4)
     of_table = parts[1:3] == ["v1", "tables"] and len(parts) > 3
     call = dict(scope["headers"]).get(_CALL_HEADER, b"").decode("latin-1")
@@ -169,66 +236,66 @@ def entry_of(scope: Scope, caller: str, now_s: float) -> AuditEntry:
         id=f"aud-{secrets.token_hex(10)}",
         at_s=round(now_s, 3),
         caller=caller,
-        action=f"{scope['method']} {path}"[:TEXT_MAX],
+        action=f"{scope['method']} {path if matched is None else matched[0].path}"[:TEXT_MAX],
         table=parts[3][:64] if of_table else "",
         call=call[:64],
         address=client[0] if client else "",
-        details=unquote_plus(scope["query_string"].decode("latin-1"))[:TEXT_MAX],
+        details="" if matched is None else parameters_text(scope, *matched),
     )
 
 
 def ended_entry(
-    begun: AuditEntry, scope: Scope, call: AuthorizedCall, status: int | None, error: str
+    begun: AuditEntry, call: AuthorizedCall, status: int | None, error: str
 ) -> AuditEntry:
     """Return the last entry of a call.
 
     Args:
         begun: The first one.
-        scope: As the routes have left it.
         call: What they have noted.
         status: Of the answer; None: there was none.
         error: Class of the error of a problem.
     """
-    route, parameters = scope.get("route"), dict(scope.get("path_params") or {})
-    parameters.pop("table", None)
-    words = [f"{name}={value}" for name, value in parameters.items()]
-    pattern = getattr(route, "path", None)
     return replace(
         begun,
-        action=begun.action if pattern is None else f"{scope['method']} {pattern}",
         table=call.table or begun.table,
         call=call.call or begun.call,
         outcome=outcome_of(status, call.error),
         status=status,
         error=error or call.error,
-        details=" ".join([*words, begun.details]).strip(),
     )
 
 
 class AuditedCalls:
     """Keeps an entry of every call that may change something, before and after it."""
 
-    def __init__(self, app: ASGIApp, *, audit: Audit) -> None:
+    def __init__(self, app: ASGIApp, *, audit: Audit, reads: bool) -> None:
         self._app = app
         self._audit = audit
+        self._reads = reads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand on what the audit has taken."""
-        if scope["type"] != "http" or scope["method"] in SAFE_METHODS:
+        is_http = scope["type"] == "http"
+        is_read = is_http and scope["method"] in SAFE_METHODS
+        if not is_http or (is_read and not (self._reads and scope["path"].endswith(READ_PATHS))):
             await self._app(scope, receive, send)
             return
-        call = current_call()
+        call, matched = current_call(), matched_route(scope)
         begun = entry_of(scope, call.caller.name, self._audit.now_s())
-        try:
-            await self._audit.begin(begun)
-        except UnavailableError as error:
-            await problem_response(error)(scope, receive, send)
-            return
+        end = self._audit.end_read if is_read else self._audit.end
+        if matched and is_refused_by_role(matched[0], scope["method"], call.caller):
+            end = self._audit.refuse_early
+        elif not is_read:
+            try:
+                await self._audit.begin(begun)
+            except UnavailableError as error:
+                await problem_response(error)(scope, receive, send)
+                return
         seen = _SeenAnswer(send)
         try:
             await self._app(scope, receive, seen)
         finally:
-            self._audit.end(ended_entry(begun, scope, call, seen.status, seen.error()))
+            end(ended_entry(begun, call, seen.status, seen.error()))
 
 
 class _SeenAnswer:

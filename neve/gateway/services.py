@@ -2,7 +2,15 @@
 
 import asyncio
 import difflib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -261,7 +269,11 @@ class Services:
         access = self.settings.access
         kept = access.audit_file_bytes_max, access.audit_files_kept, self.clock
         file = AuditFile(Path(access.audit_file), *kept) if access.audit_file else None
-        note_lines = partial(self.store.note_audit, entries_max=access.audit_entries_max)
+        most = access.audit_entries_max
+
+        async def note_lines(lines: Sequence[bytes], kind: str) -> None:
+            await self.store.note_audit(lines, most, kind)
+
         return Audit(file, note_lines, self.clock, self.log)
 
     def _quotas(self) -> Quotas:

@@ -36,6 +36,7 @@ from common.parquet.location import (
     open_location,
 )
 from common.parquet.manifest import files_to_merge
+from common.parquet.read_guard import folders_of, place_guards
 from common.parquet.row_batches import OpenFile, decoded_bytes
 from common.parquet.service_files import LocationOwner, read_owner, written_generation
 from common.parquet.write import TABLE_FOOTER, write_table
@@ -350,6 +351,7 @@ class StoredFiles:
     def __init__(self) -> None:
         """Have looked at no file."""
         self._looks, self._weights = ProbedFiles(), ScanWeights()
+        self._guarded: BoundedMap[tuple[str, int, str], bool] = BoundedMap(KNOWN_MAX)
 
     def owner(self, table: Table) -> LocationOwner | None:
         """Return which store and table a location is signed for, or None if it is not signed."""
@@ -378,6 +380,7 @@ class StoredFiles:
         """Write rows; on this machine the file gets its name when it is whole."""
         location, rules = open_location(table.location), RowRules.of(table)
         footer = {TABLE_FOOTER: table.id}
+        self._guard_directory(location, table, path)
         if not location.is_local:
             return write_table(location, path, rows, rules, table.settings, footer=footer)
         scratch = f"{path}.part"
@@ -387,6 +390,14 @@ class StoredFiles:
         except OSError as error:
             raise UnavailableError(fault(location, path, error)) from error
         return replace(facts, path=path)
+
+    def _guard_directory(self, location: Location, table: Table, path: str) -> None:
+        """Put guards into a location: plain readers miss what is written below `_neve`."""
+        folders = folders_of([path])
+        known = table.id, table.settings_version, max(folders)
+        if table.settings.directory_guard and not self._guarded.get(known):
+            place_guards(location, folders)
+            self._guarded.put(known, True)
 
     def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> RowReader:
         """Return a reader of a table's rows as they are visible at one moment."""

@@ -31,7 +31,9 @@ from common.model.table import Column, Filling, Table, TableSettings, TableState
 from common.model.tablet import Record, Tablet, TabletId
 from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
 from common.parquet.location import open_location
+from common.parquet.read_guard import remove_guards
 from common.parquet.resolved_locations import ResolvedLocation
+from common.rows.reader_limits import unreadable_columns
 from common.rows.schema import COLUMNS_MAX, arrow_schema, changed_schema, columns_of
 from common.storage_threads import StorageThreads
 from coordinator.core.split_merge.operation_steps import has_ranges
@@ -49,6 +51,7 @@ from neve.gateway.services import (
     PAGE_TABLETS,
     Services,
     bounded_count,
+    check_table_owner,
     checked_label,
     parsed_tablet,
 )
@@ -103,10 +106,24 @@ async def drop_table(services: Services, table: Table, *, delete_files: bool) ->
     require_applied(
         await services.store.apply(DropTable(table=table.id, delete_files=delete_files))
     )
+    with suppress(UnavailableError, RefusedError):  # A guard that stays harms no row.
+        await _remove_guards(services, table)
     left = await drop_remains(services, table)
     if left.files_left and table.state is TableState.GOING:
         raise being_dropped_error(left)
     return left
+
+
+async def _remove_guards(services: Services, table: Table) -> None:
+    """Let plain readers of a directory in again.
+
+    Raises:
+        RefusedError: The location is another's.
+        UnavailableError: The storage does not answer.
+    """
+    await check_table_owner(services, table)
+    location = open_location(table.location)
+    await services.footers.run(location.uri, remove_guards, location)
 
 
 async def refuse_being_dropped(services: Services, name: str) -> None:
@@ -359,6 +376,7 @@ def check_settings(table: Table) -> None:
             f"setting ttl_s {table.settings.ttl_s:g} needs a time_column, by which rows expire; "
             f"table {table.name!r} has none"
         )
+    _check_readers(table)
     _check_blooms(table)
     _check_analysis_columns(table)
     check_table_planner(table)
@@ -368,6 +386,15 @@ def check_settings(table: Table) -> None:
         raise RequestError(
             f"setting {sizes[0]} is for tablets that are ranges of keys; table {table.name!r} {why}"
         )
+
+
+def _check_readers(table: Table) -> None:
+    for reader in table.settings.readers:
+        if reasons := unreadable_columns(table.schema, reader):
+            raise RequestError(
+                f"setting readers names {reader}, which cannot read table {table.name!r}: "
+                + "; ".join(reasons)
+            )
 
 
 def _check_analysis_columns(table: Table) -> None:
@@ -611,6 +638,8 @@ class TableRoutes:
                 found = again
                 continue
             require_applied(outcome)
+            if found.settings.directory_guard and not settings.directory_guard:
+                await _remove_guards(services, found)
             return table_view(again, without_effect=services.unread_settings(again.settings))
         raise RefusedError(f"table {table!r}: its settings keep changing; try again")
 

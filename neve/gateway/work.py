@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -15,17 +16,14 @@ from common.errors import (
 )
 from common.metadata import recent_adds
 from common.metadata.changes import LowerWatermark
+from common.metadata.keys import AUDIT_KINDS
 from common.metadata.ports import HistoryEntry
 from common.model.fields import as_plain
-from common.model.group import (
-    LimitScope,
-    LimitScopeKind,
-    checked_limit,
-)
+from common.model.group import LimitScope, LimitScopeKind, checked_limit
 from common.model.job import Job, TabletPlan, analysis_id
 from common.model.keys import format_key, parse_key
 from common.model.outcome import AttemptEnd, TabletStatistics
-from common.model.table import Table, filling_text
+from common.model.table import Table, recovery_note
 from common.model.tablet import Tablet, TabletId
 from common.rows.rules import RowRules
 from common.units import parse_size_bytes
@@ -281,19 +279,6 @@ def status_view(status: CoordinatorStatus) -> api.Status:
     return decode(api.Status, asdict(status))
 
 
-def recovery_note(table: Table) -> str:
-    """Return the sentence about a table whose recovery is under way or incomplete, or none."""
-    if table.filling is not None:
-        return filling_text(table)
-    if not table.incomplete:
-        return ""
-    return (
-        f"table {table.name!r} is incomplete: its recovery did not find all files, so no manifest "
-        f"of it is published. Recover it again after `neve table drop {table.name}`, or accept it "
-        f"with `neve resume {table.name}`"
-    )
-
-
 # ------------------------------------------------------------------------------------------- Routes
 
 
@@ -389,13 +374,17 @@ class WorkRoutes:
     ) -> dict[str, list[api.AuditEntry]]:
         """Return calls that may have changed something, newest first, refused ones too.
 
-        The newest 10,000 lines that the store keeps are searched; a call has one or two.
+        The newest 10,000 lines that the store keeps are searched, and as many each of refused calls
+        and of reads, if those are audited; a call has one or two.
         """
         count = bounded_count(count, LIST_MAX, "count")
-        lines = await self._services.store.audit(LIST_MAX)
+        store = self._services.store
+        read = [await store.audit(LIST_MAX, kind) for kind in reversed(AUDIT_KINDS)]
         chosen = {"table": table, "caller": caller}
         wanted = {name: value for name, value in chosen.items() if value is not None}
-        entries = folded(lines, count, wanted)
+        # The last line of a call that was begun and refused is among those of refused ones.
+        entries = folded(chain.from_iterable(read), len(AUDIT_KINDS) * LIST_MAX, wanted)
+        entries = sorted(entries, key=lambda each: each.get("at_s", 0.0), reverse=True)[:count]
         return {"entries": [decode(api.AuditEntry, each) for each in entries]}
 
     async def jobs(self) -> dict[str, list[api.Job]]:

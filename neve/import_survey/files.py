@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from common.errors import RefusedError, RequestError, UnavailableError
-from common.model.service_paths import SERVICE_FOLDER
+from common.model.service_paths import SERVICE_FOLDER, is_guard
 from common.parquet.file_inspection import open_table_file
 from common.parquet.foreign_formats import (
     ForeignMark,
@@ -54,8 +54,8 @@ class Listing:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder of this name is no data (Spark's rule)."""
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+    """Return whether a file or folder of this name is no data (Spark's rule), or is a guard."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or is_guard(name)
 
 
 def check_import_location(location: Location, store: str) -> None:

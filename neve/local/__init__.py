@@ -15,7 +15,8 @@ short-lived process (`actors`, `shutdown`).
     actors        gateway, coordinator and compactors
     shutdown      shuts compactors down before the stack is ended
     processes     start processes, know them again, end them and nobody else
-    supervisor    a process beside the stack that starts again what has died
+    supervisor    a process next to the stack that starts again what has died
+    repairs       which parts it starts, and when
     logs          the log files of its parts
 
 A start: `machine` is inspected → `starter` starts Redis, the Ray head and the actors, and notes

@@ -293,7 +293,7 @@ def _wait(actor: Any, last_words: Callable[[], str], *, engine: bool = False) ->
     """
     import ray  # only the driver process may load it
 
-    answer = actor.ping.remote()
+    answer, before = actor.ping.remote(), _restarts(actor)
     for _ in range(int(READY_WAIT_MAX_S / LOOK_S)):
         if ray.wait([answer], timeout=LOOK_S)[0]:
             try:
@@ -302,7 +302,7 @@ def _wait(actor: Any, last_words: Callable[[], str], *, engine: bool = False) ->
                 answer = actor.ping.remote()
             else:
                 return
-        if (restarts := _restarts(actor)) > RESTARTS_MAX:
+        if (restarts := _restarts(actor) - before) > RESTARTS_MAX:
             raise ConfigError(f"its process has ended {restarts} times: {last_words()}")
         failures, cause = _failed_starts(actor) if engine else (0, "")
         if failures > RESTARTS_MAX:

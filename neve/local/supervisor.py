@@ -177,11 +177,11 @@ class Supervisor:
             self._asked_s = now_s
             self._asker = Thread(target=self._ask, args=(state.gateway_url,), daemon=True)
             self._asker.start()
-        owed = {part: PartSight(ended="the head of Ray is a new one") for part in self._owed}
+        owed = {part: PartSight(ended="the head of Ray is a new one") for part in tuple(self._owed)}
         return {**{part: PartSight(answers=None) for part in ACTORS}, **self._answers, **owed}
 
     def _ask(self, url: str) -> None:
-        self._answers = _ask_actors(url)
+        self._answers = ask_actors(url)
 
     # ------------------------------------------------------------------------------------- Starts
 
@@ -286,7 +286,7 @@ class Supervisor:
                 file.unlink(missing_ok=True)
 
 
-def _ask_actors(url: str) -> dict[str, PartSight]:
+def ask_actors(url: str) -> dict[str, PartSight]:
     """Ask the gateway how it is, and how the coordinator is."""
     gateway = ask_http(f"{url}/healthz")
     if not gateway.heard:

@@ -13,7 +13,12 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from common.errors import RequestError, UnavailableError
-from common.model.service_paths import APPEND_FOLDER, SERVICE_FOLDER, is_service_path
+from common.model.service_paths import (
+    APPEND_FOLDER,
+    SERVICE_FOLDER,
+    is_guard,
+    is_service_path,
+)
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.parquet.file_inspection import open_table_file
@@ -39,7 +44,7 @@ class FileOrigin(StrEnum):
     APPENDED = "appended"
     """The gateway, for an append."""
     SERVICE = "service"
-    """The service, for itself: marks, manifests."""
+    """The service, for itself: marks, manifests, guards of the directory."""
     USER = "user"
     """A user: never deleted by the service unless it was replaced."""
     OTHER = "other"
@@ -63,6 +68,8 @@ class StoredFile:
 
 def file_origin(path: str) -> FileOrigin:
     """Return who wrote a file, by its path relative to the location."""
+    if is_guard(path):
+        return FileOrigin.SERVICE
     if is_service_path(path):
         if _OUTPUT.fullmatch(path):
             return FileOrigin.OUTPUT

@@ -9,7 +9,7 @@ Whatever ends this between leaves a filling table: nothing reads, changes or pub
 same verb starts over (`docs/design/0015-filling-tables.md`). Its files stay in any case.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -27,6 +27,7 @@ from common.metadata.changes import (
 from common.metadata.keys import is_table_id
 from common.metadata.ports import TabletStore
 from common.model.file import DataFile
+from common.model.service_paths import is_service_path
 from common.model.table import Filling, Table, TableState, filling_text
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.location import (
@@ -34,6 +35,7 @@ from common.parquet.location import (
     existing_files,
     open_location,
 )
+from common.parquet.read_guard import folders_of, place_guards
 from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
@@ -95,19 +97,16 @@ async def make_table(
         tablets: Ascending; those of an unpartitioned table tile.
         stored: What lies in the location; looked at once more if all of it counts.
         live: Whether the table becomes live if no file is missing; else it stays paused.
-        complete: Whether all that lies in the location was looked at. Else what the table does
-            not know may be rows that came later.
-        lost: Whether rows are known to be lost: then it becomes paused, and no manifest is
-            published before somebody resumes it.
+        complete: Whether all that lies in the location was looked at.
+        lost: Whether rows are known to be lost: then it becomes paused, and publishes no manifest.
         verb: What the user has called, and repeats if this is broken off.
 
     Raises:
-        RefusedError: The name or location is taken, or another run has taken the table over.
+        RefusedError: The name or location is taken, another run has taken the table over, or a
+            file is there again whose name a collector may still delete.
     """
-    files, location = (
-        [file for each in tablets for file in each.files],
-        open_location(free.site.uri),
-    )
+    files = [file for each in tablets for file in each.files]
+    await _refuse_retired(scope, free.site.uri, files, stored)
     # The id is new, so it is the fencing token of this run, too.
     filling = Filling(run=scope.table.id, verb=verb, files=len(files))
     table = replace(scope.table, state=TableState.FILLING, filling=filling)
@@ -118,7 +117,9 @@ async def make_table(
         await _add_files(scope, tablets, filling.run)
         if not complete:
             await _note_loss(scope, filling.run)
+        await _guard_directory(scope, files, stored)
         await _sign(scope, free.owner.store, live=live)
+        location = open_location(free.site.uri)
         late = await _late_files(scope, location, stored) if complete else ()
         missing = await absent(scope.threads, location, files, {} if complete else stored)
         incomplete = lost or bool(missing or late)
@@ -128,14 +129,46 @@ async def make_table(
         with suppress(CompactionError):
             await scope.store.apply(DropTable(table=table.id, unfinished=True))
         raise
+    unused = () if complete else unused_files(files, stored)
     return CreatedTable(
         table=table,
         tablets=len(tablets),
         files=len(files),
         missing=missing,
         late=late,
-        unused=() if complete else unused_files(files, stored),
+        unused=unused,
     )
+
+
+async def _refuse_retired(
+    scope: TableScope, location: str, files: Sequence[DataFile], stored: Mapping[str, StoredFile]
+) -> None:
+    """Refuse files of users that are there again after a collector has deleted their names.
+
+    Raises:
+        RefusedError: One is; the message names it.
+    """
+    users = [each.path for each in files if each.path in stored and not is_service_path(each.path)]
+    for first in range(0, len(users), FILES_PER_CHANGE):
+        some = users[first : first + FILES_PER_CHANGE]
+        if retired := await scope.store.retired_among(location, some):
+            raise RefusedError(
+                f"file {retired[0]} of {location} is there again, and a collector has deleted a "
+                "file of this name recently: a deletion that is still on its way would delete the "
+                "new file, too; move it to another name, make the table in another location, or "
+                "wait until coordinator.retired_names_s has passed",
+                "retired",
+            )
+
+
+async def _guard_directory(
+    scope: TableScope, files: Sequence[DataFile], stored: Collection[str]
+) -> None:
+    """Put guards where plain readers would miss rows, or count files that were left out."""
+    held = {file.path for file in files}
+    left = [each for each in stored if each not in held and file_origin(each) is FileOrigin.USER]
+    if scope.table.settings.directory_guard and any(map(is_service_path, held)):
+        await scope.run(place_guards, scope.location, folders_of(left))
 
 
 async def end_filling(

@@ -49,7 +49,7 @@ CHAOS_SETTINGS = replace(
         garbage_grace_s=3.0,
         generation_interval_s=2.0,
     ),
-    compactor=replace(SETTINGS.compactor, attempt_stall_s=30.0),
+    compactor=replace(SETTINGS.compactor, attempt_stall_s=60.0),
 )
 
 
@@ -104,11 +104,14 @@ def run(folder: Path, wanted: Wanted, hear: Callable[[str], None]) -> Result:
     journal = Journal(folder / "journal.jsonl", KINDS)
     result = Result(seed=wanted.seed, sync=str(wanted.sync))
     story.say(f"seed {wanted.seed}, appendfsync {wanted.sync}: starting the stack")
-    options = StackOptions(
-        compactors=wanted.compactors, redis_appendfsync=wanted.sync, settings=CHAOS_SETTINGS
-    )
     home = folder / "stack"
     home.mkdir()
+    options = StackOptions(
+        compactors=wanted.compactors,
+        redis_appendfsync=wanted.sync,
+        settings=CHAOS_SETTINGS,
+        allow=(str(home),),
+    )
     disk = Disk(home) if has_own_mounts() else None
     up = partial(InstalledStack.start, home=home, name="chaos", options=options)
     try:

@@ -1,7 +1,8 @@
 """Requests to every route that the gateway describes, valid, nearly valid and hostile.
 
 Drawn from its OpenAPI description: paths, parameters, headers and bodies, each either as the
-description has it, or a little different, or junk. An input is the whole request as bytes, so that
+description has it, or a little different, or junk; or with one list, mapping or text that has grown
+to any size. No request may take the gateway long. An input is the whole request as bytes, so that
 it can be sent again as it was. In it stand `@PLACE@` for the folder of the run and `@LENGTH@` for
 the length of the body.
 """
@@ -26,11 +27,17 @@ from tests.fuzz.mutate import damaged_stream
 from tests.fuzz.outcome import READ, REFUSED
 from tests.fuzz.stage import AWAY, FAULTY, INPUT_WAIT_S, Stage
 from tests.support.gateway import TOKEN
+from tests.support.route_growth import Growth, growths
 
 NAME = "http"
 SCRATCH = ("f0", "f1")
 """Tables that inputs are about; made anew where an input has dropped one."""
 ANSWER_BYTES_MAX = 64 * 1024**2
+GROWN_SHARE = 0.06
+GROWN_SIZES = (100, 3_000, 30_000, 300_000)
+GROWN_NAMES = {"table": "f0", "group": "default", "volume": "disk-1", "request": "req-1"}
+CPU_MAX_S = 3.0
+"""Processor time of the gateway that one request may take: an add of 10,000 files takes a third."""
 PLACE, LENGTH = b"@PLACE@", b"@LENGTH@"
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("s", pa.string())])
 COLUMNS = [
@@ -105,11 +112,17 @@ class HttpTarget(Target):
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
         self._routes: list[Route] = []
+        self._growths: list[Growth] = []
         self._streams = [*bases.streams().values()]
 
     def draw(self, draw: random.Random) -> bytes:
         """Return a request."""
-        route = draw.choice(self._known())
+        known = self._known()
+        if draw.random() < GROWN_SHARE:
+            growth, size = draw.choice(self._growths), draw.choice(GROWN_SIZES)
+            target, body = growth.request(size)
+            return _request(growth.method, target, [*HEAD, *JSON_HEAD], body)
+        route = draw.choice(known)
         if draw.random() < 0.02:
             return spoiled_bytes(draw, b"GET /v1/tables HTTP/1.1\r\nHost: x\r\n\r\n")
         return route.drawn(draw, self._streams)
@@ -119,11 +132,14 @@ class HttpTarget(Target):
         self._known()
         outcome, request = self._stage.outcome, self._whole(data)
         way = f"http {data.partition(b' HTTP/')[0][:200].decode('latin-1')}"
+        before_s = self._stage.processor_s("gateway")
         try:
             answer = _sent(self._stage.url, request)
         except (OSError, HTTPException, ValueError) as error:
             self._stage.unanswered(replay, way, "gateway", error)
             return
+        if (took_s := self._stage.processor_s("gateway") - before_s) > CPU_MAX_S:
+            outcome.violated(replay, way, f"took {took_s:.1f} s of processor time")
         if answer is None:  # Closed without a word, as is right for what is no HTTP.
             if _is_request(request):
                 outcome.violated(replay, way, "closed without an answer")
@@ -143,6 +159,7 @@ class HttpTarget(Target):
         if not self._routes:
             described = self._stage.http.get("/openapi.json").json()
             self._routes = routes_of(described)
+            self._growths = list(growths(described, GROWN_NAMES))
             self._make_tables()
         return self._routes
 
@@ -240,15 +257,14 @@ class Route:
         if odd == "query" and draw.random() < 0.3:
             query.append(quote(draw.choice(TEXTS)[:500], safe="=&", errors="surrogatepass"))
         kind, body = self._body(draw, streams, is_odd=odd in {"body", "all"})
-        head = [("Host", "x"), ("Authorization", f"Bearer {TOKEN}"), ("Connection", "close")]
+        head = [*HEAD]
         if kind:
             head += [("Content-Type", kind), ("Content-Length", LENGTH.decode())]
         if odd in {"header", "all"}:
             name, told = draw.choice(HEADERS)
             head = [pair for pair in head if pair[0] != name] + [(name, told)]
         target = path + ("?" + "&".join(query) if query else "")
-        lines = [f"{self.method} {target} HTTP/1.1", *(f"{name}: {told}" for name, told in head)]
-        return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body
+        return _request(self.method, target, head, body)
 
     def _body(
         self, draw: random.Random, streams: Sequence[bytes], *, is_odd: bool
@@ -266,6 +282,15 @@ class Route:
         for _ in range(draw.choice((1, 1, 2)) if is_odd else 0):
             tree = spoiled(draw, tree)
         return kind, json.dumps(tree).encode()
+
+
+HEAD = (("Host", "x"), ("Authorization", f"Bearer {TOKEN}"), ("Connection", "close"))
+JSON_HEAD = (("Content-Type", "application/json"), ("Content-Length", LENGTH.decode()))
+
+
+def _request(method: str, target: str, head: Sequence[tuple[str, str]], body: bytes) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {told}" for name, told in head)]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body
 
 
 def routes_of(described: Any) -> list[Route]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+import psutil
 import pyarrow as pa
 import redis
 
@@ -138,6 +139,14 @@ class Stage:
     def pids(self) -> dict[str, int]:
         """Return the process of each role."""
         return {role: each.process.pid for role, each in self._services.items()}
+
+    def processor_s(self, role: str) -> float:
+        """Return the processor time that a process has taken; 0: it has ended."""
+        try:
+            times = psutil.Process(self._services[role].process.pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return float(times.user + times.system)
 
     # ------------------------------------------------------------- What must always hold
 

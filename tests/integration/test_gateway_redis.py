@@ -21,6 +21,7 @@ from neve.client.errors import (
     UnavailableError,
 )
 from neve.client.http import Connection, new_call
+from neve.local.supervisor import ask_actors
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer, executable, running
@@ -156,6 +157,8 @@ def until_told(gateway: Gateway) -> None:
         time.sleep(0.1)
     assert (answer.status_code, answer.json()["error"]) == (503, "UnavailableError")
     assert "the store has not answered for" in answer.json()["detail"]
+    # So a supervisor does not take the coordinator for dead.
+    assert ask_actors(gateway.url)["coordinator"].answers is None
     (warning,) = gateway.client().status().errors
     assert warning.startswith("the store (Redis) has not answered for")
     assert "see that it runs and can be reached" in warning

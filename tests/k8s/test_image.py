@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -90,9 +91,20 @@ def test_the_image_gets_what_the_installation_reads() -> None:
     taken = re.findall(r"^!(\S+)", (IMAGE / "Dockerfile.dockerignore").read_text("utf-8"), re.M)
     (parts,) = re.findall(r"^for part in (.*); do$", script, re.M)
 
-    assert {*parts.split(), "requirements", "k8s/image/install.sh"} == set(taken)
+    own = {"requirements", "k8s/image/install.sh", "k8s/image/unused-jars.txt"}
+    assert {*parts.split(), *own} == set(taken)
     assert all((ROOT / path).exists() for path in taken)
     assert "k8s/image/install.sh /tmp/sources /opt/neve/python" in DOCKERFILE
+
+
+def test_the_jars_that_are_left_out_are_jars_of_spark() -> None:
+    lines = (IMAGE / "unused-jars.txt").read_text("utf-8").splitlines()
+    left_out = [line for line in lines if line and not line.startswith("#")]
+    there = {path.name for path in (Path(pyspark.__path__[0]) / "jars").iterdir()}
+
+    assert len(left_out) == len(set(left_out)) > 50
+    assert set(left_out) <= there
+    assert not [each for each in left_out if each.startswith(("spark-core", "spark-sql", "scala-"))]
 
 
 # ------------------------------------------------------------------------------------ Installation

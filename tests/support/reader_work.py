@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import socket
+import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from common.errors import RefusedError
 from common.readers.pool import in_reader
+
+
+def mark(path: str, number: int) -> None:
+    """Leave a number for the test: readers cannot write files, but their times."""
+    os.utime(path, (number, number))
+
+
+def marked(path: str) -> int:
+    """Return the number that was left."""
+    return int(Path(path).stat().st_mtime)
 
 
 @in_reader("file {path}")
@@ -22,13 +37,48 @@ def abort(path: str) -> None:
 
 
 @in_reader("file {path}")
-def killed_once(path: str) -> int:
-    """Be killed from outside at the first try."""
-    mark = Path(path)
-    if not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+def end_by(path: str, number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@in_reader("file {path}")
+def killed_often(path: str, number: int, times: int) -> int:
+    """Be ended from outside at the first tries."""
+    if (tries := marked(path)) < times:
+        mark(path, tries + 1)
+        os.kill(os.getpid(), number)
     return os.getpid()
+
+
+def abort_of_nothing() -> None:
+    os.abort()
+
+
+@in_reader("folder {where}")
+def rights(where: str, port: int) -> dict[str, Any]:
+    """Try what a reader must not do, in a folder and at a port of this machine."""
+    folder = Path(where.removeprefix("s3://bucket"))
+    status = Path("/proc/self/status").read_text() if Path("/proc/self/status").exists() else ""
+    privileges = [line.split()[1] for line in status.splitlines() if "NoNewPrivs" in line]
+    return {
+        "reads": (folder / "there").read_text(),
+        "writes": _tried(lambda: (folder / "new").write_text("x")),
+        "deletes": _tried((folder / "there").unlink) if where == str(folder) else "",
+        "runs": _tried(lambda: subprocess.run(["/bin/true"], check=True)),
+        "connects": _tried(lambda: socket.create_connection(("127.0.0.1", port), 5).close()),
+        "environment": sorted(each for each in os.environ if each.startswith(("NEVE", "AWS"))),
+        "core": resource.getrlimit(resource.RLIMIT_CORE)[0],
+        "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "new_privileges": privileges[0] if privileges else "",
+    }
+
+
+def _tried(act: Callable[[], object]) -> str:
+    try:
+        act()
+    except OSError as error:
+        return type(error).__name__
+    return "done"
 
 
 @in_reader("file {path}")
@@ -39,14 +89,14 @@ def never_end(path: str) -> None:
 
 @in_reader("file {path}")
 def sleep(path: str, seconds: float) -> int:
-    Path(path).write_text(str(os.getpid()))
+    mark(path, os.getpid())
     time.sleep(seconds)
     return os.getpid()
 
 
 @in_reader("file {begun}")
 def wait_for(begun: str, release: str) -> str:
-    Path(begun).touch()
+    mark(begun, 1)
     while not Path(release).exists():
         time.sleep(0.01)
     return "released"

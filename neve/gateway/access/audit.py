@@ -1,10 +1,13 @@
 """The audit: one entry for each call that may change something, refused ones too.
 
-Two places keep it: a file of JSON lines, rotated, and a stream of the store, bounded, which `GET
-/v1/audit` reads. A call is let in only when the file has taken its first line (outcome `begun`) or,
-without a file that works, the stream. So no call changes anything that nothing tells of: of one
-that ends with the gateway's process `begun` is left. The second line, which follows within a
-moment, has the outcome; entries are lines of one `id`, and the last one counts.
+Two places keep it: files of JSON lines, rotated, and streams of the store, bounded, which `GET
+/v1/audit` reads. Calls that were refused before anything of them was looked at have a file and a
+stream of their own, and so have reads: however many they are, they push out no change.
+
+A call is let in only when the file has taken its first line (outcome `begun`) or, without a file
+that works, the stream. So no call changes anything that nothing tells of: of one that ends with the
+gateway's process `begun` is left. The second line, which follows within a moment, has the outcome;
+entries are lines of one `id`, and the last one counts.
 
 If neither place takes a line, calls that may change something are answered 503 and not begun; all
 others go on. Lines for the stream wait in memory while the store is away, a bounded number.
@@ -17,10 +20,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
+from common.bounded_map import BoundedMap
 from common.clock import Clock
 from common.errors import UnavailableError
 from common.redaction import redacted
@@ -39,7 +43,8 @@ RETRY_S = 1.0
 GATHER_S = 0.1
 """How long outcomes are gathered before they are written together."""
 EARLY_PER_S, EARLY_BURST = 1.0, 60
-"""Refusals before a caller is known or has a share left: anyone can cause any number of them."""
+"""Refusals at the door of one caller: anyone can cause any number of them."""
+EARLY_CALLERS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +69,7 @@ class AuditEntry:
     address: str = ""
     """Where the connection came from."""
     details: str = ""
-    """What else the path and the query say."""
+    """Parameters of the path and the query, as the route takes them."""
 
     def line(self) -> bytes:
         """Return the entry as a line of JSON, without an end of line."""
@@ -142,6 +147,11 @@ class AuditFile:
         self._descriptor: int | None = None
         self._size_bytes, self._looked_s = 0, 0.0
 
+    def of_kind(self, kind: str) -> "AuditFile":
+        """Return the file of other lines next to this one: `audit-refused.jsonl`."""
+        path = self._path.with_name(f"{self._path.stem}-{kind}{self._path.suffix}")
+        return AuditFile(path, self._bytes_max, self._kept, self._clock)
+
     def write(self, lines: Sequence[bytes]) -> None:
         """Append lines, whole ones.
 
@@ -212,8 +222,19 @@ class AuditCounts:
     """Lines that a place did not take."""
 
 
-NoteLines = Callable[[Sequence[bytes]], Awaitable[None]]
-"""Appends lines to the stream of the store; raises UnavailableError."""
+NoteLines = Callable[[Sequence[bytes], str], Awaitable[None]]
+"""Appends lines to the stream of a kind; raises UnavailableError."""
+REFUSED, READS = "refused", "reads"
+"""Kinds of lines besides those of changes (the empty kind)."""
+
+
+@dataclass(slots=True)
+class _EarlyRefusals:
+    """How many refusals of a caller may be kept now, and how many were not."""
+
+    left: float = float(EARLY_BURST)
+    at_s: float = 0.0
+    left_out: int = 0
 
 
 class Audit:
@@ -231,15 +252,18 @@ class Audit:
             log: Hears when a place does not take a line.
         """
         self._file, self._note_lines, self._log = file, note_lines, log
+        self._files: dict[str, AuditFile] = {}
+        if file is not None:
+            self._files = {"": file, **{kind: file.of_kind(kind) for kind in (REFUSED, READS)}}
         self._clock = clock
-        self._ended: list[bytes] = []
-        """Last lines that are on their way into the file."""
-        self._waiting: deque[bytes] = deque()
-        """Lines that are on their way into the stream."""
+        self._ended: dict[str, list[bytes]] = {}
+        """Last lines that are on their way into the files, by kind."""
+        self._waiting: deque[tuple[str, bytes]] = deque()
+        """Kind and line of what is on its way into the streams."""
         self._hurry = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
         self._fault = ""
-        self._early, self._early_at_s, self._early_left_out = float(EARLY_BURST), 0.0, 0
+        self._early: BoundedMap[str, _EarlyRefusals] = BoundedMap(EARLY_CALLERS_MAX)
         self.counts = AuditCounts()
 
     def now_s(self) -> float:
@@ -256,7 +280,7 @@ class Audit:
         if self._to_file([line]):
             return
         try:
-            await self._note_lines([line])
+            await self._note_lines([line], "")
         except UnavailableError as error:
             self._fails("stream", str(error))
             raise UnavailableError(
@@ -266,31 +290,40 @@ class Audit:
 
     def end(self, entry: AuditEntry) -> None:
         """Keep the outcome of a call that was let in, soon: until then `begun` is told of it."""
+        self._keep(entry, "", REFUSED if entry.outcome == REFUSED else "")
+
+    def end_read(self, entry: AuditEntry) -> None:
+        """Keep a call that has read rows or paths; nothing was kept when it began."""
+        self._keep(entry, READS, READS)
+
+    def _keep(self, entry: AuditEntry, file: str, stream: str) -> None:
         line = entry.line()
         if self._file is not None:
-            self._ended.append(line)
+            self._ended.setdefault(file, []).append(line)
         if len(self._waiting) >= WAITING_MAX:
             self._waiting.popleft()
             self.counts.failures += 1
-        self._waiting.append(line)
+        self._waiting.append((stream, line))
         if self._sending is None or self._sending.done():
             self._sending = asyncio.get_running_loop().create_task(self._send())
 
     def refuse_early(self, entry: AuditEntry) -> None:
         """Keep a call that was refused at the door; of a flood of them, how many there were."""
         now_s = self._clock.now_s()
-        passed_s = max(0.0, now_s - self._early_at_s)
-        self._early_at_s = now_s
-        self._early = min(float(EARLY_BURST), self._early + passed_s * EARLY_PER_S)
-        if self._early < 1:
-            self._early_left_out += 1
+        early = self._early.get(entry.caller) or _EarlyRefusals(at_s=now_s)
+        self._early.put(entry.caller, early)
+        passed_s = max(0.0, now_s - early.at_s)
+        early.at_s = now_s
+        early.left = min(float(EARLY_BURST), early.left + passed_s * EARLY_PER_S)
+        if early.left < 1:
+            early.left_out += 1
             return
-        self._early -= 1
-        if self._early_left_out:
-            said = f"{self._early_left_out} others like it were left out before; {entry.details}"
+        early.left -= 1
+        if early.left_out:
+            said = f"{early.left_out} others like it were left out before; {entry.details}"
             entry = replace(entry, details=said)
-            self._early_left_out = 0
-        self.end(entry)
+            early.left_out = 0
+        self._keep(entry, REFUSED, REFUSED)
 
     async def close(self) -> None:
         """Give what waits a moment to be written, and let the file go."""
@@ -299,15 +332,15 @@ class Audit:
             with suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_S):
                     await self._sending
-        if self._file is not None:
-            self._file.close()
+        for file in self._files.values():
+            file.close()
 
-    def _to_file(self, lines: Sequence[bytes]) -> bool:
-        """Write to the file; return whether it has taken the lines."""
+    def _to_file(self, lines: Sequence[bytes], kind: str = "") -> bool:
+        """Write to the file of a kind; return whether it has taken the lines."""
         if self._file is None:
             return False
         try:
-            self._file.write(lines)
+            self._files[kind].write(lines)
         except OSError as error:
             self._fails("file", str(error))
             return False
@@ -319,19 +352,20 @@ class Audit:
             with suppress(TimeoutError):
                 async with asyncio.timeout(GATHER_S):
                     await self._hurry.wait()
-            if ended := self._ended:
-                self._ended = []
-                self._to_file(ended)
-            batch = list(islice(self._waiting, BATCH))
+            ended, self._ended = self._ended, {}
+            for kind, lines in ended.items():
+                self._to_file(lines, kind)
+            stream = self._waiting[0][0]
+            batch = list(takewhile(lambda each: each[0] == stream, islice(self._waiting, BATCH)))  # noqa: B023  used up here
             try:
-                await self._note_lines(batch)
+                await self._note_lines([line for _, line in batch], stream)
             except UnavailableError as error:
                 self._fails("stream", str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
             # While it was sent, the oldest may have had to go.
-            for line in batch:
-                if self._waiting and self._waiting[0] is line:
+            for each in batch:
+                if self._waiting and self._waiting[0] is each:
                     self._waiting.popleft()
 
     def _fails(self, place: str, cause: str) -> None:

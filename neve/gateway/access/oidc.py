@@ -277,7 +277,9 @@ def public_keys(text: bytes) -> Mapping[str, Any]:
             continue
         # Members of a key that matter here are texts; anything else has no meaning to look for.
         texts = {name: text for name, text in each.items() if isinstance(text, str)}
-        if texts.get("kty") not in KEY_KINDS or texts.get("use", "sig") != "sig":
+        if texts.get("kty") not in KEY_KINDS:
+            continue
+        if each.get("use", "sig") != "sig":
             continue
         try:
             key = jwt.PyJWK(texts).key

@@ -16,6 +16,8 @@ from common.clock import SystemClock
 from common.errors import UnavailableError
 from neve.api import work as api
 from neve.api.tables import Column
+from neve.cli.access import render_audit
+from neve.cli.session import Session
 from neve.client import Client
 from neve.client.errors import CallerError, ForbiddenError
 from neve.gateway.access import audit as audit_module
@@ -48,11 +50,13 @@ class Stream:
 
     up: bool = True
     lines: list[bytes] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
 
-    async def note(self, lines: Sequence[bytes]) -> None:
+    async def note(self, lines: Sequence[bytes], kind: str) -> None:
         if not self.up:
             raise UnavailableError("the store is away")
         self.lines += lines
+        self.kinds += [kind] * len(lines)
 
 
 @dataclass
@@ -258,8 +262,10 @@ def test_a_flood_at_the_door_is_counted(tmp_path: Path) -> None:
         await where.audit.close()
 
     asyncio.run(life())
-    kept = lines_of(tmp_path / "audit.jsonl")
+    assert not (tmp_path / "audit.jsonl").exists()
+    kept = lines_of(tmp_path / "audit-refused.jsonl")
     assert len(kept) == EARLY_BURST + 1
+    assert {*where.stream.kinds} == {"refused"}
     assert str(kept[-1]["details"]).startswith("40 others like it were left out")
 
 
@@ -316,7 +322,7 @@ def test_every_change_has_one_entry_also_a_refused_one(tmp_path: Path) -> None:
             "refused",
             "ForbiddenError",
         ),
-        ("-", "DELETE /v1/tables/events", "events", "refused", "UnauthorizedError"),
+        ("-", "DELETE /v1/tables/{table}", "events", "refused", "UnauthorizedError"),
         (
             "gateway.token",
             "DELETE /v1/tables/{table}",
@@ -371,3 +377,80 @@ def test_a_text_that_no_answer_can_hold_is_audited_with_a_mark() -> None:
     older = b'{"id": "b", "table": "y\\ud800"}'
 
     assert [each["table"] for each in folded([line, older], 2, {})] == ["x?", "y?"]
+
+
+# ------------------------------------------------------------------ What an entry says, and where
+
+
+@pytest.mark.parametrize(
+    ("query", "details"),
+    [
+        ("x=a://b?&delete_files=true", "delete_files=true (1 unknown)"),
+        ("pad=" + "y" * 5_000 + "&delete_files=yes", "delete_files=true (1 unknown)"),
+        ("delete_files=false&delete_files=1", "delete_files=true"),
+        ("delete_files=true%20delete_files%3Dfalse", 'delete_files="true delete_files=false"'),
+        ("", ""),
+    ],
+)
+def test_parameters_are_noted_as_the_route_takes_them(
+    query: str, details: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    with serving(access={"audit_file": str(path)}) as gateway:
+        create(gateway, tmp_path)
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        httpx.delete(f"{gateway.url}/v1/tables/events?{query}", headers=headers)
+        with gateway.client() as admin:
+            first_entries(admin, 2)
+    noted = [each["details"] for each in lines_of(path) if "DELETE" in str(each["action"])]
+    assert noted == [details, details]
+
+
+def test_refused_calls_push_out_no_change(tmp_path: Path) -> None:
+    file = TokenFile(tmp_path / "tokens.json")
+    _, token = file.create("reader", ["read"], now_s=0.0, life_s=None)
+    path = tmp_path / "audit.jsonl"
+    access = {"tokens_file": str(file.path), "audit_file": str(path), "audit_entries_max": 100}
+    with serving(access=access) as gateway, gateway.client() as admin:
+        create(gateway, tmp_path)
+        headers = {"Authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=gateway.url, headers=headers) as reader:
+            for _ in range(3 * EARLY_BURST):
+                assert reader.delete("/v1/tables/events").status_code == 403
+        entries = admin.audit(count=1_000)
+
+    assert [each["outcome"] for each in lines_of(path)] == ["begun", "done"]
+    refused = [each for each in entries if each.outcome == "refused"]
+    assert EARLY_BURST <= len(refused) < 2 * EARLY_BURST
+    assert refused[0].action == "DELETE /v1/tables/{table}"
+    assert "POST /v1/tables" in {each.action for each in entries}
+
+
+def test_reads_are_audited_where_that_is_set(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    access = {"audit_file": str(path), "audit_reads": True}
+    with serving(access=access) as gateway, gateway.client() as client:
+        create(gateway, tmp_path)
+        client.append("events", [{"x": 1}])
+        client.scan("events", columns=["x"])
+        client.tables()
+        first_entries(client, 3)
+        read = [each for each in client.audit() if each.action.startswith("GET")]
+
+    assert [each.action for each in read] == ["GET /v1/tables/{table}/scan"]
+    assert (read[0].table, read[0].outcome, read[0].caller) == ("events", "done", "gateway.token")
+    assert read[0].details.startswith("columns=x")
+    assert [each["id"] for each in lines_of(tmp_path / "audit-reads.jsonl")] == [read[0].id]
+
+
+def test_no_text_of_a_caller_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = "a\x1b]0;title\x07b\x9b31mc\u202ed\re"
+    entry = api.AuditEntry(id="aud-1", at_s=1.0, caller=odd, action="POST", details=odd)
+    session = Session(as_json=False)
+    session.show({}, lambda: render_audit([entry]))
+    session.say(odd)
+    session.fail(ValueError(odd), "ValueError")
+    printed = capsys.readouterr()
+    for text in (printed.out, printed.err):
+        assert "a\\x1b]0;title" in text
+        assert all(letter.isprintable() or letter in "\n\t" for letter in text)

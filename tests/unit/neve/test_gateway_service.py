@@ -35,6 +35,7 @@ from neve.gateway.access.route_rights import OPEN_PATHS
 from neve.gateway.authentication import LIST_BYTES_MAX
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.scan_slots import ScanSlots
+from neve.local.supervisor import ask_actors
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
 
@@ -195,14 +196,23 @@ def test_each_branch_has_its_status() -> None:
     assert problems.status_of(MetadataError("x")) == 500
 
 
+def how_actors_are(url: str) -> tuple[bool | None, bool | None]:
+    """Return whether gateway and coordinator answer, as a supervisor sees them."""
+    sights = ask_actors(url)
+    return sights["gateway"].answers, sights["coordinator"].answers
+
+
 def test_readiness_is_that_of_the_parts(gateway: Gateway, client: Client) -> None:
     assert httpx.get(f"{gateway.url}/readyz").status_code == 200
+    assert how_actors_are(gateway.url) == (True, True)
 
     gateway.coordinator.up = False
     end_s = time.monotonic() + PATIENCE_S
     while (answer := httpx.get(f"{gateway.url}/readyz")).is_success and time.monotonic() < end_s:
         time.sleep(0.05)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert how_actors_are(gateway.url) == (True, False)
+    assert how_actors_are("http://127.0.0.1:9") == (False, None)
     assert httpx.get(f"{gateway.url}/healthz").status_code == 200
     assert "neve_coordinator_up 0.0" in httpx.get(f"{gateway.url}/metrics", headers=TRUSTED).text
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.chaos.batches import KINDS, Batch, Kind, drawn, mod_of, rows_of
-from tests.chaos.draw import How, Part, draw
+from tests.chaos.draw import WAYS, How, Part, draw
 from tests.chaos.journal import Journal, replayed
 from tests.chaos.truth import Truth, Wish
 
@@ -163,15 +163,17 @@ def test_the_file_of_the_journal_tells_everything(tmp_path: Path) -> None:
 
 
 def test_a_seed_draws_the_same_faults_and_all_kinds_come() -> None:
-    def some(seed: int, *, redis_dies: bool = True) -> list[str]:
-        faults = draw(seed, redis_dies=redis_dies)
+    def some(seed: int, *, redis_dies: bool = True, disk_fills: bool = True) -> list[str]:
+        faults = draw(seed, redis_dies=redis_dies, disk_fills=disk_fills)
         return [
             f"{fault.gap_s} {harm}"
-            for fault, _ in zip(faults, range(18), strict=False)
+            for fault, _ in zip(faults, range(24), strict=False)
             for harm in fault.harms
         ]
 
     assert some(3) == some(3) != some(4)
-    kinds = {f"{how} {part}" for part in Part for how in How}
+    kinds = {f"{how} {part}" for part in Part for how in WAYS.get(part, (How.KILL, How.FREEZE))}
     assert {kind for kind in kinds if any(kind in each for each in some(3))} == kinds
     assert not [each for each in some(3, redis_dies=False) if "kill Redis" in each]
+    assert not [each for each in some(3, redis_dies=False) if "fill disk" in each]
+    assert not [each for each in some(3, disk_fills=False) if "fill disk" in each]
