@@ -312,7 +312,7 @@ def _running_attempt(cluster: ClusterState, attempt: Attempt, now_s: float) -> R
     return RunningAttempt(
         job_id=attempt.job_id,
         attempt=attempt.id,
-        tablet=str(attempt.tablet),
+        tablet=attempt.tablet.text,
         table_name=attempt.table_name,
         kind=attempt.kind.value,
         group=attempt.group,
