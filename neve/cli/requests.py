@@ -77,7 +77,7 @@ def render_request(found: api.Request) -> RenderableType:
             *((("cancelled"), each.text) for each in found.cancelled),
             ("requested", f"{time_text(found.submitted_at_s)} UTC"),
             *_progress_facts(found),
-            *_result_facts(found.result),
+            *_result_facts(found),
             *(("note", note) for note in found.notes),
         ]
     )
@@ -182,8 +182,11 @@ def _progress_facts(found: api.Request) -> list[tuple[str, str]]:
     return [("progress", f"{told.fraction:.0%} · {sentence(found)}"), ("left", left)]
 
 
-def _result_facts(found: api.Result | None) -> list[tuple[str, str]]:
+def _result_facts(request: api.Request) -> list[tuple[str, str]]:
     """Return what a request has done, a line each; nothing if no job of it is known."""
+    found = request.result
+    if found is not None and not found.jobs and found.complete and request.state == "done":
+        return [("result", "nothing to do: no file had to be rewritten")]
     if found is None or not found.jobs:
         return []
     part = "" if found.complete else " (the history does not go back to its first job)"
