@@ -11,14 +11,14 @@ from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from common.clock import SystemClock
 from common.errors import InputError, RequestError
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
 from neve.cli.render import RIGHT, grid, lines
-from neve.cli.session import Name, Session, name_values, verb
+from neve.cli.session import Name, Session, TerminalConsole, name_values, verb
 
 if TYPE_CHECKING:
     from neve.simulate.figures import Outcome
@@ -279,7 +279,7 @@ def _bars(runs: "Sequence[Specification]") -> "Iterator[Callable[[int, float], N
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"),
         TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Progress(*columns, console=TerminalConsole(stderr=True), transient=True) as bars:
         tasks = [
             bars.add_task(each.variant or each.tables[0].planner_name, total=each.length_s)
             for each in runs
