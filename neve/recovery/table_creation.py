@@ -107,13 +107,10 @@ async def make_table(
         RefusedError: The name or location is taken, or another run has taken the table over; or
             a file is there again whose name a collector may still delete.
     """
-    files, location = (
-        [file for each in tablets for file in each.files],
-        open_location(free.site.uri),
-    )
+    files = [file for each in tablets for file in each.files]
+    location = open_location(free.site.uri)
     await _refuse_retired(scope, free.site.uri, files, stored)
-    # The id is new, so it is the fencing token of this run, too.
-    filling = Filling(run=scope.table.id, verb=verb, files=len(files))
+    filling = Filling(run=scope.table.id, verb=verb, files=len(files))  # The id is new: it fences.
     table = replace(scope.table, state=TableState.FILLING, filling=filling)
     ends = tuple(each.bounds.end for each in tablets if each.bounds.end != PLUS_INFINITY)
     await claim_site(scope.threads, free)
