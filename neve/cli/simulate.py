@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -187,8 +188,11 @@ def _of_file(path: Path, planners: Sequence[str], controllers: Sequence[str]) ->
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > DOCUMENT_BYTES_MAX:
-            size = format_bytes(path.stat().st_size)
+        found = path.stat()
+        if not S_ISREG(found.st_mode):  # The end of a pipe or a device may never come.
+            raise InputError(f"file {path} cannot be read: it is not a regular file")
+        if found.st_size > DOCUMENT_BYTES_MAX:
+            size = format_bytes(found.st_size)
             most = format_bytes(DOCUMENT_BYTES_MAX)
             raise RequestError(f"file {path} has {size}, expected at most {most}")
         return path.read_text("utf-8")

@@ -19,11 +19,7 @@ from common.metadata.changes import LowerWatermark
 from common.metadata.keys import AUDIT_KINDS
 from common.metadata.ports import HistoryEntry
 from common.model.fields import as_plain
-from common.model.group import (
-    LimitScope,
-    LimitScopeKind,
-    checked_limit,
-)
+from common.model.group import LimitScope, LimitScopeKind, checked_limit
 from common.model.job import Job, TabletPlan, analysis_id
 from common.model.keys import format_key, parse_key
 from common.model.outcome import AttemptEnd, TabletStatistics

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from common.errors import MetadataError
 from common.ids import call_id
 from common.metadata.changes import (
     AcceptGeneration,
@@ -24,8 +25,8 @@ from common.metadata.changes import (
     SubmitRequest,
     TriggerTable,
 )
-from common.metadata.commands import hdel
-from common.metadata.keys import TABLES
+from common.metadata.commands import hdel, hset
+from common.metadata.keys import TABLES, TableKeys
 from common.model.request import Request
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
@@ -174,6 +175,18 @@ async def test_a_step_whose_answer_is_lost_is_repeated(
     keyspace.script = script
     applied(await store.apply(steps[name]))
     applied(await harness.apply(steps[name]))
+
+
+async def test_a_state_of_a_later_release_is_trusted_by_nothing(harness: Harness) -> None:
+    """So a release before this one meets a filling table."""
+    strange, other = await harness.filling_table(), await harness.table()
+    await harness.write(hset(TableKeys(strange.id).table, {"state": "later"}))
+    listed = await harness.store.listed_tables()
+    assert (listed.tables, [*listed.broken]) == ((other,), [strange.name])
+    changes = [put(strange, "a"), finish(strange, 0), *other_changes(harness, strange.id)]
+    for change in [*changes, DropTable(table=strange.id, unfinished=True)]:
+        with pytest.raises(MetadataError, match="is no state of a table"):
+            await harness.apply(change)
 
 
 async def test_a_filling_table_without_a_name_is_removed_after_the_grace(harness: Harness) -> None:
