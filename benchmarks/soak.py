@@ -34,13 +34,14 @@ from neve.local import LocalStack, StackOptions
 from neve.local.processes import processes_of_stack
 
 COMPACTORS, SLOTS, WRITERS = 1, 2, 2
+EXECUTOR_TASKS = 2
 EXECUTOR_HEAP_MB = DRIVER_HEAP_MB = 512
 JVM_MB = 400
 """Of a JVM besides its heap: code, classes, stacks, buffers."""
 SAMPLE_S, WARM_UP_MINUTES, GROWTH_MAX_MB = 30.0, 10.0, 0.25
 WAITING_MAX = 20
 """Jobs that run or wait while writers go on."""
-KEYS, ROWS = 20_000, 2_000
+KEYS, ROWS, BAG_ROWS_MAX = 20_000, 2_000, 1_000_000
 MB = 1024**2
 TABLE_SETTINGS = {"ratio": 2, "max_files": 6}
 
@@ -60,6 +61,12 @@ BOUNDS = {
     "executor JVM": Bound(
         EXECUTOR_HEAP_MB + JVM_MB, "its heap (-Xmx) is filled before it is collected"
     ),
+    "Spark tasks": Bound(
+        EXECUTOR_TASKS * 1536, "a task above `compactor.task_memory_max` (1536 MB) is ended"
+    ),
+    "Redis": Bound(1024, "marks of calls and names of deleted files are kept for a day"),
+    "Redis: used_memory": Bound(1024, "marks of calls and names of deleted files, for a day"),
+    "Ray GCS": Bound(150, "it remembers TASK_EVENTS_MAX calls of actors"),
 }
 
 KINDS = (
@@ -150,7 +157,7 @@ class Load:
 
     def _write(self, client: Client, number: int) -> None:
         if number % 10 == 0:
-            while not self._over.wait(0.1) and waiting(client) > WAITING_MAX:
+            while not self._over.wait(0.1) and is_behind(client):
                 self.counts["waits of writers"] += 1
         client.append("keyed" if number % 2 else "bag", rows(ROWS, number))
         self.counts["appends"] += 1
@@ -164,7 +171,7 @@ class Load:
 
     def _delete(self, client: Client, number: int) -> None:
         """Keep the bag small: what is rewritten for ever would only slow the jobs down."""
-        client.compact("bag", delete_where=f"v < {self.counts['appends'] // WRITERS - 200}")
+        client.compact("bag", delete_where=f"v < {self.counts['appends'] // WRITERS - 100}")
         self.counts["requests"] += 1
 
     def _make_and_drop(self, client: Client, number: int) -> None:
@@ -184,9 +191,10 @@ def rows(count: int, version: int) -> pa.Table:
     return pa.table({"k": keys, "v": np.full(count, version), "text": text})
 
 
-def waiting(client: Client) -> int:
-    """Return how many jobs run or wait."""
-    return sum(group.queued + group.running for group in client.groups())
+def is_behind(client: Client) -> bool:
+    """Return whether jobs or deletions wait: the tables must not grow with the time."""
+    jobs = sum(group.queued + group.running for group in client.groups())
+    return jobs > WAITING_MAX or (client.describe("bag").rows or 0) > BAG_ROWS_MAX
 
 
 def sample(stack: LocalStack) -> tuple[dict[str, float], dict[str, int]]:

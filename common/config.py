@@ -249,6 +249,8 @@ def _of_file(path: str | Path | None) -> Iterator[_Written]:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
+        if path.exists() and not path.is_file():  # The end of a pipe may never come.
+            raise ConfigError(f"settings file {path} cannot be read: it is not a regular file")
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         message = f"settings file {path} cannot be read: {error.strerror}"

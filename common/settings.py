@@ -458,7 +458,9 @@ class TraceSettings:
         "URL that takes traces over OTLP/HTTP, such as `http://collector:4318/v1/traces`. Empty: no"
         " traces. `neve[trace]` must be installed.",
     )
-    sample_ratio: float = setting(1.0, "Part of all attempts that is traced.", most=1)
+    sample_ratio: float = setting(
+        1.0, "Part of all attempts that is traced.", kind=SettingKind.NUMBER, most=1
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""

@@ -319,6 +319,8 @@ class TableBacklog:
     """Why the planner's own tracker did not measure it, or one of its tablets."""
     groups: dict[str, int] = field(default_factory=dict)
     """Compaction group whose compactors do the work → bytes."""
+    requested_bytes: int = 0
+    """Inputs of the queued jobs of requests; no part of `size_bytes`."""
 
 
 @readable_across_releases

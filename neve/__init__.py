@@ -24,6 +24,7 @@ Importing this needs httpx and pyarrow, and nothing else of the project. In read
     demo              `neve demo`
     service_settings  what a service can start with, and how settings are shown
     setting_values    settings of a table as a user writes them
+    read              tables as frames of pandas, Polars, DuckDB and Spark
     row_reader        a process that reads rows of foreign files
     storage_trial     a process that tries a storage location
     release           the version

@@ -1,7 +1,7 @@
 """Names of all keys. Everything of one table shares the hash tag `{<table id>}`: one slot.
 
 neve:tables  neve:store  neve:coordinator  neve:limits  neve:scales   of the whole store
-neve:audit  :refused  :reads                       streams: who has changed what, capped
+neve:audit  :refused  :reads  :deletes             streams: who has changed what, capped
 neve:reserve  neve:full                            room to empty a store that is full
 neve:{t}:table  :generation  :manifest  :index     of a table
 neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `TabletId.text`
@@ -26,7 +26,7 @@ SCALES = "neve:scales"
 """Hash: compaction group → number of compactors."""
 AUDIT = "neve:audit"
 """Stream: calls of the gateway that may have changed something."""
-AUDIT_KINDS = ("", "refused", "reads")
+AUDIT_KINDS = ("", "refused", "reads", "deletes")
 """Streams of the audit, each with its own cap: no caller pushes entries out of another one."""
 RESERVE = "neve:reserve"
 """String of nothing: memory that is given back when the store is full."""
@@ -35,6 +35,8 @@ FULL = "neve:full"
 TABLE_KEYS = "neve:{*}:table"
 """Pattern of the keys of all tables, for SCAN."""
 
+AUDITED_DELETES_MAX = 100_000
+"""Ended requests that have changed or deleted rows, in the audit."""
 CHANGES_MAX = 100_000
 """Entries kept in a table's change stream; what falls out, the full scan finds."""
 HISTORY_MAX = 10_000

@@ -88,6 +88,9 @@ class TableSettings(StoredValue):
     """A request releases the files that it has selected if none of its jobs runs for this time."""
     manifest_interval_s: float | None = 60.0
     """Interval at which the manifest is published while the table changes; None: never."""
+    readers: tuple[str, ...] = ()
+    """Engines that have to read the table: `spark`, `duckdb`, `polars`, `pyarrow`, `pandas`. A
+    column that one of them cannot read is refused. Empty: an import warns, nothing is refused."""
     directory_guard: bool = True
     """Whether a file is put into the table's folders, with the first append or the first commit
     that replaces files, that makes readers of the directory fail instead of returning wrong rows;

@@ -3,7 +3,9 @@
 Only reads `ClusterState`, and returns wire values.
 """
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import assert_never
 
@@ -103,8 +105,22 @@ def _warnings(cluster: ClusterState, now_s: float) -> Iterator[str]:
 
 
 def table_backlogs(cluster: ClusterState) -> tuple[TableBacklog, ...]:
-    """Return what is still to be rewritten, by table, less what attempts have done by now."""
-    return cluster.backlogs.told(cluster.table_name, done_shares(cluster.attempts), BACKLOGS_MAX)
+    """Return what is still to be rewritten, by table, less what attempts have done by now.
+
+    A table whose planner wants nothing has a line, too, while jobs of its requests are queued.
+    """
+    requested = Counter[str]()
+    for _, queue in cluster.queues:
+        for job in queue.unordered():
+            if job.request is not None:
+                requested[job.table_name] += job.input_bytes
+    wanted = cluster.backlogs.told(cluster.table_name, done_shares(cluster.attempts), BACKLOGS_MAX)
+    lines = [replace(line, requested_bytes=requested.pop(line.table, 0)) for line in wanted]
+    lines += [
+        TableBacklog(table=name, strategy="", size_bytes=0, tablets=0, requested_bytes=size_bytes)
+        for name, size_bytes in requested.most_common(BACKLOGS_MAX)
+    ]
+    return tuple(lines)
 
 
 def control_status(cluster: ClusterState, now_s: float) -> ControlStatus:
@@ -296,7 +312,7 @@ def _running_attempt(cluster: ClusterState, attempt: Attempt, now_s: float) -> R
     return RunningAttempt(
         job_id=attempt.job_id,
         attempt=attempt.id,
-        tablet=str(attempt.tablet),
+        tablet=attempt.tablet.text,
         table_name=attempt.table_name,
         kind=attempt.kind.value,
         group=attempt.group,

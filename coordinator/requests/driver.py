@@ -10,14 +10,16 @@ longer than memory, so its tablets are read page by page.
 """
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from functools import partial
 
 from common.errors import MetadataError, UnavailableError
 from common.metadata.changes import Applied, CloseRequest, Unknown
+from common.metadata.keys import AUDITED_DELETES_MAX, HISTORY_MAX
 from common.metadata.ports import TabletStore
-from common.model.request import Request, RequestState
+from common.model.request import Request, RequestState, TransformKind
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from coordinator.context import ShellContext
@@ -214,7 +216,7 @@ class RequestDriver:
             count += len(read)
             for _, request in await self._step_in(requests, table, read, now_s):
                 left[request] += 1
-        await self._move_on([each for each in requests if not left[each.id]])
+        await self._move_on([each for each in requests if not left[each.id]], table, now_s)
         rest_s = min(count * REST_PER_TABLET_S, REST_MAX_S)
         self._rests_until_s[table.id] = asyncio.get_running_loop().time() + rest_s
 
@@ -245,10 +247,12 @@ class RequestDriver:
         await asyncio.gather(*(step(tablet) for tablet in tablets))
         return unsettled
 
-    async def _move_on(self, requests: Iterable[Request]) -> None:
+    async def _move_on(self, requests: Iterable[Request], table: Table, now_s: float) -> None:
         """Move requests on that have nothing left to do in any tablet."""
         for request in requests:
             change = next_state(request, 0)
+            if change is not None and change.state.ended:
+                await self._audit_rows(request, change.state, table, now_s)
             close = CloseRequest(table=request.table, request=request.id)
             outcome = await self._context.apply_or_unknown(close if change is None else change)
             if isinstance(outcome, Applied):
@@ -262,6 +266,33 @@ class RequestDriver:
                     self.ended[change.state] += 1
             elif isinstance(outcome, Unknown):
                 self._look_later(request.table, RETRY_S)
+
+    async def _audit_rows(
+        self, request: Request, state: RequestState, table: Table, now_s: float
+    ) -> None:
+        """Note in the audit how many rows a request has deleted and changed.
+
+        This comes before its last change of state: a coordinator that dies in between notes it
+        twice under one id, and the last line counts.
+        """
+        if request.transform.kind is TransformKind.NONE:
+            return
+        store = self._context.store
+        history = await store.history(table.id, HISTORY_MAX)
+        own = [each for each in history if each.request == request.id]
+        deleted = sum(max(each.rows_deleted, each.transform_dropped) for each in own)
+        changed = sum(each.rows_changed for each in own)
+        entry = {
+            "id": f"end-{request.id}",
+            "at_s": round(now_s, 3),
+            "caller": "coordinator",
+            "action": f"compaction request ended: {state.value}",
+            "table": table.name,
+            "outcome": "done",
+            "details": f"request={request.id} deleted_rows={deleted} changed_rows={changed}",
+        }
+        line = json.dumps(entry, separators=(",", ":")).encode()
+        await store.note_audit([line], AUDITED_DELETES_MAX, "deletes")
 
     def _count_soon(self, table: str) -> None:
         """Look whether that was the last tablet: soon, but not all the time."""

@@ -166,9 +166,7 @@ class RequestSteps:
     ) -> PluginAnswers:
         shown = matching_files(request, table, tablet, shown_files(request, tablet))
         if not shown:
-            return PluginAnswers(
-                chosen=Chosen(reason="no file has rows that the transform can mean")
-            )
+            return PluginAnswers(chosen=Chosen(reason="a rewrite would change no file"))
         try:
             chosen = await self._policies.selectors.choose(
                 request.selector, table, tablet.id, shown, now_s

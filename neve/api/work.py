@@ -448,6 +448,8 @@ class Backlog:
     there is none."""
     groups: dict[str, int] = field(default_factory=dict)
     """Compaction group whose compactors do the work → bytes."""
+    requested_bytes: int = 0
+    """Inputs of the queued jobs of requests. Not a part of `size_bytes`, which planners want."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,18 +147,22 @@ def render_backlog(found: Sequence[api.Backlog]) -> RenderableType:
     """Return the backlogs of tables, and their sum."""
     if not found:
         return "every table is at rest"
-    columns = [("TABLE", ""), ("BACKLOG", RIGHT), ("TABLETS", RIGHT), ("MEASURED BY", "")]
+    columns = [("TABLE", ""), ("BACKLOG", RIGHT), ("TABLETS", RIGHT)]
+    columns += [("REQUESTED", RIGHT), ("MEASURED BY", "")]
     lined = [
         (
             each.table or f"({each.tables} more tables)",
             format_bytes(each.size_bytes),
             each.tablets,
-            each.problem or each.strategy,
+            format_bytes(each.requested_bytes) if each.requested_bytes else None,
+            each.problem or each.strategy or "queued jobs of requests",
         )
         for each in found
     ]
     total = format_bytes(sum(each.size_bytes for each in found))
-    return lines(grid(columns, lined), "", f"{total} in all{_by_group(found)}")
+    requested = sum(each.requested_bytes for each in found)
+    more = f"; requests wait with {format_bytes(requested)}" if requested else ""
+    return lines(grid(columns, lined), "", f"{total} in all{_by_group(found)}{more}")
 
 
 def _by_group(found: Sequence[api.Backlog]) -> str:

@@ -20,7 +20,7 @@ from rich.console import RenderableType
 
 from common.clock import SystemClock
 from common.errors import CompactionError, ConfigError
-from common.units import format_count
+from common.units import format_count, parse_duration_s
 from neve.api import work as api
 from neve.cli import render
 from neve.cli.session import (
@@ -206,13 +206,14 @@ def doctor(
         int, typer.Option(help="Number of compactors to run on this machine.")
     ] = 1,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="With --location: longest wait in seconds.")
-    ] = STORAGE_WAIT_S,
+        str, typer.Option(help="With --location: longest wait, such as 30s.")
+    ] = f"{STORAGE_WAIT_S:g}s",
 ) -> None:
     """Check this machine, the service and, with --location, a storage location."""
+    wait_s = parse_duration_s(timeout, "--timeout")
     wanted = [*_checks(session, compactors)]
     if location is not None:
-        wanted.append(("storage", lambda: check_storage(location, timeout)))
+        wanted.append(("storage", lambda: check_storage(location, wait_s)))
     found = [_run(*check) for check in wanted]
     session.show(found, lambda: _render_results(found))
     if any(each.state == FAILED for each in found):

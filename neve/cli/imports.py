@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Annotated, Self
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -24,6 +24,7 @@ from neve.cli.session import (
     Name,
     Session,
     Settings,
+    TerminalConsole,
     absolute,
     name_values,
     names,
@@ -199,7 +200,7 @@ class _Bar:
                 TextColumn("{task.fields[progress]}"),
                 DownloadColumn(binary_units=True),
                 TimeRemainingColumn(),
-                console=Console(stderr=True),
+                console=TerminalConsole(stderr=True),
                 transient=True,
             )
             self._task = self._bar.add_task("begun", total=None, progress="")

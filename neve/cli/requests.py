@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from common.units import format_bytes, format_duration
+from common.units import format_bytes, format_duration, parse_duration_s
 from neve.api import requests as api
 from neve.cli.render import (
     RIGHT,
@@ -77,7 +77,7 @@ def render_request(found: api.Request) -> RenderableType:
             *((("cancelled"), each.text) for each in found.cancelled),
             ("requested", f"{time_text(found.submitted_at_s)} UTC"),
             *_progress_facts(found),
-            *_result_facts(found.result),
+            *_result_facts(found),
             *(("note", note) for note in found.notes),
         ]
     )
@@ -182,8 +182,11 @@ def _progress_facts(found: api.Request) -> list[tuple[str, str]]:
     return [("progress", f"{told.fraction:.0%} · {sentence(found)}"), ("left", left)]
 
 
-def _result_facts(found: api.Result | None) -> list[tuple[str, str]]:
+def _result_facts(request: api.Request) -> list[tuple[str, str]]:
     """Return what a request has done, a line each; nothing if no job of it is known."""
+    found = request.result
+    if found is not None and not found.jobs and found.complete and request.state == "done":
+        return [("result", "nothing to do: no file had to be rewritten")]
     if found is None or not found.jobs:
         return []
     part = "" if found.complete else " (the history does not go back to its first job)"
@@ -229,7 +232,7 @@ def _duration_text(start_s: float, end_s: float) -> str:
 
 KEYS_PANEL, ROWS_PANEL, OUTPUT_PANEL = "What to compact", "Rows to change", "Files to write"
 
-Timeout = Annotated[float | None, typer.Option(help="With --wait: longest wait in seconds.")]
+Timeout = Annotated[str | None, typer.Option(help="With --wait: longest wait, such as 30s or 10m.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Show its progress until it ends.")]
 Start = Annotated[
     str | None,
@@ -325,8 +328,7 @@ def compact(
         "boost": boost,
         "deadline": deadline,
     }
-    if timeout is not None and not wait:
-        raise CallerError("--timeout goes with --wait")
+    timeout_s = wait_max_s(timeout, wait=wait)
     if dry_run:
         found = session.client.dry_run(name, **wanted)
         session.show(found, lambda: render_dry_run(found))
@@ -334,11 +336,25 @@ def compact(
     request = session.client.compact(name, call=call, **wanted)
     if wait:
         session.say(f"requested as {request.id}")
-        wait_for(session, request, timeout)
+        wait_for(session, request, timeout_s)
         return
     asked = request.status(tablets=0)
     told = f"requested as {request.id}; `neve request show {name} {request.id}` shows its progress"
     session.show(asked, told)
+
+
+def wait_max_s(timeout: str | None, *, wait: bool) -> float | None:
+    """Return what `--timeout` says in seconds; None: as long as it takes.
+
+    Raises:
+        CallerError: There is no `--wait`.
+        RequestError: It is no duration.
+    """
+    if timeout is None:
+        return None
+    if not wait:
+        raise CallerError("--timeout goes with --wait")
+    return parse_duration_s(timeout, "--timeout")
 
 
 def wait_for(session: Session, request: Request, timeout_s: float | None) -> None:
@@ -404,7 +420,7 @@ def show_request(
     """Show the progress of a request, overall and per tablet."""
     asked = session.client.request(name, request)
     if wait:
-        wait_for(session, asked, timeout)
+        wait_for(session, asked, wait_max_s(timeout, wait=wait))
         return
     found = asked.status(tablets=tablets)
     session.show(found, lambda: render_request(found))

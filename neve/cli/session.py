@@ -4,6 +4,7 @@ import functools
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, is_dataclass
@@ -12,7 +13,8 @@ from threading import Event
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from common.errors import (
     CompactionError,
@@ -136,6 +138,27 @@ REMOTE = {"url": UrlOption, "stack": StackOption, "token": TokenOption}
 """Options of every verb that talks to a service."""
 
 
+_UNSEEN = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|[\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, and those that turn the direction of writing."""
+
+
+def visible(text: str) -> str:
+    """Return a text with escapes in place of characters that would steer a terminal."""
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+class TerminalConsole(Console):
+    """The one way to print for people: no text from outside steers the terminal."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield the segments of what is printed; those of rich itself steer as they like."""
+        for segment in super().render(renderable, options):
+            safe = segment.control or segment.text == visible(segment.text)
+            yield segment if safe else Segment(visible(segment.text), segment.style)
+
+
 class Session:
     """One run of a verb: where its answers go, and the client, once it is asked for."""
 
@@ -152,8 +175,10 @@ class Session:
         self.stack = stack
         self._token = token
         self._client: Client | None = None
-        self._out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_PIPED)
-        self._err = Console(stderr=True, soft_wrap=True, highlight=False)
+        self._out = TerminalConsole(
+            highlight=False, width=None if sys.stdout.isatty() else WIDTH_PIPED
+        )
+        self._err = TerminalConsole(stderr=True, soft_wrap=True, highlight=False)
 
     @property
     def client(self) -> Client:

@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from common.clock import SystemClock
 from common.errors import InputError, RequestError
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
 from neve.cli.render import RIGHT, grid, lines
-from neve.cli.session import Name, Session, name_values, verb
+from neve.cli.session import Name, Session, TerminalConsole, name_values, verb
 
 if TYPE_CHECKING:
     from neve.simulate.figures import Outcome
@@ -187,8 +188,11 @@ def _of_file(path: Path, planners: Sequence[str], controllers: Sequence[str]) ->
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > DOCUMENT_BYTES_MAX:
-            size = format_bytes(path.stat().st_size)
+        found = path.stat()
+        if not S_ISREG(found.st_mode):  # The end of a pipe or a device may never come.
+            raise InputError(f"file {path} cannot be read: it is not a regular file")
+        if found.st_size > DOCUMENT_BYTES_MAX:
+            size = format_bytes(found.st_size)
             most = format_bytes(DOCUMENT_BYTES_MAX)
             raise RequestError(f"file {path} has {size}, expected at most {most}")
         return path.read_text("utf-8")
@@ -279,7 +283,7 @@ def _bars(runs: "Sequence[Specification]") -> "Iterator[Callable[[int, float], N
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"),
         TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Progress(*columns, console=TerminalConsole(stderr=True), transient=True) as bars:
         tasks = [
             bars.add_task(each.variant or each.tables[0].planner_name, total=each.length_s)
             for each in runs

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from neve.api import split_merge as api
 from neve.api.split_merge import Operation
 from neve.cli.render import WHOLE, grid, shortened, time_text
+from neve.cli.requests import Timeout, wait_max_s
 from neve.cli.session import Name, Session, verb
 from neve.cli.tablet_keys import KnownTables, TabletKeys
 from neve.client.errors import CallerError
@@ -53,7 +54,6 @@ def render_operations(found: Sequence[Operation], table: str, keys: TabletKeys) 
 
 
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")]
-Timeout = Annotated[float | None, typer.Option(help="With --wait: longest wait in seconds.")]
 Abandon = Annotated[
     bool,
     typer.Option("--abandon", help="Abandon what is under way, everywhere or in --tablet."),
@@ -94,14 +94,14 @@ def split(
         raise CallerError("--into goes with --tablet")
     parts = into or 2
     wait = wait or parts > 2
-    _check_wait(wait, timeout)
+    timeout_s = wait_max_s(timeout, wait=wait)
     begun = session.client.split(
         name,
         at=at,
         tablet=tablet,
         into=parts,
         wait=wait,
-        timeout_s=timeout,
+        timeout_s=timeout_s,
         progress=lambda each: session.say(f"split at {each.at} begins"),
     )
     _show_started(session, name, begun, wait=wait)
@@ -138,14 +138,14 @@ def merge(
         return
     if tablet is None and start is None and end is None:
         raise CallerError("give --tablet, or --from and --to")
-    _check_wait(wait, timeout)
+    timeout_s = wait_max_s(timeout, wait=wait)
     begun = session.client.merge(
         name,
         tablet=tablet,
         start=start,
         end=end,
         wait=wait,
-        timeout_s=timeout,
+        timeout_s=timeout_s,
         progress=lambda each: session.say(f"merge at {each.at} begins"),
     )
     _show_started(session, name, begun, wait=wait)
@@ -155,11 +155,6 @@ def operations(session: Session, name: Name) -> None:
     """List the splits and merges under way, and what they wait for."""
     found = session.client.operations(name)
     session.show(found, lambda: render_operations(found, name, KnownTables(session.client.tables)))
-
-
-def _check_wait(wait: bool, timeout: float | None) -> None:
-    if timeout is not None and not wait:
-        raise CallerError("--timeout goes with --wait")
 
 
 def _abandon_operations(session: Session, name: str, kind: str, tablet: str | None) -> None:

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 
 from common.errors import ConfigError, RequestError
 from neve.cli import render
-from neve.cli.session import Session, verb
+from neve.cli.session import Session, verb, visible
 
 if TYPE_CHECKING:
     from neve.local.stack_folder import StackFolder
@@ -173,9 +173,9 @@ def logs(
     if not follow:
         session.show({"part": part, "lines": said}, lambda: "\n".join(said))
         return
-    session.write("".join(f"{line}\n" for line in said))
+    session.write("".join(f"{visible(line)}\n" for line in said))
     for line in found.follow(part, threading.Event().wait):
-        session.write(f"{line}\n")
+        session.write(f"{visible(line)}\n")
 
 
 def demo(

@@ -28,6 +28,7 @@ from common.model.outcome import RefusalCode
 from common.model.service_paths import GUARD_NAME
 from common.model.table import Filling, Table, TableState, filling_text
 from common.parquet.location import open_location
+from common.rows.reader_limits import READERS, unreadable_columns
 from neve.api import tables as api
 from neve.api.recovery import LINES
 from neve.gateway.access.callers import current_call
@@ -99,18 +100,12 @@ def import_view(directory: ImportedDirectory, table: Table, planner: str = "") -
 
 def _import_notes(directory: ImportedDirectory, table: Table) -> list[str]:
     body, found = directory.body, directory.survey
-    notes = []
+    notes = _reader_notes(table)
     if not body.readers_use_manifest:
         notes.append(
             "the table stays paused: a compaction replaces files of this directory, so first let "
             "every reader use the manifest (docs/import.md), then "
             f"`neve resume {table.name}` or repeat with --readers-use-manifest"
-        )
-    if table.settings.directory_guard:
-        notes.append(
-            "the first append, or the first compaction that replaces files, puts a file "
-            f"{GUARD_NAME} into their folders: programs that read the directory itself then fail "
-            "instead of counting wrongly (setting directory_guard)"
         )
     if table.settings.manifest_interval_s is None:
         notes.append("no manifest is published: the setting manifest_interval_s is off")
@@ -126,6 +121,22 @@ def _import_notes(directory: ImportedDirectory, table: Table) -> list[str]:
         notes.append(
             f"{len(found.misfits)} files do not fit and {left}"
             + ("" if body.dry_run else " do not see them")
+        )
+    return notes
+
+
+def _reader_notes(table: Table) -> list[str]:
+    """Return what readers of the table have to know."""
+    notes = [
+        f"{reader} cannot read this table: {'; '.join(reasons)}"
+        for reader in READERS
+        if (reasons := unreadable_columns(table.schema, reader))
+    ]
+    if table.settings.directory_guard:
+        notes.append(
+            "the first append, or the first compaction that replaces files, puts a file "
+            f"{GUARD_NAME} into their folders: programs that read the directory itself then fail "
+            "instead of counting wrongly (setting directory_guard)"
         )
     return notes
 

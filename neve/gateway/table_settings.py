@@ -24,6 +24,7 @@ from common.plugins import (
     load_selector,
     request_errors,
 )
+from common.rows.reader_limits import READERS
 from common.spi.output import OutputConfigurer
 from common.spi.planner import check_options, check_table
 from common.spi.selector import Selector
@@ -48,6 +49,7 @@ _CHECKS: dict[str, AllowedValues] = {
     "workload_points": (lambda value: value < 10_000, "0 (off) to 9999"),
     "analysis_share": (lambda value: 0 < value <= 1, "more than 0, at most 1"),
     "analysis_columns": (lambda value: len(value) <= 32, "at most 32 columns"),
+    "readers": (lambda value: set(value) <= set(READERS), "some of " + ", ".join(READERS)),
     "trigger_interval_s": (lambda value: value >= 1, "at least 1 s"),
     "volume": (lambda value: bool(DNS_LABEL.fullmatch(value)), "a DNS label such as disk-1"),
 }

@@ -33,6 +33,7 @@ from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
 from common.parquet.location import open_location
 from common.parquet.read_guard import remove_guards
 from common.parquet.resolved_locations import ResolvedLocation
+from common.rows.reader_limits import unreadable_columns
 from common.rows.schema import COLUMNS_MAX, arrow_schema, changed_schema, columns_of
 from common.storage_threads import StorageThreads
 from coordinator.core.split_merge.operation_steps import has_ranges
@@ -375,6 +376,7 @@ def check_settings(table: Table) -> None:
             f"setting ttl_s {table.settings.ttl_s:g} needs a time_column, by which rows expire; "
             f"table {table.name!r} has none"
         )
+    _check_readers(table)
     _check_blooms(table)
     _check_analysis_columns(table)
     check_table_planner(table)
@@ -384,6 +386,15 @@ def check_settings(table: Table) -> None:
         raise RequestError(
             f"setting {sizes[0]} is for tablets that are ranges of keys; table {table.name!r} {why}"
         )
+
+
+def _check_readers(table: Table) -> None:
+    for reader in table.settings.readers:
+        if reasons := unreadable_columns(table.schema, reader):
+            raise RequestError(
+                f"setting readers names {reader}, which cannot read table {table.name!r}: "
+                + "; ".join(reasons)
+            )
 
 
 def _check_analysis_columns(table: Table) -> None:

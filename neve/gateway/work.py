@@ -19,11 +19,7 @@ from common.metadata.changes import LowerWatermark
 from common.metadata.keys import AUDIT_KINDS
 from common.metadata.ports import HistoryEntry
 from common.model.fields import as_plain
-from common.model.group import (
-    LimitScope,
-    LimitScopeKind,
-    checked_limit,
-)
+from common.model.group import LimitScope, LimitScopeKind, checked_limit
 from common.model.job import Job, TabletPlan, analysis_id
 from common.model.keys import format_key, parse_key
 from common.model.outcome import AttemptEnd, TabletStatistics
@@ -378,8 +374,7 @@ class WorkRoutes:
     ) -> dict[str, list[api.AuditEntry]]:
         """Return calls that may have changed something, newest first, refused ones too.
 
-        The newest 10,000 lines that the store keeps are searched, and as many each of refused calls
-        and of reads, if those are audited; a call has one or two.
+        The newest 10,000 lines of each of its streams are searched; a call has one or two.
         """
         count = bounded_count(count, LIST_MAX, "count")
         store = self._services.store

@@ -40,6 +40,8 @@ NODE_RESOURCE = "neve_node_local"
 """The node's own resource: a compactor pins its executors to its node with it."""
 NODE_RESOURCE_AMOUNT = 10_000
 ROLES = ("gcs_server", "raylet")
+TASK_EVENTS_MAX = 2000
+"""Calls that Ray's GCS remembers; its own default is 100,000."""
 NO_DASHBOARD_METRICS = {"DASHBOARD_METRIC_PORT": "65536"}
 """No port: Ray logs that it cannot serve these metrics, and goes on. It has no switch for them."""
 
@@ -136,8 +138,10 @@ class RayHead:
         return {**metrics, "RAY_START_HOOK": "neve.local.ray_head.disable_client_server"}
 
     def _log_bounds(self) -> dict[str, str]:
-        """Return variables that keep the log files of Ray's own processes small."""
+        """Return variables that keep log files and the memory of Ray's own processes small."""
         return {
+            # Of each call of an actor the GCS keeps half a KB for `ray list tasks`.
+            "RAY_task_events_max_num_task_in_gcs": str(TASK_EVENTS_MAX),
             "RAY_ROTATION_MAX_BYTES": str(self.log_bytes_max),
             "RAY_ROTATION_BACKUP_COUNT": "1",
         }

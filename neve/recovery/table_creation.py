@@ -97,20 +97,15 @@ async def make_table(
         tablets: Ascending; those of an unpartitioned table tile.
         stored: What lies in the location; looked at once more if all of it counts.
         live: Whether the table becomes live if no file is missing; else it stays paused.
-        complete: Whether all that lies in the location was looked at. Else what the table does
-            not know may be rows that came later.
-        lost: Whether rows are known to be lost: then it becomes paused, and no manifest is
-            published before somebody resumes it.
+        complete: Whether all that lies in the location was looked at.
+        lost: Whether rows are known to be lost: then it becomes paused, and publishes no manifest.
         verb: What the user has called, and repeats if this is broken off.
 
     Raises:
-        RefusedError: The name or location is taken, or another run has taken the table over; or
-            a file is there again whose name a collector may still delete.
+        RefusedError: The name or location is taken, another run has taken the table over, or a
+            file is there again whose name a collector may still delete.
     """
-    files, location = (
-        [file for each in tablets for file in each.files],
-        open_location(free.site.uri),
-    )
+    files = [file for each in tablets for file in each.files]
     await _refuse_retired(scope, free.site.uri, files, stored)
     # The id is new, so it is the fencing token of this run, too.
     filling = Filling(run=scope.table.id, verb=verb, files=len(files))
@@ -124,6 +119,7 @@ async def make_table(
             await _note_loss(scope, filling.run)
         await _guard_directory(scope, files, stored)
         await _sign(scope, free.owner.store, live=live)
+        location = open_location(free.site.uri)
         late = await _late_files(scope, location, stored) if complete else ()
         missing = await absent(scope.threads, location, files, {} if complete else stored)
         incomplete = lost or bool(missing or late)
@@ -133,13 +129,14 @@ async def make_table(
         with suppress(CompactionError):
             await scope.store.apply(DropTable(table=table.id, unfinished=True))
         raise
+    unused = () if complete else unused_files(files, stored)
     return CreatedTable(
         table=table,
         tablets=len(tablets),
         files=len(files),
         missing=missing,
         late=late,
-        unused=() if complete else unused_files(files, stored),
+        unused=unused,
     )
 
 

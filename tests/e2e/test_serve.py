@@ -24,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from common.wire import COORDINATOR_NAME, GATEWAY_NAME, compactor_actor_name
 from neve.api.work import Group, GroupScaling
 from neve.client import Client
 from neve.client.errors import NeveError
@@ -248,7 +249,7 @@ def test_the_newest_settings_win_and_a_number_set_by_hand_holds(cluster: Cluster
         client.scale_group("default", 1)
         wait_until(lambda: any(each.ready for each in client.compactors()))
         origins = folders_of_actors(cluster.stack.ray_address, cluster.environ())
-        assert {"neve-coordinator", "default-1"} <= {name.rpartition(":")[2] for name in origins}
+        assert {COORDINATOR_NAME, GATEWAY_NAME, compactor_actor_name("default-1")} <= set(origins)
         wheel = [str(installation().packages)]
         assert all(folders == wheel for folders in origins.values()), origins
         client.stop_compactor("default-1", 0.0)

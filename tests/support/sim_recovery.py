@@ -60,8 +60,10 @@ STEPS = 10
 ON_ITS_WAY_S = 60.0
 TRIES_MAX = 8
 """So often an operator repeats a verb, with rounds of the coordinator in between."""
-USER_FILES = 3
+USER_FILES = 2
 WRITES_MAX = 12
+CALLS_SURVIVE = True
+"""Whether a call of before a rebuild or a restore may be repeated after it, and counts once."""
 LEFT = {*NOTES, FindingCode.ORPHANED, FindingCode.EVIDENCE, FindingCode.FOREIGN}
 """What a check may find of earlier tables and calls that were broken off."""
 
@@ -180,7 +182,7 @@ class Story:
     def new_call(self) -> Call | None:
         """Return a call that nobody has made before."""
         ids, rows = self.new_rows()
-        if self.dice.random() < 0.6:
+        if self.dice.random() < 0.5:
             return Call(self.call_id(), "append", body_of(rows), frozenset(ids))
         path = f"mine/{self.dice.randrange(USER_FILES)}.parquet"
         full = self.place / path
@@ -257,8 +259,9 @@ class Story:
             splits=("6", "20") if self.keyed else (),
             settings=settings,
         )
-        for _ in range(TRIES_MAX):
-            answered = self.ask("create", body, doom=self.doom())
+        for number in range(TRIES_MAX):
+            doom = self.doom() if number < TRIES_MAX // 2 else None
+            answered = self.ask("create", body, doom=doom)
             if getattr(answered, "name", None) == NAME:
                 self.there, self.kept, self.clean = True, False, True
                 self.site.seen["tables made"] += 1
@@ -298,9 +301,10 @@ class Story:
         """Lose the store, with all who were connected to it."""
         self.world.tell("server", "is lost")
         self.site.seen["stores lost"] += 1
+        self.site.losses += 1
         for process in self.world._processes:
             if process.name.startswith(("gate", "coord", "comp")):
-                process.alive = process.frozen_until_s > self.world.now_s()
+                process.alive = False
         self.site._upkeep = None
         for key in [*self.site.memory.values.keys()]:
             self.site.memory.values.remove(key)
@@ -309,6 +313,7 @@ class Story:
     def rebuild(self) -> None:
         """Make the table out of its files, whatever comes in between."""
         ledger, answered, self.clean = self.ledger, None, False
+        self._recovered()
         ledger.may |= ledger.former
         if self.restored:
             ledger.twofold |= ledger.may
@@ -332,6 +337,10 @@ class Story:
         self.there = True
         self.site.seen["rebuilds"] += 1
         self.read("a scan after a rebuild")
+
+    def _recovered(self) -> None:
+        if not CALLS_SURVIVE:
+            self.calls.clear()
 
     @property
     def two_stories(self) -> bool:
@@ -409,6 +418,7 @@ class Story:
             self._finish_drop(self.ask("drop", NAME, False), delete=False)
         assert hasattr(made, "missing"), f"a restore has no end: {made}"
         self.restored, self.clean = True, False
+        self._recovered()
         self.site.seen["restores"] += 1
         self.ledger.former |= self.ledger.may
         if made.missing:

@@ -244,6 +244,8 @@ class RecoverySite:
     dooms: dict[SimLoop, Doom] = field(default_factory=dict)
     tasks: dict[SimLoop, Any] = field(default_factory=dict)
     seen: Counter[str] = field(default_factory=Counter)
+    losses: int = 0
+    """How often the store was lost."""
     ghost_share: float = 0.0
     """Of deletions, before which their process stands still."""
 
@@ -253,6 +255,7 @@ class RecoverySite:
         own = CoordinatorSettings(
             garbage_grace_s=GRACE_S,
             collect_interval_s=1.0,
+            generation_interval_s=1.0,
             clock_skew_max_s=0.5,
             retired_names_s=RETIRED_S,
         )
@@ -345,10 +348,12 @@ class RecoverySite:
         self.seen["collectors that stood still before a deletion"] += 1
         self.world.tell(process.name, "stands still", path=path, seconds=later_s)
         process.frozen_until_s = self.world.now_s() + later_s
-        self._storage.call_later(later_s, partial(self._really_delete, path))
+        self._storage.call_later(later_s, partial(self._really_delete, path, self.losses))
         return True
 
-    def _really_delete(self, path: str) -> None:
+    def _really_delete(self, path: str, losses: int) -> None:
+        if losses < self.losses:
+            return  # Marks of names are gone with the store, and so are all who worked with it.
         Path(path).unlink(missing_ok=True)
         self.world.tell("storage", "deletes late", path=path)
 

@@ -23,7 +23,13 @@ from common.metadata.request_predicates import cancelled_here, may_hold_range
 from common.model.file import DataFile
 from common.model.key_values import NANOS, KeyType, key_type_of
 from common.model.keys import encode_value
-from common.model.request import Request, RequestState, TransformKind
+from common.model.request import (
+    OutputSpec,
+    Request,
+    RequestState,
+    SelectorSpec,
+    TransformKind,
+)
 from common.model.table import Table, TableState
 from common.model.tablet import Bounds, Selection, Tablet
 from common.rows.partitions import partition_types, partition_values
@@ -62,8 +68,9 @@ def matching_files(
 ) -> tuple[DataFile, ...]:
     """Return the files that may hold rows which the request's transform means.
 
-    Only `delete where` leaves files out: by the values of the tablet's partition, and by the
-    bounds of their versions, their times and the first column of their keys.
+    A request without one means all files, or none if a rewrite `changes_nothing`. Only
+    `delete where` leaves files out: by the values of the tablet's partition, and by the bounds of
+    their versions, their times and the first column of their keys.
 
     Args:
         request: Any.
@@ -71,6 +78,8 @@ def matching_files(
         tablet: As it was read.
         files: Of the tablet.
     """
+    if changes_nothing(request, table, tablet):
+        return ()
     transform = request.transform
     if transform.kind is not TransformKind.DELETE_WHERE:
         return tuple(files)
@@ -80,6 +89,23 @@ def matching_files(
         for file in files
         if may_be_true(transform.text, {**_file_bounds(table, file), **of_partition})
     )
+
+
+def changes_nothing(request: Request, table: Table, tablet: Tablet) -> bool:
+    """Return whether a rewrite would only copy the one file of a tablet.
+
+    A file does not tell by which settings it was written. So one of a request with outputs of its
+    own, or of a table whose settings have been changed since its creation, is written again.
+    """
+    files = closed_files(tablet)
+    if len(files) != 1 or request.transform.kind is not TransformKind.NONE:
+        return False
+    (file,) = files
+    as_usual = request.output == OutputSpec() and request.selector == SelectorSpec()
+    as_written = file.job is not None and file.request is None and table.settings_version == 1
+    may_drop_rows = table.settings.ttl_s is not None or (bool(table.key) and not file.clean)
+    sound = file.schema_id == table.schema_id and not file.has_faulty_layout
+    return as_usual and as_written and sound and not may_drop_rows
 
 
 def _partition_bounds(table: Table, tablet: Tablet) -> Mapping[str, ColumnBounds]:

@@ -106,9 +106,8 @@ class KubeRayCluster:
             NamespaceError: The machine does not allow what the cluster needs.
         """
         check_namespaces()
-        base = _environment()
         given = Given(
-            environ=installation().environ(base) if image is None else image,
+            environ=installation().environ(_environment()) if image is None else image,
             overrides=dict(environ or {}),
             folders=Folders((session_folder(), folder), written),
         )
@@ -118,25 +117,7 @@ class KubeRayCluster:
             "services": [list(command) for command in services],
         }
         words = [str(folder), str(manifest.resolve()), json.dumps(options)]
-        with (
-            (folder / "machine.log").open("wb") as errors,
-            subprocess.Popen(
-                [
-                    *make_namespaces(),
-                    sys.executable,
-                    "-m",
-                    "tests.support.kubernetes.machine",
-                    *words,
-                ],
-                env=installation().environ(base, with_tests=True)
-                | {GIVEN_VARIABLE: given.to_json()},
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            ) as machine,
-        ):
+        with _machine(words, given, folder / "machine.log") as machine:
             try:
                 cluster = cls(machine, folder, given)
                 cluster.wait_for(cluster.head_listens, "the head")
@@ -328,6 +309,26 @@ class KubeRayCluster:
         if "error" in answer:
             raise LookupError(answer["error"])
         return answer["answer"]
+
+
+@contextmanager
+def _machine(words: Sequence[str], given: Given, log: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start the first process of a cluster's namespaces for the length of a block."""
+    program = [sys.executable, "-m", "tests.support.kubernetes.machine", *words]
+    own = installation().environ(_environment(), with_tests=True)
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(
+            [*make_namespaces(), *program],
+            env=own | {GIVEN_VARIABLE: given.to_json()},
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as machine,
+    ):
+        yield machine
 
 
 def _environment() -> dict[str, str]:

@@ -16,6 +16,8 @@ from common.clock import SystemClock
 from common.errors import UnavailableError
 from neve.api import work as api
 from neve.api.tables import Column
+from neve.cli.access import render_audit
+from neve.cli.session import Session
 from neve.client import Client
 from neve.client.errors import CallerError, ForbiddenError
 from neve.gateway.access import audit as audit_module
@@ -439,3 +441,16 @@ def test_reads_are_audited_where_that_is_set(tmp_path: Path) -> None:
     assert (read[0].table, read[0].outcome, read[0].caller) == ("events", "done", "gateway.token")
     assert read[0].details.startswith("columns=x")
     assert [each["id"] for each in lines_of(tmp_path / "audit-reads.jsonl")] == [read[0].id]
+
+
+def test_no_text_of_a_caller_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = "a\x1b]0;title\x07b\x9b31mc\u202ed\re"
+    entry = api.AuditEntry(id="aud-1", at_s=1.0, caller=odd, action="POST", details=odd)
+    session = Session(as_json=False)
+    session.show({}, lambda: render_audit([entry]))
+    session.say(odd)
+    session.fail(ValueError(odd), "ValueError")
+    printed = capsys.readouterr()
+    for text in (printed.out, printed.err):
+        assert "a\\x1b]0;title" in text
+        assert all(letter.isprintable() or letter in "\n\t" for letter in text)

@@ -33,6 +33,7 @@ NEW_FIELDS = {
         *("table.settings.maintenance_priority", "table.settings.workload_points"),
         *("table.settings.analysis_share", "table.settings.analysis_columns"),
         *("table.settings.keep_free_bytes", "table.settings.directory_guard"),
+        "table.settings.readers",
         *(f"job.{name}" for name in NEW_OF_JOBS),
         *("analyzed", "tablet_version", "inputs.measured_at_s", "inputs.measured_version"),
     },

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.model.file import DataFile
-from common.model.job import Kind, TabletBacklog, TabletPlan
+from common.model.job import Job, Kind, TabletBacklog, TabletPlan
 from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableSettings
 from common.model.tablet import Record, Tablet, TabletId
@@ -38,6 +38,7 @@ from coordinator.core.enforcement import cluster_facts
 from coordinator.core.planning import with_backlog
 from coordinator.core.state import CoordinatorState
 from coordinator.figures import backlog_figures
+from tests.support.planning import job as queued_job
 from tests.support.reservations import assignment_of
 from tests.unit.coordinator.test_planning import (
     EQUAL,
@@ -372,6 +373,29 @@ def test_a_plan_replaces_the_backlog_of_its_tablet() -> None:
     planned_with(4, owed(70))
     state.handle(on.TableGone(table="t"), 3.0)
     assert state.status(3.0).backlogs == ()
+
+
+def test_what_the_queue_holds_of_requests_is_told_by_itself() -> None:
+    state = CoordinatorState(CoordinatorSettings())
+    state.handle(on.TableSeen(table=Table(id="t", name="trips", location="x", schema=())), 0.0)
+    asked = {"kind": Kind.USER, "request": "r1", "table_name": "trips", "input_bytes": 197}
+
+    def planned_with(version: int, backlog: TabletBacklog | None, *jobs: Job) -> TableBacklog:
+        plan = TabletPlan(jobs=jobs, backlog=backlog)
+        event = on.TabletPlanned(
+            tablet=at("t", 1), plan=plan, record=Record(version=version), settings_version=0
+        )
+        state.handle(event, 1.0)
+        (line,) = state.status(1.0).backlogs
+        return line
+
+    wished = queued_job("j1", tablet=at("t", 1), **asked)
+    line = planned_with(1, owed(70), wished)
+    assert (line.table, line.size_bytes, line.requested_bytes) == ("trips", 70, 197)
+    line = planned_with(2, None, wished)
+    assert (line.table, line.size_bytes, line.requested_bytes) == ("trips", 0, 197)
+    planned = queued_job("j2", tablet=at("t", 1), table_name="trips")
+    assert planned_with(3, owed(70), planned).requested_bytes == 0
 
 
 @pytest.mark.parametrize(

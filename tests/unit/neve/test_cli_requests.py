@@ -73,6 +73,8 @@ def test_a_dry_run_starts_nothing(neve: Shell) -> None:
 def test_a_wait_ends_with_the_request(gateway: Gateway, neve: Shell) -> None:
     request = neve.json("compact", "events")["id"]
     words = ["request", "show", "events", request, "--wait"]
+    neve.run(*words, "--timeout", "soon", code=2, says="--timeout 'soon' is not a duration")
+    neve.run(*words, "--timeout", "300ms", code=4, says="is not done within 0.3 s; it goes on")
     neve.run(*words, "--timeout", "0.3", code=4, says="is not done within 0.3 s; it goes on")
 
     ending = threading.Timer(0.3, lambda: end_all(gateway, RequestState.DONE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +98,10 @@ def test_what_is_wrong_is_said_in_a_sentence(neve: Shell, spec: str, tmp_path: P
     neve.run("simulate", spec, "--set", "ratio=2", code=2, says="--set goes with --from")
     neve.run("simulate", str(bad), code=2, says="is not TOML")
     neve.run("simulate", str(tmp_path / "none.toml"), code=1, says="cannot be read")
+    os.mkfifo(tmp_path / "pipe")
+    neve.run("simulate", str(tmp_path / "pipe"), code=1, says="it is not a regular file")
+    bad.write_text(SPEC.replace("every", 'recorded = "pipe", every'))
+    neve.run("simulate", str(bad), code=1, says="pipe cannot be read: it is not a regular file")
     neve.run("simulate", spec, "--days", "1e9", code=2, says="simulation.days is 1,000,000,000")
     neve.run("simulate", spec, "--seed=-1", code=2, says="simulation.seed is -1")
     neve.run("simulate", spec, "--planner", "rati", code=2, says="'rati' is not installed")

@@ -6,10 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from common.clock import SystemClock
-from common.metadata.changes import DropTable
+from common.metadata.changes import DropTable, ForgetGarbage
 from common.model.table import Table
 from coordinator.storage.garbage_collector import finish_drops
 from neve.client.errors import NotFoundError, RefusedError
@@ -129,3 +130,33 @@ def test_the_next_round_of_the_collector_frees_a_name_without_a_table(tmp_path: 
         gateway.ask(finish_drops(store, (), lambda event, **_fields: logged.append(event)))
         assert [*gateway.ask(store.names())] == ["other"]
         assert logged == ["unfinished table removed"]
+
+
+# ------------------------------------------------------------------- Names that a drop has deleted
+
+
+def test_a_file_under_a_name_that_was_deleted_comes_into_no_table(tmp_path: Path) -> None:
+    store, path = MemoryStore(SystemClock()), "mine.parquet"
+    with serving(store) as gateway, gateway.client() as client:
+        client.create_table("events", str(tmp_path), schema=ROWS.schema)
+        pq.write_table(ROWS, tmp_path / path)
+        client.add_files("events", [path])
+        table = gateway.ask(store.table_named("events"))
+        client.drop("events", delete_files=True)
+        # A collector has deleted the files, and another one stands still right before it does.
+        entries = gateway.ask(store.garbage(table.id))
+        paths = tuple(each.path for each in entries)
+        forget = ForgetGarbage(table=table.id, paths=paths, location=table.location, retired_s=60.0)
+        gateway.ask(store.apply(forget))
+        client.drop("events")
+        assert path in paths
+
+        with pytest.raises(RefusedError, match=f"{path} .* is there again") as rebuilt:
+            client.rebuild(str(tmp_path), "events", append_only=True)
+        client.create_table("events", str(tmp_path), schema=ROWS.schema)
+        with pytest.raises(RefusedError, match="was deleted recently") as added:
+            client.add_files("events", [path])
+
+        assert (rebuilt.value.code, added.value.code) == ("retired", "retired")
+        (tmp_path / path).rename(tmp_path / "new.parquet")
+        assert client.add_files("events", ["new.parquet"]).rows == 2

@@ -212,6 +212,7 @@ FAILED = requests_api.Request(
     cause="its deadline has passed",
     ended_at_s=STARTED_S + 90,
 )
+NEEDLESS = replace(FAILED, state="done", cause="", result=requests_api.Result())
 DRY_RUN = requests_api.DryRun(
     table="events",
     tablets=2,
@@ -297,6 +298,7 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "requests": lambda: requests.render_requests([REQUEST, FAILED]),
     "request": lambda: requests.render_request(REQUEST),
     "failed-request": lambda: requests.render_request(FAILED),
+    "needless-request": lambda: requests.render_request(NEEDLESS),
     "dry-run": lambda: requests.render_dry_run(DRY_RUN),
     "offline": lambda: work.render_offline_plan(OFFLINE),
 }

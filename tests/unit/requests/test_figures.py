@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from dataclasses import replace
+
 import pytest
 
 from common.metadata.changes import Applied
 from common.model.outcome import AttemptEnd, RowCounts
-from common.model.request import SelectorSpec, TransformKind, TransformSpec
+from common.model.request import RequestState, SelectorSpec, TransformKind, TransformSpec
 from common.telemetry import METRICS
 from common.wire import AttemptReport
 from tests.support.request_shell import Shell, cancelling, commit_of, ended, filled, run, until
@@ -104,6 +108,37 @@ def test_rows_that_a_transform_has_seen_are_counted_once(told_first: str) -> Non
             it.parts.service.report(report)
             it.parts.service.report(report)
             assert figures(it)["neve_requests_rows_transformed_total"] == 20
+
+    run(story())
+
+
+def test_a_request_that_deletes_rows_is_audited_with_their_number_at_its_end() -> None:
+    async def story() -> None:
+        cluster = await filled()
+        transform = TransformSpec(kind=TransformKind.DELETE_WHERE, text="x = 1")
+        async with cluster.coordinator() as it:
+            await cluster.submit("r1", transform=transform)
+            while await cluster.store.open_requests("t1"):
+                taken = await it.take()
+                if taken is None:
+                    break
+                counts = replace(commit_of(taken).counts, deleted=5)
+                made = replace(commit_of(taken), counts=counts)
+                assert isinstance(await cluster.store.apply(made), Applied)
+                it.parts.service.report(
+                    AttemptReport(
+                        compactor="c1",
+                        attempt=taken.reservation.attempt,
+                        end=AttemptEnd.COMMITTED,
+                        counts=counts,
+                    )
+                )
+                await asyncio.sleep(0.05)
+            assert await ended(cluster, "r1") is RequestState.DONE
+            (line,) = await cluster.store.audit(10, "deletes")
+        done = sum(each.rows_deleted for each in await cluster.store.history("t1"))
+        assert done > 0
+        assert json.loads(line)["details"] == f"request=r1 deleted_rows={done} changed_rows=0"
 
     run(story())
 

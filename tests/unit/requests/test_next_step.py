@@ -14,9 +14,18 @@ from common.metadata.changes import (
     SelectFiles,
 )
 from common.metadata.request_predicates import cancelled_here
+from common.model.file import FAULTY_LAYOUT, DataFile
 from common.model.job import Kind
-from common.model.request import KeyRange, OutputSpec, Request, RequestState
-from common.model.table import Table, TableState
+from common.model.request import (
+    KeyRange,
+    OutputSpec,
+    Request,
+    RequestState,
+    SelectorSpec,
+    TransformKind,
+    TransformSpec,
+)
+from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import (
     PLUS_INFINITY,
     Bounds,
@@ -36,7 +45,9 @@ from coordinator.core.requests.next_step import (
     PluginAnswers,
     RequestStep,
     WaitForTablet,
+    changes_nothing,
     facts_of,
+    matching_files,
     next_state,
     next_step,
     requests_in_turn,
@@ -310,3 +321,35 @@ def test_the_range_of_one_tablet_meets_no_neighbour(
 ) -> None:
     keys = KeyRange(b"k" + b"\x00", b"m" + b"\x00")
     assert keys.meets(after, last) is meets
+
+
+ALONE = replace(files_of({"a": 1})["a"], job="j0", clean=True)
+KEYED = replace(TABLE, key=("k",))
+
+
+@pytest.mark.parametrize(
+    ("request_", "table", "file", "expected"),
+    [
+        (REQUEST, KEYED, ALONE, True),
+        (REQUEST, TABLE, replace(ALONE, clean=False), True),
+        (REQUEST, KEYED, replace(ALONE, clean=False), False),
+        (REQUEST, KEYED, replace(ALONE, job=None), False),
+        (REQUEST, KEYED, replace(ALONE, request="r0"), False),
+        (REQUEST, KEYED, replace(ALONE, schema_id=1), False),
+        (REQUEST, KEYED, replace(ALONE, tags=(FAULTY_LAYOUT,)), False),
+        (REQUEST, replace(KEYED, settings_version=2), ALONE, False),
+        (REQUEST, replace(KEYED, settings=TableSettings(ttl_s=60.0)), ALONE, False),
+        (replace(REQUEST, output=OutputSpec(codec="zstd")), KEYED, ALONE, False),
+        (replace(REQUEST, selector=SelectorSpec(name="age")), KEYED, ALONE, False),
+        (replace(REQUEST, transform=TransformSpec(kind=TransformKind.SET)), KEYED, ALONE, False),
+    ],
+)
+def test_what_only_copies_a_file_is_left_out(
+    request_: Request, table: Table, file: DataFile, expected: bool
+) -> None:
+    alone = tablet(files={"a": file})
+    assert changes_nothing(request_, table, alone) is expected
+    if expected:
+        assert matching_files(request_, table, alone, (file,)) == ()
+    two = {"a": file, "b": replace(file, path="b")}
+    assert not changes_nothing(request_, table, tablet(files=two))

@@ -221,6 +221,8 @@ def test_a_throttled_job_says_so() -> None:
     (running,) = made.state.running(made.now_s)
     assert running.throttled
     (held,) = made.compactors["c0"].held.values()
+    # `explain` takes what `jobs` prints.
+    assert running.tablet == held.tablet.text
     told = made.state.explain(held.tablet, made.now_s).sentences
     assert "the job is throttled to 1003.5 KiB/s: group default may move 1.0 MiB/s" in told
 

@@ -1,0 +1,168 @@
+"""`neve.read`: each engine sees the rows of a scan; what an engine cannot read is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import neve.read
+from common.rows.reader_limits import unreadable_columns
+from common.rows.schema import columns_of
+from neve.client import Client
+from neve.client.errors import NeveError
+from tests.support.gateway import serving
+from tests.support.spark_session import local_session
+
+pytestmark = [pytest.mark.integration]
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("v", pa.int64()),
+        pa.field("gone", pa.bool_()),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field('no"te', pa.string()),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with serving() as served, served.client() as made:
+        yield made
+
+
+def row(key: int, version: int | None, note: str | None, **more: Any) -> dict[str, Any]:
+    now = dt.datetime.now(dt.UTC).replace(microsecond=0)
+    return {"id": key, "v": version, "gone": None, "at": now, 'no"te': note} | more
+
+
+@pytest.fixture(scope="module")
+def table(client: Client, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A keyed table of several files: newer rows, tombstones, expired rows, nulls."""
+    client.create_table(
+        "events",
+        str(tmp_path_factory.mktemp("lake") / "ev'ents"),
+        schema=SCHEMA,
+        key=["id"],
+        version_column="v",
+        tombstone_column="gone",
+        time_column="at",
+        settings={"ttl_s": "1h"},
+    )
+    old = dt.datetime.now(dt.UTC) - dt.timedelta(hours=2)
+    for rows in (
+        [row(1, 1, "first"), row(2, 1, "kept"), row(3, 1, "deleted"), row(4, 1, "fresh")],
+        [row(1, 2, "second"), row(3, 2, None, gone=True), row(4, 2, "expired", at=old)],
+        [row(1, None, "without a version"), row(5, 1, None, gone=False, at=None)],
+    ):
+        client.append("events", pa.Table.from_pylist(rows, SCHEMA))
+    return "events"
+
+
+def pairs(rows: pa.Table) -> list[tuple[int, int, str | None]]:
+    return sorted(zip(*(rows[name].to_pylist() for name in ("id", "v", 'no"te')), strict=True))
+
+
+def test_every_engine_sees_what_a_scan_returns(client: Client, table: str) -> None:
+    expected = [(1, 2, "second"), (2, 1, "kept"), (5, 1, None)]
+    assert pairs(client.scan(table)) == expected
+    assert pairs(neve.read.arrow(table, client=client)) == expected
+    assert pairs(neve.read.polars(table, client=client).to_arrow()) == expected
+    with duckdb.connect() as connection:
+        relation = neve.read.duckdb(table, client=client, connection=connection)
+        assert pairs(relation.to_arrow_table()) == expected
+        connection.execute("SET TimeZone = 'America/New_York'")
+        connection.execute(neve.read.duckdb_view(table, client=client, name='a "view"'))
+        assert pairs(connection.sql('FROM "a ""view"""').to_arrow_table()) == expected
+    frame = neve.read.pandas(table, client=client, columns=["id", "v"])
+    assert sorted(frame["id"]) == [1, 2, 5]
+    assert list(frame.columns) == ["id", "v"]
+    found = neve.read.spark(table, local_session(), client=client)
+    assert sorted((each.id, each.v, each['no"te']) for each in found.collect()) == expected
+
+
+def test_a_table_without_a_key_and_without_rows(client: Client, tmp_path: Path) -> None:
+    client.create_table("bag", str(tmp_path / "bag"), schema=pa.schema([("x", pa.int32())]))
+    view = neve.read.duckdb_view("bag", client=client)
+    with duckdb.connect() as connection:
+        connection.execute(view)
+        assert connection.sql("SELECT count(*) FROM bag").fetchall() == [(0,)]
+        client.append("bag", pa.table({"x": pa.array([1, 1], pa.int32())}))
+        connection.execute(neve.read.duckdb_view("bag", client=client))
+        assert connection.sql("SELECT count(*) FROM bag").fetchall() == [(2,)]
+    assert neve.read.polars("bag", client=client).height == 2
+
+
+def test_the_module_loads_no_engine_and_names_what_to_install() -> None:
+    program = (
+        "import sys, neve.read\n"
+        "engines = {'duckdb', 'polars', 'pandas', 'pyspark', 'ray', 'fastapi'}\n"
+        "assert not engines & set(sys.modules), engines & set(sys.modules)\n"
+        "sys.modules['polars'] = None\n"
+        "try:\n    neve.read.polars('t')\n"
+        "except ImportError as error:\n    print(error)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "pip install polars" in ended.stdout, ended.stderr
+
+
+# ------------------------------------------------------------------ Columns that engines refuse
+
+
+UNREADABLE = {
+    "moments in nanoseconds": pa.schema([("id", pa.int64()), ("t", pa.timestamp("ns"))]),
+    "names that differ in case": pa.schema([("note", pa.string()), ("NOTE", pa.string())]),
+    "times of day": pa.schema([("t", pa.time64("us"))]),
+    "within a list": pa.schema([("l", pa.list_(pa.struct([("t", pa.timestamp("ns"))])))]),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_spark_refuses_is_named_and_refused(client: Client, tmp_path: Path, name: str) -> None:
+    schema, label = UNREADABLE[name], name.replace(" ", "-")
+    rows = schema.empty_table()
+    (tmp_path / "in").mkdir()
+    pq.write_table(rows, tmp_path / "in/a.parquet")
+    with pytest.raises(Exception, match=r"(?i)parquet|ambiguous|duplicate|already"):
+        local_session().read.parquet(str(tmp_path / "in")).collect()
+    assert pq.read_table(tmp_path / "in/a.parquet").num_columns == len(schema)
+    assert unreadable_columns(columns_of(schema), "pyarrow") == []
+
+    dry = client.import_table(str(tmp_path / "in"), label, dry_run=True)
+    (note,) = [
+        each for each in dry.notes if each.startswith("spark cannot read this table: column")
+    ]
+    assert schema.names[-1] in note
+    settings = {"readers": "spark,duckdb"}
+    for attempt in (
+        lambda: client.import_table(str(tmp_path / "in"), label, settings=settings, dry_run=True),
+        lambda: client.create_table(label, str(tmp_path / "t"), schema=schema, settings=settings),
+    ):
+        with pytest.raises(NeveError, match="setting readers names spark, which cannot read"):
+            attempt()
+    assert client.import_table(str(tmp_path / "in"), label, settings={"readers": "duckdb"}).files
+
+
+def test_a_schema_does_not_grow_by_what_a_reader_refuses(client: Client, tmp_path: Path) -> None:
+    schema = pa.schema([("note", pa.string()), ("t", pa.timestamp("us"))])
+    client.create_table("grows", str(tmp_path / "t"), schema=schema, settings={"readers": "spark"})
+    for change in (
+        {"add_columns": {"NOTE": "string"}},
+        {"widen_columns": {"t": "timestamp[ns]"}},
+    ):
+        with pytest.raises(NeveError, match="setting readers names spark"):
+            client.set("grows", **change)  # type: ignore[arg-type]  # by name
+    client.set("grows", {"readers": "duckdb"}, add_columns={"NOTE": "string"})
+    with pytest.raises(NeveError, match="differ in case only"):
+        client.set("grows", {"readers": "spark"})
+    with pytest.raises(NeveError, match="some of spark"):
+        client.set("grows", {"readers": "excel"})
