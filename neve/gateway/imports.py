@@ -471,7 +471,7 @@ async def _table_to_fill(
 
 
 async def _finish_filling(services: Services, directory: ImportedDirectory, table: Table) -> Table:
-    """Make a filled table paused, if each file that fits is in; sign its location before.
+    """Make a filled table paused or live, if each file that fits is in; sign its location before.
 
     Raises:
         RefusedError: Files are missing: the store has lost some, or another import goes on.
@@ -488,16 +488,17 @@ async def _finish_filling(services: Services, directory: ImportedDirectory, tabl
     found = await services.table(table.name, filling=True)
     if found.filling is None or found.filling.run != table.filling.run:
         raise RefusedError(f"table {table.name!r}: another import goes on with it", "filling")
-    paused = replace(table, state=TableState.PAUSED, filling=None)
-    await sign_site(services.footers, await services.store.store_id(), paused)
+    state = TableState.LIVE if directory.body.readers_use_manifest else TableState.PAUSED
+    settled = replace(table, state=state, filling=None)
+    await sign_site(services.footers, await services.store.store_id(), settled)
     change = FinishFilling(
         table=table.id,
         run=table.filling.run,
         files=len(directory.known),
-        state=TableState.PAUSED,
+        state=state,
     )
     require_applied(await services.store.apply(change))
-    return paused
+    return settled
 
 
 async def _finish(services: Services, directory: ImportedDirectory, table: Table) -> Table:

@@ -16,7 +16,7 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import UnavailableError
-from common.metadata.changes import AddFiles, Change, ChangeTable, CreateTable, Outcome
+from common.metadata.changes import AddFiles, Change, CreateTable, FinishFilling, Outcome
 from common.metadata.mutation.call_marks import refused_call
 from common.model.table import Table
 from neve.api.tables import ImportProgress, ImportReport
@@ -46,7 +46,7 @@ class MortalStore(MemoryStore):
     after = False
 
     async def apply(self, change: Change) -> Outcome:
-        counted = isinstance(change, CreateTable | AddFiles | ChangeTable)
+        counted = isinstance(change, CreateTable | AddFiles | FinishFilling)
         if counted and self.left is not None:
             self.left -= 1
         if counted and self.left == 0 and not self.after:
@@ -180,7 +180,7 @@ def test_killed_anywhere_and_repeated_the_result_is_the_same(
     finished = step == 5 and after
     known = {each.name: each.state for each in client.tables()}
     assert known.get("lake") == (
-        "live" if finished else None if (step, after) == (1, False) else "paused"
+        "live" if finished else None if (step, after) == (1, False) else "filling"
     )
     store.left = None
     done = run()
@@ -255,7 +255,7 @@ def test_a_damaged_file_stops_the_import_which_then_goes_on(client: Client, tmp_
     path.write_bytes(content[:4] + bytes(40) + content[44:])
     with pytest.raises(CallerError, match=r"part-1-0.parquet"):
         client.import_table(str(tmp_path), "lake", **OPTIONS)
-    assert client.describe("lake").state == "paused"
+    assert client.describe("lake").state == "filling"
     path.write_bytes(content)
     assert client.import_table(str(tmp_path), "lake", **OPTIONS).added == 2
 
