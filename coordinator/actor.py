@@ -270,9 +270,8 @@ class CoordinatorActor:
 
     async def cancel(self, attempt: str, cause: str = "cancelled by the operator") -> None:
         """End an attempt; a request's is cancelled with its request on this tablet."""
-        known = next((each for each in await self.running() if each.attempt == attempt), None)
-        if known is not None:
-            await self._requests.cancel_here(TabletId.parse(*known.tablet.split(";")), attempt)
+        if (tablet := self._state.tablet_of(attempt)) is not None:
+            await self._requests.cancel_here(tablet, attempt)
         self._service.submit(on.AttemptCancelAsked(attempt=attempt, cause=cause))
 
     async def pause_group(self, group: str) -> None:

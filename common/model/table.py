@@ -88,13 +88,6 @@ class TableSettings(StoredValue):
     """A request releases the files that it has selected if none of its jobs runs for this time."""
     manifest_interval_s: float | None = 60.0
     """Interval at which the manifest is published while the table changes; None: never."""
-    readers: tuple[str, ...] = ()
-    """Engines that have to read the table: `spark`, `duckdb`, `polars`, `pyarrow`, `pandas`. A
-    column that one of them cannot read is refused. Empty: an import warns, nothing is refused."""
-    directory_guard: bool = True
-    """Whether a file is put into the table's folders, with the first append or the first commit
-    that replaces files, that makes readers of the directory fail instead of returning wrong rows;
-    readers of the manifest do not see it."""
     volume: str = "default"
     """Name of the storage that tables share; limits apply per volume."""
     selector: str = ""
@@ -133,12 +126,20 @@ class TableSettings(StoredValue):
     keep_free_bytes: int = 0
     """System jobs do not begin where their outputs would leave less space free than this in the
     table's location; 0: free space is not looked at."""
+    readers: tuple[str, ...] = ()
+    """Engines that have to read the table: `spark`, `duckdb`, `polars`, `pyarrow`, `pandas`. A
+    column that one of them cannot read is refused. Empty: an import warns, nothing is refused."""
+    directory_guard: bool = True
+    """Whether a file is put into the table's folders, with the first append or the first commit
+    that replaces files, that makes readers of the directory fail instead of returning wrong rows;
+    readers of the manifest do not see it."""
 
     def __post_init__(self) -> None:
         """Refuse other types; which values are allowed is checked where users write them."""
         check_field_types(self)
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
     """How far a run of `rebuild`, `restore` or `import` is with the table that it fills."""

@@ -180,6 +180,11 @@ class CoordinatorState:
         """Return the attempts that are not over."""
         return views.running_attempts(self._cluster, now_s)
 
+    def tablet_of(self, attempt: str) -> TabletId | None:
+        """Return the tablet of an attempt that is not over, or None."""
+        known = self._cluster.attempts.get(attempt)
+        return None if known is None else known.tablet
+
     def backlog_history(self) -> list[BacklogSample]:
         """Return what was still to be rewritten lately, oldest first."""
         return self._cluster.backlog_history.samples()

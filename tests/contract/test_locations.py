@@ -91,7 +91,9 @@ def test_a_location_belongs_to_the_store_that_claimed_it_first(location: Locatio
     assert owner_of(location) == "store-1"
     with pytest.raises(RefusedError, match="belongs to the store store-1"):
         claim_location(location, "store-2")
-    assert asyncio.run(ArrowStorage(ManualClock()).store_id(location.uri)) == "store-1"
+    owner = asyncio.run(ArrowStorage(ManualClock()).owner(location.uri))
+    assert owner is not None
+    assert owner.store == "store-1"
 
 
 def test_a_generation_is_written_and_read_back(location: Location) -> None:

@@ -12,7 +12,6 @@ from common.errors import MetadataError, RewriteError, UnavailableError
 from common.metadata.store import KeyspaceStore
 from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableState
-from common.model.tablet import TabletId
 from common.parquet.service_files import LocationOwner
 from common.settings import Settings
 from common.wire import (
@@ -262,10 +261,7 @@ class SimCoordinator:
         """End an attempt; a request's is cancelled with its request on this tablet."""
         service = await self._service()
         assert self.parts is not None
-        running = self.parts.state.running(self.world.now_s())
-        known = next((each for each in running if each.attempt == attempt), None)
-        if known is not None:
-            tablet = TabletId.parse(*known.tablet.split(";"))
+        if (tablet := self.parts.state.tablet_of(attempt)) is not None:
             await self.parts.requests.cancel_here(tablet, attempt)
         service.submit(on.AttemptCancelAsked(attempt=attempt, cause="an operator wants it"))
 

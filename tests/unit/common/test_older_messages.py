@@ -22,7 +22,7 @@ from tests.support.wire_examples import example, hints_of, messages, plain, read
 
 NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max")
 NEW_FIELDS = {
-    "CoordinatorStatus": {"backlogs", "triggers"},
+    "CoordinatorStatus": {"backlogs", "triggers", "tables_unscanned", "quarantines"},
     "TakeRequest": {"actions"},
     "Heartbeat": {"ready", "start_problem", "edition"},
     "CompactorStatus": {"ready", "start_problem", "edition"},
@@ -33,7 +33,7 @@ NEW_FIELDS = {
         *("table.settings.maintenance_priority", "table.settings.workload_points"),
         *("table.settings.analysis_share", "table.settings.analysis_columns"),
         *("table.settings.keep_free_bytes", "table.settings.directory_guard"),
-        "table.settings.readers",
+        *("table.settings.readers", "table.calls_since_s", "table.filling", "table.incomplete"),
         *(f"job.{name}" for name in NEW_OF_JOBS),
         *("analyzed", "tablet_version", "inputs.measured_at_s", "inputs.measured_version"),
     },
@@ -48,7 +48,7 @@ NEW_FIELDS = {
 NEW_MESSAGES = {
     *("ScalingDecision", "GroupScaling", "TableTrigger", "TabletTrigger", "TriggerReport"),
     *("MaintenanceOperation", "TableMaintenance", "TabletRates", "TableBacklog"),
-    *("BacklogSample", "OwedTablet"),
+    *("BacklogSample", "OwedTablet", "Quarantine"),
     *("ControlStatus", "ControlPoint", "ClassControl"),
 }
 

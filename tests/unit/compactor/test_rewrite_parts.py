@@ -192,7 +192,7 @@ def test_a_failure_while_writing_leaves_no_file(tmp_path: Path) -> None:
             assert (tmp_path / plan.output.paths[0]).exists()
             raise error
 
-    with pytest.raises(RewriteError, match="No space left"):
+    with pytest.raises(UnavailableError, match="No space left"):
         fail(OSError(28, "No space left on device"))
     assert not (tmp_path / plan.output.paths[0]).exists()
     with pytest.raises(KeyError):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.errors import CompactionError, InputError, RewriteError, VerificationError
+from common.errors import CompactionError, InputError, RewriteError, UnavailableError, VerificationError
 from common.parquet.location import Location, open_location
 from compactor.rewrite.parquet_bytes import targets
 from compactor.rewrite.parquet_bytes.relocation import StitchedFile, StitchPiece
@@ -136,7 +136,7 @@ def test_a_source_that_cannot_be_read_a_second_time(
 
     monkeypatch.setattr(os, "preadv", gone)
     message = r"output out/s\.parquet cannot be held against what was read, from byte \d+ on: .*5"
-    with nothing_is_left(location, VerificationError, message):
+    with nothing_is_left(location, UnavailableError, message):
         join(location)
     assert not opened_in(location)
 
