@@ -8,9 +8,10 @@ planned anew; nothing waits for it.
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from threading import Event
 
 from common.errors import CompactionError, PluginError
 from common.metadata.changes import Applied, SubmitRequest, WriteAnalysis
@@ -56,7 +57,7 @@ class SelectorCalls:
         self._load = load
         self._answer_max_s = answer_max_s
         self._threads = self._fresh_threads()
-        self._unended: list[Future[object]] = []
+        self._unended: list[Event] = []
         self.calls = 0
         self.failures = 0
 
@@ -92,19 +93,22 @@ class SelectorCalls:
         parameters = SelectorParameters(
             tablet=tablet, table=table, files=files, options=spec.options, now_s=now_s
         )
-        self._unended = [call for call in self._unended if not call.done()]
+        self._unended = [ended for ended in self._unended if not ended.is_set()]
         if len(self._unended) >= UNENDED_MAX:
             message = (
                 f"selector {spec.name} is not called: {UNENDED_MAX} earlier calls of selectors took"
                 f" over {self._answer_max_s:g} s and have not ended; restart the coordinator"
             )
             raise PluginError(message)
-        call = self._threads.submit(self._ask, spec, parameters)
+        ended = Event()
+        call = asyncio.get_running_loop().run_in_executor(
+            self._threads, self._ask, spec, parameters, ended
+        )
         try:
             async with asyncio.timeout(self._answer_max_s):
-                chosen = await asyncio.wrap_future(call)
+                chosen = await call
         except TimeoutError:
-            self._unended.append(call)
+            self._unended.append(ended)
             # Its thread is lost until it returns; the others shall not wait for it.
             self._threads.shutdown(wait=False, cancel_futures=False)
             self._threads = self._fresh_threads()
@@ -112,7 +116,7 @@ class SelectorCalls:
             raise PluginError(message) from None
         return _checked_choice(spec.name, chosen, files)
 
-    def _ask(self, spec: SelectorSpec, parameters: SelectorParameters) -> object:
+    def _ask(self, spec: SelectorSpec, parameters: SelectorParameters, ended: Event) -> object:
         try:
             selector = self._load(spec.name)
             require_options("selector", spec.name, selector, spec.options)
@@ -127,6 +131,8 @@ class SelectorCalls:
         except Exception as error:
             message = f"selector {spec.name}: {type(error).__name__}: {error}"
             raise PluginError(message) from error
+        finally:
+            ended.set()
 
     def _fresh_threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(SELECTORS_AT_ONCE, thread_name_prefix="selector")
