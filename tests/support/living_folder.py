@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from common.model.service_paths import is_guard
+
 
 def files_below(folder: Path) -> Iterator[Path]:
     """Walk over the files below a folder; what vanishes meanwhile is left out.
@@ -18,10 +20,15 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def stored_below(location: Path) -> set[str]:
-    """Return the paths of all files below a table's location, but for the service's own notes."""
+    """Return the paths of all files below a table's location, but for the service's own notes.
+
+    The guards against plain readers stay as long as the table.
+    """
     below = (path.relative_to(location) for path in files_below(location))
     return {
         str(path)
         for path in below
-        if str(path.parent) != "_neve" and path.parts[:2] != ("_neve", "manifest")
+        if str(path.parent) != "_neve"
+        and path.parts[:2] not in (("_neve", "manifest"), ("_neve", "guards"))
+        and not is_guard(path.name)
     }

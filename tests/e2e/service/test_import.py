@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from common.model.service_paths import is_guard
 from neve.api.tables import ImportReport
 from tests.support.living_folder import files_below
 from tests.support.stack import Service
@@ -63,7 +64,7 @@ class Lake:
 
     def stored(self) -> set[str]:
         found = (path.relative_to(self.folder) for path in files_below(self.folder))
-        parquet = (path for path in found if path.suffix == ".parquet")
+        parquet = (path for path in found if path.suffix == ".parquet" and not is_guard(path.name))
         return {str(path) for path in parquet if "manifest" not in path.parts}
 
     def rests(self) -> bool:

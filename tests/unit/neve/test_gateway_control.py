@@ -139,7 +139,11 @@ def test_a_scan_tells_how_long_its_reader_waited(
         ({"tables": {"read": {"reads": 1}}}, 422, "latency_s"),
         ({"tables": {"read": {"reads": 1, "latency_s": 1, "more": 1}}}, 422, "more"),
         ({"tables": {}}, 400, "number of tables 0 is out of range"),
-        ({"tables": {f"t{n}": {"reads": 1, "latency_s": 1} for n in range(1001)}}, 422, "at most 1000 items"),
+        (
+            {"tables": {f"t{n}": {"reads": 1, "latency_s": 1} for n in range(1001)}},
+            422,
+            "at most 1000 items",
+        ),
         ({"tables": {"nowhere": {"reads": 1, "latency_s": 1}}}, 404, "nowhere"),
         ([], 422, ""),
     ],

@@ -13,7 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.errors import CompactionError, InputError, RewriteError, UnavailableError, VerificationError
+from common.errors import (
+    CompactionError,
+    InputError,
+    RewriteError,
+    UnavailableError,
+    VerificationError,
+)
 from common.parquet.location import Location, open_location
 from compactor.rewrite.parquet_bytes import targets
 from compactor.rewrite.parquet_bytes.relocation import StitchedFile, StitchPiece
