@@ -52,6 +52,19 @@ def put(path: str, rows: pa.Table | bytes) -> None:
             pq.write_table(rows, sink)
 
 
+def test_a_file_with_nanoseconds_is_rewritten_by_the_lines_of_a_dry_run(gateway: Gateway) -> None:
+    put("fine/day=1/a b%.parquet", pa.table({"at": pa.array([1_499], pa.timestamp("ns"))}))
+    with gateway.client() as client:
+        offers = []
+        for _ in range(2):
+            dry = client.import_table(f"{URI}/fine", "fine", dry_run=True)
+            offers.append([each for each in dry.notes if each.startswith("to keep micro")])
+            for each in offers[-1]:
+                exec(each.split("`")[1], {})
+    assert [len(each) for each in offers] == [1, 0]
+    assert (dry.files, dry.ignored) == (1, 0)
+
+
 def test_a_prefix_with_the_mark_of_another_format_is_refused(gateway: Gateway) -> None:
     """Also above and below it; a mark is looked for without a listing of all objects."""
     root = "s3://lake/other/t"
