@@ -5,7 +5,7 @@ What an actor is started with is kept by Ray's head, so a secret had better be i
 
 from pathlib import Path
 
-from common.errors import ConfigError
+from common.setting_rules import SettingError
 
 
 def secret_of(setting: str, value: str, path: str) -> str:
@@ -17,7 +17,7 @@ def secret_of(setting: str, value: str, path: str) -> str:
         path: Of the file; empty: the value counts.
 
     Raises:
-        ConfigError: The file cannot be read, or is empty.
+        SettingError: The file cannot be read, or is empty.
     """
     if not path:
         return value
@@ -25,7 +25,7 @@ def secret_of(setting: str, value: str, path: str) -> str:
         text = Path(path).read_text("utf-8").strip()
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or "it is no text"
-        raise ConfigError(f"setting {setting}_file: {path} cannot be read: {cause}") from error
+        raise SettingError(f"setting {setting}_file: {path} cannot be read: {cause}") from error
     if not text:
-        raise ConfigError(f"setting {setting}_file: {path} is empty, expected one line")
+        raise SettingError(f"setting {setting}_file: {path} is empty, expected one line")
     return text

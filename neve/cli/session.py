@@ -26,6 +26,7 @@ from common.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from common.setting_rules import SettingError
 from neve.client import Client
 from neve.client.connect import connect, find_target
 from neve.client.errors import (
@@ -97,6 +98,7 @@ WIDTH_PIPED = 4096
 """What goes to a file or another program is not folded."""
 EXIT_BY_BRANCH: tuple[tuple[type[CompactionError], int], ...] = (
     (RequestError, EXIT_USAGE),
+    (SettingError, EXIT_USAGE),
     (RefusedError, EXIT_REFUSED),
     (ConflictError, EXIT_REFUSED),
     (UnavailableError, EXIT_UNAVAILABLE),

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from common.errors import ConfigError
+from common.errors import ConfigError, RefusedError
 from common.units import format_count
 
 # -------------------------------------------------------------------------- Java and a Redis server
@@ -313,7 +313,7 @@ def claim_port(wanted: int | None, preferred: int | None, what: str) -> int:
     """
     if wanted is not None:
         if not is_free(wanted):
-            raise ConfigError(
+            raise RefusedError(
                 f"port {wanted} for {what} is in use on {LOOPBACK}: "
                 "choose another one, or leave it out to get a free one"
             )

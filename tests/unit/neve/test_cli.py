@@ -217,7 +217,7 @@ def test_the_schema_may_come_from_a_file_here(neve: Shell, tmp_path: Path) -> No
         (["table", "create", "e", "--location", "/tmp/e", "--schema", "id"], 2, "name:type"),
         (["table", "create", "e", "--location", "/tmp/e", "--schema", "id:in"], 2, "type 'in'"),
         (["table", "create", "events", "--location", "/tmp/e", "--schema", "a:int64"], 3, "exists"),
-        (["config", "check", "--set", "gateway.prot=1"], 1, "did you mean 'port'"),
+        (["config", "check", "--set", "gateway.prot=1"], 2, "did you mean 'port'"),
         (["status", "--url", "http://127.0.0.1:9"], 4, "nobody answers at http://127.0.0.1:9"),
         (["status", "--url", "nonsense"], 2, "must begin with http"),
         (["status", "--token", "wrong"], 2, "the bearer token is missing or wrong"),
