@@ -21,6 +21,7 @@ from common.control_settings import ControlSettings
 from common.errors import ConfigError, RequestError
 from common.model.group import Group, Service
 from common.model.table import DNS_LABEL
+from common.secret_files import regular_text
 from common.setting_rules import Rule, SettingError, SettingKind, check_value
 from common.settings import (
     AutoscalerSettings,
@@ -249,11 +250,13 @@ def _of_file(path: str | Path | None) -> Iterator[_Written]:
     yield from _flat(_read_file(place), f"file {place}", ())
 
 
+FILE_BYTES_MAX = 16 * 1024**2
+"""Of a settings file."""
+
+
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        if path.exists() and not path.is_file():  # The end of a pipe may never come.
-            raise SettingError(f"settings file {path} cannot be read: it is not a regular file")
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(regular_text(path, FILE_BYTES_MAX))
     except OSError as error:
         message = f"settings file {path} cannot be read: {error.strerror}"
         raise SettingError(message) from error

@@ -17,6 +17,7 @@ import typer
 from common.errors import InputError, RequestError
 from common.model.table import Column
 from common.rows.schema import arrow_schema
+from common.secret_files import open_regular
 from neve import row_reader
 from neve.api import tables as api
 from neve.cli import render
@@ -42,6 +43,8 @@ def read_rows(path: Path, columns: Callable[[], Sequence[api.Column]]) -> pa.Tab
     """
     suffix = ".arrow" if str(path) == "-" else path.suffix.lower()
     try:
+        if str(path) != "-" and suffix in (*ARROW, ".csv", ".parquet"):
+            open_regular(path).close()
         if suffix == ".parquet":
             return _read_in_process("parquet", path)
         if suffix == ".csv":

@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 
 from common.errors import ConfigError
+from common.secret_files import open_regular
 from common.setting_rules import SettingError
 from common.settings import GatewaySettings
 from common.telemetry import Log
@@ -106,6 +107,7 @@ def server_context(certificate: str, key: str, client_authorities: str) -> ssl.S
         ) from error
     if client_authorities:
         try:
+            open_regular(client_authorities).close()
             context.load_verify_locations(client_authorities)
         except (ssl.SSLError, OSError) as error:
             raise ConfigError(
