@@ -235,7 +235,8 @@ def require_memory(heap_bytes: Sequence[int], free_bytes: int | None = None) -> 
     if free < wanted:
         raise ConfigError(
             f"too little memory: {free // MEGABYTE} MB are free, a stack with "
-            f"{len(heap_bytes)} compactors wants {wanted // MEGABYTE} MB; ask for fewer compactors"
+            f"{format_count(len(heap_bytes), 'compactor')} wants {wanted // MEGABYTE} MB; "
+            "ask for fewer compactors"
             " or free memory"
         )
 

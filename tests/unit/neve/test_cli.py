@@ -85,7 +85,7 @@ def test_rows_in_and_out(neve: Shell, folder: Path, tmp_path: Path) -> None:
     neve.run("table", "files", "events", says="to [100] ")
     neve.run("scan", "events", says="id v name 1 1 a 150 1 b")
     neve.run("scan", "events", "--columns", "name", "--start", "2", says="name b")
-    neve.run("scan", "events", "--limit", "1", says="the first 1 rows")
+    neve.run("scan", "events", "--limit", "1", says="the first 1 row")
     neve.run("scan", "events", "--count", says="2")
     assert neve.json("scan", "events", "--count") == {"rows": 2}
     assert [row["id"] for row in neve.json("scan", "events")] == [1, 150]
