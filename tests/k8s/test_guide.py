@@ -40,12 +40,20 @@ def commands() -> Iterator[list[str]]:
                 yield words
 
 
+def is_volume(value: dict[str, object]) -> bool:
+    """Return whether a mapping is a volume of a secret."""
+    secret = value.get("secret")
+    return isinstance(secret, dict) and "secretName" in secret
+
+
 def secrets_of(value: object) -> Iterator[tuple[str, str]]:
     """Yield name and key of each secret that a resource refers to."""
     if isinstance(value, dict):
         found = value.get("secretKeyRef")
         if found is not None:
             yield found["name"], found["key"]
+        for item in value.get("secret", {}).get("items", ()) if is_volume(value) else ():
+            yield value["secret"]["secretName"], item["key"]
     if isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
             yield from secrets_of(each)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from neve.service_settings import load_service_settings
 from tests.support.manifests import OVERLAYS, one, rendered
 
-SECRETS = {
-    "NEVE_STORE_URL": "redis://store.example:6379/0",
-    "NEVE_GATEWAY_TOKEN": "a-token-of-thirty-two-characters!",
+SECRET_FILES = {
+    "NEVE_STORE_URL_FILE": ("neve-store", "url"),
+    "NEVE_GATEWAY_TOKEN_FILE": ("neve-gateway", "token"),
 }
+"""Variable → name and key of the secret whose file it names. No value is in the settings, which
+are arguments of actors: Ray's head keeps those."""
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -20,10 +23,11 @@ def test_a_service_can_start_with_the_settings(overlay: str, tmp_path: Path) -> 
     data = one(rendered(overlay), "ConfigMap", "neve-settings")["data"]
     (tmp_path / "neve.toml").write_text(data["neve.toml"], encoding="utf-8")
 
-    settings = load_service_settings(tmp_path / "neve.toml", environ=SECRETS)
+    environ = {name: f"/secrets/{key}" for name, (_, key) in SECRET_FILES.items()}
+    settings = load_service_settings(tmp_path / "neve.toml", environ=environ)
 
-    assert settings.store.url == SECRETS["NEVE_STORE_URL"]
-    assert settings.gateway.token == SECRETS["NEVE_GATEWAY_TOKEN"]
+    assert settings.store.url_file == environ["NEVE_STORE_URL_FILE"]
+    assert settings.gateway.token_file == environ["NEVE_GATEWAY_TOKEN_FILE"]
     assert (settings.gateway.host, settings.gateway.port) == ("0.0.0.0", 8642)
     assert settings.gateway.locations
     assert {name: each.compactors.min for name, each in settings.groups.items()} == {
@@ -48,5 +52,31 @@ def test_serve_is_given_the_file_and_the_secrets(overlay: str) -> None:
     assert {"name": "settings", "configMap": {"name": settings}} in pod["volumes"]
     more = {"NEVE_STORE_WAIT_REPLICAS"} if overlay == "production-sentinel" else set()
     given = {name for name in environment if name.startswith("NEVE_")}
-    assert given == {"NEVE_CONFIG", *SECRETS, *more}
-    assert all("valueFrom" in environment[name] for name in SECRETS)
+    assert given == {"NEVE_CONFIG", *SECRET_FILES, *more}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_each_pod_has_the_files_of_the_secrets_that_its_actors_read(overlay: str) -> None:
+    resources = rendered(overlay)
+    serve = one(resources, "Deployment", "neve-serve")["spec"]["template"]["spec"]
+    environment = {each["name"]: each.get("value") for each in serve["containers"][0]["env"]}
+    paths = {name: environment[name] for name in SECRET_FILES}
+    cluster = one(resources, "RayCluster", "neve")["spec"]
+    workers = cluster["workerGroupSpecs"]
+    pods = {"serve": serve, "head": cluster["headGroupSpec"]["template"]["spec"]}
+    pods |= {each["groupName"]: each["template"]["spec"] for each in workers}
+
+    for name, pod in pods.items():
+        wanted = set(SECRET_FILES) if name in {"serve", "service"} else {"NEVE_STORE_URL_FILE"}
+        assert secret_files(pod) >= {(paths[each], *SECRET_FILES[each]) for each in wanted}, name
+
+
+def secret_files(pod: dict[str, Any]) -> set[tuple[str, str, str]]:
+    """Return path, name and key of each file of a secret that a pod's container has."""
+    volumes = {each["name"]: each["secret"] for each in pod["volumes"] if "secret" in each}
+    return {
+        (f"{mount['mountPath']}/{item['path']}", secret["secretName"], item["key"])
+        for mount in pod["containers"][0]["volumeMounts"]
+        if (secret := volumes.get(mount["name"]))
+        for item in secret.get("items", ())
+    }

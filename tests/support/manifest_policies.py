@@ -26,7 +26,8 @@ Policy = Callable[[Sequence[Resource]], Iterator[str]]
 
 NAMESPACE = "neve"
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
-SECRET_NAME = re.compile(r"TOKEN|PASSWORD|SECRET|CREDENTIAL|_KEY$|STORE_URL")
+SECRET_NAME = re.compile(r"^(?!.*_FILE$).*(TOKEN|PASSWORD|SECRET|CREDENTIAL|_KEY$|STORE_URL)")
+"""A name that ends in `_FILE` is that of a path."""
 SECRET_TEXT = re.compile(r"://[^\s/@:]*:[^\s/@]+@|\brequirepass +[^\s%]|\bBearer +\w")
 """A URL with a password, a password of Redis, a token."""
 HOST_FIELDS = ("hostNetwork", "hostPID", "hostIPC")

@@ -51,9 +51,10 @@ def test_a_token_that_may_read_cannot_compact_and_the_audit_shows_it(service: Se
         ("gateway.token", "append", "done"),
         ("gateway.token", "tables", "done"),
     ]
-    kept = service.stack.folder.audit_file.read_text()
-    assert '"caller":"reader"' in kept
-    assert token not in kept
+    changes = service.stack.folder.audit_file
+    refusals = changes.with_name("audit-refused.jsonl").read_text()
+    assert '"caller":"reader"' in refusals
+    assert token not in changes.read_text() + refusals
 
     assert invoke(["token", "revoke", "reader"], environ).exit_code == 0
     with Client(service.stack.gateway_url, token=token) as late:

@@ -196,16 +196,19 @@ def serve_variables(
     """Return a container's variables: literal ones, secrets of the test, its file of settings."""
     literal = {each["name"]: each["value"] for each in container["env"] if "value" in each}
     head = cluster.address.partition(":")[0]
-    secrets = {
-        "NEVE_STORE_URL": f"redis://127.0.0.1:{STORE_PORT}/0",
-        "NEVE_GATEWAY_TOKEN": GATEWAY_TOKEN,
-        "RAY_AUTH_TOKEN": RAY_TOKEN["RAY_AUTH_TOKEN"],
-    }
     referred = {each["name"] for each in container["env"] if "valueFrom" in each}
-    assert referred == secrets.keys()
+    assert referred == {"RAY_AUTH_TOKEN"}
+    files = {
+        "NEVE_STORE_URL_FILE": f"redis://127.0.0.1:{STORE_PORT}/0",
+        "NEVE_GATEWAY_TOKEN_FILE": GATEWAY_TOKEN,
+    }
+    for name, secret in files.items():
+        path = settings.parent / f"secret-{name}"
+        path.write_text(secret)
+        literal[name] = str(path)
     return {
         **literal,
-        **secrets,
+        "RAY_AUTH_TOKEN": RAY_TOKEN["RAY_AUTH_TOKEN"],
         "NEVE_CONFIG": str(settings),
         # There is no server of names in the network of the test.
         "RAY_ADDRESS": literal["RAY_ADDRESS"].replace(HEAD_SERVICE, head),
