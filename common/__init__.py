@@ -8,7 +8,7 @@ In reading order:
     clock            time as a port
     ids              random ids as a port
     redaction        secrets in texts, hidden
-    secret_files     secrets that a setting names a file for
+    secret_files     files that an operator names: regular ones only; secrets
     model/           values without I/O: tables, tablets, files, jobs, requests, keys
     rows/            which row wins, keys and rows as bytes, schemas
     expressions/     predicates and assignments of users, as safe SQL

@@ -21,6 +21,7 @@ from common.control_settings import ControlSettings
 from common.errors import ConfigError, RequestError
 from common.model.group import Group, Service
 from common.model.table import DNS_LABEL
+from common.secret_files import regular_text
 from common.setting_rules import Rule, SettingError, SettingKind, check_value
 from common.settings import (
     AutoscalerSettings,
@@ -136,7 +137,7 @@ def load_settings(
         flags: The strongest; texts are of the form `section.name=value`.
 
     Raises:
-        ConfigError: Something is unknown or malformed; the message names it.
+        SettingError: Something is unknown or malformed; the message names it.
     """
     environ = os.environ if environ is None else environ
     chosen = path or environ.get(CONFIG_VARIABLE)
@@ -160,28 +161,30 @@ class _Reading:
         """Take one value in.
 
         Raises:
-            ConfigError: It is no setting, or not allowed.
+            SettingError: It is no setting, or not allowed.
         """
         try:
             self._take(written)
         except (RequestError, SettingError) as error:
-            raise ConfigError(f"{written.source}: {error}") from error
+            raise SettingError(f"{written.source}: {error}") from error
         self.sources[written.name] = written.source
 
     def settings(self) -> Settings:
         """Return the settings.
 
         Raises:
-            ConfigError: Some values contradict each other.
+            SettingError: Some values contradict each other.
         """
         try:
             settings = self._sections()
             _check_together(settings)
         except SettingError as error:
+            if not error.names:
+                raise
             where = (
                 f"{name} is from {self.sources.get(name, 'the defaults')}" for name in error.names
             )
-            raise ConfigError(f"{error} ({', '.join(where)})") from error
+            raise SettingError(f"{error} ({', '.join(where)})") from error
         return settings
 
     def _sections(self) -> Settings:
@@ -221,7 +224,7 @@ class _Reading:
             for group in service.groups:
                 other = owners.setdefault(group.name, service.name)
                 if other != service.name:
-                    raise ConfigError(
+                    raise SettingError(
                         f"group {group.name!r} is used by services {other!r} and {service.name!r};"
                         " a queue has one planner, expected groups of their own"
                         f" ({self._where(other)}; {self._where(service.name)})"
@@ -247,17 +250,19 @@ def _of_file(path: str | Path | None) -> Iterator[_Written]:
     yield from _flat(_read_file(place), f"file {place}", ())
 
 
+FILE_BYTES_MAX = 16 * 1024**2
+"""Of a settings file."""
+
+
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        if path.exists() and not path.is_file():  # The end of a pipe may never come.
-            raise ConfigError(f"settings file {path} cannot be read: it is not a regular file")
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(regular_text(path, FILE_BYTES_MAX))
     except OSError as error:
         message = f"settings file {path} cannot be read: {error.strerror}"
-        raise ConfigError(message) from error
+        raise SettingError(message) from error
     except (ValueError, RecursionError) as error:  # Also of numbers that are too long.
         message = f"settings file {path} is not TOML: {error}"
-        raise ConfigError(message) from error
+        raise SettingError(message) from error
 
 
 def _flat(table: Mapping[str, Any], source: str, above: tuple[str, ...]) -> Iterator[_Written]:
@@ -297,7 +302,7 @@ def _path_of(words: str, variable: str) -> tuple[str, ...]:
     """Return the path of a setting from `section_name`; in names of groups `_` stands for `-`.
 
     Raises:
-        ConfigError: There is no such section.
+        SettingError: There is no such section.
     """
     section, _, rest = words.partition("_")
     if section in SECTIONS:
@@ -316,11 +321,11 @@ def _path_of(words: str, variable: str) -> tuple[str, ...]:
             return section, rest.removesuffix(f"_{ending}").replace("_", "-"), ending
     if section in endings:
         known = ", ".join(endings[section])
-        raise ConfigError(
+        raise SettingError(
             f"environment variable {variable} names no setting, expected"
             f" NEVE_{section.upper()}_<NAME>_<SETTING> with one of {known}"
         )
-    raise ConfigError(f"environment variable {variable}: {_unknown_path((section, rest))}")
+    raise SettingError(f"environment variable {variable}: {_unknown_path((section, rest))}")
 
 
 def _of_flags(flags: Iterable[str | Flag]) -> Iterator[_Written]:
@@ -335,7 +340,7 @@ def _of_flags(flags: Iterable[str | Flag]) -> Iterator[_Written]:
 def _flag(text: str) -> Flag:
     name, equals, value = text.partition("=")
     if not equals or not name or ("." not in name and name != DISPATCHER):
-        raise ConfigError(f"flag --set {text!r} is not of the form section.name=value")
+        raise SettingError(f"flag --set {text!r} is not of the form section.name=value")
     return Flag(name.strip(), value.strip())
 
 
@@ -491,7 +496,7 @@ def parse_group(entry: object, where: str) -> Group:
         where: Subject of the message.
 
     Raises:
-        ConfigError: A field is unknown, missing or malformed.
+        SettingError: A field is unknown, missing or malformed.
     """
     if not isinstance(entry, Mapping) or "group" not in entry or set(entry) - {"group", "max_size"}:
         message = (

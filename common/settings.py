@@ -728,7 +728,7 @@ class Settings:
         if len(self.groups) == 1:
             return next(iter(self.groups))
         names = ", ".join(self.groups)
-        raise ConfigError(
+        raise SettingError(
             f"{what} is of which group? There are {names}: say it of each,"
             f" as --set groups.{next(iter(self.groups))}.{what.lstrip('-')}=2"
         )

@@ -58,7 +58,7 @@ def load_service_settings(
         port: The gateway's.
 
     Raises:
-        ConfigError: Something is unknown, malformed or not installed; the message names the
+        SettingError: Something is unknown, malformed or not installed; the message names the
             value, its source and what is expected.
     """
     settings = load_settings(path, environ=environ, flags=flags)
@@ -80,15 +80,16 @@ def check_service(settings: Settings) -> None:
     """Refuse settings with which a service would not start.
 
     Raises:
-        ConfigError: A plug-in is not installed, does not load, or refuses its options.
+        SettingError: A plug-in is not installed, does not load, or refuses its options.
     """
     try:
         planner_for(settings)
         load_controller(settings.control)
-    except SettingError as error:
-        given = {name: settings.sources[name] for name in error.names if name in settings.sources}
+    except ConfigError as error:
+        names = error.names if isinstance(error, SettingError) else ()
+        given = {name: settings.sources[name] for name in names if name in settings.sources}
         where = ", ".join(f"{name} is from {source}" for name, source in given.items())
-        raise ConfigError(f"{error} ({where})" if where else str(error)) from error
+        raise SettingError(f"{error} ({where})" if where else str(error)) from error
 
 
 def setting_remarks(settings: Settings) -> list[str]:

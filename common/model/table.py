@@ -159,7 +159,8 @@ class Filling:
     @property
     def text(self) -> str:
         """Return verb and progress for people."""
-        return f"{self.verb}, {self.done} of {self.files} files"
+        files = "file" if self.files == 1 else "files"
+        return f"{self.verb}, {self.done} of {self.files} {files}"
 
 
 def missing_columns(schema: Iterable[Column], named: Iterable[str | None]) -> list[str]:

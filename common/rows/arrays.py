@@ -30,6 +30,16 @@ _SIGN_BIT, _ALL_BITS = np.uint64(1 << 63), np.uint64((1 << 64) - 1)
 _NAN_BITS = np.uint64(0x7FF8 << 48)
 
 
+def null_array(count: int, arrow: pa.DataType) -> pa.Array:
+    """Return nulls of a type, also of a struct with fields that must not be null.
+
+    Arrow's own has nulls in such fields as well, which no Parquet file can hold.
+    """
+    if not is_type.is_nested(arrow):
+        return pa.nulls(count, arrow)
+    return pa.array([None], arrow).take(pa.repeat(pa.scalar(0), count))
+
+
 def batches(column: pa.ChunkedArray | pa.Array) -> Iterator[pa.Array]:
     """Yield a column in arrays of at most `BATCH_ROWS` rows, dictionaries decoded."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]

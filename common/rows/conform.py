@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyarrow import types as is_type
 
 from common.errors import RequestError
-from common.rows.arrays import storage_values
+from common.rows.arrays import null_array, storage_values
 from common.rows.schema import require_readable
 from common.rows.types import type_to_text
 
@@ -97,7 +97,7 @@ def _column(table: pa.Table, field: pa.Field, source: str) -> pa.ChunkedArray:
         if not field.nullable:
             message = f"{source} lacks the column {field.name}, which must not be null"
             raise RequestError(message)
-        return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
+        return pa.chunked_array([null_array(table.num_rows, field.type)])
     return widen(table.column(at), field, source)
 
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import types as is_type
 
 from common.errors import InputError, RequestError, RewriteError, TransformError
+from common.rows.arrays import null_array
 from common.rows.conform import conform
 from common.rows.partitions import filled
 from compactor.rewrite.file_io import (
@@ -280,7 +281,7 @@ def _read_columns(
 def _conformed(read: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
     present = [name for name in schema.names if name in read.column_names]
     if not present:
-        return pa.table([pa.nulls(read.num_rows, f.type) for f in schema], schema=schema)
+        return pa.table([null_array(read.num_rows, f.type) for f in schema], schema=schema)
     return conform(read.select(present), schema, f"file {path}")
 
 

@@ -18,7 +18,7 @@ from common.model.job import Job, is_urgent
 from common.model.outcome import TabletStatistics
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
-from common.units import format_duration
+from common.units import format_count, format_duration
 from common.wire import AttemptReport
 from coordinator.core.attempts import (
     Attempt,
@@ -245,7 +245,8 @@ class ClusterState:
             return None
         jobs, waiting = len(self.queues.queue(group)), self.deferrals.count(group)
         return (
-            f"group {group} is overloaded: its queue ({jobs} jobs) has been full for"
+            f"group {group} is overloaded: its queue ({format_count(jobs, 'job')}) has "
+            "been full for"
             f" {format_duration(full_s)}, and more tablets wait for room ({waiting}); give it more"
             f" compactors (groups.{group}.compactors), or write fewer and larger files"
         )

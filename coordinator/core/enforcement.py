@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from common.model.job import Job, JobAction, Kind, LaneClass, lane_class
 from common.spi.controller import ControlDecision, ShareClass
+from common.units import format_count
 from coordinator.core.attempts import Attempt, AttemptState, done_shares
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.control.measurements import ClusterFacts
@@ -107,13 +108,16 @@ def admission(cluster: ClusterState, barred: frozenset[LaneClass]) -> JobFilter 
 def why_barred(cluster: ClusterState, job: Job) -> str | None:
     """Return why a queued job may not start by the controller or its weight, or None."""
     if _is_capped(cluster, job.group) and lane_class(job) in CAPPED:
-        slots = cluster.control.slots_of(job.group)
-        return f"the controller lets such jobs have {slots} slots (`neve control`)"
+        slots = cluster.control.slots_of(job.group) or 0
+        return f"the controller lets such jobs have {format_count(slots, 'slot')} (`neve control`)"
     volume, weight = cluster.volume_of(job.tablet.table), weight_of(job)
     most = cluster.limits.volume_weight_max
     running = _running_weights(cluster)[volume, weight] if most else 0
     if most and not admits_weight(weight, [weight] * running, most):
-        return f"volume {volume} runs {running} jobs of about its size, as many as it may"
+        return (
+            f"volume {volume} runs {format_count(running, 'job')} of about its size, "
+            "as many as it may"
+        )
     return None
 
 

@@ -393,7 +393,7 @@ def _of_analysis(cluster: ClusterState, tablet: TabletId) -> list[str]:
 def _what_runs(attempt: Attempt) -> str:
     if attempt.job_id == analysis_id(attempt.tablet):
         return "a count of live bytes"
-    return f"a job over {len(attempt.inputs)} files"
+    return f"a job over {format_count(len(attempt.inputs), 'file')}"
 
 
 def _of_attempts(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
@@ -423,7 +423,7 @@ def _of_queue(cluster: ClusterState, queued: tuple[Job, ...]) -> list[str]:
     sentences: list[str] = []
     for job in queued:
         why = _why_waiting(cluster, job)
-        files = f"a job over {len(job.inputs)} files is queued in group {job.group}"
+        files = f"a job over {format_count(len(job.inputs), 'file')} is queued in group {job.group}"
         sentences.append(f"{files}: {why} ({job.reason})")
     return sentences
 
@@ -453,7 +453,7 @@ def _why_waiting(cluster: ClusterState, job: Job) -> str:
         return full
     if job.tablet.table in saturated_tables(cluster):
         volume, most = cluster.volume_of(job.tablet.table), cluster.limits.volume_running_max
-        return f"volume {volume} runs {most} jobs, as many as it may"
+        return f"volume {volume} runs {format_count(most, 'job')}, as many as it may"
     if not cluster.capacity.fits(group, job.input_bytes):
         under_way = format_bytes(cluster.capacity.input_bytes(group))
         size = format_bytes(job.input_bytes)
@@ -461,7 +461,10 @@ def _why_waiting(cluster: ClusterState, job: Job) -> str:
     first = cluster.backfill.waits_for(group)
     if first is not None and first.id != job.id and job.priority <= first.priority:
         return "a larger job that others have passed goes first"
-    return f"{len(cluster.queues.queue(group))} jobs wait for a free slot"
+    return (
+        f"{format_count(len(cluster.queues.queue(group)), 'job waits', 'jobs wait')} "
+        "for a free slot"
+    )
 
 
 def _of_deferral(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
@@ -514,7 +517,7 @@ def _of_plan(last_plan: LastPlan | None, now_s: float, *, busy: bool) -> list[st
         return list(last_plan.held)
     if not last_plan.wanted:
         return [f"its planner wanted nothing {when}"]
-    return [] if busy else [f"its planner wanted {last_plan.wanted} jobs {when}"]
+    return [] if busy else [f"its planner wanted {format_count(last_plan.wanted, 'job')} {when}"]
 
 
 def _of_statistics(last_plan: LastPlan | None) -> list[str]:

@@ -120,7 +120,8 @@ class Filling:
     @property
     def text(self) -> str:
         """Return verb and progress for people."""
-        return f"{self.verb}, {self.done} of {self.files} files"
+        files = "file" if self.files == 1 else "files"
+        return f"{self.verb}, {self.done} of {self.files} {files}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from rich.console import RenderableType
 
 from common.clock import SystemClock
 from common.errors import ConfigError
+from common.secret_files import SECRET_BYTES_MAX, regular_text
 from common.units import parse_duration_s
 from neve.api.work import AuditEntry
 from neve.cli.render import WHOLE, grid, time_text
@@ -332,7 +333,7 @@ def _password(file: Path | None) -> str:
             " `--form rules` prints rules without one"
         )
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
+        text = sys.stdin.read() if str(file) == "-" else regular_text(file, SECRET_BYTES_MAX)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--password-file {file} cannot be read: {error}") from error
     password = text.rstrip("\r\n")

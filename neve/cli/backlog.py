@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 
 from common.errors import RequestError
-from common.units import format_bytes
+from common.units import format_bytes, format_count
 from neve.api import work as api
 from neve.cli.render import RIGHT, grid, lines, shortened, time_text
 from neve.cli.session import Every, Session, Watch, json_document, name_values, verb
@@ -151,7 +151,7 @@ def render_backlog(found: Sequence[api.Backlog]) -> RenderableType:
     columns += [("REQUESTED", RIGHT), ("MEASURED BY", "")]
     lined = [
         (
-            each.table or f"({each.tables} more tables)",
+            each.table or f"({format_count(each.tables, 'more table')})",
             format_bytes(each.size_bytes),
             each.tablets,
             format_bytes(each.requested_bytes) if each.requested_bytes else None,

@@ -125,7 +125,10 @@ def check_compactor_memory(compactors: int) -> str:
     from neve.local.machine import free_memory_bytes, require_memory
 
     require_memory(StackOptions(compactors=compactors).heap_bytes)
-    return f"{format_bytes(free_memory_bytes())} free, enough for {compactors} compactors"
+    return (
+        f"{format_bytes(free_memory_bytes())} free, enough for "
+        f"{format_count(compactors, 'compactor')}"
+    )
 
 
 def check_shared_memory() -> str:
@@ -271,7 +274,7 @@ def _service(session: Session) -> str:
         status = session.client.status()
     except UnavailableError as error:
         raise ConfigError("; ".join((str(error), *faults))) from error
-    found = f"{session.client.url} answers, {len(status.compactors)} compactors"
+    found = f"{session.client.url} answers, {format_count(len(status.compactors), 'compactor')}"
     if faults:
         raise WarningError("; ".join((found, *faults)))
     return found

@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from common.units import format_bytes
+from common.units import format_bytes, format_count
 from neve.api.tables import ImportProgress, ImportReport
 from neve.cli.render import RIGHT, facts, grid, lines
 from neve.cli.session import (
@@ -46,7 +46,11 @@ def render_import(report: ImportReport) -> RenderableType:
             ("location", report.location),
             ("state", report.state or None),
             ("files", f"{report.files:,}, {report.already:,} of them there already"),
-            ("new", f"{new:,} files, {report.rows:,} rows, {format_bytes(report.size_bytes)}"),
+            (
+                "new",
+                f"{format_count(new, 'file')}, {format_count(report.rows, 'row')}, "
+                f"{format_bytes(report.size_bytes)}",
+            ),
             ("left out", f"{report.misfits:,} do not fit, {report.ignored:,} hidden"),
             ("key", ", ".join(report.key) or None),
             ("partitions", _partitions(report)),
@@ -224,7 +228,7 @@ class _Bar:
         if self._bar is None:
             if progress.files and progress.text != self._said:
                 self._said = progress.text
-                self._session.say(f"{progress.text}: {progress.files:,} files")
+                self._session.say(f"{progress.text}: {format_count(progress.files, 'file')}")
             return
         if not progress.files:
             self._bar.update(self._task, description=progress.text)
@@ -235,7 +239,8 @@ class _Bar:
         self._bar.update(
             self._task,
             description=progress.text,
-            progress=f"{progress.files_done:,} of {progress.files:,} files, {progress.rows:,} rows",
+            progress=f"{progress.files_done:,} of {format_count(progress.files, 'file')}, "
+            f"{format_count(progress.rows, 'row')}",
             completed=progress.bytes_done,
             total=max(1, progress.size_bytes),
         )

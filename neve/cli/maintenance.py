@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from common.units import format_bytes, format_duration
+from common.units import format_bytes, format_count, format_duration
 from neve.api import work as api
 from neve.cli.render import RIGHT, grid, lines, shortened
 from neve.cli.session import Name, OptionalTablet, Session, verb
@@ -62,7 +62,8 @@ def render_trigger(found: api.Trigger, keys: TabletKeys) -> RenderableType:
     )
     if not found.left:
         return answers
-    left = f"{found.left:,} more tablets are asked; `neve status` counts what becomes of them"
+    more = format_count(found.left, "more tablet is", "more tablets are")
+    left = f"{more} asked; `neve status` counts what becomes of them"
     return lines(answers, "", left)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from common.units import format_bytes
+from common.units import format_bytes, format_count
 from neve.api.recovery import (
     Finding,
     FsckReport,
@@ -38,7 +38,8 @@ from neve.cli.tablet_keys import KnownTables, TabletKeys
 def render_fsck(report: FsckReport, keys: TabletKeys) -> RenderableType:
     """Return what a check found. `keys` gives the keys of tablets."""
     looked = (
-        f"{report.table}: {report.tablets:,} tablets, {report.files:,} files, "
+        f"{report.table}: {format_count(report.tablets, 'tablet')}, "
+        f"{format_count(report.files, 'file')}, "
         f"{format_bytes(report.size_bytes)}; {'sound' if report.sound else 'DAMAGED'}"
     )
     if not report.findings:
@@ -75,11 +76,15 @@ def render_gc(report: GcReport) -> RenderableType:
     )
     count = report.given or report.files
     summary = (
-        f"{report.table}: {count:,} files {what}, {format_bytes(report.size_bytes)}; "
+        f"{report.table}: {format_count(count, 'file')} {what}, {format_bytes(report.size_bytes)}; "
         f"{report.young:,} too young, {report.marks:,} marks kept"
     )
     stays = (
-        [f"{report.evidence:,} files stay: they may hold the only copy of rows (docs/recovery.md)"]
+        [
+            f"{format_count(report.evidence, 'file stays', 'files stay')}: the only copy "
+            "of rows may be "
+            "there (docs/recovery.md)"
+        ]
         if report.evidence
         else []
     )
@@ -126,12 +131,14 @@ def render_restore(report: RestoreReport) -> RenderableType:
         (each.table, each.state, each.tablets, each.files, each.location) for each in report.tables
     ]
     gone = [
-        f"{each.table}: storage lacks {len(each.missing):,} files, the first is {each.missing[0]}"
+        f"{each.table}: storage lacks {format_count(len(each.missing), 'file')}, the "
+        f"first is {each.missing[0]}"
         for each in report.tables
         if each.missing
     ]
     gone += [
-        f"{each.table}: the archive does not name {len(each.unused):,} files that lie there, which "
+        f"{each.table}: the archive does not name "
+        f"{format_count(len(each.unused), 'file')} that lie there, which "
         f"are not recovered; the first is {each.unused[0]}"
         for each in report.tables
         if each.unused

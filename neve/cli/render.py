@@ -204,13 +204,13 @@ def drop_sentence(found: api.Dropped) -> str:
     if found.name_free_at_s is None:
         return f"dropped {found.table}"
     when = datetime.fromtimestamp(found.name_free_at_s, UTC).strftime("%Y-%m-%d %H:%M")
-    files = "1 file is" if found.files_left == 1 else f"{found.files_left:,} files are"
+    files = format_count(found.files_left, "file is", "files are")
     return f"dropped {found.table}; its name is free when {files} deleted, about {when} UTC"
 
 
 def add_sentence(found: api.Added) -> str:
     """Return what an add brought in, as a sentence."""
-    done = f"{_count(found.rows)} rows ({format_bytes(found.size_bytes)})"
+    done = f"{format_count(found.rows, 'row')} ({format_bytes(found.size_bytes)})"
     if found.repeated:
         return f"call {found.call} was accepted before, with {done}: nothing was added now"
     return (
@@ -231,7 +231,8 @@ def call_sentence(found: api.Call) -> str:
     where = f" to {format_count(len(found.tablets), 'tablet')}" if found.tablets else ""
     size, files = format_bytes(found.size_bytes or 0), format_count(found.file_count or 0, "file")
     return (
-        f"call {found.call} was accepted at {when}: {found.kind} of {_count(found.rows)} rows "
+        f"call {found.call} was accepted at {when}: {found.kind} of "
+        f"{format_count(found.rows or 0, 'row')} "
         f"({size}) in {files}{where}"
     )
 
@@ -297,4 +298,11 @@ def quarantine_texts(found: work.Status) -> list[str]:
         for each in found.quarantines[:QUARANTINES_SHOWN]
     ]
     more = found.quarantined - len(shown)
-    return [*shown, *([f"{more:,} more tablets are quarantined"] if more > 0 else [])]
+    return [
+        *shown,
+        *(
+            [f"{format_count(more, 'more tablet is', 'more tablets are')} quarantined"]
+            if more > 0
+            else []
+        ),
+    ]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from common.units import format_bytes, format_duration, parse_duration_s
+from common.units import format_bytes, format_count, format_duration, parse_duration_s
 from neve.api import requests as api
 from neve.cli.render import (
     RIGHT,
@@ -178,7 +178,7 @@ def _progress_facts(found: api.Request) -> list[tuple[str, str]]:
         return [("took", _duration_text(found.submitted_at_s, found.ended_at_s))]
     if told is None:
         return []
-    left = f"{format_bytes(told.bytes_left)} in {told.files_left:,} selected files"
+    left = f"{format_bytes(told.bytes_left)} in {format_count(told.files_left, 'selected file')}"
     return [("progress", f"{told.fraction:.0%} · {sentence(found)}"), ("left", left)]
 
 

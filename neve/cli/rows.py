@@ -17,6 +17,8 @@ import typer
 from common.errors import InputError, RequestError
 from common.model.table import Column
 from common.rows.schema import arrow_schema
+from common.secret_files import open_regular
+from common.units import format_count
 from neve import row_reader
 from neve.api import tables as api
 from neve.cli import render
@@ -42,6 +44,8 @@ def read_rows(path: Path, columns: Callable[[], Sequence[api.Column]]) -> pa.Tab
     """
     suffix = ".arrow" if str(path) == "-" else path.suffix.lower()
     try:
+        if str(path) != "-" and suffix in (*ARROW, ".csv", ".parquet"):
+            open_regular(path).close()
         if suffix == ".parquet":
             return _read_in_process("parquet", path)
         if suffix == ".csv":
@@ -255,14 +259,18 @@ def scan(
     reader = session.client.scan(name, wanted, start, end, batches=True, **more)
     if output is not None:
         rows = write_rows(output, reader)
-        session.show({"rows": rows, "output": str(output)}, f"wrote {rows:,} rows to {output}")
+        session.show(
+            {"rows": rows, "output": str(output)}, f"wrote {format_count(rows, 'row')} to {output}"
+        )
         return
     found = (row for batch in reader for row in batch.to_pylist())
     shown = list(found if limit <= 0 else islice(found, limit))
     cells = [[_cell_text(value) for value in row.values()] for row in shown]
     session.show(shown, lambda: render.grid([(each, "") for each in reader.schema.names], cells))
     if limit > 0 and next(found, None) is not None:
-        session.say(f"the first {limit} rows; --limit 0 shows all, --output writes a file")
+        session.say(
+            f"the first {format_count(limit, 'row')}; --limit 0 shows all, --output writes a file"
+        )
 
 
 def _path_for_service(path: str) -> str:

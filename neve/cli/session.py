@@ -26,6 +26,8 @@ from common.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from common.secret_files import regular_text
+from common.setting_rules import SettingError
 from neve.client import Client
 from neve.client.connect import connect, find_target
 from neve.client.errors import (
@@ -67,6 +69,24 @@ def names(written: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (written or "").split(",") if part.strip())
 
 
+DOCUMENT_BYTES_MAX = 512 * 1024**2
+
+
+def document_text(path: Path) -> str:
+    """Return what is in a document that somebody has named.
+
+    Raises:
+        InputError: It cannot be read, is no regular file, or is too large.
+        RequestError: It is no text.
+    """
+    try:
+        return regular_text(path, DOCUMENT_BYTES_MAX)
+    except OSError as error:
+        raise InputError(f"file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RequestError(f"file {path} is not UTF-8: {error}") from error
+
+
 def json_document(path: Path) -> Any:
     """Return what a JSON file holds that somebody has named.
 
@@ -75,9 +95,7 @@ def json_document(path: Path) -> Any:
         RequestError: It is not JSON.
     """
     try:
-        return json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"file {path} cannot be read: {error.strerror}") from error
+        return json.loads(document_text(path))
     except ValueError as error:
         raise RequestError(f"file {path} is not JSON: {error}") from error
     except RecursionError as error:
@@ -97,6 +115,7 @@ WIDTH_PIPED = 4096
 """What goes to a file or another program is not folded."""
 EXIT_BY_BRANCH: tuple[tuple[type[CompactionError], int], ...] = (
     (RequestError, EXIT_USAGE),
+    (SettingError, EXIT_USAGE),
     (RefusedError, EXIT_REFUSED),
     (ConflictError, EXIT_REFUSED),
     (UnavailableError, EXIT_UNAVAILABLE),

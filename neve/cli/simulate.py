@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from stat import S_ISREG
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,16 +15,15 @@ from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from common.clock import SystemClock
-from common.errors import InputError, RequestError
+from common.errors import RequestError
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
 from neve.cli.render import RIGHT, grid, lines
-from neve.cli.session import Name, Session, TerminalConsole, name_values, verb
+from neve.cli.session import Name, Session, TerminalConsole, document_text, name_values, verb
 
 if TYPE_CHECKING:
     from neve.simulate.figures import Outcome
     from neve.simulate.specification import Specification
 
-DOCUMENT_BYTES_MAX = 512 * 1024**2
 HISTORY_MAX = 10_000
 """Attempts that a service tells of at a time."""
 LOOK_S = 2.0
@@ -182,24 +180,8 @@ class _Source:
 
 
 def _of_file(path: Path, planners: Sequence[str], controllers: Sequence[str]) -> _Source:
-    text = _text(path)
+    text = document_text(path)
     return _Source(_toml(text, path), text, path.parent, planners, controllers)
-
-
-def _text(path: Path) -> str:
-    try:
-        found = path.stat()
-        if not S_ISREG(found.st_mode):  # The end of a pipe or a device may never come.
-            raise InputError(f"file {path} cannot be read: it is not a regular file")
-        if found.st_size > DOCUMENT_BYTES_MAX:
-            size = format_bytes(found.st_size)
-            most = format_bytes(DOCUMENT_BYTES_MAX)
-            raise RequestError(f"file {path} has {size}, expected at most {most}")
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise InputError(f"file {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RequestError(f"file {path} is not UTF-8: {error}") from error
 
 
 def _toml(text: str, path: Path) -> dict[str, Any]:
@@ -215,7 +197,7 @@ def _reader(folder: Path) -> Callable[[str], object]:
     def read(name: str) -> object:
         path = folder / name
         try:
-            return json.loads(_text(path))
+            return json.loads(document_text(path))
         except (ValueError, RecursionError) as error:
             raise RequestError(f"file {path} is not JSON: {error}") from error
 

@@ -56,10 +56,10 @@ def render_status(found: api.Status) -> RenderableType:
                 ("coordinator", f"up for {format_duration(max(found.now_s - found.started_s, 0))}"),
                 ("tables", found.tables),
                 ("tablets", _tablets_text(found)),
-                ("committed", f"{found.committed:,} jobs"),
-                ("failed", f"{found.failed:,} jobs"),
+                ("committed", f"{format_count(found.committed, 'job')}"),
+                ("failed", f"{format_count(found.failed, 'job')}"),
                 ("released", f"{found.released:,} reservations"),
-                ("quarantined", f"{found.quarantined:,} tablets"),
+                ("quarantined", f"{format_count(found.quarantined, 'tablet')}"),
                 *(("quarantine", text) for text in quarantine_texts(found)),
                 *(("error", each) for each in found.errors),
                 *(("note", each) for each in found.warnings),
@@ -228,9 +228,9 @@ def _outputs_text(job: api.PlannedJob) -> list[str]:
         between = "" if len(job.cuts_at_s) == 1 else f" from {first} to {last}"
         said.append(f"outputs are cut {times}{between} UTC")
     elif job.outputs > 1:
-        said.append(f"makes up to {job.outputs:,} files")
+        said.append(f"makes up to {format_count(job.outputs, 'file')}")
     if job.output_rows_max:
-        said.append(f"outputs have at most {job.output_rows_max:,} rows")
+        said.append(f"outputs have at most {format_count(job.output_rows_max, 'row')}")
     if job.tags:
         said.append("tags " + ", ".join(f"{name}={value}" for name, value in job.tags.items()))
     if job.after:

@@ -14,6 +14,7 @@ its children. Imports httpx, pyarrow, `neve.api` and its own modules, nothing el
     errors        what goes wrong for a caller, by who must act
     tables        create, describe, change, drop, pause
     rows          add, append, files, scan
+    dictionaries  rows as dictionaries, made a table without losing anything
     imports       import and export
     requests      compactions: ask, follow, wait, cancel
     split_merge   splits and merges of tablets

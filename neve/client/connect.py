@@ -14,6 +14,7 @@ from typing import Any
 
 from neve.client import Client
 from neve.client.errors import CallerError, UnavailableError
+from neve.client.http import open_regular
 
 URL_VARIABLE = "NEVE_URL"
 TOKEN_VARIABLE = "NEVE_TOKEN"
@@ -24,6 +25,7 @@ HOME_VARIABLE = "NEVE_HOME"
 STACK_VARIABLE = "NEVE_STACK"
 RETRY_VARIABLE = "NEVE_RETRY_S"
 RETRY_MAX_S = 3600.0
+TOKEN_FILE_BYTES_MAX = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,13 @@ def _given_token(environ: Mapping[str, str]) -> str | None:
     if not (path := environ.get(TOKEN_FILE_VARIABLE)):
         return None
     try:
-        token = Path(path).expanduser().read_text("utf-8").strip()
+        with open_regular(Path(path).expanduser()) as file:
+            token = file.read(TOKEN_FILE_BYTES_MAX).decode().strip()
     except (OSError, ValueError) as error:
-        raise CallerError(f"{TOKEN_FILE_VARIABLE} names {path}, which is not readable") from error
+        cause = getattr(error, "strerror", None) or "it is no text"
+        raise CallerError(
+            f"{TOKEN_FILE_VARIABLE} names {path}, which is not readable: {cause}"
+        ) from error
     if not token:
         raise CallerError(f"{TOKEN_FILE_VARIABLE} names {path}, which is empty")
     return token

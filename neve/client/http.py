@@ -4,7 +4,9 @@ Errors of transport and service become the exceptions of `neve.client.errors`. W
 stands in the modules beside this one.
 """
 
+import errno
 import json
+import os
 import secrets
 import ssl
 import time  # noqa: TID251  the client may import no clock of the project
@@ -13,7 +15,9 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, TypeVar, cast
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any, BinaryIO, TypeVar, cast
 
 import httpx
 
@@ -269,6 +273,20 @@ def _asked_pause_s(response: httpx.Response) -> float:
     return min(float(text), RETRY_AFTER_MAX_S) if text.isdigit() and len(text) < 10 else 0.0
 
 
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open a file to read it; the end of a pipe or a device may never come.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file.
+    """
+    # Without blocking: the opening of a pipe would wait for somebody who writes.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    if not S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
 def _tls(authorities: str | None, certificate: str | None) -> ssl.SSLContext | bool:
     """Return how the service is recognised, and this client to it.
 
@@ -278,6 +296,8 @@ def _tls(authorities: str | None, certificate: str | None) -> ssl.SSLContext | b
     if authorities is None and certificate is None:
         return True
     try:
+        for path in filter(None, (authorities, certificate)):
+            open_regular(path).close()
         context = httpx.create_ssl_context(trust_env=False)
         if authorities is not None:
             context = ssl.create_default_context(cafile=authorities)

@@ -64,7 +64,7 @@ def sentence(request: WireRequest) -> str:
     if request.ended or progress is None:
         return request.state + (f": {request.cause}" if request.cause else "")
     ended = progress.done + progress.cancelled
-    parts = [f"{ended}/{progress.tablets} tablets"]
+    parts = [f"{ended}/{progress.tablets} {'tablet' if progress.tablets == 1 else 'tablets'}"]
     counts = {"wait": progress.waiting, "selected": progress.selected, "pending": progress.pending}
     parts += [f"{count} {word}" for word, count in counts.items() if count]
     if progress.running:

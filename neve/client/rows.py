@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol, TypeAlias, overload
@@ -19,8 +18,8 @@ from neve.api.tables import (
     FilePage,
     Table,
 )
+from neve.client.dictionaries import table_of
 from neve.client.errors import (
-    CallerError,
     ProtocolError,
     error_of,
 )
@@ -58,8 +57,6 @@ Rows: TypeAlias = (
     | Sequence[Mapping[str, object]]
 )
 """What `append` takes."""
-_DECIMAL = re.compile(r"decimal128\((\d+), ?(-?\d+)\)")
-_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns), ?(?:tz=)?([^\]]+)\]")
 
 
 class RowCalls:
@@ -112,7 +109,7 @@ class RowCalls:
             call: Id of this call (`neve.new_call_id()`), to repeat one whose outcome is unknown.
         """
         if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
-            rows = _table_of(rows, self._types(table))
+            rows = table_of(rows, self._types(table))
         answer = self._connection.call(
             "POST",
             table_path(table, "append"),
@@ -122,11 +119,10 @@ class RowCalls:
         )
         return decode(Added, answer)
 
-    def _types(self, table: str) -> dict[str, pa.DataType]:
-        """Return the types of a table's columns, as far as their texts tell them."""
+    def _types(self, table: str) -> dict[str, str]:
+        """Return the types of a table's columns, as the service writes them."""
         columns = decode(Table, self._connection.call("GET", table_path(table))).schema
-        types = ((column.name, _type_of(column.type)) for column in columns)
-        return {name: kind for name, kind in types if kind is not None}
+        return {column.name: column.type for column in columns}
 
     def call(self, table: str, call: str) -> Call:
         """Return what became of a call id: accepted with what, unknown, or too old to tell.
@@ -236,29 +232,6 @@ def _included(*, expired: bool, deleted: bool) -> dict[str, bool]:
     """Return the parameters of a scan that wants more than visible rows; usually none."""
     asked = {"include_expired": expired, "include_deleted": deleted}
     return {name: wanted for name, wanted in asked.items() if wanted}
-
-
-def _type_of(text: str) -> pa.DataType | None:
-    """Return the type that a column's text names; None: only the service can read it."""
-    if found := _DECIMAL.fullmatch(text):
-        return pa.decimal128(int(found[1]), int(found[2]))
-    if found := _TIMESTAMP.fullmatch(text):
-        return pa.timestamp(found[1], found[2])
-    try:
-        return pa.type_for_alias(text)
-    except ValueError:
-        return None
-
-
-def _table_of(rows: Sequence[Any], types: Mapping[str, pa.DataType]) -> pa.Table:
-    """Return dictionaries as a table, its columns in the order in which they first come."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    try:
-        return pa.table(
-            {name: pa.array([row.get(name) for row in rows], types.get(name)) for name in names}
-        )
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise CallerError(f"the rows do not fit the table: {error}") from error
 
 
 def _stream_of(rows: Rows) -> bytes:

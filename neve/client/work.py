@@ -240,7 +240,7 @@ class WorkCalls(TableCalls):
             if time.monotonic() >= end_s:
                 raise UnavailableError(
                     f"live bytes of table {table!r} were not counted within {timeout_s:g} s: "
-                    f"{waiting} of {len(found)} tablets wait; `neve explain {table}` says why"
+                    f"waiting tablets: {waiting} of {len(found)}; `neve explain {table}` says why"
                 )
             time.sleep(REST_POLL_S)
 
@@ -347,7 +347,7 @@ class WorkCalls(TableCalls):
             if time.monotonic() >= end_s:
                 raise UnavailableError(
                     f"table {table!r} did not come to rest within {timeout_s:g} s: "
-                    f"{plan.running} jobs run, {len(plan.jobs)} wait"
+                    f"jobs that run: {plan.running}, that wait: {len(plan.jobs)}"
                 )
             time.sleep(REST_POLL_S)
 

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table as Grid
 
 from common.clock import SystemClock
-from common.units import format_bytes
+from common.units import format_bytes, format_count
 from neve.api.work import Status
 from neve.client import Client
 from neve.demo.feed import KEY, TOMBSTONE, VERSION
@@ -186,7 +186,7 @@ class ProgressDisplay:
             done = round(20 * job.fraction)
             grid.add_row(
                 job.compactor[-8:],
-                f"{'━' * done}{'┈' * (20 - done)} {job.inputs} files, "
+                f"{'━' * done}{'┈' * (20 - done)} {format_count(job.inputs, 'file')}, "
                 f"{format_bytes(job.input_bytes)}, {job.state}",
             )
         return grid
@@ -221,8 +221,9 @@ def show_proof(console: Console, proof: Proof) -> None:
     """Print what the independent reading found."""
     mark, word = ("[green]✓[/]", "proven") if proof.holds else ("[red]✗[/]", "NOT proven")
     console.print(
-        f"\n{mark} [bold]{word}[/] against the {proof.fed_rows:,} raw rows of the feed: "
-        f"{proof.found_rows:,} visible rows, {proof.expected_rows:,} expected; "
+        f"\n{mark} [bold]{word}[/] against the {format_count(proof.fed_rows, 'raw row')} "
+        "of the feed: "
+        f"{format_count(proof.found_rows, 'visible row')}, {proof.expected_rows:,} expected; "
         f"{proof.lost} lost, {proof.doubled} doubled, {proof.resurrected} resurrected, "
         f"{proof.different} different"
     )

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from common.clock import SystemClock
 from common.settings import CompactorSettings, CoordinatorSettings, Settings
+from common.units import format_count
 from neve.client import Client
 from neve.client.requests import Request
 from neve.demo.feed import (
@@ -161,7 +162,10 @@ def _run_in_stack(stack: LocalStack, folder: Path, console: Console) -> Proof:
     location.mkdir()
     with console.status("writing the feed …"):
         feed = write_feed(folder / "feed")
-    console.print(f"[green]✓[/] feed written: {len(feed)} files, {_row_count(feed):,} rows")
+    console.print(
+        f"[green]✓[/] feed written: {format_count(len(feed), 'file')}, "
+        f"{format_count(_row_count(feed), 'row')}"
+    )
     with Client(stack.gateway_url, token=stack.token) as client:
         feeder = Feeder(client, TABLE, location)
         first, second, last = _files_by_act(feed)
@@ -199,10 +203,10 @@ def _first_act(
         tombstone_column=TOMBSTONE,
         paused=True,
     )
-    with console.status(f"adding {len(files)} files while compaction is paused …"):
+    with console.status(f"adding {format_count(len(files), 'file')} while compaction is paused …"):
         feeder.add(files)
     before = measure(client, feeder.added_bytes)
-    console.print(f"[green]✓[/] {len(files)} files added, compaction was paused")
+    console.print(f"[green]✓[/] {format_count(len(files), 'file')} added, compaction was paused")
     return before
 
 

@@ -22,6 +22,7 @@ from common.memory_limit import limit_memory
 from common.metadata.redis import connect
 from common.metadata.store_watch import StoreWatch
 from common.readers.pool import open_readers
+from common.setting_rules import SettingError
 from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import event_log
@@ -131,13 +132,14 @@ def require_token(settings: Settings) -> None:
     """Refuse to serve if nobody could call, or if others could listen.
 
     Raises:
-        ConfigError: No token is set and no other caller known, the settings of an issuer contradict
-            each other, or the gateway would listen beyond this machine without TLS.
+        SettingError: No token is set and no other caller known, or the gateway would listen beyond
+            this machine without TLS.
+        ConfigError: The settings of an issuer contradict each other.
     """
     access, gateway = settings.access, settings.gateway
     callers = (gateway.token, gateway.token_file, access.tokens_file, access.oidc_issuer)
     if not any(callers):
-        raise ConfigError(
+        raise SettingError(
             "setting gateway.token is empty: set one, for example NEVE_GATEWAY_TOKEN, or"
             " gateway.token_file, access.tokens_file, or access.oidc_issuer"
         )
@@ -150,13 +152,13 @@ def _require_absolute(settings: Settings) -> None:
     """Refuse names of files that mean another file in another working directory.
 
     Raises:
-        ConfigError: One is relative.
+        SettingError: One is relative.
     """
     for section, names in FILE_SETTINGS.items():
         for name in names:
             path = getattr(getattr(settings, section), name)
             if path and not os.path.isabs(path):
-                raise ConfigError(
+                raise SettingError(
                     f"setting {section}.{name} is {path!r}, expected an absolute path"
                 )
 

@@ -34,6 +34,7 @@ from common.rows.reader_limits import (
     rewriting_in_microseconds,
     unreadable_columns,
 )
+from common.units import format_count
 from neve.api import tables as api
 from neve.api.recovery import LINES
 from neve.gateway.access.callers import current_call
@@ -116,17 +117,18 @@ def _import_notes(directory: ImportedDirectory, table: Table) -> list[str]:
         notes.append("no manifest is published: the setting manifest_interval_s is off")
     lose = "rows without a version lose against every other row of their key"
     if found.unversioned_rows:
-        notes.append(f"{body.version_column} is null in {found.unversioned_rows} rows; {lose}")
+        notes.append(
+            f"{body.version_column} is null in "
+            f"{format_count(found.unversioned_rows, 'row')}; {lose}"
+        )
     if found.unknown_nulls:
         notes.append(
-            f"{found.unknown_nulls} files do not tell whether {body.version_column} is null; {lose}"
+            f"{format_count(found.unknown_nulls, 'file does', 'files do')} not say whether "
+            f"{body.version_column} is null; {lose}"
         )
     if found.misfits:
-        left = "would be left out" if body.dry_run else "were left out: readers of the manifest"
-        notes.append(
-            f"{len(found.misfits)} files do not fit and {left}"
-            + ("" if body.dry_run else " do not see them")
-        )
+        left = "left out" if body.dry_run else "left out, and unseen by readers of the manifest"
+        notes.append(f"{format_count(len(found.misfits), 'file does', 'files do')} not fit: {left}")
     return notes
 
 
@@ -501,7 +503,8 @@ async def _finish_filling(services: Services, directory: ImportedDirectory, tabl
     fitting = {each.path for each in directory.survey.files} - directory.survey.misfits.keys()
     if missing := sorted(fitting - directory.known):
         raise RefusedError(
-            f"table {table.name!r} lacks {len(missing)} files that were added, the first is "
+            f"table {table.name!r} lacks {format_count(len(missing), 'file')} that were "
+            "added, the first is "
             f"{missing[0]}: repeat the import"
         )
     found = await services.table(table.name, filling=True)

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Protocol
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from common.errors import ConfigError, RefusedError, RequestError
+from common.errors import RefusedError, RequestError
 from common.model.location_identity import (
     SYSTEM_FOLDERS,
     LocationIdentity,
@@ -30,6 +30,7 @@ from common.parquet.service_files import LocationOwner, refuse_other_owner
 from common.readers.pool import in_reader
 from common.redaction import redacted
 from common.rows.schema import columns_of
+from common.setting_rules import SettingError
 from common.settings import GatewaySettings
 
 CHECK_INTERVAL_S = 60.0
@@ -101,7 +102,7 @@ class _AllowedRoot:
         """Return a root.
 
         Raises:
-            ConfigError: It cannot be one; the message says what was wanted.
+            SettingError: It cannot be one; the message says what was wanted.
         """
         text = written.strip()
         if text in ("/", "file:///"):
@@ -111,7 +112,7 @@ class _AllowedRoot:
         try:
             return cls(text, normal_location(text, options=True))
         except RequestError as error:
-            raise ConfigError(f"setting gateway.locations: {error}") from error
+            raise SettingError(f"setting gateway.locations: {error}") from error
 
     @property
     def options(self) -> str:
@@ -138,14 +139,14 @@ class Locations:
             shared: Folders that hold other things than tables: no table is one of them.
 
         Raises:
-            ConfigError: One of them is none, or is the system's.
+            SettingError: One of them is none, or is the system's.
         """
         self._allowed = tuple(map(_AllowedRoot.of, allowed))
         self._private = tuple(map(_AllowedRoot.of, private))
         self._shared = tuple(map(_AllowedRoot.of, shared))
         for root in self._allowed:
             if root.uri != "file:///" and (folder := _system_folder(root.uri, root.identity)):
-                raise ConfigError(
+                raise SettingError(
                     f"setting gateway.locations: {root.written!r} is in or around {folder}, which "
                     "is the system's: no table can be there"
                 )
@@ -233,7 +234,7 @@ def locations_of(settings: GatewaySettings) -> Locations:
     """Return where the tables of a service may be.
 
     Raises:
-        ConfigError: A setting names what is no location.
+        SettingError: A setting names what is no location.
     """
     return Locations(settings.locations, settings.private_folders, settings.shared_folders)
 

@@ -6,6 +6,8 @@ import ssl
 from pathlib import Path
 
 from common.errors import ConfigError
+from common.secret_files import open_regular
+from common.setting_rules import SettingError
 from common.settings import GatewaySettings
 from common.telemetry import Log
 
@@ -14,11 +16,11 @@ def require_safe_listener(gateway: GatewaySettings) -> None:
     """Refuse to listen where others hear, unless over TLS or on purpose.
 
     Raises:
-        ConfigError: The gateway would send tokens and rows in the clear beyond this machine.
+        SettingError: The gateway would send tokens and rows in the clear beyond this machine.
     """
     if gateway.tls_certificate or gateway.insecure or is_loopback(gateway.host):
         return
-    raise ConfigError(
+    raise SettingError(
         f"setting gateway.host is {gateway.host!r}, which others reach, and the gateway has no TLS:"
         " set gateway.tls_certificate and gateway.tls_key, or gateway.insecure = true if something"
         " in front of it speaks TLS"
@@ -105,6 +107,7 @@ def server_context(certificate: str, key: str, client_authorities: str) -> ssl.S
         ) from error
     if client_authorities:
         try:
+            open_regular(client_authorities).close()
             context.load_verify_locations(client_authorities)
         except (ssl.SSLError, OSError) as error:
             raise ConfigError(

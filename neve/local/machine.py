@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from common.errors import ConfigError
+from common.errors import ConfigError, RefusedError
 from common.units import format_count
 
 # -------------------------------------------------------------------------- Java and a Redis server
@@ -235,7 +235,8 @@ def require_memory(heap_bytes: Sequence[int], free_bytes: int | None = None) -> 
     if free < wanted:
         raise ConfigError(
             f"too little memory: {free // MEGABYTE} MB are free, a stack with "
-            f"{len(heap_bytes)} compactors wants {wanted // MEGABYTE} MB; ask for fewer compactors"
+            f"{format_count(len(heap_bytes), 'compactor')} wants {wanted // MEGABYTE} MB; "
+            "ask for fewer compactors"
             " or free memory"
         )
 
@@ -313,7 +314,7 @@ def claim_port(wanted: int | None, preferred: int | None, what: str) -> int:
     """
     if wanted is not None:
         if not is_free(wanted):
-            raise ConfigError(
+            raise RefusedError(
                 f"port {wanted} for {what} is in use on {LOOPBACK}: "
                 "choose another one, or leave it out to get a free one"
             )

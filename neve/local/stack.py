@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from common.clock import SystemClock
-from common.errors import ConfigError
+from common.errors import ConfigError, RefusedError
 from neve.local.actors import PartError
 from neve.local.logs import START, SUPERVISOR, StackLogs
 from neve.local.machine import find_java
@@ -95,7 +95,8 @@ class LocalStack:
             environ: What the processes inherit; this process's if left out.
 
         Raises:
-            ConfigError: It runs already, or the machine or a setting does not allow it.
+            RefusedError: It runs already, or a port that it must have is in use.
+            ConfigError: The machine or a setting does not allow it.
         """
         chosen = (options or StackOptions()).with_slots(slots)
         if compactors is not None:
@@ -257,7 +258,7 @@ def _make_room(
     """Clean up after a crash; return the state of a stack that only lacks its supervisor.
 
     Raises:
-        ConfigError: The stack runs. The message names what it does not run with.
+        RefusedError: The stack runs. The message names what it does not run with.
     """
     state = folder.load()
     if state is None:
@@ -282,7 +283,7 @@ def _make_room(
             " another one, or end it with `neve down` first"
         )
     ignored = f"; not applied: {'; '.join(unlike)}" if unlike else ""
-    raise ConfigError(f"stack {state.name!r} is running already{where}: {advice}{ignored}")
+    raise RefusedError(f"stack {state.name!r} is running already{where}: {advice}{ignored}")
 
 
 def _take_over(

@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Event
 from typing import IO, Any, Self
 
-from common.errors import ConfigError
+from common.errors import ConfigError, RefusedError, RequestError
 from neve.local.processes import ProcessRef
 
 # ----------------------------------------------------------------------------- The temporary folder
@@ -179,7 +179,7 @@ class StackFolder:
             environ: Where NEVE_HOME is looked up.
         """
         if NAME.fullmatch(name) is None:
-            raise ConfigError(
+            raise RequestError(
                 f"stack name {name!r} is not usable: "
                 "expected 1 to 40 lower-case letters, digits and dashes"
             )
@@ -293,7 +293,7 @@ class StackFolder:
             file = (self.path / "lock").open("w")
         with file as lock:
             if not _locked(lock):
-                raise ConfigError(
+                raise RefusedError(
                     f"stack {self.path.name!r} is being started or stopped by another process: "
                     "wait for it and try again"
                 )

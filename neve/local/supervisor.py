@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from common.clock import Clock, SystemClock
-from common.errors import ConfigError, first_line
+from common.errors import ConfigError, RefusedError, first_line
 from common.telemetry import Log, event_log
 from neve.local.actors import ended_part
 from neve.local.logs import COORDINATOR, GATEWAY, RAY, REDIS, SUPERVISOR
@@ -268,7 +268,7 @@ class Supervisor:
         try:
             with self._saving, self.orders.folder.locked():
                 self.orders.folder.save(change(self._state()))
-        except (ConfigError, StackOverError, OSError) as error:
+        except (ConfigError, RefusedError, StackOverError, OSError) as error:
             for each in started:
                 _kill(each)
             if isinstance(error, OSError):

@@ -29,6 +29,7 @@ from common.parquet.location import (
 from common.parquet.service_files import table_to_plain, write_description
 from common.redaction import redacted
 from common.storage_threads import StorageThreads
+from common.units import format_count
 from neve.recovery.archive import (
     FORMAT,
     FORMAT_VERSION,
@@ -132,7 +133,9 @@ async def _backup_table(
                     held.check()
                 tablets, files = tablets + 1, files + len(tablet.files)
                 size_bytes += sum(file.size_bytes for file in tablet.files.values())
-            yield line_of("progress", text=f"{table.name}: {files} files, {size_bytes} bytes")
+            yield line_of(
+                "progress", text=f"{table.name}: {format_count(files, 'file')}, {size_bytes} bytes"
+            )
         await held.confirm()  # What the archive lists is there, for as long as it is held.
         if target is not None:
             await scope.threads.run(target.uri, write_description, target, table)
@@ -284,7 +287,7 @@ async def restore(
     tables = await asyncio.to_thread(_read_tables, source)
     _check_options(options, [each.name for each in tables])
     wanted = [each for each in tables if _is_wanted(each, options)]
-    restorer.on_progress(f"checking {len(wanted)} tables")
+    restorer.on_progress(f"checking {format_count(len(wanted), 'table')}")
     now_s = await restorer.store.now_s()
     checked = {each.name: _checked_table(restorer, each, options, now_s) for each in wanted}
     for name, table in checked.items():

@@ -37,6 +37,7 @@ from common.parquet.location import (
 )
 from common.parquet.read_guard import folders_of, place_guards
 from common.storage_threads import StorageThreads
+from common.units import format_count
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
     FreeSite,
@@ -254,7 +255,7 @@ async def _add_files(scope: TableScope, tablets: Iterable[TabletDump], run: str)
                 ),
             )
             count += len(files)
-        scope.on_progress(f"{scope.table.name}: {count} files")
+        scope.on_progress(f"{scope.table.name}: {format_count(count, 'file')}")
 
 
 def _chunks(files: tuple[DataFile, ...]) -> Iterator[tuple[DataFile, ...]]:

@@ -15,6 +15,10 @@ from common.metadata.redis import connect
 from common.settings import Settings, StoreSettings
 
 
+class SilentStoreError(ConfigError, UnavailableError):
+    """The Redis of setting `store.url` does not answer: it may be down, or not be meant."""
+
+
 class NotYetError(ConfigError):
     """A cluster cannot be joined, and may be in a moment: its head may be starting."""
 
@@ -148,7 +152,7 @@ def require_store(store: StoreSettings) -> tuple[str, ...]:
     """Refuse a Redis that does not answer as one that holds a store; return its warnings.
 
     Raises:
-        ConfigError: Names the setting and what is wrong.
+        ConfigError: Names the setting and what is wrong. A `SilentStoreError`: no answer.
     """
 
     async def ask() -> tuple[str, ...]:
@@ -165,7 +169,9 @@ def require_store(store: StoreSettings) -> tuple[str, ...]:
         # In a thread: whoever asks may have an event loop of its own.
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(asyncio.run, ask()).result()
-    except (UnavailableError, MetadataError) as error:
+    except UnavailableError as error:
+        raise SilentStoreError(f"setting store.url: {error}") from error
+    except MetadataError as error:
         raise ConfigError(f"setting store.url: {error}") from error
 
 

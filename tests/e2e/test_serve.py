@@ -300,7 +300,7 @@ def reason_with_port_in_use(cluster: Cluster) -> str:
 
 
 def refusal(cluster: Cluster, **environ: str) -> str:
-    """Return what `neve serve` says when it must not start."""
+    """Return what `neve serve` says when its store does not answer."""
     usual = {k: v for k, v in cluster.environ().items() if k.removesuffix("_FILE") not in environ}
     done = subprocess.run(
         cluster.command("--wait", "0s"),
@@ -310,7 +310,7 @@ def refusal(cluster: Cluster, **environ: str) -> str:
         timeout=SERVICE_S,
         check=False,
     )
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == 4, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return re.sub(r"\s+", " ", done.stderr)
 

@@ -381,7 +381,7 @@ def check_backlog(shell: Shell, service: Service) -> None:
 
 
 def test_another_start_says_what_it_does_not_apply(shell: Shell) -> None:
-    refused = shell.run("up", "--stack", NAME, "--set", "compactor.slots=7", code=1)
+    refused = shell.run("up", "--stack", NAME, "--set", "compactor.slots=7", code=3)
     assert "is running already at http://127.0.0.1:" in refused.stderr
     assert "compactor.slots = 7 (flag --set compactor.slots), running with 1" in refused.stderr
     assert "services.default.planner = ratio (default), running with small-files" in refused.stderr

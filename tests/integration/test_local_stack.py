@@ -21,7 +21,7 @@ import redis
 
 from common.clock import SystemClock
 from common.config import load_settings
-from common.errors import ConfigError
+from common.errors import ConfigError, RefusedError
 from neve.local import LocalStack, StackOptions
 from neve.local.logs import StackLogs
 from neve.local.machine import find_redis_server
@@ -63,7 +63,7 @@ def test_a_stack_starts_answers_and_leaves_nothing(home: Path) -> None:
         assert roles == {"redis", "gcs_server", "raylet", "supervisor"}
         assert {listener.host for listener in listeners(alive(stack))} == {"127.0.0.1"}
         assert LocalStack.attach(home=home, name="one") is not None
-        with pytest.raises(ConfigError, match="running already"):
+        with pytest.raises(RefusedError, match="running already"):
             begin(home)
     assert alive(stack) == []
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
@@ -208,7 +208,7 @@ def test_a_port_in_use_is_named_and_nothing_is_left(home: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {port} for Ray is in use"):
+        with pytest.raises(RefusedError, match=f"port {port} for Ray is in use"):
             begin(home, options=StackOptions(actors=False, ray_port=port))
     folder = StackFolder(home / "one")
     assert folder.load() is None

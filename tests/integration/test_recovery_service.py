@@ -329,10 +329,10 @@ def test_fsck_gc_rebuild_and_backup_run_from_the_command_line(
 ) -> None:
     neve.run("fsck", "events", says="events: 2 tablets, 2 files")
     path = orphan(location)
-    neve.run("gc", "events", says="1 files can be deleted")
+    neve.run("gc", "events", says="1 file can be deleted")
     neve.run("fsck", "events", code=1, says="orphaned")
     assert neve.json("fsck", "events", code=1)["findings"][0]["path"].endswith(path.name)
-    neve.run("gc", "events", "--delete", says="1 files will be deleted")
+    neve.run("gc", "events", "--delete", says="1 file will be deleted")
     assert neve.json("fsck", "events", "--deep")["sound"] is True
     next(location.glob("_neve/append/*[0-9a-f].parquet")).unlink()
     neve.run("fsck", "events", code=1, says="--forget-missing")

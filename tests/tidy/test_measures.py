@@ -18,7 +18,7 @@ import pytest
 
 from tests.tidy.tree import PACKAGES, ROOT, name_of, nodes_of, python_files, tree_of
 
-MODULES_MAX = 429
+MODULES_MAX = 430
 SMALL_LINES = 80
 SMALL_MODULES_MAX = 25
 FUNCTION_LINES_MEDIAN_MAX = 10

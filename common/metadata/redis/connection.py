@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import hiredis
 from redis.asyncio.connection import SSLConnection, parse_url
 
-from common.errors import ConfigError
 from common.metadata.commands import Command, Reply
 from common.metadata.keyspace import LinkLostError
+from common.setting_rules import SettingError
 
 # ---------------------------------------------------------------------------------------- Addresses
 
@@ -51,12 +51,12 @@ def parse_address(url: str) -> RedisAddress:
     """Return the address in `redis://`, `rediss://` or `unix://`.
 
     Raises:
-        ConfigError: It is none of these.
+        SettingError: It is none of these.
     """
     try:
         parts: dict[str, Any] = dict(parse_url(url))
     except ValueError as error:
-        raise ConfigError(f"store.url is no URL of a Redis: {error}") from error
+        raise SettingError(f"store.url is no URL of a Redis: {error}") from error
     return RedisAddress(
         host=parts.get("host", "127.0.0.1"),
         port=parts.get("port", 6379),
@@ -101,7 +101,7 @@ def parse_url_of_store(url: str) -> StoreSource:
     """Return what `store.url` names: one Redis, Sentinels that know it, or a Redis Cluster.
 
     Raises:
-        ConfigError: It is none of these.
+        SettingError: It is none of these.
     """
     scheme, _, rest = url.partition("://")
     if scheme in CLUSTER_SCHEMES:
@@ -116,7 +116,7 @@ def parse_url_of_store(url: str) -> StoreSource:
         return parse(inner, rest)
     except ValueError as error:
         # Never the URL itself, which holds a password.
-        raise ConfigError(f"store.url is no URL of {what}: {error}; expected {form}") from error
+        raise SettingError(f"store.url is no URL of {what}: {error}; expected {form}") from error
 
 
 def _parse_cluster(scheme: str, rest: str) -> StoreSource:
@@ -178,14 +178,14 @@ def _tls(parts: dict[str, Any]) -> ssl.SSLContext:
     files = [parts.get(name) for name in _TLS_FILES]
     for name, path in zip(_TLS_FILES, files, strict=True):
         if path is not None and not Path(path).is_file():
-            raise ConfigError(f"store.url: {name} {path} is no file")
+            raise SettingError(f"store.url: {name} {path} is no file")
     authorities, own, key = files
     if key and not own:
-        raise ConfigError("store.url: ssl_keyfile has no ssl_certfile beside it: name both")
+        raise SettingError("store.url: ssl_keyfile has no ssl_certfile beside it: name both")
     try:
         context = ssl.create_default_context(cafile=authorities)
     except OSError as error:  # Errors of TLS are such, too.
-        raise ConfigError(
+        raise SettingError(
             f"store.url: ssl_ca_certs {authorities} holds no certificate that can be read: {error}"
         ) from error
     if own:
@@ -201,7 +201,7 @@ def _show(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
     try:
         context.load_cert_chain(certificate, key)
     except OSError as error:
-        raise ConfigError(
+        raise SettingError(
             f"store.url: ssl_certfile {certificate} and ssl_keyfile {key or certificate} cannot be"
             f" used together: {error}"
         ) from error

@@ -21,6 +21,7 @@ from common.errors import InputError, RequestError, VerificationError
 from common.model.key_values import KeyType
 from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location, storage_error
+from common.rows.arrays import null_array
 from common.rows.conform import conform
 from common.rows.key_encoding import encode_column, encode_keys
 from common.rows.partitions import Fill, filled
@@ -251,7 +252,7 @@ class Reader:
             present = [name for name in names if name in self._arrow.names] or self._arrow.names[:1]
             table = self._stored(parquet, group, present)
             if present[0] not in names:
-                nothing = pa.nulls(table.num_rows, wanted.field(0).type)
+                nothing = null_array(table.num_rows, wanted.field(0).type)
                 table = pa.table({wanted.field(0).name: nothing})
             return conform(filled(table, fill), wanted, self._source)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from common.errors import ConfigError
 from common.model.job import AGEING_PER_S, Job
-from common.units import format_bytes
+from common.units import format_bytes, format_count
 
 # --------------------------------------------------------------------------------------------- Rank
 
@@ -193,7 +193,7 @@ def reject_too_large(job: Job, size_bytes: int, bytes_max: int) -> Rejected:
 
 def reject_full(job: Job, count: int, size_bytes: int) -> Rejected:
     """Refuse a job for which not enough others would have to make room."""
-    held = f"{count} jobs, {format_bytes(size_bytes)}"
+    held = f"{format_count(count, 'job')}, {format_bytes(size_bytes)}"
     reason = f"queue {job.group} is full ({held}), and not enough of it ranks below the job"
     return Rejected("full", reason)
 

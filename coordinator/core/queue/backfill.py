@@ -9,6 +9,7 @@ it, so that it fits in the end. Where nothing is under way any job fits.
 from collections.abc import Container
 
 from common.model.job import Job, LaneClass, is_urgent
+from common.units import format_count
 from coordinator.core.limits import Limits
 from coordinator.core.queue.admission import JobFilter
 from coordinator.core.queue.job_queue import JobQueues
@@ -39,7 +40,7 @@ class Capacity:
         """Return why no further job of a group may start, or None."""
         jobs, size = self.jobs(group), self.input_bytes(group)
         if jobs >= self._limits.running_jobs_max:
-            return f"group {group} runs {jobs} jobs, as many as it may"
+            return f"group {group} runs {format_count(jobs, 'job')}, as many as it may"
         if size >= self._limits.running_input_bytes_max:
             return f"group {group} has {size} input bytes under way, as many as it may"
         return None

@@ -21,7 +21,7 @@ from common.spi.controller import (
     ShareClass,
 )
 from common.spi.options import option, option_names, read_options
-from common.units import format_bytes
+from common.units import format_bytes, format_count
 
 GIB = 1024**3
 FILES_STEP = 10
@@ -100,7 +100,7 @@ class DebtController:
             shares={**readings.base_shares, ShareClass.SYSTEM: max(1.0, SHARES_FULL * part)},
             bytes_s=None if limit is None else limit * part,
             slots=slots,
-            reasons=(f"the debt is {owed}: {slots} of {most} slots",),
+            reasons=(f"the debt is {owed}: {slots} of {format_count(most, 'slot')}",),
         )
 
 

@@ -37,7 +37,7 @@ from common.model.table import TableSettings
 from common.rows.rules import may_share_keys
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
-from common.units import format_bytes, format_duration
+from common.units import format_bytes, format_count, format_duration
 from coordinator.plugins.planners.packing import (
     Bin,
     RunningOutputs,
@@ -248,7 +248,7 @@ def _pack_bin(work: _Work, files: Bin, *, crowded: bool) -> None:
         crowded: Whether the tablet has more small files than its limit: nothing waits then.
     """
     options, count, size_bytes = work.options, len(files), total_bytes(files)
-    said = f"{count} small files of {format_bytes(size_bytes)}"
+    said = f"{format_count(count, 'small file')} of {format_bytes(size_bytes)}"
     if count < 2:
         low = format_bytes(int(options.lower_bytes))
         work.leave(files, f"is below {low}, and no other small file fits beside it in a bin")
@@ -357,7 +357,9 @@ def _cut_job(work: _Work, file: DataFile, why: str) -> PlannedJob:
     # A file whose rows nobody has counted may have any number.
     parts = max(2, min(parts, file.rows or parts, OUTPUTS_MAX))
     high = format_bytes(int(options.upper_bytes))
-    planned = _job(work, [file], f"{why}above {high}: cut into {parts} files", tags=(CUT,))
+    planned = _job(
+        work, [file], f"{why}above {high}: cut into {format_count(parts, 'file')}", tags=(CUT,)
+    )
     return replace(planned, outputs_expected=parts)
 
 
@@ -471,5 +473,7 @@ def _facts(sizes: Sequence[int], gain: int, options: BinPackOptions) -> str:
     count, size = len(sizes), format_bytes(sum(sizes))
     target = format_bytes(options.target_bytes)
     off = format_bytes(int(math.sqrt(size_skew(sizes, options.target_bytes))))
-    files = "1 file" if count == 1 else f"{count} files"
-    return f"{files} of {size}, {gain} fewer after it, {off} off the target of {target} on average"
+    return (
+        f"{format_count(count, 'file')} of {size}, {gain} fewer after it, {off} off "
+        f"the target of {target} on average"
+    )

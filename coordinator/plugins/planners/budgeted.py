@@ -32,7 +32,7 @@ from common.model.job import Kind, Plan, PlannedJob, job_priority
 from common.model.table import TableSettings
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
-from common.units import format_bytes
+from common.units import format_bytes, format_count
 from coordinator.plugins.planners.key_cuts import number_after, shared_length
 from coordinator.plugins.planners.packing import (
     capacity_bytes,
@@ -503,5 +503,5 @@ def _job(
             files_in_job=len(files),
             file_limit=options.file_limit,
         ),
-        reason=f"{why}; {len(files)} files of {format_bytes(size_bytes)}",
+        reason=f"{why}; {format_count(len(files), 'file')} of {format_bytes(size_bytes)}",
     )

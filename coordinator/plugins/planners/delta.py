@@ -240,9 +240,11 @@ def _minor(work: _Work, each: DeltaSet, says: str, least: int) -> None:
     chosen = smallest_within(ordered, work.options.max_files, work.parameters.job_bytes_max)
     if len(chosen) >= least:
         size = format_bytes(total_bytes(chosen))
-        work.rewrite(chosen, f"minor: {len(chosen)} deltas of {size}; {says}", MINOR)
+        work.rewrite(
+            chosen, f"minor: {format_count(len(chosen), 'delta')} of {size}; {says}", MINOR
+        )
     elif len(free) < least:
-        work.leave(free, f"{says}; deltas are merged from {least} files on")
+        work.leave(free, f"{says}; deltas are merged from {format_count(least, 'file')} on")
     else:
         work.leave(free, f"{says}; {least} of the deltas are more than any group takes")
 
@@ -256,7 +258,10 @@ def _cut_apart(work: _Work, each: DeltaSet, says: str) -> None:
     elif not work.are_free([delta]):
         work.leave(each.files, f"{says}; the delta is in use")
     else:
-        what = f"minor: a delta over {len(each.base)} base files is cut into {len(cuts) + 1}"
+        what = (
+            f"minor: a delta over {format_count(len(each.base), 'base file')} is cut "
+            f"into {len(cuts) + 1}"
+        )
         work.rewrite([delta], f"{what}, since one job does not take them all; {says}", MINOR, cuts)
 
 

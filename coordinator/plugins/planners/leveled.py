@@ -273,7 +273,10 @@ def _plan_levels(work: _Work) -> None:
     alone = not is_under_way(Kind.SYSTEM, parameters)
     crowd = len(work.levels[0].files)
     if crowd > options.level0_files_max:
-        where = f", in level 0, which has {crowd} files, and they are merged before others go on"
+        where = (
+            f", in level 0, which has {format_count(crowd, 'file')}, and they are "
+            "merged before others go on"
+        )
         files = [file for file in work.candidates_of(0) if CUT_TAG not in file.tags]
         _tier_level0(work, files, where, alone=alone)
         if work.draft.has_jobs:
@@ -482,7 +485,10 @@ def _push_level0(work: _Work) -> None:
         return
     if (files := _mergeable(work)) and not _waits_for_level1(work):
         total = format_bytes(total_bytes(files))
-        reason = f"{score}: {len(files)} files of {total} are merged before they go to level 1"
+        reason = (
+            f"{score}: {format_count(len(files), 'file')} of {total} are merged "
+            "before they go to level 1"
+        )
         work.rewrite(files, 0, reason)
     elif push is not None:
         _push(work, push, 0, score)

@@ -23,7 +23,7 @@ from common.model.job import Kind, Plan, PlannedJob, job_priority
 from common.model.table import TableSettings
 from common.spi.options import of_table, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
-from common.units import format_bytes
+from common.units import format_bytes, format_count
 from coordinator.plugins.planners.packing import forced_merges
 
 # ------------------------------------------------------------------ Settings, checked once per plan
@@ -279,7 +279,9 @@ def _relieve(
     count = len(parameters.files)
     if not 0 < rule.file_limit < count:
         return
-    found.beside = f"; the tablet has {count} files, over its limit of {rule.file_limit}, "
+    found.beside = (
+        f"; the tablet has {format_count(count, 'file')}, over its limit of {rule.file_limit}, "
+    )
     if parameters.running or count != len(files):
         found.beside += "and a lower ratio is tried when no file is in use"
         return
@@ -287,7 +289,9 @@ def _relieve(
     chosen, ratio = best_of_any_ratio(usable, rule.max_files, rule.lowest_ratio)
     if chosen:
         found.sets = [chosen]
-        found.why = f"{count} files, limit {rule.file_limit}: ratio lowered to {ratio:.3g}"
+        found.why = (
+            f"{format_count(count, 'file')}, limit {rule.file_limit}: ratio lowered to {ratio:.3g}"
+        )
     found.beside += f"and the best set has ratio {ratio:.3g}, lowest_ratio is {rule.lowest_ratio:g}"
 
 
@@ -338,7 +342,8 @@ def _nothing(kind: Kind, rule: RatioRule) -> str:
     if kind is Kind.USER:
         return "is merged in a later step, when the jobs before it are done"
     return (
-        f"is in no set of up to {rule.max_files} files, neighbours in size, that is more than "
+        f"is in no set of up to {format_count(rule.max_files, 'file')}, neighbours in "
+        "size, that is more than "
         f"{rule.ratio:g} times its largest file"
     )
 

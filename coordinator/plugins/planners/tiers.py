@@ -324,7 +324,8 @@ def _pick_fewer(
 def _tier_reason(files: Sequence[DataFile], options: TierOptions) -> str:
     total = sum(file.size_bytes for file in files)
     return (
-        f"{len(files)} files of about one size, {format_bytes(total / len(files))} each on "
+        f"{format_count(len(files), 'file')} of about one size, "
+        f"{format_bytes(total / len(files))} each on "
         f"average (min_threshold {options.min_threshold})"
     )
 
@@ -335,8 +336,9 @@ def _why_left(tier: Tier, options: TierOptions) -> str:
         return f"no other file is of about its size ({average})"
     fewer = "" if options.enforce_min_threshold else ", fewer only when no other job is wanted"
     return (
-        f"is in a tier of {len(tier)} files of about {average}; a tier is merged from "
-        f"{options.reached_from} files on{fewer}"
+        f"is in a tier of {format_count(len(tier), 'file')} of about {average}; a tier is "
+        "merged from "
+        f"{format_count(options.reached_from, 'file')} on{fewer}"
     )
 
 

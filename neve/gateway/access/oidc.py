@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from common.access_settings import AccessSettings
 from common.clock import Clock
 from common.errors import ConfigError, RequestError, UnavailableError
+from common.secret_files import open_regular
 from common.telemetry import Log
 from neve.gateway.access.callers import GRANTS_MAX, Caller, TableGrant
 from neve.gateway.problems import UnauthorizedError
@@ -165,6 +166,8 @@ def bounded_fetch(authorities: str) -> Fetch:
         ConfigError: The file cannot be read.
     """
     try:
+        if authorities:
+            open_regular(authorities).close()
         tls = ssl.create_default_context(cafile=authorities or None)
     except (OSError, ValueError) as error:
         raise ConfigError(

@@ -26,6 +26,7 @@ from typing import Any
 from common.clock import Clock
 from common.errors import ConfigError, RefusedError, RequestError
 from common.model.table import DNS_LABEL
+from common.secret_files import open_regular
 from common.telemetry import Log
 from neve.gateway.access.callers import Caller, parse_grants
 
@@ -307,7 +308,7 @@ def read_text(path: Path) -> bytes:
         ConfigError: It cannot be read, is too large, or others may write it.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:

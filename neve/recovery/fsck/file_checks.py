@@ -21,6 +21,7 @@ from common.parquet.location import Location, fault
 from common.parquet.row_batches import OpenFile, open_parquet_file, row_batches
 from common.readers.pool import in_reader
 from common.rows.rules import RowRules
+from common.units import format_count
 from compactor.rewrite.parquet_bytes.sources import open_source, read_footer_of
 from neve.recovery.findings import Finding, FindingCode
 from neve.recovery.stored_files import StoredFile
@@ -56,7 +57,8 @@ def check_file(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding | No
             code=FindingCode.MISSING,
             path=file.path,
             tablet=tablet,
-            sentence=f"the tablet holds the file ({file.rows} rows), storage does not",
+            sentence=f"the tablet holds the file ({format_count(file.rows, 'row')}), "
+            "storage does not",
             repair="bring it back from a copy; or --forget-missing takes it out of the table",
             changes=(ForgetFiles(tablet=tablet, paths=(file.path,)),),
         )
@@ -179,9 +181,9 @@ def _differences(file: DataFile, facts: FileFacts) -> list[str]:
     if facts.size_bytes != file.size_bytes:
         wrong.append(f"{facts.size_bytes} bytes instead of {file.size_bytes}")
     if rows.rows != file.rows:
-        wrong.append(f"{rows.rows} rows instead of {file.rows}")
+        wrong.append(f"{format_count(rows.rows, 'row')} instead of {file.rows}")
     if rows.tombstones != file.tombstones:
-        wrong.append(f"{rows.tombstones} tombstones instead of {file.tombstones}")
+        wrong.append(f"{format_count(rows.tombstones, 'tombstone')} instead of {file.tombstones}")
     if file.clean and not rows.clean:
         wrong.append("not clean")
     # Bounds of an entry may be wider than the truth, never narrower.

@@ -18,6 +18,7 @@ from common.model.file import DataFile
 from common.model.tablet import Bounds, Tablet, TabletId
 from common.parquet.location import only_copies
 from common.rows.rules import RowRules
+from common.units import format_count
 from neve.recovery.findings import Finding, FindingCode
 from neve.recovery.fsck.file_checks import FileCheck, check_file
 from neve.recovery.fsck.tablet_checks import (
@@ -174,7 +175,7 @@ async def _check_files(scope: TableScope, done: TableCheck, *, deep: bool) -> No
             (each.id, file) for each in page if each.tablet for file in each.tablet.files.values()
         ]
         done.files += len(files)
-        scope.on_progress(f"checked {done.files} files")
+        scope.on_progress(f"checked {format_count(done.files, 'file')}")
         looks = (scope.run(check_file, how, tablet, file) for tablet, file in files)
         found = zip(files, await gather_bounded(looks), strict=True)
         suspects = [(tablet, file, bad) for (tablet, file), bad in found if bad is not None]

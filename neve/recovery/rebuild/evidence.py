@@ -23,6 +23,7 @@ from common.readers.pool import in_reader
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
 from common.storage_threads import StorageThreads
+from common.units import format_count
 from neve.recovery.scope import (
     ReportProgress,
     Steps,
@@ -92,7 +93,7 @@ def read_published_manifest(location: Location) -> PublishedManifest | None:
             TabletId.parse("", tablet)
         if len(files) != body["totals"]["files"]:
             raise RequestError(
-                f"the parts of {POINTER_PATH} name {len(files)} files, "
+                f"the parts of {POINTER_PATH} name {format_count(len(files), 'file')}, "
                 f"expected {body['totals']['files']}"
             )
         if body.get("complete") is False:
@@ -193,8 +194,8 @@ def _of_origin(
 
 def counted(on_progress: ReportProgress, what: str, total: int) -> Callable[[int], None]:
     """Report that work on many files begins, and return what reports how far it is."""
-    on_progress(f"reading {what} of {total} files")
-    return lambda done: on_progress(f"reading {what}: {done} of {total} files")
+    on_progress(f"reading {what} of {format_count(total, 'file')}")
+    return lambda done: on_progress(f"reading {what}: {done} of {format_count(total, 'file')}")
 
 
 async def _read_footers(

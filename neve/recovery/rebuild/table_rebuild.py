@@ -31,6 +31,7 @@ from common.parquet.location import (
 )
 from common.rows.partitions import Partition
 from common.storage_threads import StorageThreads
+from common.units import format_count
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
     find_free_site,
@@ -160,7 +161,7 @@ async def _rebuild(
         store=rebuilder.store, table=table, threads=threads, grace_s=0.0, on_progress=on_progress
     )
     homes = await _partitions_of(scope, seen.files)
-    on_progress(f"finding the tablets of {len(seen.files)} files")
+    on_progress(f"finding the tablets of {format_count(len(seen.files), 'file')}")
     tablets, result = await in_thread(partial(planned_table, seen, homes))
     lost = result.lost
     if options.dry_run:
@@ -283,7 +284,7 @@ async def _partitions_of(scope: TableScope, files: Sequence[DataFile]) -> Sequen
     """Return the partition of each file; nothing of a table without partitions."""
     if not scope.table.partition_by:
         return ()
-    scope.on_progress(f"finding the partitions of {len(files)} files")
+    scope.on_progress(f"finding the partitions of {format_count(len(files), 'file')}")
     return await gather_bounded(
         scope.run(partition_of_file, scope.location, scope.table, file.path) for file in files
     )
@@ -392,7 +393,11 @@ def partition_tablets(
 def _not_recovered(evidence: Evidence, table: Table, unused: int) -> Iterable[str]:
     published = evidence.published
     if unused:
-        yield f"{unused} files that were found and not used, each for its reason"
+        yield (
+            f"{format_count(unused, 'file that was', 'files that were')} found and not "
+            "used, each for"
+            " its reason"
+        )
     if evidence.unusable:
         yield f"what the newest manifest says: {evidence.unusable}"
     if evidence.described is None:

@@ -307,7 +307,7 @@ def test_a_volume_runs_few_jobs_of_one_weight_and_those_of_others_go_on() -> Non
         manager.offer(f"large{number}", 50, 900 * MIB, table="t1")
         manager.offer(f"small{number}", 10, 20 * MIB, table="t1")
     assert sorted(manager.ask(6)) == ["large0", "small0"]
-    told = "volume disk runs 1 jobs of about its size, as many as it may"
+    told = "volume disk runs 1 job of about its size, as many as it may"
     assert manager.explain("large1") == told
     assert manager.finish("small0") == ["small1"]
     assert manager.finish("large0") == ["large1"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import ConfigError
+from common.errors import ConfigError, RefusedError, RequestError
 from neve.local.machine import (
     RedisProgram,
     find_java,
@@ -193,7 +193,7 @@ def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "A", "a/b", "..", "-a", "a" * 41])
 def test_a_stack_name_is_a_plain_word(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="not usable"):
+    with pytest.raises(RequestError, match="not usable"):
         StackFolder.of(tmp_path, name, {})
 
 
@@ -203,7 +203,7 @@ def test_home_comes_from_the_environment(tmp_path: Path) -> None:
 
 def test_only_one_may_start_or_stop_a_stack(tmp_path: Path) -> None:
     folder = StackFolder.of(tmp_path, "one", {})
-    with folder.locked(), pytest.raises(ConfigError, match="another process"), folder.locked():
+    with folder.locked(), pytest.raises(RefusedError, match="another process"), folder.locked():
         pass
 
 

@@ -86,7 +86,7 @@ def test_rows_in_and_out(neve: Shell, folder: Path, tmp_path: Path) -> None:
     neve.run("table", "files", "events", says="to [100] ")
     neve.run("scan", "events", says="id v name 1 1 a 150 1 b")
     neve.run("scan", "events", "--columns", "name", "--start", "2", says="name b")
-    neve.run("scan", "events", "--limit", "1", says="the first 1 rows")
+    neve.run("scan", "events", "--limit", "1", says="the first 1 row")
     neve.run("scan", "events", "--count", says="2")
     assert neve.json("scan", "events", "--count") == {"rows": 2}
     assert [row["id"] for row in neve.json("scan", "events")] == [1, 150]
@@ -196,6 +196,52 @@ def test_the_schema_may_come_from_a_file_here(neve: Shell, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["config", "check", "PIPE"], 2),
+        (["up", "--config", "PIPE"], 2),
+        (["up", "--set", "store.url_file=PIPE"], 2),
+        (["token", "list", "--file", "PIPE"], 1),
+        (["redis-acl", "store", "--password-file", "PIPE"], 1),
+        (["plan", "--files", "PIPE"], 1),
+        (["backlog", "--files", "PIPE"], 1),
+        (["append", "events", "PIPE.csv"], 1),
+        (["append", "events", "PIPE.parquet"], 1),
+        (["append", "events", "PIPE.arrow"], 1),
+        (["restore", "PIPE"], 2),
+    ],
+)
+def test_no_verb_waits_for_the_end_of_a_pipe(
+    neve: Shell, folder: Path, tmp_path: Path, words: list[str], code: int
+) -> None:
+    pipe = tmp_path / "pipe"
+    for suffix in ("", ".csv", ".parquet", ".arrow"):
+        os.mkfifo(f"{pipe}{suffix}")
+    given = [word.replace("PIPE", str(pipe)) for word in words]
+    neve.run(*given, code=code, says="it is not a regular file")
+
+
+def test_no_file_of_a_caller_is_a_pipe(gateway: Gateway, tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    said = "it is not a regular file"
+    Shell(tmp_path, NEVE_URL=gateway.url, NEVE_TOKEN_FILE=str(pipe)).run(
+        "status", code=2, says=said
+    )
+    for variable in ("NEVE_CA_FILE", "NEVE_CLIENT_CERTIFICATE"):
+        shell = Shell(tmp_path, NEVE_URL="https://127.0.0.1:9", **{variable: str(pipe)})
+        shell.run("status", code=2, says=said)
+
+
+def test_a_file_without_an_end_is_not_read_whole(tmp_path: Path) -> None:
+    for name, size in (("settings", 17), ("document", 513)):
+        with (tmp_path / name).open("wb") as sparse:
+            sparse.truncate(size << 20)
+    shell = Shell(tmp_path)
+    shell.run("config", "check", str(tmp_path / "settings"), code=2, says="larger than 16.0 MiB")
+    shell.run("plan", "--files", str(tmp_path / "document"), code=1, says="larger than 512.0 MiB")
+
+
+@pytest.mark.parametrize(
     ("words", "code", "says"),
     [
         (["nonsense"], 2, "No such command"),
@@ -218,7 +264,7 @@ def test_the_schema_may_come_from_a_file_here(neve: Shell, tmp_path: Path) -> No
         (["table", "create", "e", "--location", "/tmp/e", "--schema", "id"], 2, "name:type"),
         (["table", "create", "e", "--location", "/tmp/e", "--schema", "id:in"], 2, "type 'in'"),
         (["table", "create", "events", "--location", "/tmp/e", "--schema", "a:int64"], 3, "exists"),
-        (["config", "check", "--set", "gateway.prot=1"], 1, "did you mean 'port'"),
+        (["config", "check", "--set", "gateway.prot=1"], 2, "did you mean 'port'"),
         (["status", "--url", "http://127.0.0.1:9"], 4, "nobody answers at http://127.0.0.1:9"),
         (["status", "--url", "nonsense"], 2, "must begin with http"),
         (["status", "--token", "wrong"], 2, "the bearer token is missing or wrong"),

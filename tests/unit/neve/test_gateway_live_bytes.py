@@ -82,7 +82,7 @@ def test_live_bytes_are_asked_for_and_shown_when_they_are_counted(
     assert found.waiting
     assert (found.files, found.measured_files, found.live_bytes) == (2, 0, 0)
     assert (found.since_s, found.read_bytes) == (None, None)
-    with pytest.raises(UnavailableError, match=r"within 0.1 s: 1 of 1 tablets wait"):
+    with pytest.raises(UnavailableError, match=r"within 0.1 s: waiting tablets: 1 of 1"):
         client.analyze("events", "last", timeout_s=0.1)
 
     analysed(client, store, "events", 5)

@@ -382,7 +382,7 @@ def test_a_table_is_explained_planned_and_replanned(
         ("lift_quarantine", table.id, None),
     ]
     assert client.history("events") == []
-    with pytest.raises(UnavailableError, match=r"within 0.1 s: 0 jobs run, 1 wait"):
+    with pytest.raises(UnavailableError, match=r"within 0.1 s: jobs that run: 0, that wait: 1"):
         client.wait_until_at_rest("events", timeout_s=0.1)
 
 
@@ -409,7 +409,7 @@ def test_a_table_is_not_at_rest_while_its_only_job_runs(
 
     # One answer says both: a job that stops waiting between two answers would be missed.
     assert (plan.jobs, plan.running) == ((), 1)
-    with pytest.raises(UnavailableError, match=r"within 0.1 s: 1 jobs run, 0 wait"):
+    with pytest.raises(UnavailableError, match=r"within 0.1 s: jobs that run: 1, that wait: 0"):
         client.wait_until_at_rest("busy", timeout_s=0.1)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from common.errors import ConfigError
 from neve.local import LocalStack, StackOptions
+from neve.local.stack_folder import StackFolder
 from neve.service_settings import (
     HIDDEN,
     ShownSetting,
@@ -57,8 +58,8 @@ def test_up_and_check_refuse_the_same_before_anything_is_started(
     with pytest.raises(ConfigError, match=named):
         load_service_settings(environ={}, flags=[flag])
     shell = Shell(tmp_path / "home")
-    checked = shell.run("config", "check", "--set", flag, code=1).output
-    assert shell.run("up", "--set", flag, code=1).output == checked
+    checked = shell.run("config", "check", "--set", flag, code=2).output
+    assert shell.run("up", "--set", flag, code=2).output == checked
     assert not (tmp_path / "home").exists()
 
 
@@ -82,18 +83,41 @@ def test_a_stack_made_by_a_program_is_checked_as_well(tmp_path: Path) -> None:
     ],
 )
 def test_short_options_are_refused_by_name(tmp_path: Path, option: list[str], says: str) -> None:
-    Shell(tmp_path / "home").run("up", *option, code=1, says=says)
+    Shell(tmp_path / "home").run("up", *option, code=2, says=says)
 
 
 def test_a_variable_that_means_nothing_stops_the_start(tmp_path: Path) -> None:
     shell = Shell(tmp_path / "home", NEVE_COMPACTER_SLOTS="3")
-    shell.run("up", code=1, says="NEVE_COMPACTER_SLOTS: section 'compacter' is unknown")
+    shell.run("up", code=2, says="NEVE_COMPACTER_SLOTS: section 'compacter' is unknown")
 
 
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     home = tmp_path / "file" / "home"
     Shell(home).run("up", code=1, says="home/default, cannot be written: Not a directory; NEVE_HO")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--stack", "No/Name"], 2, "stack name 'No/Name' is not usable"),
+        (["--allow", "/etc"], 2, "setting gateway.locations: '/etc' is in or around /etc"),
+        (["--set", "gateway.host=0.0.0.0"], 2, "gateway.host is '0.0.0.0', which others reach"),
+        (["--set", "store.url=nonsense"], 2, "store.url is no URL of a Redis"),
+        (["--set", "store.url_file=/none"], 2, "setting store.url_file: /none cannot be read"),
+        (["--set", "store.url=redis://127.0.0.1:1/0"], 4, "setting store.url: "),
+    ],
+)
+def test_a_start_ends_with_the_code_of_its_cause(
+    tmp_path: Path, words: list[str], code: int, says: str
+) -> None:
+    Shell(tmp_path / "home").run("up", *words, code=code, says=says)
+
+
+def test_a_start_while_another_one_is_under_way_is_refused(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    with StackFolder.of(tmp_path, "default", {}).locked():
+        shell.run("up", code=3, says="is being started or stopped by another process")
 
 
 def test_short_options_mean_the_only_group() -> None:

@@ -1,0 +1,225 @@
+"""Rows as dictionaries, made a table in the types that the service's table has: no value changes.
+
+Arrow itself would cut `1.5` for a column of whole numbers, microseconds for one of seconds, and
+leave out fields that a struct does not have: such rows are refused. What is kept in fewer digits
+(`0.1` as `float`) is what the user has chosen as the column's type.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, time, timedelta
+from decimal import Decimal
+from numbers import Integral, Real
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types as is_type
+
+from neve.client.errors import CallerError
+
+_WRONG = (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError)
+"""What Arrow raises for values that are not of a type."""
+_SHOWN_CHARS = 100
+
+
+def table_of(rows: Sequence[Any], types: Mapping[str, str]) -> pa.Table:
+    """Return dictionaries as a table, its columns in the order in which they first come.
+
+    Args:
+        rows: One dictionary each; a column that one lacks is null in it.
+        types: Of the table's columns, as the service writes them.
+
+    Raises:
+        CallerError: A value does not fit its column; the message names row, column and type.
+    """
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
+            raise CallerError(
+                f"row {number} is {_shown(row)}, expected a dictionary with a text as each name"
+            )
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table(
+        {name: _column(name, [row.get(name) for row in rows], types.get(name)) for name in names}
+    )
+
+
+def _column(name: str, values: list[Any], text: str | None) -> pa.Array:
+    kind = None if text is None else type_of(text)
+    try:
+        column = pa.array(values, kind)
+    except _WRONG as error:
+        raise _refusal(name, values, text, kind) or CallerError(
+            f"the values of column {name!r} have no common type: {error}"
+        ) from error
+    if kind is not None and any(True for each in values for _ in _losses(each, kind)):
+        raise _refusal(name, values, text, kind) or AssertionError(name)
+    return column
+
+
+def _refusal(
+    name: str, values: list[Any], text: str | None, kind: pa.DataType | None
+) -> CallerError | None:
+    """Return what is wrong with the first value that does not fit."""
+    for number, value in enumerate(values, start=1):
+        if cause := _misfit(value, kind):
+            wanted = "a value that Arrow knows" if text is None else text
+            return CallerError(
+                f"row {number}: the value {_shown(value)} of column {name!r} does not fit,"
+                f" expected {wanted}: {cause}"
+            )
+    return None
+
+
+def _misfit(value: object, kind: pa.DataType | None) -> str:
+    try:
+        pa.array([value], kind)
+    except _WRONG as error:
+        return str(error)
+    return "" if kind is None else next(_losses(value, kind), "")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+
+
+# ----------------------------------------------------------------------- What Arrow would leave out
+
+
+def _losses(value: Any, kind: pa.DataType) -> Iterator[str]:
+    """Yield what would be lost if a value were stored as a type; usually nothing."""
+    if value is None or not _may_lose(kind):
+        return
+    if is_type.is_integer(kind):
+        if isinstance(value, Decimal | Real) and not isinstance(value, Integral) and value % 1:
+            yield f"{value} is no whole number"
+    elif is_type.is_temporal(kind):
+        if _is_cut(value, kind):
+            yield f"{value} is finer than that"
+    else:
+        if is_type.is_struct(kind):
+            unknown = (name for name in dict(value) if kind.get_field_index(name) < 0)
+            yield from (f"it has no field {name!r}" for name in unknown)
+        for inner, inner_kind in _parts(value, kind):
+            yield from _losses(inner, inner_kind)
+
+
+def _parts(value: Any, kind: pa.DataType) -> Iterator[tuple[Any, pa.DataType]]:
+    """Yield the values inside a nested one, each with its type."""
+    if is_type.is_struct(kind):
+        fields = dict(value)
+        yield from ((fields.get(field.name), field.type) for field in kind)
+    elif is_type.is_map(kind):
+        for key, item in value.items() if isinstance(value, Mapping) else value:
+            yield from ((key, kind.key_type), (item, kind.item_type))
+    else:
+        yield from ((each, kind.value_type) for each in value)
+
+
+def _may_lose(kind: pa.DataType) -> bool:
+    if is_type.is_list(kind):
+        return _may_lose(kind.value_type)
+    return bool(is_type.is_nested(kind) or is_type.is_integer(kind) or is_type.is_temporal(kind))
+
+
+def _is_cut(value: object, kind: pa.DataType) -> bool:
+    """Return whether a moment or span has parts that are finer than a type's unit."""
+    if is_type.is_date(kind):
+        return isinstance(value, datetime) and value.time() != time()
+    unit = {"s": 1_000_000, "ms": 1000}.get(kind.unit, 1)
+    if isinstance(value, datetime | time):
+        return bool(value.microsecond % unit)
+    return isinstance(value, timedelta) and bool(value.microseconds % unit)
+
+
+# ------------------------------------------------------------------------------------ Types as text
+
+
+_PLAIN = {
+    "bool": pa.bool_(),
+    **{
+        f"{sign}int{bits}": getattr(pa, f"{sign}int{bits}")()
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+    "float16": pa.float16(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "null": pa.null(),
+}
+_TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[^\s<>\[\](),:"]+|[<>\[\](),:])')
+
+
+def type_of(text: str) -> pa.DataType | None:
+    """Return the type that a column's text names; None: only the service can read it."""
+    tokens = _TOKEN.findall(text)
+    try:
+        kind = _read_type(tokens)
+    except (LookupError, *_WRONG):
+        return None
+    return None if tokens else kind
+
+
+def _read_type(tokens: list[str]) -> pa.DataType:
+    """Take one type from the beginning of the tokens."""
+    name = tokens.pop(0)
+    following = tokens[0] if tokens else ""
+    if name in ("list", "map", "struct") and following == "<":
+        parts = list(_read_inner(tokens, named=name == "struct"))
+        return _nested(name, parts)
+    if following not in ("[", "("):
+        return _PLAIN[name]
+    end = tokens.index({"[": "]", "(": ")"}[following])
+    options = [each for each in tokens[1:end] if each != ","]
+    del tokens[: end + 1]
+    return _with_options(name, options)
+
+
+def _read_inner(tokens: list[str], *, named: bool) -> Iterator[pa.Field]:
+    """Take the types between `<` and `>`, each with its name if they have names."""
+    tokens.pop(0)
+    while tokens[0] != ">":
+        name = ""
+        if named:
+            name = tokens.pop(0)
+            name = json.loads(name) if name.startswith('"') else name
+            tokens.pop(0)  # The colon.
+        kind = _read_type(tokens)
+        required = tokens[:2] == ["not", "null"]
+        if required:
+            del tokens[:2]
+        yield pa.field(name, kind, nullable=not required)
+        if tokens[0] == ",":
+            tokens.pop(0)
+    tokens.pop(0)
+
+
+def _nested(name: str, parts: list[pa.Field]) -> pa.DataType:
+    if name == "struct":
+        return pa.struct(parts)
+    if name == "map":
+        key, item = parts
+        return pa.map_(key.type, item.with_name("value"))
+    (element,) = parts
+    return pa.list_(element.with_name("element"))
+
+
+def _with_options(name: str, options: list[str]) -> pa.DataType:
+    match name, options:
+        case "decimal", [precision, scale]:
+            wide = int(precision) > 38
+            return (pa.decimal256 if wide else pa.decimal128)(int(precision), int(scale))
+        case "binary", [width]:
+            return pa.binary(int(width))
+        case "timestamp", [unit, *zone]:  # A zone such as +05:30 is several tokens.
+            return pa.timestamp(unit, tz="".join(zone) or None)
+        case "time", [unit]:
+            return (pa.time32 if unit in ("s", "ms") else pa.time64)(unit)
+        case "duration", [unit]:
+            return pa.duration(unit)
+        case _:
+            raise LookupError(name)
