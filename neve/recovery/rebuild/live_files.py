@@ -466,9 +466,13 @@ def _with_all_files(found: Lineage, evidence: Evidence) -> Lineage:
     known = {*found.files, *found.left, *found.lost, *evidence.unreadable}
     unknown = {path: file.whose for path, file in evidence.stored.items() if path not in known}
     users = [path for path, whose in unknown.items() if whose is FileOrigin.USER]
-    others = [path for path, whose in unknown.items() if whose in SERVICE_ROWS]
+    service = [path for path, whose in unknown.items() if whose in SERVICE_ROWS]
+    # A file of an append gets its name when it is whole, and counts only after that.
+    unfinished = [path for path in service if path.endswith(".part")]
     left = dict.fromkeys(users, "it is a file of users, which the call leaves out")
-    lost = dict.fromkeys(others, "nothing tells whether its rows are in the table")
+    left |= dict.fromkeys(unfinished, "its append was broken off before the file was whole")
+    others = {*service}.difference(unfinished)
+    lost = dict.fromkeys(sorted(others), "nothing tells whether its rows are in the table")
     return replace(found, left=dict(found.left) | left, lost=dict(found.lost) | lost)
 
 
