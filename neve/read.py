@@ -4,40 +4,57 @@ Each function returns the rows that `Client.scan` returns: merged, without delet
 rows, and of one moment. A program that reads the table's directory itself would count replaced
 rows, or miss rows. The engine has to be installed; it is loaded when its function is called.
 
-`duckdb_view` is for tables that are larger than the memory of the program: DuckDB reads the files
-of the manifest itself.
+A table is a name, which the service knows, or the path or URI of a location (anything with a
+slash, or a `Path`), which is read by its newest manifest, without the service.
+
+`spark`, `spark_view` and `duckdb_view` are for tables that are larger than the memory of the
+program: the engine reads the files of the manifest itself. Everything of the project but the
+client is imported where it is needed: a notebook may have a `common` folder of its own.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from neve.client import Client
 from neve.client.connect import connect
+from neve.client.errors import NeveError, NotFoundError
+
+TableOrPlace = str | os.PathLike[str]
+GLOB_LETTERS = "\\*?[]{},"
+"""Letters that Spark does not take as they are in the path of a file."""
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 def arrow(
-    table: str, *, client: Client | None = None, columns: Sequence[str] | None = None
+    table: TableOrPlace, *, client: Client | None = None, columns: Sequence[str] | None = None
 ) -> pa.Table:
     """Return the rows of a table as an Arrow table.
 
     Args:
-        table: Its name.
+        table: Its name, or its location.
         client: Of the service; None: as `neve.connect()`.
         columns: Those wanted; None: all.
     """
+    if (place := _place_of(table)) is not None:
+        return _published_rows(place, columns)
     if client is not None:
-        return client.scan(table, columns)
+        return client.scan(str(table), columns)
     with connect() as own:
-        return own.scan(table, columns)
+        return own.scan(str(table), columns)
 
 
 def pandas(
-    table: str, *, client: Client | None = None, columns: Sequence[str] | None = None
+    table: TableOrPlace, *, client: Client | None = None, columns: Sequence[str] | None = None
 ) -> Any:
     """Return the rows of a table as a pandas frame; arguments as of `arrow`."""
     _load("pandas")
@@ -45,14 +62,14 @@ def pandas(
 
 
 def polars(
-    table: str, *, client: Client | None = None, columns: Sequence[str] | None = None
+    table: TableOrPlace, *, client: Client | None = None, columns: Sequence[str] | None = None
 ) -> Any:
     """Return the rows of a table as a Polars frame; arguments as of `arrow`."""
     return _load("polars").from_arrow(arrow(table, client=client, columns=columns))
 
 
 def duckdb(
-    table: str,
+    table: TableOrPlace,
     *,
     client: Client | None = None,
     columns: Sequence[str] | None = None,
@@ -61,7 +78,7 @@ def duckdb(
     """Return the rows of a table as a relation of DuckDB.
 
     Args:
-        table: Its name.
+        table: Its name, or its location.
         client: Of the service; None: as `neve.connect()`.
         columns: Those wanted; None: all.
         connection: Of DuckDB; None: its default.
@@ -71,50 +88,264 @@ def duckdb(
 
 
 def spark(
-    table: str,
+    table: TableOrPlace,
     session: Any,
     *,
     client: Client | None = None,
     columns: Sequence[str] | None = None,
+    lazy: bool = True,
 ) -> Any:
-    """Return the rows of a table as a frame of Spark; they pass through the driver's memory.
+    """Return the rows of a table as a frame of Spark.
+
+    Spark reads the files when the frame is used, so use it before the grace of replaced files
+    (`coordinator.garbage_grace_s`) is over. It refuses files whose column is narrower than the
+    table's.
 
     Args:
-        table: Its name.
+        table: Its name, or its location.
         session: Of Spark.
         client: Of the service; None: as `neve.connect()`.
         columns: Those wanted; None: all.
+        lazy: False: the rows are those of a scan, and pass through the driver's memory.
     """
     _load("pyspark")
-    types = importlib.import_module("pyspark.sql.pandas.types")
-    rows = arrow(table, client=client, columns=columns)
-    schema = types.from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
-    return session.createDataFrame(rows.to_pylist(), schema)
+    if not lazy:
+        rows = arrow(table, client=client, columns=columns)
+        return session.createDataFrame(rows.to_pylist(), _spark_schema(rows.schema))
+    manifest = _manifest(table, client)
+    schema = _spark_schema(_arrow_schema(manifest))
+    files = ["".join(f"\\{c}" if c in GLOB_LETTERS else c for c in f) for f in _files(manifest)]
+    reader = session.read.schema(schema).option("recursiveFileLookup", "true")
+    frame = reader.parquet(*files) if files else session.createDataFrame([], schema)
+    # Braces are for `Session.sql` to fill.
+    text = _spark_select(manifest, schema, "\0").replace("{", "{{").replace("}", "}}")
+    found = session.sql(text.replace("\0", "{neve_files}"), neve_files=frame)
+    return found if columns is None else found.select(*map(_spark_quoted, columns))
 
 
-def duckdb_view(table: str, *, client: Client | None = None, name: str | None = None) -> str:
+def spark_view(
+    table: TableOrPlace, *, client: Client | None = None, name: str | None = None
+) -> list[str]:
+    """Return statements that make a view of a table in Spark, over its files of this moment.
+
+    What is true of `duckdb_view` and `spark` is true of it.
+
+    Args:
+        table: Its name, or its location.
+        client: Of the service; None: as `neve.connect()`.
+        name: Of the view; None: that of the table.
+
+    Raises:
+        ValueError: The path of a file has letters that a path in a statement cannot have.
+    """
+    manifest = _manifest(table, client)
+    schema, view = _spark_schema(_arrow_schema(manifest)), name or str(manifest["table"])
+    typed = [(_spark_quoted(each.name), each.dataType.simpleString()) for each in schema]
+    create = "CREATE OR REPLACE TEMPORARY VIEW"
+    if not (files := _files(manifest)):
+        nulls = ", ".join(f"CAST(NULL AS {kind}) AS {column}" for column, kind in typed)
+        return [f"{create} {_spark_quoted(view)} AS\nSELECT {nulls} WHERE false"]
+    if strange := [each for each in files if set(each) & set(GLOB_LETTERS)]:
+        raise ValueError(
+            f"file {strange[0]}: its path has one of {GLOB_LETTERS}, which a view of Spark cannot "
+            "have; use neve.read.spark"
+        )
+    first = manifest["files"][0]
+    root = first["file"].removesuffix(first["path"])
+    inside = ",".join(each["path"] for each in manifest["files"])
+    columns = ", ".join(f"{column} {kind}" for column, kind in typed)
+    source = _spark_quoted(f"{view}_files")
+    return [
+        f"{create} {source} ({columns}) USING parquet\nOPTIONS "
+        f"(path {_spark_text(f'{root}{{{inside}}}')}, recursiveFileLookup 'true')",
+        f"{create} {_spark_quoted(view)} AS\n{_spark_select(manifest, schema, source)}",
+    ]
+
+
+def duckdb_view(
+    table: TableOrPlace, *, client: Client | None = None, name: str | None = None
+) -> str:
     """Return a statement that makes a view of a table in DuckDB, over its files of this moment.
 
     A view is good for the grace of replaced files (`coordinator.garbage_grace_s`); then make it
-    anew. Rows of one key with equal versions are told apart by the gateway only.
+    anew. Rows of one key with equal versions are told apart by a scan only.
 
     Args:
-        table: Its name.
+        table: Its name, or its location.
         client: Of the service; None: as `neve.connect()`.
         name: Of the view; None: that of the table.
     """
+    manifest = _manifest(table, client)
+    view = _quoted(name or str(manifest["table"]))
+    return f"CREATE OR REPLACE VIEW {view} AS\n{_select(manifest)};"
+
+
+# ---------------------------------------------------------------------------- Manifests and schemas
+
+
+def _place_of(table: TableOrPlace) -> str | None:
+    """Return the URI of a location, or None if it is the name of a table."""
+    text = os.fspath(table)
+    if isinstance(table, str) and "/" not in text:
+        return None
+    uri = text if "://" in text else Path(text).absolute().as_uri()
+    return uri.rstrip("/").removesuffix("/_neve/manifest/latest.json").rstrip("/")
+
+
+def _manifest(table: TableOrPlace, client: Client | None) -> Mapping[str, Any]:
+    if (place := _place_of(table)) is not None:
+        return _published_manifest(place)
     if client is not None:
-        manifest = client.manifest(table)
-    else:
-        with connect() as own:
-            manifest = own.manifest(table)
-    return f"CREATE OR REPLACE VIEW {_quoted(name or table)} AS\n{_select(manifest)};"
+        return client.manifest(str(table))
+    with connect() as own:
+        return own.manifest(str(table))
 
 
-def _select(manifest: dict[str, Any]) -> str:
+def _published_manifest(place: str) -> Mapping[str, Any]:
+    """Return the newest manifest of a location, as the service answers it.
+
+    Raises:
+        NotFoundError: There is none.
+        NeveError: It cannot be used, or the storage does not answer.
+    """
+    from common.errors import CompactionError
+    from common.parquet.location import open_location
+    from common.parquet.manifest import FORMAT, FORMAT_VERSION, POINTER_PATH, absolute_name
+
+    try:
+        location = open_location(place)
+        with location.open_stream(POINTER_PATH) as stream:
+            pointer = json.loads(stream.read())
+        if (pointer["format"], pointer["version"]) != (FORMAT, FORMAT_VERSION):
+            raise NeveError(f"location {place}: its manifest has another format; upgrade neve")
+        if not pointer.get("complete", True):
+            raise NeveError(f"location {place}: its manifest is of a table that lacks files")
+        files = list[dict[str, Any]]()
+        for part in pointer["parts"]:
+            path = location.full(part["path"])
+            names = pq.read_table(
+                path, columns=["path"], filesystem=location.filesystem, partitioning=None
+            )
+            files += [
+                {"path": each, "file": absolute_name(location, each)}
+                for each in names["path"].to_pylist()
+            ]
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"location {place} has no manifest ({POINTER_PATH}): it is no table of Névé, or its "
+            "setting manifest_interval_s is off"
+        ) from error
+    except (CompactionError, OSError, ValueError, KeyError) as error:
+        raise NeveError(f"location {place}: its manifest cannot be read: {error}") from error
+    return {**pointer, "files": files}
+
+
+def _published_rows(place: str, columns: Sequence[str] | None) -> pa.Table:
+    """Return what a scan would return at the moment of the newest manifest of a location."""
+    from common.clock import SystemClock
+    from common.errors import CompactionError
+    from common.model.table import Column
+    from common.parquet.location import open_location
+
+    # They need more than the client does.
+    inspection, merge = _load("common.parquet.file_inspection"), _load("common.rows.merge")
+    rules = _load("common.rows.rules").RowRules
+    manifest = _published_manifest(place)
+    try:
+        location = open_location(place)
+        wanted = rules(
+            schema=tuple(
+                Column(each["name"], each["type"], each["nullable"]) for each in manifest["schema"]
+            ),
+            key=tuple(manifest["key"]),
+            partition_by=tuple(manifest["partition_by"]),
+            **{
+                name: manifest[name]
+                for name in ("version_column", "tombstone_column", "time_column", "ttl_s")
+            },
+        )
+        rows = [inspection.read_rows(location, each["path"], wanted) for each in manifest["files"]]
+        found: pa.Table = merge.scan_tables(rows, wanted, SystemClock().now_s(), columns=columns)
+    except CompactionError as error:
+        raise NeveError(f"location {place}: {error}") from error
+    return found
+
+
+def _files(manifest: Mapping[str, Any]) -> list[str]:
+    return [each["file"] for each in manifest["files"]]
+
+
+def _arrow_schema(manifest: Mapping[str, Any]) -> pa.Schema:
+    from common.rows.types import type_from_text
+
+    return pa.schema([(each["name"], type_from_text(each["type"])) for each in manifest["schema"]])
+
+
+# ------------------------------------------------------------------------------------ Spark's SQL
+
+
+def _spark_schema(schema: pa.Schema) -> Any:
+    types = _load("pyspark.sql.pandas.types")
+    return types.from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+def _spark_select(manifest: Mapping[str, Any], schema: Any, source: str) -> str:
+    """Return the query that merges the rows of files: highest version, tombstones, TTL."""
+    types = {each.name: each.dataType.simpleString() for each in schema}
+    columns = [
+        _spark_partition(name, kind) if name in manifest["partition_by"] else _spark_quoted(name)
+        for name, kind in types.items()
+    ]
+    rows, tests = f"SELECT {', '.join(columns)} FROM {source}", list[str]()
+    if manifest["key"]:
+        order = _order(manifest, _spark_quoted)
+        rows = f"SELECT *, row_number() OVER ({order}) AS `neve rank` FROM (\n{rows}\n)"
+        tests.append("`neve rank` = 1")
+    if manifest["tombstone_column"]:
+        tests.append(f"{_spark_quoted(manifest['tombstone_column'])} IS NOT TRUE")
+    if manifest["ttl_s"] is not None:
+        tests.append(_spark_alive(manifest["time_column"], types, manifest["ttl_s"]))
+    where = f"\nWHERE {' AND '.join(tests)}" if tests else ""
+    return f"SELECT {', '.join(map(_spark_quoted, types))} FROM (\n{rows}\n){where}"
+
+
+def _spark_partition(name: str, kind: str) -> str:
+    """Return a column that files may leave out: then their folder names its value."""
+    folder, column = _spark_text(f"/{quote(quote(name))}="), _spark_quoted(name)
+    text = f"substring_index(substring_index(input_file_name(), {folder}, -1), '/', 1)"
+    for _ in range(2):  # The folder is encoded, and so is the name of the file.
+        text = f"url_decode(replace({text}, '+', '%2B'))"
+    there = f"IF(contains(input_file_name(), {folder}), {text}, NULL)"
+    return f"coalesce({column}, CAST(nullif({there}, '{NO_VALUE}') AS {kind})) AS {column}"
+
+
+def _spark_alive(name: str, types: Mapping[str, str], ttl_s: float) -> str:
+    """Return the test that a row has not expired; moments without a zone are in UTC."""
+    time, kind = _spark_quoted(name), types[name]
+    limit = f"unix_micros(current_timestamp()) / 1e6 - {ttl_s}"
+    if kind == "timestamp_ntz":
+        seconds = f"CAST({limit} AS DECIMAL(18, 6))"
+        limit = f"TIMESTAMP_NTZ '1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds})"
+        return f"({time} IS NULL OR {time} > {limit})"
+    numbers = {"timestamp": f"unix_micros({time}) / 1e6", "date": f"unix_date({time}) * 86400"}
+    return f"({time} IS NULL OR {numbers.get(kind, time)} > {limit})"
+
+
+def _spark_quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _spark_text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+# ----------------------------------------------------------------------------------- DuckDB's SQL
+
+
+def _select(manifest: Mapping[str, Any]) -> str:
     columns = [each["name"] for each in manifest["schema"]]
     chosen = ", ".join(map(_quoted, columns))
-    files = ", ".join("'" + each["file"].replace("'", "''") + "'" for each in manifest["files"])
+    files = ", ".join("'" + each.replace("'", "''") + "'" for each in _files(manifest))
     if not files:
         typed = ", ".join(f"NULL AS {_quoted(each)}" for each in columns)
         return f"SELECT {typed} WHERE false"
@@ -126,16 +357,20 @@ def _select(manifest: dict[str, Any]) -> str:
     return f"SELECT * FROM (\n{rows}\n)" + _where(manifest)
 
 
-def _order(manifest: dict[str, Any]) -> str:
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _order(manifest: Mapping[str, Any], quoted: Callable[[str], str] = _quoted) -> str:
     """Return which row of a key comes first: the highest version, then a tombstone."""
-    order = [f"{_quoted(manifest['version_column'])} DESC NULLS LAST"]
+    order = [f"{quoted(manifest['version_column'])} DESC NULLS LAST"]
     if manifest["tombstone_column"]:
-        order.append(f"coalesce({_quoted(manifest['tombstone_column'])}, false) DESC")
-    key = ", ".join(map(_quoted, manifest["key"]))
+        order.append(f"coalesce({quoted(manifest['tombstone_column'])}, false) DESC")
+    key = ", ".join(map(quoted, manifest["key"]))
     return f"PARTITION BY {key} ORDER BY {', '.join(order)}"
 
 
-def _where(manifest: dict[str, Any]) -> str:
+def _where(manifest: Mapping[str, Any]) -> str:
     tests = list[str]()
     if manifest["tombstone_column"]:
         tests.append(f"{_quoted(manifest['tombstone_column'])} IS NOT TRUE")
@@ -148,10 +383,6 @@ def _where(manifest: dict[str, Any]) -> str:
     return "\nWHERE " + " AND ".join(tests) if tests else ""
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _load(module: str) -> Any:
     """Return an engine's module.
 
@@ -161,6 +392,7 @@ def _load(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        missing = error.name or module
         raise ImportError(
-            f"{module} is not installed, and neve.read needs it for this: pip install {module}"
+            f"{missing} is not installed, and neve.read needs it for this: pip install {missing}"
         ) from error

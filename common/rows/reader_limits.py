@@ -3,7 +3,8 @@
 What is here is tried with the engines themselves (`docs/reference/files.md`).
 """
 
-from collections.abc import Iterable, Iterator
+import posixpath
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyarrow import types as is_type
@@ -36,6 +37,70 @@ def unreadable_columns(columns: Iterable[Column], reader: str) -> list[str]:
         if why is not None:
             reasons.append(f"column {column.name} is {column.type}: {why}")
     return [*reasons, *(_case_reasons(columns) if reader == SPARK else ())]
+
+
+def has_nanoseconds(arrow: pa.DataType) -> bool:
+    """Return whether a type holds moments in nanoseconds, at any depth."""
+    return any(is_type.is_timestamp(leaf) and leaf.unit == "ns" for leaf in _leaves(arrow))
+
+
+def rewriting_in_microseconds(
+    files: Sequence[str], table_columns: Iterable[Column], ordered: Collection[str]
+) -> str:
+    """Return how files with moments in nanoseconds are rewritten in microseconds.
+
+    The lines are tried with the engines (`tests/integration/test_read_helpers.py`).
+
+    Args:
+        files: Names by which engines open them.
+        table_columns: Of the table that would hold them.
+        ordered: Columns of its key, and its version column.
+    """
+    columns = {each.name: type_from_text(each.type) for each in table_columns}
+    fine = [name for name, arrow in columns.items() if has_nanoseconds(arrow)]
+    path, count = files[0], f"{len(files)} files" if len(files) > 1 else "1 file"
+    lines = _rewritten(path)
+    offer = (
+        f"to keep microseconds, rewrite {count} with nanoseconds (columns {', '.join(fine)}) before"
+        f" the import, as for {path} in Python with pyarrow, which cuts values off: `{lines}`"
+    )
+    if all(is_type.is_timestamp(columns[name]) for name in fine):
+        copied = _copied(path, fine, columns)
+        offer += f", or into a new folder with DuckDB, which rounds: `{copied}`"
+    if within := sorted(set(fine) & set(ordered)):
+        offer += (
+            f"; {', '.join(within)} orders rows by key or version: rows that differ only below a "
+            "microsecond become equal, so look for such rows first"
+        )
+    return offer
+
+
+def _rewritten(path: str) -> str:
+    """Return Python's lines that replace a file; until it is whole, its copy is hidden."""
+    scheme, _, key = path.rpartition("://")
+    hidden = posixpath.join(posixpath.dirname(key), "." + posixpath.basename(key))
+    store = f"fs.FileSystem.from_uri('{scheme}://{key.partition('/')[0]}')[0]"
+    return (
+        f"import pyarrow.parquet as pq; from pyarrow import fs; p, q = {key!r}, {hidden!r}; "
+        f"store = {store if scheme else 'fs.LocalFileSystem()'}; "
+        "pq.write_table(pq.read_table(p, filesystem=store, partitioning=None), q, "
+        "filesystem=store, coerce_timestamps='us', allow_truncated_timestamps=True); "
+        "store.move(q, p)"
+    )
+
+
+def _copied(path: str, fine: Iterable[str], columns: Mapping[str, pa.DataType]) -> str:
+    """Return DuckDB's statement that copies a file with columns in microseconds."""
+    casts = []
+    for name in fine:
+        quoted = '"' + name.replace('"', '""') + '"'
+        kind = "TIMESTAMP" if columns[name].tz is None else "TIMESTAMPTZ"
+        casts.append(f"{quoted}::{kind} AS {quoted}")
+    source, name = path.replace("'", "''"), posixpath.basename(path).replace("'", "''")
+    return (
+        f"COPY (SELECT * REPLACE ({', '.join(casts)}) FROM read_parquet('{source}', "
+        f"hive_partitioning = false)) TO 'NEW_FOLDER/{name}' (FORMAT parquet)"
+    )
 
 
 def _case_reasons(columns: Iterable[Column]) -> Iterator[str]:

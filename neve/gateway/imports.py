@@ -11,7 +11,7 @@ in. Once it is paused or live, a repetition adds the files that are new.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import islice
@@ -26,9 +26,14 @@ from common.metadata.changes import ChangeTable, FinishFilling, ResumeFilling
 from common.metadata.table_walk import walk_tiles
 from common.model.outcome import RefusalCode
 from common.model.service_paths import GUARD_NAME
-from common.model.table import Filling, Table, TableState, filling_text
+from common.model.table import Column, Filling, Table, TableState, filling_text
 from common.parquet.location import open_location
-from common.rows.reader_limits import READERS, unreadable_columns
+from common.parquet.manifest import absolute_name
+from common.rows.reader_limits import (
+    READERS,
+    rewriting_in_microseconds,
+    unreadable_columns,
+)
 from common.units import format_count
 from neve.api import tables as api
 from neve.api.recovery import LINES
@@ -39,7 +44,7 @@ from neve.gateway.progress_stream import progress_lines
 from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.scan import manifest_json, manifest_names
 from neve.gateway.services import BEARER, LONG_STEP_MAX_S, Services, checked_label
-from neve.gateway.tables import create_table, new_table
+from neve.gateway.tables import UnreadableError, create_table, new_table
 from neve.import_survey.files import (
     FooterFacts,
     FoundFile,
@@ -101,7 +106,7 @@ def import_view(directory: ImportedDirectory, table: Table, planner: str = "") -
 
 def _import_notes(directory: ImportedDirectory, table: Table) -> list[str]:
     body, found = directory.body, directory.survey
-    notes = _reader_notes(table)
+    notes = [*_reader_notes(table), *_microseconds_offer(directory, table.schema)]
     if not body.readers_use_manifest:
         notes.append(
             "the table stays paused: a compaction replaces files of this directory, so first let "
@@ -141,6 +146,16 @@ def _reader_notes(table: Table) -> list[str]:
             "instead of counting wrongly (setting directory_guard)"
         )
     return notes
+
+
+def _microseconds_offer(directory: ImportedDirectory, columns: Iterable[Column]) -> list[str]:
+    """Return how nanoseconds are kept out of a table; nothing if no file holds any."""
+    body, files = directory.body, directory.survey.nanosecond_files
+    if not files:
+        return []
+    names = [absolute_name(directory.place, path) for path in files]
+    ordered = {*body.key, *filter(None, [body.version_column])}
+    return [rewriting_in_microseconds(names, columns, ordered)]
 
 
 # ------------------------------------------------------------------------------------------ Batches
@@ -437,7 +452,11 @@ async def _checked_table(services: Services, directory: ImportedDirectory) -> tu
         raise RequestError(
             f"location {directory.place.uri} holds no file that can be imported{hint}"
         )
-    new = await new_table(services, _new_table(directory))
+    try:
+        new = await new_table(services, _new_table(directory))
+    except UnreadableError as error:
+        offer = _microseconds_offer(directory, directory.survey.columns)
+        raise RequestError("; ".join([str(error), *offer])) from error
     return new.table, new.planner
 
 

@@ -388,10 +388,14 @@ def check_settings(table: Table) -> None:
         )
 
 
+class UnreadableError(RequestError):
+    """An engine of the setting `readers` cannot read a table."""
+
+
 def _check_readers(table: Table) -> None:
     for reader in table.settings.readers:
         if reasons := unreadable_columns(table.schema, reader):
-            raise RequestError(
+            raise UnreadableError(
                 f"setting readers names {reader}, which cannot read table {table.name!r}: "
                 + "; ".join(reasons)
             )

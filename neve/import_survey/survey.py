@@ -13,6 +13,7 @@ from common.model.key_values import KeyType, key_type_of, plain_value
 from common.model.table import Column, Table
 from common.parquet.location import Location
 from common.rows.partitions import folders_of, partition_of, value_of_folder
+from common.rows.reader_limits import has_nanoseconds
 from common.rows.schema import arrow_schema, columns_of, require_readable, unite_schemas
 from common.rows.types import type_from_text
 from neve.api.tables import NewImport
@@ -57,6 +58,8 @@ class Survey:
     total: FileTotals = field(default_factory=FileTotals)
     partitions: dict[str, FileTotals] = field(default_factory=dict)
     misfits: dict[str, str] = field(default_factory=dict)
+    nanosecond_files: list[str] = field(default_factory=list)
+    """Paths of files that fit and hold moments in nanoseconds."""
     unknown_nulls: int = 0
     """Files whose statistics do not tell whether a version is null."""
     unversioned_rows: int = 0
@@ -355,6 +358,8 @@ def _count_files(files: list[_ReadFile], wanted: ImportOptions, found: Survey) -
             continue
         found.files.append(each.file)
         found.total.add(each.file, each.footer)
+        if any(has_nanoseconds(arrow) for arrow in each.footer.schema.types):
+            found.nanosecond_files.append(each.file.path)
         if kinds:
             found.partitions.setdefault(text, FileTotals()).add(each.file, each.footer)
 

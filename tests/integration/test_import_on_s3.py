@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import neve.read
 from common.ids import RandomIds
 from common.parquet import location as object_store
 from common.parquet.foreign_formats import foreign_mark
 from common.parquet.location import open_location
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage
-from neve.client.errors import RefusedError
+from neve.client.errors import NotFoundError, RefusedError
 from tests.support.gateway import Gateway, serving
 from tests.support.s3_server import VARIABLES, S3Server, s3_server
 
@@ -52,6 +53,21 @@ def put(path: str, rows: pa.Table | bytes) -> None:
             pq.write_table(rows, sink)
 
 
+def test_a_file_with_nanoseconds_is_rewritten_by_the_lines_of_a_dry_run(gateway: Gateway) -> None:
+    put("fine/day=1/a b%.parquet", pa.table({"at": pa.array([1_499], pa.timestamp("ns"))}))
+    with gateway.client() as client:
+        offers = []
+        for _ in range(2):
+            dry = client.import_table(f"{URI}/fine", "fine", dry_run=True)
+            offers.append([each for each in dry.notes if each.startswith("to keep micro")])
+            for each in offers[-1]:
+                exec(each.split("`")[1], {})
+    assert [len(each) for each in offers] == [1, 0]
+    assert (dry.files, dry.ignored) == (1, 0)
+    location = open_location(URI.replace(" ", "%20"))
+    location.filesystem.delete_file(location.full("fine/day=1/a b%.parquet"))
+
+
 def test_a_prefix_with_the_mark_of_another_format_is_refused(gateway: Gateway) -> None:
     """Also above and below it; a mark is looked for without a listing of all objects."""
     root = "s3://lake/other/t"
@@ -69,6 +85,23 @@ def test_a_prefix_with_the_mark_of_another_format_is_refused(gateway: Gateway) -
     mark = foreign_mark(location)
     assert mark is not None
     assert mark.path == "lake/other/t/_delta_log"
+
+
+def check_reads_without_the_service() -> None:
+    rows = neve.read.arrow(URI.replace(" ", "%20"))
+    days = map(str, rows["day"].to_pylist())
+    assert sorted(zip(rows["id"].to_pylist(), days, strict=True)) == [
+        (1, "2024-01-31"),
+        (2, "2024-01-31"),
+        (3, "2024-02-01"),
+        (9, "2024-03-18"),
+    ]
+    assert neve.read.pandas(f"{URI}/", columns=["id"])["id"].sum() == 15
+
+
+def check_there_is_no_manifest() -> None:
+    with pytest.raises(NotFoundError, match="has no manifest"):
+        neve.read.arrow(URI)
 
 
 def test_a_prefix_becomes_a_table_and_is_read_by_its_manifest(gateway: Gateway) -> None:
@@ -111,7 +144,7 @@ def test_a_prefix_becomes_a_table_and_is_read_by_its_manifest(gateway: Gateway) 
     ]
     assert sorted(id_ for rows in found for id_ in rows["id"].to_pylist()) == [1, 2, 3, 9]
 
+    check_reads_without_the_service()
+
     gateway.ask(ArrowStorage().delete(table.location, "_neve/manifest", math.inf))
-    assert (
-        location.filesystem.get_file_info(location.full("_neve/manifest/latest.json")).size is None
-    )
+    check_there_is_no_manifest()

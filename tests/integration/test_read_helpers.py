@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import duckdb
 import pyarrow as pa
@@ -15,11 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import neve.read
+from common.parquet.location import open_location
+from common.parquet.manifest import POINTER_PATH, write_part
+from common.parquet.service_files import write_small
 from common.rows.reader_limits import unreadable_columns
 from common.rows.schema import columns_of
 from neve.client import Client
-from neve.client.errors import NeveError
-from tests.support.gateway import serving
+from neve.client.errors import NeveError, NotFoundError
+from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.spark_session import local_session
 
 pytestmark = [pytest.mark.integration]
@@ -35,8 +41,14 @@ SCHEMA = pa.schema(
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with serving() as served, served.client() as made:
+def gateway() -> Iterator[Gateway]:
+    with serving() as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def client(gateway: Gateway) -> Iterator[Client]:
+    with gateway.client() as made:
         yield made
 
 
@@ -86,8 +98,127 @@ def test_every_engine_sees_what_a_scan_returns(client: Client, table: str) -> No
     frame = neve.read.pandas(table, client=client, columns=["id", "v"])
     assert sorted(frame["id"]) == [1, 2, 5]
     assert list(frame.columns) == ["id", "v"]
-    found = neve.read.spark(table, local_session(), client=client)
-    assert sorted((each.id, each.v, each['no"te']) for each in found.collect()) == expected
+    assert spark_pairs(neve.read.spark(table, local_session(), client=client)) == expected
+    found = neve.read.spark(table, local_session(), client=client, lazy=False)
+    assert spark_pairs(found) == expected
+
+
+def spark_pairs(frame: Any) -> list[tuple[int, int, str | None]]:
+    return sorted((each.id, each.v, each['no"te']) for each in frame.collect())
+
+
+def publish(client: Client, table: str, location: Path) -> None:
+    """Write the manifest of this moment, as the coordinator does in the background."""
+    found, folder = client.manifest(table), "_neve/manifest/0000000001-1-test"
+    place = open_location(location.as_uri())
+    part = write_part(place, folder, 0, found.pop("files"))
+    write_small(place, POINTER_PATH, json.dumps({**found, "parts": [part]}).encode())
+
+
+def test_every_engine_reads_a_location_without_the_service(client: Client, table: str) -> None:
+    location = Path(client.describe(table).location.removeprefix("file://").replace("%27", "'"))
+    publish(client, table, location)
+    expected = pairs(client.scan(table))
+    assert pairs(neve.read.arrow(location)) == expected
+    assert pairs(neve.read.arrow(f"{location}/_neve/manifest/latest.json")) == expected
+    assert pairs(neve.read.polars(str(location)).to_arrow()) == expected
+    assert sorted(neve.read.pandas(location.as_uri(), columns=["id"])["id"]) == [1, 2, 5]
+    with duckdb.connect() as connection:
+        relation = neve.read.duckdb(location, connection=connection)
+        assert pairs(relation.to_arrow_table()) == expected
+        connection.execute(neve.read.duckdb_view(location))
+        assert pairs(connection.sql("FROM events").to_arrow_table()) == expected
+    spark = local_session()
+    assert spark_pairs(neve.read.spark(location, spark)) == expected
+    for statement in neve.read.spark_view(location, name="a `view"):
+        spark.sql(statement)
+    assert spark_pairs(spark.sql("SELECT * FROM `a ``view`")) == expected
+    with pytest.raises(NotFoundError, match="has no manifest"):
+        neve.read.arrow(location.parent)
+
+
+PAGE = Path(__file__).parents[2] / "docs/reference/files.md"
+
+
+def test_the_documented_lines_run(
+    gateway: Gateway, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = PAGE.read_text("utf-8").partition("## Read a table")[2].partition("\n## ")[0]
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", section, re.S | re.M))
+    for name in ("arrow", "pandas", "polars", "duckdb", "spark", "duckdb_view", "spark_view"):
+        assert f"neve.read.{name}(" in code or name == "arrow"
+    location = tmp_path / "flights"
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("v", pa.int64())])
+    client.create_table("flights", str(location), schema=schema, key=["id"], version_column="v")
+    rows = [{"id": each % 3, "day": dt.date(2025, 1, 1), "v": each} for each in range(5)]
+    client.append("flights", pa.Table.from_pylist(rows, schema))
+    publish(client, "flights", location)
+    monkeypatch.setenv("NEVE_URL", gateway.url)
+    monkeypatch.setenv("NEVE_TOKEN", TOKEN)
+    seen: dict[str, Any] = {"spark": local_session()}
+    exec(code.replace("/data/flights", str(location)), seen)
+    assert [tuple(each) for each in seen["found"]] == [(3,)]
+    assert seen["frame"].count() == 3
+
+
+def test_spark_refuses_a_file_of_a_narrower_type(client: Client, tmp_path: Path) -> None:
+    narrow = pa.schema([("x", pa.int32())])
+    client.create_table("wide", str(tmp_path / "wide"), schema=narrow)
+    client.append("wide", pa.table({"x": pa.array([1], pa.int32())}))
+    client.set("wide", widen_columns={"x": "int64"})
+    client.append("wide", pa.table({"x": pa.array([2**40], pa.int64())}))
+    with pytest.raises(Exception, match="Expected: bigint, Found: INT32"):
+        neve.read.spark("wide", local_session(), client=client).collect()
+    found = neve.read.spark("wide", local_session(), client=client, lazy=False)
+    assert sorted(each.x for each in found.collect()) == [1, 2**40]
+
+
+DAYS = ["a b", "100%", "x+y", None, "é"]
+TIMES = {
+    "timestamp": pa.timestamp("us"),
+    "zoned": pa.timestamp("us", "America/New_York"),
+    "date": pa.date32(),
+    "whole": pa.int64(),
+}
+
+
+@pytest.mark.parametrize("kind", TIMES)
+def test_spark_takes_values_from_folders_and_leaves_out_what_has_expired(
+    client: Client, tmp_path: Path, kind: str
+) -> None:
+    """Files of an import leave partition columns out; files that are appended hold them."""
+    now = int(dt.datetime.now(dt.UTC).timestamp())
+    lake, ages = tmp_path / "lake", [now, now - 3 * 86_400, None]
+    times = pa.array(ages, pa.timestamp("s")).cast(pa.timestamp("us")).cast(TIMES[kind], safe=False)
+    if kind == "whole":
+        times = pa.array(ages, pa.int64())
+    for number, day in enumerate(DAYS):
+        folder = lake / f"p={'__HIVE_DEFAULT_PARTITION__' if day is None else quote(day)}"
+        folder.mkdir(parents=True)
+        rows = pa.table({"id": [10 * number + each for each in range(3)], "t": times})
+        pq.write_table(rows, folder / "a.parquet")
+    client.import_table(
+        str(lake),
+        f"days-{kind}",
+        time_column="t",
+        settings={"ttl_s": "2d"},
+        readers_use_manifest=True,
+    )
+    client.append(f"days-{kind}", pa.table({"id": [99], "t": times[:1], "p": ["x+y"]}))
+    expected = sorted((each["id"], each["p"]) for each in client.scan(f"days-{kind}").to_pylist())
+    assert [each for each in expected if each[0] < 20] == [
+        (0, "a b"),
+        (2, "a b"),
+        (10, "100%"),
+        (12, "100%"),
+    ]
+    spark = local_session()
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    frame = neve.read.spark(f"days-{kind}", spark, client=client, columns=["id", "p"])
+    assert sorted((each.id, each.p) for each in frame.collect()) == expected
+    for statement in neve.read.spark_view(f"days-{kind}", client=client, name="days"):
+        spark.sql(statement)
+    assert sorted((each.id, each.p) for each in spark.table("days").collect()) == expected
 
 
 def test_a_table_without_a_key_and_without_rows(client: Client, tmp_path: Path) -> None:
@@ -100,6 +231,16 @@ def test_a_table_without_a_key_and_without_rows(client: Client, tmp_path: Path) 
         connection.execute(neve.read.duckdb_view("bag", client=client))
         assert connection.sql("SELECT count(*) FROM bag").fetchall() == [(2,)]
     assert neve.read.polars("bag", client=client).height == 2
+    assert neve.read.spark("bag", local_session(), client=client).count() == 2
+
+
+def test_spark_reads_a_table_without_files(client: Client, tmp_path: Path) -> None:
+    client.create_table("void", str(tmp_path / "void"), schema=SCHEMA)
+    spark = local_session()
+    assert neve.read.spark("void", spark, client=client).count() == 0
+    (statement,) = neve.read.spark_view("void", client=client)
+    spark.sql(statement)
+    assert spark.table("void").columns == SCHEMA.names
 
 
 def test_the_module_loads_no_engine_and_names_what_to_install() -> None:
@@ -150,6 +291,67 @@ def test_what_spark_refuses_is_named_and_refused(client: Client, tmp_path: Path,
         with pytest.raises(NeveError, match="setting readers names spark, which cannot read"):
             attempt()
     assert client.import_table(str(tmp_path / "in"), label, settings={"readers": "duckdb"}).files
+
+
+def offer_of(client: Client, folder: Path, **options: Any) -> str | None:
+    """Return what a dry run offers to keep microseconds."""
+    dry = client.import_table(str(folder), "offered", dry_run=True, **options)
+    return next((each for each in dry.notes if each.startswith("to keep microseconds")), None)
+
+
+MOMENTS = [-1_500, 1_499, 1_700_000_000_000_000_001, None]
+
+
+def fine_rows(**more: pa.Array) -> pa.Table:
+    moments = {
+        "it's": pa.array(MOMENTS, pa.timestamp("ns")),
+        "z": pa.array(MOMENTS, pa.timestamp("ns", "UTC")),
+    }
+    return pa.table({"id": [1, 2, 3, 4]} | moments | more)
+
+
+def test_the_lines_that_a_dry_run_offers_keep_microseconds(client: Client, tmp_path: Path) -> None:
+    lake = tmp_path / "la'ke"
+    (lake / "day=1").mkdir(parents=True)
+    nested = pa.array([[each] for each in MOMENTS], pa.list_(pa.timestamp("ns")))
+    for number in range(2):
+        pq.write_table(fine_rows(nested=nested), lake / f"day=1/{number}.parquet")
+
+    for left in ("2 files", "1 file"):
+        offer = offer_of(client, lake, key=["day", "id"], version_column="z")
+        assert offer is not None
+        assert f"rewrite {left} with nanoseconds (columns it's, z, nested)" in offer
+        assert "; z orders rows by key or version" in offer
+        assert "DuckDB" not in offer, "its statement names no types within lists"
+        with pytest.raises(NeveError, match=r"cannot read .* to keep microseconds, rewrite"):
+            offer_of(client, lake, settings={"readers": "spark"})
+        code = offer.split("`")[1]
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    assert offer_of(client, lake, settings={"readers": "spark"}) is None
+    rows = pq.ParquetFile(lake / "day=1/0.parquet").read()
+    assert rows.schema.field("z").type == pa.timestamp("us", "UTC")
+    assert rows["z"].cast(pa.int64()).to_pylist() == [-1, 1, 1_700_000_000_000_000, None]
+    assert rows.column_names == ["id", "it's", "z", "nested"]
+    assert sorted(each.name for each in lake.rglob("*.p*")) == ["0.parquet", "1.parquet"]
+    assert local_session().read.parquet(str(lake)).count() == 8
+
+
+def test_the_statement_that_a_dry_run_offers_copies_a_file(client: Client, tmp_path: Path) -> None:
+    lake, copies = tmp_path / "la'ke", tmp_path / "copies"
+    lake.mkdir()
+    copies.mkdir()
+    pq.write_table(fine_rows(), lake / "0.parquet")
+    offer = offer_of(client, lake)
+    assert offer is not None
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'America/New_York'")
+        connection.execute(offer.split("`")[3].replace("NEW_FOLDER", str(copies)))
+    rows = pq.read_table(copies / "0.parquet")
+    assert rows["it's"].cast(pa.int64()).to_pylist() == [-2, 1, 1_700_000_000_000_000, None]
+    assert rows["z"].cast(pa.int64()).to_pylist() == [-2, 1, 1_700_000_000_000_000, None]
+    assert offer_of(client, copies) is None
 
 
 def test_a_schema_does_not_grow_by_what_a_reader_refuses(client: Client, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 from typer.testing import Result
 
 from common.metadata.redis import connect
+from common.model.service_paths import GUARD_NAME
 from common.settings import StoreSettings
 from neve import new_call_id
 from neve.client import Client
@@ -34,6 +35,7 @@ from neve.client.recovery import (
 )
 from tests.support.command_line import invoke
 from tests.support.gateway import TOKEN, Gateway, serving
+from tests.support.other_formats import delta
 from tests.support.redis_server import RedisServer, empty, executable, running
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -153,6 +155,35 @@ def test_a_store_gone_back_is_read_only_until_accepted(
         assert fresh.fsck("events", accept=True).sound
         fresh.append("events", rows(3))
         assert fresh.count("events") == 3
+
+
+def test_nothing_is_swept_or_restored_in_a_location_of_another_format(
+    client: Client, neve: Shell, location: Path, tmp_path: Path
+) -> None:
+    client.backup(tmp_path / "all.neve", ["events"])
+    path = orphan(location)
+    delta(location / "raw")
+    mark = str(location / "raw/_delta_log")
+    before = {each for each in location.rglob("*.parquet") if each.name != GUARD_NAME}
+
+    with pytest.raises(RefusedError, match=r"no file is deleted.*Delta Lake"):
+        client.gc("events", delete=True)
+    neve.run("gc", "events", "--delete", code=3, says=mark)
+    assert client.gc("events").files == 1, "a sweep that deletes nothing may look"
+
+    found = client.fsck("events")
+    (finding,) = [each for each in found.findings if each.code == "other-format"]
+    assert (found.sound, finding.path) == (False, mark)
+    assert "move one of the two to a folder of its own" in finding.sentence
+    neve.run("fsck", "events", code=1, says="other-format")
+
+    client.drop("events")
+    with pytest.raises(RefusedError, match="cannot take over tables of this format") as refusal:
+        client.restore(tmp_path / "all.neve")
+    assert mark in str(refusal.value)
+    assert client.tables() == []
+    assert set(location.rglob("*.parquet")) == before, "no file is deleted"
+    assert path in before
 
 
 @contextmanager

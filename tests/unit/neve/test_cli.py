@@ -21,6 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from common.parquet.foreign_formats import ForeignMark
 from common.wire import GroupScaling, Quarantine
 from neve.cli import doctor
 from neve.cli import doctor as checks
@@ -474,6 +475,17 @@ def test_what_no_node_gives_a_group_is_said(gateway: Gateway, neve: Shell) -> No
         neve.run("doctor", code=1, says=f"groups failed {said}")
     finally:
         coordinator.more_groups = ()
+
+
+def test_a_location_of_another_format_is_shown(gateway: Gateway, neve: Shell) -> None:
+    coordinator = gateway.coordinator
+    stop = ForeignMark("Delta Lake", "/lake/t/_delta_log").stop("events")
+    try:
+        coordinator.store_warnings = (stop,)
+        neve.run("status", says=f"store {stop}")
+        neve.run("doctor", says=f"store warning {stop}")
+    finally:
+        coordinator.store_warnings = ()
 
 
 def test_warnings_of_the_store_are_shown(gateway: Gateway, neve: Shell) -> None:
