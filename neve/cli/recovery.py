@@ -77,7 +77,7 @@ def render_gc(report: GcReport) -> RenderableType:
     count = report.given or report.files
     summary = (
         f"{report.table}: {format_count(count, 'file')} {what}, {format_bytes(report.size_bytes)}; "
-        f"{report.young:,} too young, {report.marks:,} marks kept"
+        f"{report.young:,} too young, {format_count(report.marks, 'mark')} kept"
     )
     stays = (
         [

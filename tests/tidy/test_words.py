@@ -16,6 +16,10 @@ VAGUE_ENDINGS = {"manager", "helper", "helpers", "util", "utils", "info", "data"
 VAGUE_BEGINNINGS = {"process", "handle"}
 # The coordinator's only mutator, and the doors of frameworks that name their own hooks.
 ALLOWED = {"handle", "handle_events"}
+COUNTED = re.compile(
+    r"\{[^{}]*\} (?:(?:more|selected) )?(?:files|rows|jobs|tablets|compactors|tables|slots|marks)\b"
+)
+"""A count in an f-string with what is counted, as one would not write it for `1`."""
 
 
 def test_the_glossary_says_each_word_once() -> None:
@@ -34,6 +38,17 @@ def test_no_name_uses_a_word_that_the_glossary_refuses() -> None:
         f"{name_of(path)}:{line}: {name} says {', '.join(sorted(wrong))}; see docs/glossary.md"
         for path, line, name in names()
         if (wrong := words_of(name) & refused())
+    ]
+
+
+def test_the_command_line_counts_one_thing_in_the_singular() -> None:
+    """`format_count` writes both `1 file` and `2 files`."""
+    assert not [
+        f"{name_of(path)}:{number}: {found[0]}: use common.units.format_count"
+        for path in python_files()
+        if name_of(path).startswith("neve/cli/")
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
+        if (found := COUNTED.search(line))
     ]
 
 
