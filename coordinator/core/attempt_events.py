@@ -271,19 +271,17 @@ def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list
     """Note that an attempt is over; a repetition changes nothing.
 
     The change feed shows that a reservation is gone, often before the answer to its release
-    comes, and not why: then the end that was asked for counts.
+    comes, and not why: then the counters count the end that was asked for.
     """
-    asked = cluster.attempts.get(attempt)
-    if end is AttemptEnd.LOST and asked is not None and asked.ending is not None:
-        end = asked.ending.end
     known = cluster.attempts.end(attempt, end)
     if known is None:
         return []
     cluster.capacity.leave(attempt)
-    _count(cluster, end)
+    is_vague = end is AttemptEnd.LOST and known.ending is not None
+    _count(cluster, known.ending.end if is_vague and known.ending is not None else end)
+    cluster.backlogs.settle(known.tablet, attempt, committed=end is AttemptEnd.COMMITTED)
     if end is AttemptEnd.COMMITTED:
         cluster.counters.committed_bytes[known.group] += known.input_bytes
-        cluster.backlogs.settle(known.tablet, attempt)
         cluster.retry.note_success(known.compactor, known.tablet, known.inputs)
         cluster.crashes.forget(known.tablet, known.inputs)
         if known.job_id == analysis_id(known.tablet):

@@ -169,8 +169,8 @@ class Backlogs:
         if backlog is not None and (backlog.size_bytes or backlog.falls):
             self._tables.setdefault(tablet.table, _OfTable()).put(tablet, backlog)
 
-    def settle(self, tablet: TabletId, attempt: str) -> None:
-        """Take off for good what an attempt has done that was committed.
+    def settle(self, tablet: TabletId, attempt: str, *, committed: bool) -> None:
+        """Forget an attempt that is over; take off for good what it has done if it committed.
 
         The tablet is planned again, and measured anew, some milliseconds later. Without this its
         backlog would rise until then.
@@ -179,7 +179,8 @@ class Backlogs:
         known = None if own is None else own.tablets.get(tablet)
         if known is not None and attempt in known.falls:
             falls = {each: fall for each, fall in known.falls.items() if each != attempt}
-            left_bytes = max(0, known.size_bytes - known.falls[attempt])
+            done_bytes = known.falls[attempt] if committed else 0
+            left_bytes = max(0, known.size_bytes - done_bytes)
             self.put(tablet, replace(known, size_bytes=left_bytes, falls=falls))
 
     def discard(self, tablet: TabletId) -> None:

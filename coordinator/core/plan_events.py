@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from common.metadata.changes import WriteAnalysis
-from common.model.job import Job, JobAction, Kind, analysis_job
+from common.model.job import Job, JobAction, Kind, TabletBacklog, analysis_job
 from common.model.outcome import AttemptEnd
 from common.model.table import TableState
 from common.model.tablet import Analysis, TabletId
@@ -45,6 +45,15 @@ def decide(cluster: ClusterState, event: on.PlanEvent, now_s: float) -> list[Act
             assert_never(event)
 
 
+def _backlog_now(cluster: ClusterState, backlog: TabletBacklog | None) -> TabletBacklog | None:
+    """Return a backlog without attempts that have ended since its tablet was read."""
+    if backlog is None:
+        return None
+    ended = [each for each in backlog.falls if cluster.attempts.ended(each) is not None]
+    left = {each: fall for each, fall in backlog.falls.items() if each not in ended}
+    return replace(backlog, falls=left) if ended else backlog
+
+
 def _tablet_planned(cluster: ClusterState, event: on.TabletPlanned, now_s: float) -> list[Action]:
     before = cluster.last_plans.get(event.tablet)
     if before is not None and _is_stale(before, event, now_s):
@@ -52,7 +61,7 @@ def _tablet_planned(cluster: ClusterState, event: on.TabletPlanned, now_s: float
     cluster.heat.note_adds(event.tablet, event.adds, now_s)
     cluster.deferrals.discard(event.tablet)
     cluster.replan_timers.discard(event.tablet)
-    cluster.backlogs.put(event.tablet, event.plan.backlog)
+    cluster.backlogs.put(event.tablet, _backlog_now(cluster, event.plan.backlog))
     cluster.pressures.put(event.tablet, event.plan.pressure)
     wanted, held = _queueable_jobs(cluster, event, now_s)
     _note_plan(cluster, event, held, now_s)

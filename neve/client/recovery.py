@@ -25,7 +25,7 @@ from neve.client.errors import (
     ProtocolError,
     error_of,
 )
-from neve.client.http import Connection, Parameters, decode, open_regular
+from neve.client.http import Connection, Parameters, decode
 from neve.client.tables import table_path
 
 T = TypeVar("T")
@@ -249,7 +249,7 @@ def _chunks_of(path: Path) -> Iterator[bytes]:
         CallerError: There is none, or it cannot be read.
     """
     try:
-        source = open_regular(path)
+        source = path.open("rb")
     except OSError as error:
         raise CallerError(f"{path} cannot be read: {error.strerror}") from error
 

@@ -334,18 +334,6 @@ def test_a_ray_that_always_comes_up_too_late_is_given_up(
         begin(home, environ=environ)
 
 
-def test_a_gateway_that_does_not_come_up_says_its_own_error(home: Path) -> None:
-    tokens = home.parent / "tokens.json"
-    tokens.write_text("{")
-    settings = load_settings(environ={}, flags=[f"access.tokens_file={tokens}"])
-    with pytest.raises(ConfigError) as refused:
-        begin(home, options=StackOptions(compactors=0, settings=settings))
-    text = str(refused.value)
-    assert "gateway does not come up: " in text
-    assert str(tokens) in text
-    assert "port" not in text
-
-
 PROGRAM = """
 import sys, threading
 from pathlib import Path

@@ -274,11 +274,11 @@ def test_one_tracker_that_fails_is_named_whatever_the_other_tablets_say() -> Non
 def test_what_was_committed_is_off_before_the_tablet_is_planned_again() -> None:
     backlogs = Backlogs()
     backlogs.put(at("a", 1), owed(100, at1=80, at2=15))
-    backlogs.settle(at("a", 1), "at1")
+    backlogs.settle(at("a", 1), "at1", committed=True)
     assert told(backlogs)[0].size_bytes == 20
-    backlogs.settle(at("a", 1), "at1")
-    backlogs.settle(at("a", 1), "unknown")
-    backlogs.settle(at("b", 1), "at2")
+    backlogs.settle(at("a", 1), "at1", committed=True)
+    backlogs.settle(at("a", 1), "unknown", committed=True)
+    backlogs.settle(at("b", 1), "at2", committed=True)
     assert told(backlogs, [(at("a", 1), "at2", 1.0)])[0].size_bytes == 5
     backlogs.check()
 

@@ -208,7 +208,6 @@ def test_the_schema_may_come_from_a_file_here(neve: Shell, tmp_path: Path) -> No
         (["append", "events", "PIPE.csv"], 1),
         (["append", "events", "PIPE.parquet"], 1),
         (["append", "events", "PIPE.arrow"], 1),
-        (["restore", "PIPE"], 2),
     ],
 )
 def test_no_verb_waits_for_the_end_of_a_pipe(
