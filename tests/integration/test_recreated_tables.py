@@ -197,7 +197,7 @@ def test_files_of_a_rebuilt_table_s_former_ids_are_its_own(
     used_and_dropped(gateway, client, location)
     client.rebuild(str(location), "again")
     # Until a rebuilt table has published its first manifest, nothing of it is swept.
-    client.set("again", manifest_interval_s=None)
+    client.set("again", {"manifest_interval_s": None})
     [described] = gateway.ask(gateway.store.tables())  # type: ignore[misc]  # a list
     (former,) = described.former_ids
     orphan = location / "_neve/append/orphan.parquet"
