@@ -211,7 +211,9 @@ class Service:
     def halted(self, *processes: psutil.Process) -> Iterator[None]:
         """Stop processes, which live but do nothing, for the length of a block."""
         for process in processes:
-            process.suspend()
+            # Workers of a task daemon that have nothing to do end by themselves.
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
         try:
             yield
         finally:
@@ -258,9 +260,7 @@ class Service:
     def events(self, event: str, **fields: object) -> list[dict[str, object]]:
         """Return the logged events of a name whose fields are these."""
         wanted = {"event": event, **fields}
-        said = (
-            json.loads(line) for path in self._logs() for line in _lines(path) if line[:1] == "{"
-        )
+        said = (_event_in(line) for path in self._logs() for line in _lines(path))
         return [each for each in said if wanted.items() <= each.items()]
 
     def _logs(self) -> list[Path]:
@@ -274,6 +274,15 @@ class Service:
             said = [line[:400] for line in lines if line.strip()][-LOG_LINES:]
             if said:
                 yield "\n".join([f"--- {path.name}", *said])
+
+
+def _event_in(line: str) -> dict[str, object]:
+    """Return the event that a line of a log is; empty for a line of another program."""
+    try:
+        found = json.loads(line) if line[:1] == "{" else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _lines(path: Path) -> list[str]:
