@@ -107,7 +107,7 @@ def test_a_bar_is_shown_on_standard_error_if_it_is_wanted() -> None:
             {"progress": api.Progress(tablets=2, selected=1, pending=1, running=2)},
             "0/2 tablets · 1 selected · 1 pending · 2 jobs run",
         ),
-        ({"progress": api.Progress(tablets=1, eta_s=7260)}, "0/1 tablets · 2 h 01 m left"),
+        ({"progress": api.Progress(tablets=1, eta_s=7260)}, "0/1 tablet · 2 h 01 m left"),
         ({"progress": None}, "active"),
     ],
 )
