@@ -118,7 +118,9 @@ def test_a_missing_input_leaves_nothing(location: Location) -> None:
     delete_file(location, "g1.parquet")
     with pytest.raises(InputError, match=r"g1\.parquet does not exist"):
         run(assignment)
-    assert not [path for path in list_location(location) if path.startswith("_neve/")]
+    # The guards that jobs before this one have put there stay as long as the table.
+    left = (path for path in list_location(location) if path.startswith("_neve/"))
+    assert not [path for path in left if not path.startswith("_neve/guards/")]
 
 
 def check(
