@@ -277,8 +277,8 @@ def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list
     if known is None:
         return []
     cluster.capacity.leave(attempt)
-    is_vague = end is AttemptEnd.LOST and known.ending is not None
-    _count(cluster, known.ending.end if is_vague and known.ending is not None else end)
+    asked = known.ending if end is AttemptEnd.LOST else None
+    _count(cluster, end if asked is None else asked.end)
     cluster.backlogs.settle(known.tablet, attempt, committed=end is AttemptEnd.COMMITTED)
     if end is AttemptEnd.COMMITTED:
         cluster.counters.committed_bytes[known.group] += known.input_bytes

@@ -49,9 +49,9 @@ def _backlog_now(cluster: ClusterState, backlog: TabletBacklog | None) -> Tablet
     """Return a backlog without attempts that have ended since its tablet was read."""
     if backlog is None:
         return None
-    ended = [each for each in backlog.falls if cluster.attempts.ended(each) is not None]
-    left = {each: fall for each, fall in backlog.falls.items() if each not in ended}
-    return replace(backlog, falls=left) if ended else backlog
+    ended = cluster.attempts.ended
+    falls = {attempt: fall for attempt, fall in backlog.falls.items() if ended(attempt) is None}
+    return backlog if falls == backlog.falls else replace(backlog, falls=falls)
 
 
 def _tablet_planned(cluster: ClusterState, event: on.TabletPlanned, now_s: float) -> list[Action]:
