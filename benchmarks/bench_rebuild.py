@@ -36,23 +36,23 @@ def evidence_of(tablets: int) -> Evidence:
     found = Evidence(stored={}, described=TABLE)
     for number in range(tablets):
         tablet = TabletId("", key_of(number, OUTPUTS + APPENDED)).text
-        for each in range(OUTPUTS):
-            footer = output_of(number, each, tablet)
+        for ordinal in range(OUTPUTS):
+            footer = output_of(number, ordinal, tablet)
             found.footers[footer.path] = footer
             found.stored[footer.path] = StoredFile(footer.path, 1_000_000, 1e9)
-        for each in range(APPENDED):
-            path = f"_neve/append/{number:08x}-{each}.parquet"
+        for ordinal in range(APPENDED):
+            path = f"_neve/append/{number:08x}-{ordinal}.parquet"
             found.added.append(path)
             found.stored[path] = StoredFile(path, 1_000_000, 1e9)
     return found
 
 
-def output_of(number: int, each: int, tablet: str) -> OutputFooter:
-    name = f"{number:08x}{each:02x}"
+def output_of(number: int, ordinal: int, tablet: str) -> OutputFooter:
+    name = f"{number:08x}{ordinal:02x}"
     path = f"_neve/{number:08x}/job-{name}-att-{name}-0.parquet"
     return OutputFooter(
         path=path,
-        table="t1" if each % 2 else "t0",
+        table="t1" if ordinal % 2 else "t0",
         tablet=tablet,
         job=f"job-{name}",
         attempt=f"att-{name}",
@@ -64,8 +64,8 @@ def output_of(number: int, each: int, tablet: str) -> OutputFooter:
     )
 
 
-def key_of(number: int, each: int) -> bytes:
-    return b"\x01" + (16 * number + each).to_bytes(8, "big")
+def key_of(number: int, ordinal: int) -> bytes:
+    return b"\x01" + (16 * number + ordinal).to_bytes(8, "big")
 
 
 def facts_of(evidence: Evidence) -> list[DataFile]:
@@ -74,8 +74,8 @@ def facts_of(evidence: Evidence) -> list[DataFile]:
     files = []
     for path in sorted(evidence.stored):
         number = int(path.split("/")[1 if "job-" in path else 2][:8], 16)
-        each = counts[number] = counts.get(number, -1) + 1
-        key = key_of(number, each)
+        ordinal = counts[number] = counts.get(number, -1) + 1
+        key = key_of(number, ordinal)
         files.append(DataFile(path=path, size_bytes=1, rows=1, key_min=key, key_max=key))
     return files
 

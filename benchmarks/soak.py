@@ -125,7 +125,7 @@ class Load:
             (self._make_and_drop, 60.0),
         ]
         self._threads = [
-            threading.Thread(target=self._repeat, args=each, daemon=True) for each in acts
+            threading.Thread(target=self._repeat, args=act, daemon=True) for act in acts
         ]
         for thread in self._threads:
             thread.start()
@@ -225,8 +225,8 @@ def kind_of(process: psutil.Process) -> str:
 def growth(samples: list[dict[str, float]], counts: list[dict[str, int]]) -> Iterator[Growth]:
     """Yield how each series grew; `minute` is when a sample was taken."""
     late = samples[len(samples) // 2 :]
-    for name in sorted({name for each in samples for name in each} - {"minute"}):
-        values = [each.get(name, 0.0) for each in samples]
+    for name in sorted({name for sample in samples for name in sample} - {"minute"}):
+        values = [sample.get(name, 0.0) for sample in samples]
         tenth = max(1, len(values) // 10)
         yield Growth(
             name=name,
@@ -234,14 +234,14 @@ def growth(samples: list[dict[str, float]], counts: list[dict[str, int]]) -> Ite
             last_mb=float(np.median(values[-tenth:])),
             a_minute_mb=slope(samples, name),
             late_a_minute_mb=slope(late, name),
-            processes=max(each.get(name, 0) for each in counts),
+            processes=max(count.get(name, 0) for count in counts),
         )
 
 
 def slope(samples: list[dict[str, float]], name: str) -> float:
     """Return MB a minute of the line that fits best."""
-    minutes = np.array([each["minute"] for each in samples])
-    values = np.array([each.get(name, 0.0) for each in samples])
+    minutes = np.array([sample["minute"] for sample in samples])
+    values = np.array([sample.get(name, 0.0) for sample in samples])
     return float(np.polyfit(minutes, values, 1)[0]) if len(samples) > 2 else 0.0
 
 
@@ -252,10 +252,10 @@ def report(found: list[Growth], done: dict[str, int], minutes: float) -> Iterato
     yield ""
     yield "| process | count | MB then | MB in the end | MB a minute | in the second half |"
     yield "|---|---|---|---|---|---|"
-    for each in found:
+    for series in found:
         yield (
-            f"| {each.name} | {each.processes} | {each.first_mb:.0f} | {each.last_mb:.0f} |"
-            f" {each.a_minute_mb:+.2f} | {each.late_a_minute_mb:+.2f} |"
+            f"| {series.name} | {series.processes} | {series.first_mb:.0f} | {series.last_mb:.0f} |"
+            f" {series.a_minute_mb:+.2f} | {series.late_a_minute_mb:+.2f} |"
         )
     for name, bound in BOUNDS.items():
         yield f"Bound of {name}: {bound.mb:.0f} MB, {bound.reason}."
@@ -300,14 +300,14 @@ def soak(minutes: float, folder: Path) -> int:
             load.close()
             client = Client(stack.gateway_url, token=stack.token)
             load.counts["jobs done"] = client.status().committed
-    begin = sum(each["minute"] < min(WARM_UP_MINUTES, minutes / 4) for each in samples)
+    begin = sum(sample["minute"] < min(WARM_UP_MINUTES, minutes / 4) for sample in samples)
     found = list(growth(samples[begin:], counts[begin:]))
     return conclude(found, report(found, load.counts, minutes), folder)
 
 
 def conclude(found: list[Growth], lines: Iterator[str], folder: Path) -> int:
     """Print and keep the report; return 1 if something grows."""
-    faults = [fault for each in found if (fault := each.fault())]
+    faults = [fault for series in found if (fault := series.fault())]
     text = "\n".join([*lines, *faults])
     (folder / "report.md").write_text(text + "\n", "utf-8")
     print(text)
