@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import ConfigError
+from common.errors import RefusedError
 from neve.local import LocalStack, StackOptions
 from neve.local.processes import ProcessRef, processes_of_stack
 from tests.support.installed_stack import InstalledStack
@@ -103,7 +103,7 @@ def test_up_starts_another_supervisor_over_what_runs(service: Service) -> None:
     before = {each.pid for each in service.processes()} - {process_of(service, "supervisor").pid}
     kill(service, "supervisor")
     other = replace(OPTIONS, compactors=2)
-    with pytest.raises(ConfigError, match="its supervisor has ended: repeat `neve up` with the"):
+    with pytest.raises(RefusedError, match="its supervisor has ended: repeat `neve up` with the"):
         LocalStack.start(home=service.folder, name="supervised", options=other)
     steps: list[str] = []
     again = LocalStack.start(
