@@ -77,7 +77,8 @@ async def check_and_repair(scope: TableScope, options: RepairOptions) -> RepairR
     settled: list[RepairedFinding] = []
     found: Sequence[Finding] = checked.findings
     for _ in range(ROUNDS_MAX):
-        fresh = [each for each in found if each not in [done.finding for done in settled]]
+        done = {each.finding for each in settled}
+        fresh = [each for each in found if each not in done]
         work = [each for each in fresh if _is_repairable(each) and options.allow(each)]
         if not work:
             break
