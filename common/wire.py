@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from common.model.fields import readable_across_releases
 from common.model.file import DataFile
 from common.model.group import LimitStatus, RateGrant
 from common.model.job import Job
@@ -17,6 +16,7 @@ from common.model.outcome import AttemptEnd, RowCounts
 from common.model.request import Request
 from common.model.table import Table
 from common.model.tablet import Bounds, Reservation
+from neve.api.messages import readable_across_releases
 
 NAMESPACE = "neve"
 """Ray namespace of the actors. The Spark driver of a compactor has one of its own."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from common.errors import RequestError
-from common.model.fields import readable_across_releases
 from common.model.table import DNS_LABEL
+from neve.api.messages import readable_across_releases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

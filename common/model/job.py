@@ -10,7 +10,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
 from common.digests import digest
-from common.model.fields import readable_across_releases
+from neve.api.messages import readable_across_releases
 
 if TYPE_CHECKING:
     from common.model.tablet import TabletId

@@ -1,14 +1,9 @@
-"""Wire models of control: what the controller reads and decides, and what readers report.
-
-Same conventions as `neve.api.tables`; nothing of the project is imported.
-"""
+"""Control: what the controller reads and decides, and what readers report."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from neve.api.tables import MaxLength, ShortText
-
-STRICT = {"extra": "forbid"}
+from neve.api.messages import STRICT, MaxLength, ShortText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from rich.progress import (
 )
 
 from common.units import format_bytes, format_count
-from neve.api.tables import ImportProgress, ImportReport
+from neve.api import ImportProgress, ImportReport
 from neve.cli.render import RIGHT, facts, grid, lines
 from neve.cli.session import (
     Columns,

@@ -21,8 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from common.clock import Clock
 from common.errors import CompactionError, UnavailableError
 from common.redaction import redacted
-from neve.api.recovery import ARCHIVE
-from neve.api.tables import ARROW_STREAM, CALL_HEADER, PROBLEM
+from neve.api import ARCHIVE, ARROW_STREAM, CALL_HEADER, PROBLEM
 from neve.gateway.access.audit import TEXT_MAX, Audit, AuditEntry, outcome_of
 from neve.gateway.access.callers import (
     OPERATOR,

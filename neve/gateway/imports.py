@@ -35,8 +35,8 @@ from common.rows.reader_limits import (
     unreadable_columns,
 )
 from common.units import format_count
-from neve.api import tables as api
-from neve.api.recovery import LINES
+from neve import api
+from neve.api import LINES
 from neve.gateway.access.callers import current_call
 from neve.gateway.ingest.add import add_files, inspect_incoming
 from neve.gateway.problems import ChangeRefusedError, require_applied

@@ -35,7 +35,7 @@ from common.wire import (
     QueuedJob,
     RunningAttempt,
 )
-from neve.api import work as api
+from neve import api
 from neve.client.http import decode
 from neve.gateway.access.audit import folded
 from neve.gateway.access.callers import current_call, open_table, sees_table

@@ -16,7 +16,7 @@ from common.rows.partitions import folders_of, partition_of, value_of_folder
 from common.rows.reader_limits import has_nanoseconds
 from common.rows.schema import arrow_schema, columns_of, require_readable, unite_schemas
 from common.rows.types import type_from_text
-from neve.api.tables import NewImport
+from neve.api import NewImport
 from neve.import_survey.files import FooterFacts, FoundFile, Listing
 
 

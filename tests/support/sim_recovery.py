@@ -34,7 +34,7 @@ from pyarrow import fs
 from common.errors import UnknownTableError
 from common.parquet import location as locations
 from coordinator.storage import garbage_collector
-from neve.api import tables as api
+from neve import api
 from neve.gateway.ingest import add
 from neve.recovery.findings import NOTES, FindingCode
 from neve.recovery.fsck.repair import RepairOptions

@@ -25,7 +25,7 @@ from common.rows.partitions import partition_of_path
 from common.rows.rules import RowRules
 from common.rows.schema import schema_id_of
 from common.rows.types import normal_type, type_to_text
-from neve.api import tables as api
+from neve import api
 from neve.gateway.call_ids import (
     call_once,
     checked_call,

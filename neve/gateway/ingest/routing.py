@@ -10,7 +10,7 @@ from common.model.service_paths import SERVICE_FOLDER, is_service_path
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.rows.partitions import Partition
-from neve.api import tables as api
+from neve import api
 from neve.gateway.key_views import file_view, key_text, key_types
 from neve.gateway.services import Services
 

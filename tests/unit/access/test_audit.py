@@ -14,8 +14,8 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import UnavailableError
-from neve.api import work as api
-from neve.api.tables import Column
+from neve import api
+from neve.api import Column
 from neve.cli.access import render_audit
 from neve.cli.session import Session
 from neve.client import Client

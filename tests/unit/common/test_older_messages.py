@@ -15,7 +15,7 @@ import pytest
 
 from common import wire
 from common.coordinator_calls import CompactorCalls, call_names
-from common.model.fields import readable_across_releases, restore_fields
+from neve.api.messages import readable_across_releases, restore_fields
 from tests.support import wire_examples
 from tests.support.older_release import older_release
 from tests.support.wire_examples import example, hints_of, messages, plain, read, written

@@ -19,7 +19,7 @@ from common.errors import UnavailableError
 from common.metadata.changes import AddFiles, Change, CreateTable, FinishFilling, Outcome
 from common.metadata.mutation.call_marks import refused_call
 from common.model.table import Table
-from neve.api.tables import ImportProgress, ImportReport
+from neve.api import ImportProgress, ImportReport
 from neve.client import Client
 from neve.client.errors import (
     CallerError,
