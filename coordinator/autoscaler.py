@@ -19,12 +19,6 @@ from common.errors import (
 )
 from common.metadata.changes import SetScale
 from common.settings import COMPACTORS_MAX, Settings
-from common.wire import (
-    CompactorStatus,
-    GroupScaling,
-    GroupStatus,
-    ScalingDecision,
-)
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.autoscaling.demand import (
@@ -40,6 +34,7 @@ from coordinator.core.autoscaling.rate import RewriteRate
 from coordinator.core.state import CoordinatorState
 from coordinator.ports import CompactorLever, Lack, Submit
 from coordinator.scan.scanner import Scanner
+from neve import api
 
 ROUND_INTERVAL_S = 2.0
 SCALES_INTERVAL_S = 10.0
@@ -59,7 +54,9 @@ class _Group:
     leaving: set[str] = field(default_factory=set)
     """Compactors that were drained and whose actors have not gone yet."""
     starts_failed: int = 0
-    decisions: deque[ScalingDecision] = field(default_factory=lambda: deque(maxlen=DECISIONS_KEPT))
+    decisions: deque[api.ScalingDecision] = field(
+        default_factory=lambda: deque(maxlen=DECISIONS_KEPT)
+    )
     last: Decision | None = None
     lack: Lack = field(default_factory=Lack)
 
@@ -180,7 +177,7 @@ class Autoscaler:
             group.leaving.add(compactor)
         await self._lever.shut_down(compactor, wait_max_s)
 
-    def scaling(self, group: str, compactors: Sequence[CompactorStatus]) -> GroupScaling | None:
+    def scaling(self, group: str, compactors: Sequence[api.Compactor]) -> api.GroupScaling | None:
         """Return how a group is scaled; None: it is not.
 
         Args:
@@ -192,7 +189,7 @@ class Autoscaler:
             return None
         least, most = self._bounds(group)
         last = own.last
-        return GroupScaling(
+        return api.GroupScaling(
             least=least,
             most=most,
             set_to=self._scales.get(group),
@@ -227,8 +224,8 @@ class Autoscaler:
     async def _scale(
         self,
         group: _Group,
-        found: GroupStatus,
-        heard: Sequence[CompactorStatus],
+        found: api.Group,
+        heard: Sequence[api.Compactor],
         names: frozenset[str],
         now_s: float,
     ) -> None:
@@ -252,7 +249,7 @@ class Autoscaler:
             return Lack()
         return await self._ray.lack(name, asked=bool(group.starting))
 
-    def _outdated(self, load: GroupLoad, heard: Sequence[CompactorStatus]) -> tuple[str, ...]:
+    def _outdated(self, load: GroupLoad, heard: Sequence[api.Compactor]) -> tuple[str, ...]:
         """Return a compactor of other settings or another release to drain: one at a time.
 
         One that drains counts no more, so the policy starts another if the work wants it.
@@ -268,7 +265,7 @@ class Autoscaler:
         self,
         group: _Group,
         name: str,
-        heard: Sequence[CompactorStatus],
+        heard: Sequence[api.Compactor],
         names: frozenset[str],
         now_s: float,
     ) -> tuple[FailedStart, ...]:
@@ -296,8 +293,8 @@ class Autoscaler:
     def _load(
         self,
         group: _Group,
-        found: GroupStatus,
-        heard: Sequence[CompactorStatus],
+        found: api.Group,
+        heard: Sequence[api.Compactor],
         failed: tuple[FailedStart, ...],
         now_s: float,
     ) -> GroupLoad:
@@ -361,7 +358,7 @@ class Autoscaler:
         self, group: _Group, decision: Decision, started: tuple[str, ...], now_s: float
     ) -> None:
         group.decisions.append(
-            ScalingDecision(
+            api.ScalingDecision(
                 at_s=now_s,
                 desired=decision.desired,
                 reason=decision.blocked or decision.reason,

@@ -10,6 +10,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
 from common.digests import digest
+from neve import api
 from neve.api.messages import readable_across_releases
 
 if TYPE_CHECKING:
@@ -322,19 +323,8 @@ class IntervalState(StrEnum):
     COMPLETE = "complete"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedInterval:
-    """What a planner makes of an interval of time, and why: the first check that decides it."""
-
-    start_s: float
-    end_s: float
-    """The interval ends before it."""
-    state: IntervalState
-    reason: str
-    files: int
-    """With rows of the interval."""
-    size_bytes: int
-    """Of these files, each whole."""
+PlannedInterval = api.Interval
+"""What a planner makes of an interval of time, and why: the first check that decides it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

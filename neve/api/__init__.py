@@ -71,6 +71,7 @@ from neve.api.planning import (
     BacklogPoint,
     Interval,
     MaintenanceOperation,
+    MaintenanceState,
     OwedTablet,
     Plan,
     PlannedJob,
@@ -80,6 +81,7 @@ from neve.api.planning import (
     TableTrigger,
     TabletTrigger,
     Trigger,
+    TriggerVerdict,
 )
 from neve.api.recovery import (
     BackupOptions,
@@ -195,6 +197,7 @@ __all__ = [
     "LostTable",
     "LoweredWatermark",
     "MaintenanceOperation",
+    "MaintenanceState",
     "MaxLength",
     "Merge",
     "Misfit",
@@ -241,5 +244,6 @@ __all__ = [
     "TabletRates",
     "TabletTrigger",
     "Trigger",
+    "TriggerVerdict",
     "failed_stream",
 ]

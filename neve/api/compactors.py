@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from neve.api.messages import ShortText
+from neve.api.messages import ShortText, readable_across_releases
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compactor:
     """A compactor as the coordinator sees it."""
@@ -22,8 +23,11 @@ class Compactor:
     """Whether the compactor takes jobs. Before that, its Spark application starts."""
     start_problem: str = ""
     """Why its Spark application did not start at the last try."""
+    edition: str = ""
+    """Name of the settings and the release that it was started with."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingDecision:
     """A change in the number of compactors of a group."""
@@ -38,6 +42,7 @@ class ScalingDecision:
     """Compactors that did not come up."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupScaling:
     """How many compactors a group has and is meant to have, and why."""
@@ -69,6 +74,7 @@ class ScaleWish:
     compactors: int
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """A compaction group: one queue and the compactors that serve it."""
@@ -76,6 +82,7 @@ class Group:
     group: str
     queued: int
     queued_bytes: int
+    """Memory of the queue."""
     queued_cost_bytes: int
     running: int
     compactors: int
@@ -85,15 +92,24 @@ class Group:
     evicted: int
     oldest_age_s: float
     paused: bool = False
+    longest_s: float = 0.0
+    """How long the attempt that began first has run."""
+    quiet_s: float = 0.0
+    """Time since the last progress of the attempt that has stood still longest."""
     queued_input_bytes: int = 0
     """Size of the files that the queued jobs read."""
+    running_left_bytes: int = 0
+    """Input of running attempts that is not rewritten, as far as the compactors have reported."""
+    committed_bytes: int = 0
+    """Input of committed attempts since the coordinator was started."""
     deferred: int = 0
     """Tablets that are planned again later because the queue was full."""
+    scaling: GroupScaling | None = None
+    """None: the service does not start compactors of this group."""
     full_s: float = 0.0
     """How long the queue has dropped jobs without getting half empty; 0: it has room."""
     overloaded: bool = False
-    scaling: GroupScaling | None = None
-    """None: the service does not start compactors of this group."""
+    """Whether the queue has been full for longer than `coordinator.overload_after_s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +120,7 @@ class LimitWish:
     """Bytes per second, or a size such as `50MB`; 0: no limit."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """Limit of a compaction group or volume, and the bytes that its jobs read and write."""

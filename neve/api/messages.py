@@ -6,6 +6,7 @@ its end: hex, or `last`. Keys are texts that a person can read and that every `s
 `splits` parameter takes back.
 """
 
+from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Annotated, Any, TypeVar
 
@@ -62,8 +63,11 @@ def readable_across_releases(kind: type[T]) -> type[T]:
     default. Values behind the last known field are dropped, also by releases without this.
 
     Therefore a new field comes last, with a default, and no field is removed or moved. It has a
-    type that the release before knows, where that release reads the message.
+    type that the release before knows, where that release reads the message. A class whose fields
+    have moved names them in `PICKLED`, in the order of its pickles.
     """
+    if hasattr(kind, "PICKLED"):
+        kind.__getstate__ = _state  # type: ignore[method-assign, assignment]  # pickle calls it
     kind.__setstate__ = restore_fields  # type: ignore[attr-defined]  # pickle calls it
     return kind
 
@@ -74,9 +78,19 @@ def restore_fields(value: Any, state: list[Any]) -> None:
     Raises:
         TypeError: A field without a default is not in the pickle.
     """
-    for place, each in enumerate(fields(value)):
-        found = state[place] if place < len(state) else _default(value, each)
+    sent = dict(zip(_pickled(value), state, strict=False))
+    for each in fields(value):
+        found = sent[each.name] if each.name in sent else _default(value, each)
         object.__setattr__(value, each.name, found)
+
+
+def _state(value: Any) -> list[Any]:
+    return [getattr(value, name) for name in _pickled(value)]
+
+
+def _pickled(value: Any) -> Iterable[str]:
+    """Return the names of the fields in the order of pickles."""
+    return getattr(value, "PICKLED", None) or [each.name for each in fields(value)]
 
 
 def _default(value: Any, missing: Field[Any]) -> Any:

@@ -1,9 +1,10 @@
 """Planning: what planners want now, what is still to be rewritten, triggers and maintenance."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Annotated
 
-from neve.api.messages import MaxLength, ShortText
+from neve.api.messages import MaxLength, ShortText, readable_across_releases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,8 @@ class PlannedJob:
 class Interval:
     """What a planner that goes by time makes of an interval of a tablet."""
 
-    tablet: str
+    tablet: str = ""
+    """Empty in the plan of a planner, which knows one tablet only."""
     start_s: float
     end_s: float
     """The interval ends before it. Seconds since 1970."""
@@ -69,6 +71,7 @@ class Plan:
     """In order, if the table's planner goes by intervals of time."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
     """What is still to be rewritten in a table until its planner wants nothing."""
@@ -90,6 +93,7 @@ class Backlog:
     """Inputs of the queued jobs of requests. Not a part of `size_bytes`, which planners want."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwedTablet:
     """What is still to be rewritten in a tablet until its planner wants nothing."""
@@ -113,6 +117,20 @@ class BacklogPoint:
     size_bytes: int
 
 
+class TriggerVerdict(StrEnum):
+    """What became of a trigger in a tablet."""
+
+    ACCEPTED = "accepted"
+    """The planner wanted jobs, and they are queued."""
+    HELD = "held"
+    """Jobs are wanted or may be, and cannot be queued now: they follow by themselves."""
+    REFUSED = "refused"
+    """The planner wanted nothing."""
+    FAILED = "failed"
+    """The planner failed. It is asked again."""
+
+
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletTrigger:
     """What the planner decided for a tablet when a trigger asked."""
@@ -129,6 +147,7 @@ class TabletTrigger:
     """Of the best job, or why there is none."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
     """What the planner of a table decided when an operator asked it."""
@@ -141,6 +160,7 @@ class Trigger:
     """Tablets whose planner has not answered yet. `neve status` counts them when it has."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTrigger:
     """The last trigger of a table, with its tablets by what the planner decided."""
@@ -156,6 +176,21 @@ class TableTrigger:
     """Why the planner refused last, or why it was not asked at all."""
 
 
+class MaintenanceState(StrEnum):
+    """Whether a maintenance operation of a tablet can run."""
+
+    RUNNABLE = "runnable"
+    RUNNING = "running"
+    """It runs, and nothing more of its kind can begin."""
+    WAITING = "waiting"
+    """There is something to do, and it may not begin now."""
+    IDLE = "idle"
+    """There is nothing to do."""
+    NOT_APPLICABLE = "not-applicable"
+    """This service has no operation of this kind."""
+
+
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceOperation:
     """What could be done in a tablet: what it gains, costs and needs, or why it is not done."""
@@ -164,7 +199,7 @@ class MaintenanceOperation:
     kind: str
     """`merging`, `drops`, `split`, `merge`, `garbage`, `analysis`, `minor-delta`, `major-delta`,
     `flush`."""
-    state: str = ""
+    state: str = MaintenanceState.IDLE.value
     """`runnable`; `running`: nothing more of its kind can begin; `waiting`: it may not begin now;
     `idle`: there is nothing to do; `not-applicable`: the service has none of this kind."""
     why: str = ""
@@ -196,6 +231,7 @@ class MaintenanceOperation:
     group: str = ""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletRates:
     """How often a tablet is read and written, per second, over about the last minute."""
@@ -205,6 +241,7 @@ class TabletRates:
     rows_s: float = 0.0
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMaintenance:
     """The maintenance operations of the tablets of a table."""

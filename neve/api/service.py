@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neve.api.compactors import Compactor, Group
+from neve.api.messages import readable_across_releases
 from neve.api.planning import TableTrigger
 
 
@@ -23,6 +24,7 @@ class Setting:
     """How to change it: `restart`, or the command that changes the running service."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
     """A tablet with files that no job reads until an operator lifts the quarantine."""
@@ -32,6 +34,7 @@ class Quarantine:
     reason: str
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The service as a whole."""

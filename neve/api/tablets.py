@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from neve.api.messages import STRICT, ShortText
+from neve.api.messages import STRICT, ShortText, readable_across_releases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,7 @@ class LiveBytes:
     """Keys that cut the tablet into parts of about equal bytes, in the form of tablets' ends."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Why a tablet is as it is. `left`: path → why no job takes the file."""

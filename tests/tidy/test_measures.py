@@ -26,7 +26,7 @@ FUNCTION_LINES_MEDIAN_MAX = 10
 FLOW_FILES_MAX = 25
 FLOW_REWRITE_FILES_MAX = 12
 
-TWINS_MAX, NEAR_TWINS_MAX, COPIES_MAX = 10, 9, 12
+TWINS_MAX, NEAR_TWINS_MAX, COPIES_MAX = 0, 5, 0
 
 SMALL_MODULES = {
     "neve/gateway/control.py": "a slice of the gateway; `app` alone imports slices",

@@ -26,9 +26,9 @@ from neve.gateway.access.audit import (
     LOOK_INTERVAL_S,
     TEXT_MAX,
     Audit,
-    AuditEntry,
     AuditFile,
     folded,
+    line_of,
     outcome_of,
 )
 from neve.gateway.access.tokens import TokenFile
@@ -40,7 +40,7 @@ from tests.support.predictable import ManualClock
 
 FULL = Path("/dev/full")
 """A device that is always full."""
-ENTRY = AuditEntry(id="aud-1", at_s=1.0, caller="ci", action="POST /v1/tables")
+ENTRY = api.AuditEntry(outcome="begun", id="aud-1", at_s=1.0, caller="ci", action="POST /v1/tables")
 COLUMNS = [Column(name="x", type="int64")]
 
 
@@ -107,11 +107,11 @@ def test_what_came_of_a_call(status: int | None, error: str, outcome: str) -> No
 
 def test_of_several_lines_of_a_call_the_last_one_counts() -> None:
     lines = [
-        replace(ENTRY, id="aud-2").line(),
-        replace(ENTRY, outcome="done").line(),
+        line_of(replace(ENTRY, id="aud-2")),
+        line_of(replace(ENTRY, outcome="done")),
         b"not json",
         b"[]",
-        ENTRY.line(),
+        line_of(ENTRY),
     ]
     found = folded(lines, 10, {})
 
@@ -125,7 +125,7 @@ def test_of_several_lines_of_a_call_the_last_one_counts() -> None:
 
 def test_an_entry_holds_no_secrets_and_has_a_bound() -> None:
     entry = replace(ENTRY, details="name=s3://key:secret@lake/a?token=1\n", action="x" * 9999)
-    line = entry.line()
+    line = line_of(entry)
 
     assert b"secret" not in line
     assert b"token=1" not in line
@@ -373,7 +373,7 @@ def test_without_an_audit_nothing_is_changed_and_everything_can_be_read(tmp_path
 
 def test_a_text_that_no_answer_can_hold_is_audited_with_a_mark() -> None:
     """Or one call would have `GET /v1/audit` fail from then on."""
-    line = AuditEntry(id="a", at_s=1.0, caller="c", action="POST", table="x\ud800").line()
+    line = line_of(api.AuditEntry(id="a", at_s=1.0, caller="c", action="POST", table="x\ud800"))
     older = b'{"id": "b", "table": "y\\ud800"}'
 
     assert [each["table"] for each in folded([line, older], 2, {})] == ["x?", "y?"]

@@ -27,7 +27,7 @@ from neve.cli import (
 )
 from neve.cli.tablet_keys import KnownTables
 from neve.client.http import decode
-from neve.gateway.work import compactor_view, job_view, plan_view, queued_view
+from neve.gateway.work import job_view, plan_view, queued_view
 from tests.support.datadriven import Answer, Step
 from tests.support.gateway import COMPACTOR, GROUP, QUEUED, RUNNING, SCOPE, STARTED_S
 
@@ -79,7 +79,7 @@ STATUS = api.Status(
             oldest_age_s=90,
         ),
     ),
-    compactors=(compactor_view(COMPACTOR),),
+    compactors=(COMPACTOR,),
     tables=1,
     tablets_known=1234,
     committed=7,
