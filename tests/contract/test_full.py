@@ -16,7 +16,7 @@ from common.metadata.changes import AddFiles, DropTable, ForgetGarbage, StampGar
 from common.metadata.commands import Command, Reply, get
 from common.metadata.keys import FULL, RESERVE
 from common.metadata.keyspace import StoreBusyError
-from common.metadata.redis.connection import ReplyError, open_link, parse_address
+from common.metadata.redis.connection import ReplyError, open_link, parse_address, text_of
 from common.metadata.redis.keyspace import RedisKeyspace, translate_errors
 from common.model.tablet import TabletId
 from tests.support.patience import PATIENCE_S
@@ -214,9 +214,9 @@ async def test_the_reason_counts_also_when_only_exec_is_refused(full: Full) -> N
     await link.exchange([("MULTI",), ("SET", "x", 1)], 5.0)
     await full.say(("CONFIG", "SET", "min-replicas-to-write", 1))
     (answer,) = await link.exchange([("EXEC",)], 5.0)
-    link.close()
+    await link.close()
     assert isinstance(answer, ReplyError)
-    assert str(answer).startswith("EXECABORT")
+    assert text_of(answer).startswith("EXECABORT")
     error = translate_errors(answer)
     assert isinstance(error, StoreBusyError)
     assert str(error).startswith("NOREPLICAS")

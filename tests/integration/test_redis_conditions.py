@@ -53,7 +53,7 @@ async def say(server: RedisServer, *words: str | int) -> bytes:
     try:
         (answer,) = await link.exchange([words], 5.0)
     finally:
-        link.close()
+        await link.close()
     return answer if isinstance(answer, bytes) else str(answer).encode()
 
 

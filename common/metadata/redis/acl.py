@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from common.metadata.commands import Command, Reply
-from common.metadata.redis.connection import ReplyError
+from common.metadata.redis.connection import ReplyError, text_of
 from common.metadata.redis.primary import LinkPool
 
 KEYS = "neve:*"
@@ -124,15 +124,19 @@ async def missing_rights(
         if not isinstance(opened[-1], ReplyError):
             lacks += _denied(STORE, await link.exchange(list(STORE.values()), timeout_s))
     finally:
-        link.close()
+        await link.close()
     return tuple(right for right in dict.fromkeys(lacks) if right not in unused)
 
 
 def _denied(asked: Mapping[str, Command], answers: Sequence[Reply]) -> list[str]:
     # `EXEC` is refused in a longer sentence, which gives this reason.
-    texts = zip(asked, map(str, answers), strict=True)
+    texts = zip(asked, map(_text_of, answers), strict=True)
     denied = [(right, text) for right, text in texts if DENIED in text]
     return [f"~{KEYS}" if _OF_KEY.search(text) else right for right, text in denied]
+
+
+def _text_of(answer: Reply) -> str:
+    return text_of(answer) if isinstance(answer, ReplyError) else str(answer)
 
 
 def explained(refusal: str) -> str:

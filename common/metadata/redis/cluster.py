@@ -237,7 +237,7 @@ class ClusterKeyspace:
     async def close(self) -> None:
         """Close all links that are not in use."""
         await self._streams.close()
-        self._nodes.close_idle()
+        await self._nodes.close_idle()
 
     async def _fetch(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
         """Read batches where the map says that they are."""
@@ -310,7 +310,7 @@ class ClusterKeyspace:
             try:
                 return await link.exchange(commands, self._timeout_s)
             finally:
-                link.close()
+                await link.close()
 
 
 def _by_slot(batch: Sequence[Command]) -> Mapping[int, Sequence[int]]:

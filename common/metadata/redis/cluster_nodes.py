@@ -17,6 +17,7 @@ from common.metadata.redis.connection import (
     RedisAddress,
     ReplyError,
     open_link,
+    text_of,
 )
 from common.metadata.redis.keyspace import ELSEWHERE
 from common.metadata.redis.primary import LinkPool
@@ -71,7 +72,7 @@ class ClusterNode:
                 f"a node of the Redis Cluster does not answer ({error}): a fail-over may be under"
                 " way"
             ) from error
-        return _checked(link)
+        return await _checked(link)
 
 
 class ClusterNodes:
@@ -106,7 +107,7 @@ class ClusterNodes:
             found = self._map  # It may have been told to somebody else meanwhile.
             if found is None:
                 found = await self._ask()
-                self._take(found)
+                await self._take(found)
         return found
 
     async def node_of(self, slot: int) -> ClusterNode:
@@ -153,10 +154,10 @@ class ClusterNodes:
         if knowing is not None:
             self._order = [knowing, *(each for each in self._order if each != knowing)]
 
-    def close_idle(self) -> None:
+    async def close_idle(self) -> None:
         """Close all links that are not lent."""
         for node in self._nodes.values():
-            node.links.close_idle()
+            await node.links.close_idle()
 
     async def _ask(self) -> SlotMap:
         """Return what the first node tells that answers."""
@@ -176,24 +177,24 @@ class ClusterNodes:
         self._order.append(silent)
 
     async def _told_by(self, address: RedisAddress, wait_s: float) -> SlotMap:
-        link = _checked(await open_link(address, wait_s))
+        link = await _checked(await open_link(address, wait_s))
         try:
             (reply,) = await link.exchange([SLOT_RANGES], wait_s)
         finally:
-            link.close()
+            await link.close()
         if isinstance(reply, ReplyError):
-            raise LinkLostError(f"{address} refuses: {reply}")
+            raise LinkLostError(f"{address} refuses: {text_of(reply)}")
         found = parse_slots(reply, address, self._seeds.nodes[0])
         if not found.nodes:
             raise LinkLostError(f"{address} knows no node that has slots")
         return found
 
-    def _take(self, found: SlotMap) -> None:
+    async def _take(self, found: SlotMap) -> None:
         """Use a map from now on; links to nodes that are no primaries any more end."""
         for address in [each for each in self._nodes if each not in found.nodes]:
             gone = self._nodes.pop(address)
             gone.retired = True
-            gone.links.close_idle()
+            await gone.links.close_idle()
         for address in found.nodes:
             if address not in self._nodes:
                 made = ClusterNode(address, self._connections_max, self._timeout_s)
@@ -215,11 +216,11 @@ def _named_in(text: str, seeds: ClusterSeeds) -> RedisAddress | None:
     return seeds.node_at(host.strip("[]"), int(port)) if host and port.isdigit() else None
 
 
-def _checked(link: Link) -> Link:
+async def _checked(link: Link) -> Link:
     """Return a link to a node of a cluster."""
     if link.server.get(b"mode") == b"cluster":
         return link
-    link.close()
+    await link.close()
     raise MetadataError(
         f"{link.address} is no node of a Redis Cluster (`cluster-enabled no`): write store.url as"
         " redis://host:port"

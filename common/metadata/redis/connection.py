@@ -1,15 +1,33 @@
 """One connection to Redis: where it is, and many commands out in one write, all answers back."""
 
 import asyncio
+import math
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import hiredis
-from redis.asyncio.connection import SSLConnection, parse_url
+import redis
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+    parse_url,
+)
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    InvalidResponse,
+    RedisError,
+    ResponseError,
+)
 
 from common.metadata.commands import Command, Reply
 from common.metadata.keyspace import LinkLostError
@@ -30,6 +48,25 @@ CLUSTER_FORM = "redis+cluster://[user:password@]host:6379,host:6379,host:6379"
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """How to check a server, and how to show it who we are: paths of files in PEM."""
+
+    ca_certs: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+    cert_reqs: str = "required"
+
+    @property
+    def check_hostname(self) -> bool:
+        """Whether the server's certificate must be for its name."""
+        return self.cert_reqs != "none"
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of redis-py that mean the same."""
+        return {f"ssl_{field.name}": getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
 class RedisAddress:
     """How to reach one Redis and what to say first."""
 
@@ -40,7 +77,7 @@ class RedisAddress:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     database: int = 0
-    tls: ssl.SSLContext | None = None
+    tls: Tls | None = None
 
     def __str__(self) -> str:
         """Return the place without its secrets."""
@@ -170,41 +207,35 @@ def _place(template: RedisAddress, text: str, port: int, whose: str) -> RedisAdd
     return replace(template, host=parts.hostname, port=parts.port or port)
 
 
-_TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-
-
-def _tls(parts: dict[str, Any]) -> ssl.SSLContext:
+def _tls(parts: Mapping[str, Any]) -> Tls:
     """Return how to check the server; only `ssl_cert_reqs=none` switches it off."""
-    files = [parts.get(name) for name in _TLS_FILES]
-    for name, path in zip(_TLS_FILES, files, strict=True):
+    tls = Tls(
+        ca_certs=parts.get("ssl_ca_certs"),
+        certfile=parts.get("ssl_certfile"),
+        keyfile=parts.get("ssl_keyfile"),
+        cert_reqs="none" if parts.get("ssl_cert_reqs") == "none" else "required",
+    )
+    for name in ("ca_certs", "certfile", "keyfile"):
+        path = getattr(tls, name)
         if path is not None and not Path(path).is_file():
-            raise SettingError(f"store.url: {name} {path} is no file")
-    authorities, own, key = files
-    if key and not own:
-        raise SettingError("store.url: ssl_keyfile has no ssl_certfile beside it: name both")
+            raise SettingError(f"store.url: ssl_{name} {path} is no file")
+    if tls.keyfile and not tls.certfile:
+        raise SettingError("store.url: ssl_keyfile has no ssl_certfile: name both")
     try:
-        context = ssl.create_default_context(cafile=authorities)
+        context = ssl.create_default_context(cafile=tls.ca_certs)
     except OSError as error:  # Errors of TLS are such, too.
         raise SettingError(
-            f"store.url: ssl_ca_certs {authorities} holds no certificate that can be read: {error}"
+            f"store.url: ssl_ca_certs {tls.ca_certs} holds no certificate that can be read: {error}"
         ) from error
-    if own:
-        _show(context, own, key)
-    if parts.get("ssl_cert_reqs") == "none":
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _show(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
-    """Show a server who we are."""
     try:
-        context.load_cert_chain(certificate, key)
+        if tls.certfile:
+            context.load_cert_chain(tls.certfile, tls.keyfile)
     except OSError as error:
         raise SettingError(
-            f"store.url: ssl_certfile {certificate} and ssl_keyfile {key or certificate} cannot be"
-            f" used together: {error}"
+            f"store.url: ssl_certfile {tls.certfile} and ssl_keyfile"
+            f" {tls.keyfile or tls.certfile} cannot be used together: {error}"
         ) from error
+    return tls
 
 
 _PROVE = "name ssl_certfile and ssl_keyfile that it trusts in store.url"
@@ -242,144 +273,176 @@ def _advised(address: RedisAddress, reason: str) -> str:
 
 # ---- Connections
 #
-# Written on hiredis directly because a scan reads hundreds of thousands of replies a second, and
-# a change is one or two round trips; redis-py waits for each reply by itself. A link that broke,
-# timed out or was cancelled half-way is never used again.
+# The connections of redis-py, with its retries off: a change is repeated by its executor, which
+# looks for its mark first. A link that broke, timed out or was cancelled half-way is never used
+# again: answers of the exchange before would be taken for its own.
 
 
-_NONE_YET = object()
+ReplyError = ResponseError
+"""Redis answered a command with an error. Never leaves this package."""
+
 _pack: Any = hiredis.pack_command  # Its stub knows tuples of one word only.
 
 
-class ReplyError(Exception):
-    """Redis answered a command with an error. Never leaves this package."""
+def text_of(error: RedisError) -> str:
+    """Return an answer's words as Redis wrote them: redis-py cuts off codes that it knows."""
+    return f"{error.status_code} {error}" if error.status_code else str(error)
 
 
-class Link(asyncio.Protocol):
+class Link:
     """A connection that one task uses at a time."""
 
-    def __init__(self) -> None:
-        """Be not connected yet."""
-        self.alive = False
-        self.address = RedisAddress()
+    def __init__(self, address: RedisAddress, timeout_s: float) -> None:
+        """Make a link that is not connected.
+
+        Args:
+            address: Where to.
+            timeout_s: Longest wait for a connection.
+        """
+        self.address = address
         self.server: Mapping[bytes, Reply] = {}
-        """What the server said of itself when the link was opened (`HELLO`)."""
-        self._transport: asyncio.Transport | None = None
-        self._reader: Any = hiredis.Reader(
-            protocolError=ReplyError, replyError=ReplyError, notEnoughData=_NONE_YET
-        )
-        self._replies: list[Reply] = []
-        self._expected = 0
-        self._waiter: asyncio.Future[list[Reply]] | None = None
+        """What the server answered to `HELLO`."""
+        self._timeout_s = timeout_s
+        self._connection = _connection(address, timeout_s)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport; called by the event loop."""
-        assert isinstance(transport, asyncio.Transport), transport
-        self._transport = transport
-        self.alive = True
+    @property
+    def alive(self) -> bool:
+        """Whether it is connected, as far as is known."""
+        return bool(self._connection.is_connected)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Fail whoever waits; called by the event loop."""
-        self.alive = False
-        reason = f"connection lost ({exc})" if exc else "connection closed by the server"
-        self._fail(LinkLostError(reason))
-
-    def data_received(self, data: bytes) -> None:
-        """Collect answers; called by the event loop."""
-        self._reader.feed(data)
+    async def is_clean(self) -> bool:
+        """Return whether it is connected and no answer is left on it."""
         try:
-            while (reply := self._reader.gets()) is not _NONE_YET:
-                self._replies.append(reply)
-        except ReplyError as error:
-            self._fail(LinkLostError(f"not the protocol of Redis ({error})"))
-            self.close()
-            return
-        waiter = self._waiter
-        if waiter is not None and len(self._replies) >= self._expected and not waiter.done():
-            replies, self._replies = self._replies, []
-            waiter.set_result(replies)
+            return self.alive and not await self._connection.can_read()
+        except (RedisError, OSError):
+            return False
+
+    async def open(self) -> None:
+        """Connect, log in, choose the database.
+
+        Raises:
+            LinkLostError: No server answers, or it refuses.
+        """
+        try:
+            await self._connection.connect()  # type: ignore[no-untyped-call]  # redis-py's own
+        except (AuthenticationError, BusyLoadingError, ReplyError) as error:
+            raise LinkLostError(f"{self.address} refuses: {text_of(error)}") from error
+        except (RedisError, OSError) as error:
+            raise LinkLostError(_why_not_connected(self.address, error, self._timeout_s)) from error
+        # `HELLO` names the client without the right to `CLIENT SETNAME`.
+        hello: Command = ("HELLO", 3, "SETNAME", "neve")
+        (self.server,) = await self.exchange([hello], self._timeout_s)
 
     async def exchange(self, commands: Sequence[Command], timeout_s: float | None) -> list[Reply]:
         """Send commands in one write and return all answers; errors among them are values.
 
         Args:
             commands: At least one.
-            timeout_s: Longest silence; None: for ever.
+            timeout_s: Longest wait for the answers; None: for ever.
 
         Raises:
             LinkLostError: The link broke or stayed silent; it is closed.
         """
-        assert self._waiter is None, "a link serves one task at a time"
-        if self._transport is None or not self.alive:
+        if not self.alive:
             raise LinkLostError("not connected")
-        loop = asyncio.get_running_loop()
-        self._expected = len(commands)
-        waiter: asyncio.Future[list[Reply]] = loop.create_future()
-        self._waiter = waiter
-        timer = None
-        if timeout_s is not None:
-            timer = loop.call_later(timeout_s, self._expire, timeout_s)
+        packed = b"".join(map(_pack, commands))
         try:
-            self._transport.write(b"".join(map(_pack, commands)))
-            return await waiter
-        except BaseException:
-            self.close()  # Answers may be half-way: the next user would read them as its own.
+            async with asyncio.timeout(timeout_s):
+                await self._connection.send_packed_command([packed], check_health=False)
+                return [await self._reply() for _ in commands]
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, RedisError | OSError):
+                raise LinkLostError(_why_lost(error, timeout_s)) from error
             raise
-        finally:
-            self._waiter = None
-            if timer is not None:
-                timer.cancel()
 
-    def close(self) -> None:
+    async def _reply(self) -> Reply:
+        try:
+            return await self._connection.read_response(
+                disable_decoding=True, timeout=math.inf, disconnect_on_error=False
+            )
+        except BusyLoadingError as error:  # An answer, for us: the connection is sound.
+            return ReplyError(str(error), status_code=error.status_code)
+        except ReplyError as error:
+            return error
+
+    async def close(self) -> None:
         """Break the link."""
-        self.alive = False
-        if self._transport is not None:
-            self._transport.abort()
+        with suppress(RedisError, OSError):
+            await self._connection.disconnect(nowait=True)
 
-    def _expire(self, timeout_s: float) -> None:
-        self._fail(LinkLostError(f"no answer within {timeout_s:g} s"))
 
-    def _fail(self, error: LinkLostError) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(error)
+class _Aborting(AbstractConnection):
+    """A connection that is dropped at once, without the closing handshake of TLS."""
+
+    async def disconnect(self, *args: Any, **kwargs: Any) -> None:
+        """Disconnect from the server."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+        await super().disconnect(*args, **kwargs)
+
+
+class _Connection(_Aborting, Connection):
+    """TCP."""
+
+
+class _SSLConnection(_Aborting, SSLConnection):
+    """TCP with TLS."""
+
+
+class _UnixConnection(_Aborting, UnixDomainSocketConnection):
+    """A socket of Unix."""
+
+
+def _connection(address: RedisAddress, timeout_s: float) -> AbstractConnection:
+    arguments: dict[str, Any] = {
+        "db": address.database,
+        "username": address.username,
+        "password": address.password,
+        "protocol": 3,
+        "driver_info": None,
+        "socket_timeout": None,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+        "maint_notifications_config": None,
+    }
+    if address.path is not None:
+        return _UnixConnection(path=address.path, **arguments)
+    arguments |= {"host": address.host, "port": address.port}
+    if address.tls is None:
+        return _Connection(**arguments)
+    return _SSLConnection(**arguments, **address.tls.arguments())
+
+
+def _why_not_connected(address: RedisAddress, error: Exception, timeout_s: float) -> str:
+    context = error.__context__
+    if isinstance(context, OSError) and str(context):
+        return _advised(address, f"cannot connect to {address} ({context})")
+    if isinstance(error, redis.exceptions.TimeoutError | TimeoutError):
+        return _advised(address, f"cannot connect to {address} (no answer within {timeout_s:g} s)")
+    return _advised(address, f"{address}: {_why_lost(error, timeout_s)}")
+
+
+def _why_lost(error: Exception, timeout_s: float | None) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {timeout_s:g} s"
+    if isinstance(error, InvalidResponse):
+        return f"not the protocol of Redis ({error})"
+    if "closed by server" in str(error):
+        return "connection closed by the server"
+    return f"connection lost ({error})"
 
 
 async def open_link(address: RedisAddress, timeout_s: float) -> Link:
     """Connect, log in, choose the database.
 
     Raises:
-        LinkLostError: Nobody there, or no entry.
+        LinkLostError: No server answers, or it refuses.
     """
-    loop = asyncio.get_running_loop()
+    link = Link(address, timeout_s)
     try:
-        async with asyncio.timeout(timeout_s):
-            if address.path is not None:
-                _, link = await loop.create_unix_connection(Link, address.path)
-            else:
-                _, link = await loop.create_connection(
-                    Link, address.host, address.port, ssl=address.tls
-                )
-    except OSError as error:  # TimeoutError is one, too.
-        why = str(error) or f"no answer within {timeout_s:g} s"
-        reason = _advised(address, f"cannot connect to {address} ({why})")
-        raise LinkLostError(reason) from error
-    try:
-        replies = await link.exchange(_greeting(address), timeout_s)
-    except LinkLostError as error:
-        raise LinkLostError(_advised(address, f"{address}: {error}")) from error
-    for reply in replies:
-        if isinstance(reply, ReplyError):
-            link.close()
-            raise LinkLostError(f"{address} refuses: {reply}")
-    link.address, link.server = address, replies[0]
+        await link.open()
+    except BaseException:
+        await link.close()
+        raise
     return link
-
-
-def _greeting(address: RedisAddress) -> list[Command]:
-    hello: Command = ("HELLO", 3)
-    if address.password is not None:
-        hello = (*hello, "AUTH", address.username or "default", address.password)
-    greeting: list[Command] = [(*hello, "SETNAME", "neve")]
-    if address.database:
-        greeting.append(("SELECT", address.database))
-    return greeting

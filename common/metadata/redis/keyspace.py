@@ -19,6 +19,7 @@ from common.metadata.redis.connection import (
     Link,
     ReplyError,
     parse_url_of_store,
+    text_of,
 )
 from common.metadata.redis.memory_reserve import MemoryReserve, ids_of_names
 from common.metadata.redis.primary import LinkPool, Primary
@@ -122,7 +123,7 @@ class RedisKeyspace:
 
     async def close(self) -> None:
         """Close all links that are not in use."""
-        self._links.close_idle()
+        await self._links.close_idle()
 
     async def _send(self, commands: list[Command]) -> list[Reply]:
         """Send single commands on a link outside the pool, which may wait for this very room."""
@@ -130,7 +131,7 @@ class RedisKeyspace:
         try:
             return await link.exchange(commands, self._timeout_s)
         finally:
-            link.close()
+            await link.close()
 
     async def _table_ids(self) -> list[str]:
         (names,) = await self._send([hgetall(TABLES)])
@@ -145,7 +146,7 @@ class RedisKeyspace:
             if str(error).startswith(NO_MEMORY):
                 await self._reserve.give_back()
             if str(error).startswith(DEMOTED):
-                self._links.close_idle()  # Only a new link looks where the primary is now.
+                await self._links.close_idle()  # Only a new link looks where the primary is now.
             raise
 
 
@@ -190,7 +191,7 @@ class RedisSession:
                 # Redis has executed the others: what the key holds is not what any change left.
                 raise UnknownOutcomeError(
                     f"{effect[1]!s}: {effect[0]!s} is refused after other writes of the change"
-                    f" ({reply}); run `neve fsck`"
+                    f" ({text_of(reply)}); run `neve fsck`"
                 )
         if wait and replies[-1] < self._wait_replicas:
             reason = f"{replies[-1]} of {self._wait_replicas} replicas have the change"
@@ -265,7 +266,7 @@ def translate_errors(error: ReplyError, command: Command = ()) -> Exception:
         error: The answer.
         command: To what it is the answer, if that is known.
     """
-    text = str(error).removeprefix(DISCARDED)
+    text = text_of(error).removeprefix(DISCARDED)
     if text.startswith(TRANSIENT):
         return StoreBusyError(text)
     if text.startswith(OTHER_TYPE) and len(command) > 1:

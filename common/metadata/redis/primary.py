@@ -20,6 +20,7 @@ from common.metadata.redis.connection import (
     ReplyError,
     SentinelService,
     open_link,
+    text_of,
 )
 
 SENTINEL_WAIT_S = 2.0
@@ -57,7 +58,7 @@ class Primary:
         if isinstance(source, SentinelService):
             link = await self._follow(source)
         else:
-            link = _checked(await open_link(source, self._timeout_s))
+            link = await _checked(await open_link(source, self._timeout_s))
         self._last = link.address
         return link
 
@@ -98,26 +99,26 @@ class Primary:
             question: Command = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service.name)
             (place,) = await link.exchange([question], wait_s)
             if isinstance(place, ReplyError):
-                return f"{sentinel} refuses: {place}"
+                return f"{sentinel} refuses: {text_of(place)}"
             if place is not None:
                 host, port = place
                 return service.primary_at(host.decode(), int(port))
             (masters,) = await link.exchange([("SENTINEL", "MASTERS")], wait_s)
             return f"{sentinel} knows {_names(masters) or 'none'}"
         finally:
-            link.close()
+            await link.close()
 
     async def _serving(self, primary: RedisAddress, fallen: dict[RedisAddress, str]) -> Link | None:
         """Return a link to a server that serves as primary, or note why it does not."""
         try:
-            link = _checked(await open_link(primary, self._timeout_s))
+            link = await _checked(await open_link(primary, self._timeout_s))
         except LinkLostError as error:
             fallen[primary] = str(error)
             return None
         # The role as `ROLE` tells it. It comes with the greeting, and needs no permission.
         if link.server.get(b"role") == b"master":
             return link
-        link.close()
+        await link.close()
         fallen[primary] = f"{primary} is a replica by now"
         return None
 
@@ -169,13 +170,13 @@ class LinkPool:
         link = await self._primary.open()
         for kept in (*self._idle, *self._idle_for_streams):
             if not self._primary.is_at(kept.address):
-                kept.close()
+                await kept.close()
         return link
 
-    def close_idle(self) -> None:
+    async def close_idle(self) -> None:
         """Close all links that are not lent."""
         for link in (*self._idle, *self._idle_for_streams):
-            link.close()
+            await link.close()
         self._idle.clear()
         self._idle_for_streams.clear()
 
@@ -185,35 +186,35 @@ class LinkPool:
     ) -> AsyncIterator[Link]:
         async with place:
             link = idle.pop() if idle else None
-            if link is None or not link.alive:
+            if link is None or not await link.is_clean():
                 link = await self.open()
             try:
                 yield link
             except BaseException as error:
-                link.close()  # It may watch keys, or have answers half-way.
+                await link.close()  # It may watch keys, or have answers half-way.
                 if isinstance(error, LinkLostError) and not isinstance(error, StoreBusyError):
                     # A server that is silent to one is silent to all: no other caller waits.
-                    self.close_idle()
+                    await self.close_idle()
                 raise
             if link.alive and self._primary.is_at(link.address):
                 idle.append(link)
             else:
-                link.close()
+                await link.close()
 
 
 # ---------------------------------------------------------------------------------------- Checks
 
 
-def _checked(link: Link) -> Link:
+async def _checked(link: Link) -> Link:
     """Return a link to a server that can hold a store."""
     mode = link.server.get(b"mode")
     if mode == b"sentinel":
-        link.close()
+        await link.close()
         raise MetadataError(
             f"{link.address} is a Sentinel, which holds no data: write store.url as {SENTINEL_FORM}"
         )
     if mode == b"cluster":
-        link.close()
+        await link.close()
         raise MetadataError(
             f"{link.address} is a node of a Redis Cluster: write store.url as {CLUSTER_FORM}"
         )
