@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from common.metadata.commands import Command, Reply
-from common.metadata.redis.connection import ReplyError, text_of
-from common.metadata.redis.primary import LinkPool
+from common.metadata.redis.connection import Link, ReplyError, text_of
 
 KEYS = "neve:*"
 """Which keys the store has; `common.metadata.keys` makes them."""
@@ -99,17 +98,17 @@ def rules(role: RedisUser) -> str:
 
 
 async def missing_rights(
-    links: LinkPool, timeout_s: float, *, unused: Sequence[str] = ()
+    link: Link, timeout_s: float, *, unused: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return the rights of the store that the user of a server lacks; nothing is changed.
 
-    Redis decides when a command enters a transaction. This one is never executed: the link that is
-    opened for it is closed.
+    Redis decides when a command enters a transaction. This one is never executed: the link is
+    closed.
 
     Args:
-        links: To the server.
+        link: To the server.
         timeout_s: Longest wait for an answer.
-        unused: What this store has no use for.
+        unused: Rights that this store does not use.
 
     Returns:
         Names of commands as ACL rules write them, and `~neve:*` for keys.
@@ -117,14 +116,13 @@ async def missing_rights(
     Raises:
         LinkLostError: The link broke.
     """
-    link = await links.open()
     try:
         opened = await link.exchange(list(TRANSACTION.values()), timeout_s)
         lacks = _denied(TRANSACTION, opened)
         if not isinstance(opened[-1], ReplyError):
             lacks += _denied(STORE, await link.exchange(list(STORE.values()), timeout_s))
     finally:
-        await link.close()
+        await link.disconnect()
     return tuple(right for right in dict.fromkeys(lacks) if right not in unused)
 
 
