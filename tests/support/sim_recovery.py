@@ -432,7 +432,7 @@ class Story:
         everything = set(self.ledger.may)
         self.ledger.must, self.ledger.may = set(must), set(may)
         self.read("a scan after a restore")
-        self.ledger.may = everything
+        self.ledger.may = everything | may
 
     # ---- Checks.
 
