@@ -9,7 +9,7 @@ that every `start`, `end` and `splits` parameter takes back.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 STRICT = {"extra": "forbid"}
 """A body with an unknown field is refused. The gateway reads this."""
@@ -319,6 +319,9 @@ class NewImport:
     )
     """Types of partition columns that are in no file; guessed from folder names by default."""
     settings: SettingValues = field(default_factory=dict)
+    timestamps: Literal["us", "us-truncated"] | None = None
+    """Copy files with nanoseconds in microseconds. `us` refuses a value that has more digits,
+    `us-truncated` cuts them off."""
     leave_misfits: bool = False
     """Import the files that fit and leave out the misfits."""
     readers_use_manifest: bool = False
