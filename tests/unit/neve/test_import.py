@@ -532,3 +532,18 @@ def test_a_table_with_nanoseconds_does_not_become_one_of_microseconds(
     client.import_table(str(tmp_path / "lake"), "t")
     with pytest.raises(RefusedError, match="exists already, and has timestamps with nanoseconds"):
         client.import_table(str(tmp_path / "lake"), "t", timestamps="us")
+
+
+def test_a_rebuild_takes_copies_and_not_what_they_were_made_of(
+    client: Client, tmp_path: Path
+) -> None:
+    """Also when the table has nanoseconds by then, and the originals would fit."""
+    lake = tmp_path / "lake"
+    moments(lake, "a.parquet", [1_000])
+    client.import_table(str(lake), "t", timestamps="us", readers_use_manifest=True)
+    client.set("t", widen_columns={"at": "timestamp[ns]", "within": "list<timestamp[ns]>"})
+    client.drop("t")
+
+    client.rebuild(str(lake), "t")
+
+    assert client.scan("t").num_rows == 1
