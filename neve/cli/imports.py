@@ -4,7 +4,7 @@ import codecs
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import typer
 from rich.console import RenderableType
@@ -107,6 +107,15 @@ TombstoneColumn = Annotated[
 ]
 
 
+Timestamps = Annotated[
+    Literal["us", "us-truncated"] | None,
+    typer.Option(
+        help="Copy files with nanoseconds in microseconds. `us` refuses a value with more "
+        "digits, `us-truncated` cuts them off."
+    ),
+]
+
+
 def register(table: typer.Typer) -> None:
     """Add the verbs to `neve table`."""
     verb(table, "import")(import_)
@@ -135,6 +144,7 @@ def import_(
         typer.Option(help="`column=type` of a partition column; may be repeated."),
     ] = None,
     settings: Settings = None,
+    timestamps: Timestamps = None,
     leave_misfits: Annotated[
         bool,
         typer.Option("--leave-misfits", help="Import the files that fit and leave out the others."),
@@ -164,6 +174,7 @@ def import_(
             partition_by=None if partition_by is None else names(partition_by),
             partition_types=name_values(partition_type or [], "partition type"),
             settings=name_values(settings or [], "setting"),
+            timestamps=timestamps,
             leave_misfits=leave_misfits,
             readers_use_manifest=readers_use_manifest,
             dry_run=dry_run,

@@ -16,6 +16,7 @@ others go on. Lines for the stream wait in memory while the store is away, a bou
 import asyncio
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -48,9 +49,30 @@ EARLY_PER_S, EARLY_BURST = 1.0, 60
 EARLY_CALLERS_MAX = 1000
 
 
-BEGUN = "begun"
-"""Outcome of a call that has not ended, or with whose gateway it ended."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """What is kept of one call. No rows, no header but the call id, and nothing that is secret."""
 
+    id: str
+    at_s: float
+    """When it came, by the gateway's clock."""
+    caller: str
+    """Name of the token, `oidc:<subject>`, `gateway.token`, or `-` if nobody was recognised."""
+    action: str
+    """Method and pattern of the route; its path, if it was not routed."""
+    table: str = ""
+    outcome: str = "begun"
+    """`begun`, `done`, `refused` (nothing was changed) or `failed` (something may have been)."""
+    status: int | None = None
+    error: str = ""
+    """Class of the error."""
+    call: str = ""
+    """Call id, if it had one."""
+    address: str = ""
+    """Where the connection came from."""
+    details: str = ""
+    """Parameters of the path and the query, as the route takes them, and those of a JSON body: of
+    lists how many, of objects the names."""
 
 def line_of(entry: AuditEntry) -> bytes:
     """Return an entry as a line of JSON, without an end of line.
@@ -71,6 +93,44 @@ def entry_from(line: Mapping[str, Any]) -> AuditEntry:
 def shown_text(value: Any) -> Any:
     """Return a text bounded, and without what may be a secret in it."""
     return redacted(encodable(value[:TEXT_MAX])) if isinstance(value, str) else value
+
+
+VALUE_CHARS_MAX, VALUES_MAX = 100, 10
+"""Of one parameter: no caller cuts another one off by a long one."""
+_PLAIN_VALUE = re.compile(r"[\w.:/@*+-]*", re.ASCII)
+
+
+def value_text(value: Any) -> str:
+    """Return a parameter bounded, and without what may be a secret in it."""
+    if isinstance(value, list):
+        more = f",… {len(value)} in all" if len(value) > VALUES_MAX else ""
+        return ",".join(map(value_text, value[:VALUES_MAX])) + more
+    text = redacted(value[:VALUE_CHARS_MAX]) if isinstance(value, str) else json.dumps(value)
+    return text if _PLAIN_VALUE.fullmatch(text) else json.dumps(text)
+
+
+def body_text(tree: Any, names: Iterable[str]) -> str:
+    """Return the parameters of a JSON body: of lists how many, of objects the names of entries.
+
+    Args:
+        tree: The body.
+        names: Parameters that its route takes; of others their number is told.
+    """
+    if not isinstance(tree, dict):
+        return ""
+    known = [name for name in names if tree.get(name) not in (None, [], {}, "")]
+    # Those of a fixed form first: no text of a caller cuts them off.
+    known.sort(key=lambda name: isinstance(tree[name], str | dict))
+    words = [f"{name}={_entry_text(tree[name])}" for name in known]
+    if unknown := len(tree.keys() - {*names}):
+        words.append(f"({unknown} unknown)")
+    return " ".join(words)
+
+
+def _entry_text(value: Any) -> str:
+    if isinstance(value, list):
+        return f"({len(value)})"
+    return value_text(list(value)) if isinstance(value, dict) else value_text(value)
 
 
 def encodable(value: Any) -> Any:
