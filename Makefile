@@ -81,8 +81,8 @@ tls: install  ## Test Sentinels over TLS; needs a redis-server with TLS, in PATH
 lint: install  ## Format, lint, types, layers and spelling; no tests
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going $(APART) $(LINTS)
 
-# Types take longest and come first. Each tells what it says when it is done.
-# Where make can keep them apart: that of macOS is too old.
+# Types take longest and run first. Each prints its output when it has finished, if make supports
+# output synchronisation; make of macOS is too old.
 APART := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 LINTS := lint-types lint-layers lint-format lint-rules lint-spelling
 .PHONY: $(LINTS)
@@ -152,7 +152,7 @@ bench-control: install  ## Close the loop of control, real and simulated; 20 min
 	@$(PY) -m benchmarks.closed_loop $(BENCH)
 
 .PHONY: bench-rewrite
-bench-rewrite: install  ## Measure the rewrite beside other engines; BENCH="--scale 0.25" for less
+bench-rewrite: install  ## Measure the rewrite against other engines; BENCH="--scale 0.25" for less
 	@$(PIP) --require-hashes --no-deps -r $(BENCH_LOCK)
 	@$(PY) -m benchmarks.rewrite $(BENCH)
 
@@ -168,7 +168,7 @@ mutants: install  ## Plant every fault of tests/mutants.toml; each must turn its
 lock: install  ## Pin everything anew, with hashes
 	@scripts/lock $(PY) $(LOCK) "What runs, builds and tests Névé" "server embedded trace demo dev"
 	@scripts/lock $(PY) $(SERVER_LOCK) "What the image installs" "server trace" --constraint $(LOCK)
-	@scripts/lock $(PY) $(BENCH_LOCK) "What \`make bench-rewrite\` measures beside" "bench" \
+	@scripts/lock $(PY) $(BENCH_LOCK) "Other engines that \`make bench-rewrite\` measures" "bench" \
 	--constraint $(LOCK)
 	@scripts/lock $(PY) $(AUDIT_LOCK) "What \`make sbom\` and \`make audit\` run" "audit" \
 	--constraint $(LOCK)
