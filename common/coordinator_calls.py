@@ -11,20 +11,15 @@ from common.wire import (
     Assignment,
     AttemptReport,
     BacklogSample,
-    CompactorStatus,
-    ControlStatus,
     CoordinatorStatus,
-    Explanation,
     Heartbeat,
     HeartbeatReply,
-    OwedTablet,
     QueuedJob,
     RunningAttempt,
-    TableMaintenance,
     TabletStory,
     TakeRequest,
-    TriggerReport,
 )
+from neve import api
 
 
 class CompactorCalls(Protocol):
@@ -72,7 +67,7 @@ class OperatorCalls(Protocol):
         """Return the attempts under way."""
         ...
 
-    async def owed_tablets(self, table: str, count: int) -> Sequence[OwedTablet]:
+    async def owed_tablets(self, table: str, count: int) -> Sequence[api.OwedTablet]:
         """Return the tablets of a table in which most is still to be rewritten."""
         ...
 
@@ -80,11 +75,11 @@ class OperatorCalls(Protocol):
         """Return what was still to be rewritten in the last hour, oldest first."""
         ...
 
-    async def compactors(self) -> Sequence[CompactorStatus]:
+    async def compactors(self) -> Sequence[api.Compactor]:
         """Return the compactors that the coordinator hears from."""
         ...
 
-    async def explain(self, table: str, tablet: str) -> Explanation:
+    async def explain(self, table: str, tablet: str) -> api.Explanation:
         """Return why a tablet is as it is.
 
         Args:
@@ -180,7 +175,7 @@ class OperatorCalls(Protocol):
         """
         ...
 
-    async def maintenance(self, table: str, tablet: str | None) -> TableMaintenance:
+    async def maintenance(self, table: str, tablet: str | None) -> api.TableMaintenance:
         """Return the maintenance operations of the tablets of a table.
 
         Args:
@@ -206,11 +201,11 @@ class OperatorCalls(Protocol):
         """
         ...
 
-    async def control(self) -> ControlStatus:
+    async def control(self) -> api.Control:
         """Return what the controller reads and has decided."""
         ...
 
-    async def trigger(self, table: str) -> TriggerReport:
+    async def trigger(self, table: str) -> api.Trigger:
         """Have the planner of a table asked now; return what it decides for each tablet.
 
         Args:

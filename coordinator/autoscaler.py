@@ -19,12 +19,6 @@ from common.errors import (
 )
 from common.metadata.changes import SetScale
 from common.settings import COMPACTORS_MAX, Settings
-from common.wire import (
-    CompactorStatus,
-    GroupScaling,
-    GroupStatus,
-    ScalingDecision,
-)
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.autoscaling.demand import (
@@ -40,6 +34,7 @@ from coordinator.core.autoscaling.rate import RewriteRate
 from coordinator.core.state import CoordinatorState
 from coordinator.ports import CompactorLever, Lack, Submit
 from coordinator.scan.scanner import Scanner
+from neve import api
 
 ROUND_INTERVAL_S = 2.0
 SCALES_INTERVAL_S = 10.0
@@ -59,7 +54,9 @@ class _Group:
     leaving: set[str] = field(default_factory=set)
     """Compactors that were drained and whose actors have not gone yet."""
     starts_failed: int = 0
-    decisions: deque[ScalingDecision] = field(default_factory=lambda: deque(maxlen=DECISIONS_KEPT))
+    decisions: deque[api.ScalingDecision] = field(
+        default_factory=lambda: deque(maxlen=DECISIONS_KEPT)
+    )
     last: Decision | None = None
     lack: Lack = field(default_factory=Lack)
 
@@ -100,7 +97,7 @@ class Autoscaler:
             start_timeout_s=own.start_timeout_s,
         )
         self._groups = {name: _Group() for name in settings.groups}
-        self._first = {each.groups[0].name for each in settings.services.values()}
+        self._first = {service.groups[0].name for service in settings.services.values()}
         self._scales: Mapping[str, int] = {}
         self._scales_s: float | None = None
         self._stopped = lever is None
@@ -136,9 +133,10 @@ class Autoscaler:
             group = self._groups.get(found.group)
             if group is not None:
                 own = [
-                    each
-                    for each in status.compactors
-                    if each.group == found.group and _group_of(each.compactor) == found.group
+                    compactor
+                    for compactor in status.compactors
+                    if compactor.group == found.group
+                    and _group_of(compactor.compactor) == found.group
                 ]
                 await self._scale(group, found, own, names, now_s)
 
@@ -180,7 +178,7 @@ class Autoscaler:
             group.leaving.add(compactor)
         await self._lever.shut_down(compactor, wait_max_s)
 
-    def scaling(self, group: str, compactors: Sequence[CompactorStatus]) -> GroupScaling | None:
+    def scaling(self, group: str, compactors: Sequence[api.Compactor]) -> api.GroupScaling | None:
         """Return how a group is scaled; None: it is not.
 
         Args:
@@ -192,13 +190,13 @@ class Autoscaler:
             return None
         least, most = self._bounds(group)
         last = own.last
-        return GroupScaling(
+        return api.GroupScaling(
             least=least,
             most=most,
             set_to=self._scales.get(group),
             desired=least if last is None else last.desired,
             starting=len(own.starting),
-            draining=sum(each.draining for each in compactors),
+            draining=sum(compactor.draining for compactor in compactors),
             reason="not looked at yet" if last is None else last.reason,
             blocked="" if last is None else last.blocked,
             missing=own.lack.sentence,
@@ -227,15 +225,17 @@ class Autoscaler:
     async def _scale(
         self,
         group: _Group,
-        found: GroupStatus,
-        heard: Sequence[CompactorStatus],
+        found: api.Group,
+        heard: Sequence[api.Compactor],
         names: frozenset[str],
         now_s: float,
     ) -> None:
         """Look at one group, and do what the policy wants."""
         failed = await self._note_starting(group, found.group, heard, names, now_s)
         group.lack = await self._lack(group, found.group)
-        problems = (each.start_problem for each in heard if each.compactor in group.starting)
+        problems = (
+            compactor.start_problem for compactor in heard if compactor.compactor in group.starting
+        )
         obstacle = group.lack.sentence or next(filter(None, problems), "")
         load = replace(self._load(group, found, heard, failed, now_s), obstacle=obstacle)
         decision, group.memory = decide(load, group.memory, self._rules, now_s)
@@ -252,7 +252,7 @@ class Autoscaler:
             return Lack()
         return await self._ray.lack(name, asked=bool(group.starting))
 
-    def _outdated(self, load: GroupLoad, heard: Sequence[CompactorStatus]) -> tuple[str, ...]:
+    def _outdated(self, load: GroupLoad, heard: Sequence[api.Compactor]) -> tuple[str, ...]:
         """Return a compactor of other settings or another release to drain: one at a time.
 
         One that drains counts no more, so the policy starts another if the work wants it.
@@ -268,16 +268,16 @@ class Autoscaler:
         self,
         group: _Group,
         name: str,
-        heard: Sequence[CompactorStatus],
+        heard: Sequence[api.Compactor],
         names: frozenset[str],
         now_s: float,
     ) -> tuple[FailedStart, ...]:
         """Note which compactors start; return those that have failed to since the last round."""
-        answers = {each.compactor for each in heard if each.ready}
-        group.leaving |= {each.compactor for each in heard if each.draining}
+        answers = {compactor.compactor for compactor in heard if compactor.ready}
+        group.leaving |= {compactor.compactor for compactor in heard if compactor.draining}
         group.leaving &= names
         own = {each for each in names if _group_of(each) == name}
-        own |= {each.compactor for each in heard}
+        own |= {compactor.compactor for compactor in heard}
         starting = own - answers - group.leaving
         failed = [
             FailedStart(name=each, cause=await self._ray.why_gone(each))
@@ -296,14 +296,14 @@ class Autoscaler:
     def _load(
         self,
         group: _Group,
-        found: GroupStatus,
-        heard: Sequence[CompactorStatus],
+        found: api.Group,
+        heard: Sequence[api.Compactor],
         failed: tuple[FailedStart, ...],
         now_s: float,
     ) -> GroupLoad:
         slots = self._settings.compactor_of(found.group).slots
         least, most = self._bounds(found.group)
-        busy = sum(each.busy for each in heard)
+        busy = sum(compactor.busy for compactor in heard)
         group.rate = group.rate.seen(found.committed_bytes, busy, now_s)
         return GroupLoad(
             group=found.group,
@@ -320,13 +320,13 @@ class Autoscaler:
             rate_bytes_s=group.rate.bytes_s(slots),
             running=tuple(
                 CompactorLoad(
-                    name=each.compactor,
-                    slots=each.slots,
-                    busy=each.busy,
-                    draining=each.draining or each.compactor in group.leaving,
+                    name=compactor.compactor,
+                    slots=compactor.slots,
+                    busy=compactor.busy,
+                    draining=compactor.draining or compactor.compactor in group.leaving,
                 )
-                for each in heard
-                if each.ready
+                for compactor in heard
+                if compactor.ready
             ),
             starting=tuple(
                 StartingCompactor(name=name, since_s=since_s)
@@ -361,7 +361,7 @@ class Autoscaler:
         self, group: _Group, decision: Decision, started: tuple[str, ...], now_s: float
     ) -> None:
         group.decisions.append(
-            ScalingDecision(
+            api.ScalingDecision(
                 at_s=now_s,
                 desired=decision.desired,
                 reason=decision.blocked or decision.reason,

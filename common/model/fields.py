@@ -5,54 +5,16 @@ one has written, and writes some of it back. Unknown fields are read with the va
 with `dataclasses.replace`, and are written back as they were. They count neither for equality
 nor for people. Values also come from archives and files: one whose field has a wrong type is
 refused where it is made.
-
-Messages travel as pickles, whose fields have places and no names: `readable_across_releases`.
 """
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import Field, asdict, dataclass, field, fields
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 UNKNOWN = "unknown_fields"
-T = TypeVar("T")
-
-
-def readable_across_releases(kind: type[T]) -> type[T]:
-    """Let a slotted dataclass be read from a pickle of the release before this one, or after it.
-
-    Such a pickle is a list of values in the order of the fields. Without this, a field that the
-    sender did not know stays without a value, and whoever reads it fails. Here it gets its
-    default. Values behind the last known field are dropped, also by releases without this.
-
-    Therefore a new field comes last, with a default, and no field is removed or moved. It has a
-    type that the release before knows, where that release reads the message.
-    """
-    kind.__setstate__ = restore_fields  # type: ignore[attr-defined]  # pickle calls it
-    return kind
-
-
-def restore_fields(value: Any, state: list[Any]) -> None:
-    """Fill a value that pickle has made.
-
-    Raises:
-        TypeError: A field without a default is not in the pickle.
-    """
-    for place, each in enumerate(fields(value)):
-        found = state[place] if place < len(state) else _default(value, each)
-        object.__setattr__(value, each.name, found)
-
-
-def _default(value: Any, missing: Field[Any]) -> Any:
-    if missing.default is not MISSING:
-        return missing.default
-    if missing.default_factory is not MISSING:
-        return missing.default_factory()
-    raise TypeError(
-        f"{type(value).__name__} of another release has no {missing.name}, which has no default"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +59,7 @@ def check_field_types(value: Any) -> None:
 @lru_cache(maxsize=64)
 def _checks(kind: Any) -> tuple[tuple[str, str, Fits], ...]:
     hints = get_type_hints(kind)
-    wanted = [(each.name, hints[each.name]) for each in known_fields(kind)]
+    wanted = [(known_field.name, hints[known_field.name]) for known_field in known_fields(kind)]
     return tuple((name, _name_of(hint), _fits(hint)) for name, hint in wanted)
 
 
@@ -110,7 +72,7 @@ def _fits(hint: Any) -> Fits:
     """Return whether a value is of a type, for the types that fields of values have."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is UnionType:
-        choices = [_fits(each) for each in parts]
+        choices = [_fits(part) for part in parts]
         return lambda value: any(fits(value) for fits in choices)
     if origin is tuple:
         assert parts[1:] == (...,), hint

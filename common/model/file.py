@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from common.model.fields import StoredValue, readable_across_releases
+from common.model.fields import StoredValue
+from neve.api.messages import readable_across_releases
 
 FAULTY_LAYOUT = ("layout", "faulty")
 """Tag of a file of which some readers miss rows, because of where its column chunks lie."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from common.errors import RequestError
-from common.model.fields import readable_across_releases
 from common.model.table import DNS_LABEL
+from neve import api
+from neve.api.messages import readable_across_releases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,23 +121,5 @@ class RateGrant:
     bytes_s: float | None
 
 
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitStatus:
-    """A line of the listing of limits: a group or a volume, and what moves under it."""
-
-    kind: str
-    """`group` or `volume`; `control`: all, by the controller."""
-    name: str
-    limit_bytes_s: int | None
-    """None: no limit."""
-    is_default: bool
-    """Whether nobody has set a limit of its own."""
-    rate_bytes_s: int | None
-    """The limit, or less where the storage is slow."""
-    granted_bytes_s: float | None
-    """What its attempts may be applying together; None: some have no limit."""
-    attempts: int
-    throttled: int
-    moved_bytes: int
-    waited_s: float
+LimitStatus = api.Limit
+"""The name under which older releases send it."""

@@ -20,7 +20,8 @@ def normal_type(arrow: pa.DataType) -> pa.DataType:
     """Return the one type that stands for all that Parquet stores alike.
 
     Large and view types become plain ones, dictionaries their values, extensions their
-    storage, dates days; fixed-size lists become lists.
+    storage, dates days; fixed-size lists become lists; Parquet keeps times and timestamps in
+    seconds as milliseconds.
 
     Raises:
         RequestError: Parquet has no such type.
@@ -65,6 +66,10 @@ def _is_list(arrow: pa.DataType) -> bool:
     return bool(plain or is_type.is_list_view(arrow) or is_type.is_large_list_view(arrow))
 
 
+def _is_timestamp_in_seconds(arrow: pa.DataType) -> bool:
+    return bool(is_type.is_timestamp(arrow) and arrow.unit == "s")
+
+
 _Rule = tuple[_Test, Callable[[pa.DataType], pa.DataType]]
 _NORMAL: tuple[_Rule, ...] = (
     (is_type.is_large_string, lambda _: pa.string()),
@@ -72,6 +77,8 @@ _NORMAL: tuple[_Rule, ...] = (
     (is_type.is_large_binary, lambda _: pa.binary()),
     (is_type.is_binary_view, lambda _: pa.binary()),
     (is_type.is_date, lambda _: pa.date32()),
+    (is_type.is_time32, lambda _: pa.time32("ms")),
+    (_is_timestamp_in_seconds, lambda arrow: pa.timestamp("ms", arrow.tz)),
     (is_type.is_decimal, _normal_decimal),
     (_is_list, _normal_list),
     (is_type.is_map, _normal_map),

@@ -1,64 +1,17 @@
-"""Wire models of tables, their files and rows, and of import.
+"""Tables: how one is created and changed, and what it is."""
 
-Client, gateway and command line share these frozen values; `neve.client.http` builds them from
-JSON. Nothing of the project is imported here. Sizes are in bytes, times in seconds since the
-epoch. A tablet is named by its end: hex, or `last`. Keys are texts that a person can read and
-that every `start`, `end` and `splits` parameter takes back.
-"""
-
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-STRICT = {"extra": "forbid"}
-"""A body with an unknown field is refused. The gateway reads this."""
-
-
-@dataclass(frozen=True, slots=True)
-class MaxLength:
-    """Bound on a field of a request: characters of a text, or entries of a list or mapping."""
-
-    count: int
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        """Return the schema that checks the bound and stops at the first error of a list."""
-        schema = handler(source)
-        schema["max_length"] = self.count
-        if schema["type"] in {"list", "tuple"}:
-            schema["fail_fast"] = True
-        return schema
-
-
-PATHS_MAX = 10_000
-COLUMNS_MAX = 10_000
-SPLITS_MAX = 100_000
-ShortText = Annotated[str, MaxLength(4096)]
-"""A name, a path, or a key as text."""
-LongText = Annotated[str, MaxLength(64 * 1024)]
-"""An expression, or the type of a column."""
-Names = Annotated[tuple[ShortText, ...], MaxLength(1000)]
-"""Names of columns or tables."""
-SettingValues = Annotated[dict[ShortText, Any], MaxLength(1000)]
-
-CALL_HEADER = "Neve-Call"
-"""Header with the id of a call. A repeated call counts once."""
-
-ARROW_STREAM = "application/vnd.apache.arrow.stream"
-PROBLEM = "application/problem+json"
-STREAM_PROBLEM = b"neve-problem:"
-"""Begins the last message of an Arrow stream that broke off; the problem follows as JSON."""
-
-
-def failed_stream(problem: Mapping[str, object]) -> bytes:
-    """Return what ends an Arrow IPC stream that cannot go on.
-
-    It has the frame of a message, so that every reader stops there, and none takes the rows
-    before it for all of them.
-    """
-    text = STREAM_PROBLEM + json.dumps(problem).encode()
-    text += b" " * (-len(text) % 8)
-    return b"\xff\xff\xff\xff" + len(text).to_bytes(4, "little") + text
+from neve.api.messages import (
+    COLUMNS_MAX,
+    SPLITS_MAX,
+    STRICT,
+    MaxLength,
+    Names,
+    SettingValues,
+    ShortText,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,112 +126,6 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
-    """A data file of a table. `path` is relative to the location of the table."""
-
-    path: str
-    tablet: str
-    size_bytes: int
-    rows: int
-    key_min: str | None = None
-    key_max: str | None = None
-    tombstones: int = 0
-    schema_id: int = 0
-    """Id of the newest schema of the table whose columns the file has."""
-    clean: bool = False
-    open: bool = False
-    """Still being written. Not used yet: every file that is added is complete."""
-    added_at_s: float = 0.0
-    time_min_s: float | None = None
-    time_max_s: float | None = None
-    tags: dict[str, str] = field(default_factory=dict)
-    job: str | None = None
-    request: str | None = None
-    live_bytes: int | None = None
-    """Bytes of rows that a reader sees or a rewrite has to keep; None: nobody has counted."""
-    measured_at_s: float | None = None
-    """As of when they were counted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewFiles:
-    """Parquet files to add: paths relative to the location of the table, or URIs below it."""
-
-    __pydantic_config__ = STRICT
-
-    paths: Annotated[tuple[ShortText, ...], MaxLength(PATHS_MAX)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Added:
-    """What an add or append has added to the table."""
-
-    call: str
-    files: tuple[File, ...]
-    """Empty for a repeated call: the files may have been compacted since."""
-    rows: int
-    size_bytes: int
-    file_count: int = 0
-    tablets: tuple[str, ...] = ()
-    """Tablets that hold the new files. For a repeated call only if there are few."""
-    repeated: bool = False
-    """Whether the call was accepted before. Nothing was added now."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """What became of a call id in a table."""
-
-    call: str
-    state: str
-    """`accepted`, `unknown` (not accepted so far) or `too-old` (no longer known)."""
-    kind: str | None = None
-    """`add`, `append` or `compact`."""
-    at_s: float | None = None
-    """When the call was accepted."""
-    rows: int | None = None
-    file_count: int | None = None
-    size_bytes: int | None = None
-    tablets: tuple[str, ...] = ()
-    """Tablets that hold the new files, if there are few."""
-    request: str | None = None
-    """Id of the request, if the call requested a compaction."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tablet:
-    """A tablet and its state. It holds the keys after `start` up to `end`; None: no bound."""
-
-    tablet: str
-    files: int
-    size_bytes: int
-    rows: int
-    start: str | None = None
-    end: str | None = None
-    partition: str | None = None
-    running: int = 0
-    waiting: int = 0
-    selected: bool = False
-    operation: str | None = None
-    analysis: str = "unknown"
-    failures: int = 0
-    failure: str = ""
-    compactions: int = 0
-    """Jobs that have been committed here, moves and drops among them, since the table was made. A
-    split gives both sides the count, a merge takes the larger one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TabletPage:
-    """A page of tablets. `next` is the `after` of the following page; None: this is the last."""
-
-    tablets: tuple[Tablet, ...]
-    unreadable: dict[str, str] = field(default_factory=dict)
-    """Tablet that cannot be read → what of it cannot be decoded."""
-    next: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
     """A dropped table, and when its name is free again."""
 
@@ -319,6 +166,9 @@ class NewImport:
     )
     """Types of partition columns that are in no file; guessed from folder names by default."""
     settings: SettingValues = field(default_factory=dict)
+    timestamps: Literal["us", "us-truncated"] | None = None
+    """Copy files with nanoseconds in microseconds. `us` refuses a value that has more digits,
+    `us-truncated` cuts them off."""
     leave_misfits: bool = False
     """Import the files that fit and leave out the misfits."""
     readers_use_manifest: bool = False

@@ -4,7 +4,7 @@ import codecs
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import typer
 from rich.console import RenderableType
@@ -17,7 +17,7 @@ from rich.progress import (
 )
 
 from common.units import format_bytes, format_count
-from neve.api.tables import ImportProgress, ImportReport
+from neve.api import ImportProgress, ImportReport
 from neve.cli.render import RIGHT, facts, grid, lines
 from neve.cli.session import (
     Columns,
@@ -54,7 +54,7 @@ def render_import(report: ImportReport) -> RenderableType:
             ("left out", f"{report.misfits:,} do not fit, {report.ignored:,} hidden"),
             ("key", ", ".join(report.key) or None),
             ("partitions", _partitions(report)),
-            ("columns", ", ".join(f"{each.name} {each.type}" for each in report.schema)),
+            ("columns", ", ".join(f"{column.name} {column.type}" for column in report.schema)),
         ]
     )
     parts: list[RenderableType | str] = [head]
@@ -62,10 +62,12 @@ def render_import(report: ImportReport) -> RenderableType:
         parts += ["", _per_partition(report)]
         parts += _more(len(report.per_partition), report.partitions, "partitions")
     if report.misfit_files:
-        rows = [(each.path, each.why) for each in report.misfit_files[:SHOWN_MAX]]
+        rows = [
+            (misfit_file.path, misfit_file.why) for misfit_file in report.misfit_files[:SHOWN_MAX]
+        ]
         parts += ["", grid([("DOES NOT FIT", ""), ("BECAUSE", "")], rows)]
         parts += _more(len(report.misfit_files), report.misfits, "files")
-    return lines(*parts, *(f"\nnote: {each}" for each in report.notes))
+    return lines(*parts, *(f"\nnote: {note}" for note in report.notes))
 
 
 def _partitions(report: ImportReport) -> str | None:
@@ -76,8 +78,8 @@ def _partitions(report: ImportReport) -> str | None:
 
 def _per_partition(report: ImportReport) -> RenderableType:
     rows = [
-        (each.partition, f"{each.files:,}", f"{each.rows:,}", format_bytes(each.size_bytes))
-        for each in report.per_partition[:SHOWN_MAX]
+        (totals.partition, f"{totals.files:,}", f"{totals.rows:,}", format_bytes(totals.size_bytes))
+        for totals in report.per_partition[:SHOWN_MAX]
     ]
     heads = [("PARTITION", ""), ("FILES", RIGHT), ("ROWS", RIGHT), ("SIZE", RIGHT)]
     return grid(heads, rows)
@@ -102,6 +104,15 @@ VersionColumn = Annotated[
 TombstoneColumn = Annotated[
     str | None,
     typer.Option("--tombstone-column", "--tombstone", help="Bool column that marks deleted rows."),
+]
+
+
+Timestamps = Annotated[
+    Literal["us", "us-truncated"] | None,
+    typer.Option(
+        help="Copy files with nanoseconds in microseconds. `us` refuses a value with more "
+        "digits, `us-truncated` cuts them off."
+    ),
 ]
 
 
@@ -133,6 +144,7 @@ def import_(
         typer.Option(help="`column=type` of a partition column; may be repeated."),
     ] = None,
     settings: Settings = None,
+    timestamps: Timestamps = None,
     leave_misfits: Annotated[
         bool,
         typer.Option("--leave-misfits", help="Import the files that fit and leave out the others."),
@@ -162,6 +174,7 @@ def import_(
             partition_by=None if partition_by is None else names(partition_by),
             partition_types=name_values(partition_type or [], "partition type"),
             settings=name_values(settings or [], "setting"),
+            timestamps=timestamps,
             leave_misfits=leave_misfits,
             readers_use_manifest=readers_use_manifest,
             dry_run=dry_run,

@@ -19,8 +19,7 @@ from common.model.table import Column
 from common.rows.schema import arrow_schema
 from common.secret_files import open_regular
 from common.units import format_count
-from neve import row_reader
-from neve.api import tables as api
+from neve import api, row_reader
 from neve.cli import render
 from neve.cli.session import Name, Session, names, verb
 
@@ -49,7 +48,9 @@ def read_rows(path: Path, columns: Callable[[], Sequence[api.Column]]) -> pa.Tab
         if suffix == ".parquet":
             return _read_in_process("parquet", path)
         if suffix == ".csv":
-            known = arrow_schema(Column(each.name, each.type, each.nullable) for each in columns())
+            known = arrow_schema(
+                Column(column.name, column.type, column.nullable) for column in columns()
+            )
             convert = pyarrow.csv.ConvertOptions(
                 column_types={each.name: each.type for each in known}, strings_can_be_null=True
             )

@@ -6,7 +6,7 @@ from common.errors import RequestError
 from common.model.key_values import key_type_of, value_to_json
 from common.model.keys import decode_key, format_key
 from common.model.tablet import PLUS_INFINITY, TabletId
-from neve.api import tables as api
+from neve import api
 from neve.client.errors import NeveError
 
 TabletKeys = Callable[[str, str], str]
@@ -40,7 +40,7 @@ class KnownTables:
 def keys_of(table: api.Table, tablet: str) -> str:
     """Return the keys of a tablet by its id: `to [100]`, or its partition `day=1`."""
     columns = table.partition_by or table.key
-    types = {each.name: each.type for each in table.schema}
+    types = {column.name: column.type for column in table.schema}
     try:
         end = TabletId.parse(table.id, tablet).end
         if not columns:

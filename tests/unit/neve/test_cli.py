@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.parquet.foreign_formats import ForeignMark
-from common.wire import GroupScaling, Quarantine
+from neve import api
 from neve.cli import doctor
 from neve.cli import doctor as checks
 from neve.cli import rows as row_files
@@ -400,7 +400,7 @@ def test_the_settings_are_checked_and_secrets_hidden(tmp_path: Path) -> None:
     shown = Shell(tmp_path).run("config", "check", str(file), says="gateway.port 1234")
     assert "whispered" not in shown.output
     settings = Shell(tmp_path).json("config", "check", str(file))["settings"]
-    (token,) = [each for each in settings if each["name"] == "gateway.token"]
+    (token,) = [setting for setting in settings if setting["name"] == "gateway.token"]
     assert (token["value"], token["source"]) == ("(set, not shown)", f"file {file}")
 
 
@@ -447,7 +447,7 @@ def test_a_group_without_compactors_is_said(gateway: Gateway, neve: Shell) -> No
 
 def test_what_no_node_gives_a_group_is_said(gateway: Gateway, neve: Shell) -> None:
     coordinator = gateway.coordinator
-    may_come = GroupScaling(
+    may_come = api.GroupScaling(
         least=0,
         most=2,
         set_to=None,
@@ -501,7 +501,7 @@ def test_warnings_of_the_store_are_shown(gateway: Gateway, neve: Shell) -> None:
 def test_quarantined_tablets_are_named(gateway: Gateway, neve: Shell) -> None:
     neve.run("doctor", says="tablets ok none is quarantined")
     coordinator = gateway.coordinator
-    torn = Quarantine(table="events", tablet="61", reason="quarantined, failed 5 times: torn")
+    torn = api.Quarantine(table="events", tablet="61", reason="quarantined, failed 5 times: torn")
     lift = "`neve lift-quarantine events 61` has it tried again"
     said = f"table events, tablet 61: quarantined, failed 5 times: torn; {lift}"
     try:
