@@ -1,12 +1,13 @@
-"""Fields of stored values: do they have their declared types, and those of a newer release. Pure.
+"""Fields of stored values: type checks, and fields of a newer release. Pure.
 
-While releases are exchanged one process after the other, an older one reads what a newer
-one has written, and writes some of it back. Unknown fields are read with the value, go along
-with `dataclasses.replace`, and are written back as they were. They count neither for equality
-nor for people. Values also come from archives and files: one whose field has a wrong type is
-refused where it is made.
+During an upgrade, processes are replaced one after the other. An older release then reads values
+that a newer one has written, and writes some of them back. Unknown fields are read with the value,
+copied by `dataclasses.replace`, and written back unchanged. They are ignored by comparisons and
+`repr`. Values also come from archives and files. A value with a field of a wrong type is refused
+when it is created.
 
-Messages travel as pickles, whose fields have places and no names: `readable_across_releases`.
+Messages travel as pickles, whose fields have positions instead of names:
+`readable_across_releases`.
 """
 
 import sys
@@ -21,21 +22,21 @@ T = TypeVar("T")
 
 
 def readable_across_releases(kind: type[T]) -> type[T]:
-    """Let a slotted dataclass be read from a pickle of the release before this one, or after it.
+    """Make a slotted dataclass readable from pickles of the previous and the next release.
 
-    Such a pickle is a list of values in the order of the fields. Without this, a field that the
-    sender did not know stays without a value, and whoever reads it fails. Here it gets its
-    default. Values behind the last known field are dropped, also by releases without this.
+    Such a pickle is a list of values in the order of the fields. Without this decorator, a field
+    that the sender lacks stays unset, and reading it fails. With it, the field gets its default.
+    Values after the last known field are dropped, also by releases without the decorator.
 
-    Therefore a new field comes last, with a default, and no field is removed or moved. It has a
-    type that the release before knows, where that release reads the message.
+    Therefore a new field comes last and has a default, and no field is removed or moved. If the
+    previous release reads the message, the new field's type must exist there.
     """
-    kind.__setstate__ = restore_fields  # type: ignore[attr-defined]  # pickle calls it
+    kind.__setstate__ = restore_fields  # type: ignore[attr-defined]  # called by pickle
     return kind
 
 
 def restore_fields(value: Any, state: list[Any]) -> None:
-    """Fill a value that pickle has made.
+    """Set the fields of a value that pickle has created.
 
     Raises:
         TypeError: A field without a default is not in the pickle.
@@ -57,19 +58,19 @@ def _default(value: Any, missing: Field[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredValue:
-    """A value that is stored, and may carry fields of a newer release."""
+    """A stored value, which may carry fields of a newer release."""
 
     unknown_fields: tuple[Any, ...] = field(default=(), compare=False, repr=False)
-    """Values in their order behind the known ones, or pairs of name and value."""
+    """Values that follow the known ones, in order, or pairs of name and value."""
 
 
 def known_fields(value: Any) -> tuple[Field[Any], ...]:
-    """Return the fields of a dataclass, or of a value of it, that this release knows."""
+    """Return the fields of a dataclass or its instance that this release defines."""
     return tuple(each for each in fields(value) if each.name != UNKNOWN)
 
 
 def as_plain(value: Any) -> dict[str, Any]:
-    """Return a dataclass and those inside it as mappings, without unknown fields."""
+    """Return a dataclass and its nested dataclasses as mappings, without unknown fields."""
     return asdict(value, dict_factory=_known)
 
 
@@ -81,10 +82,10 @@ Fits = Callable[[Any], bool]
 
 
 def check_field_types(value: Any) -> None:
-    """Refuse a dataclass one of whose fields has another type than it is declared with.
+    """Refuse a dataclass with a field that does not have its declared type.
 
     Raises:
-        TypeError: Names the field, what it holds and what was wanted.
+        TypeError: Names the field, its value and the expected type.
     """
     kind: Any = type(value)
     for name, wanted, fits in _checks(kind):
@@ -107,7 +108,7 @@ def _name_of(hint: Any) -> str:
 
 
 def _fits(hint: Any) -> Fits:
-    """Return whether a value is of a type, for the types that fields of values have."""
+    """Return a check for a type. It covers the types that fields of values have."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is UnionType:
         choices = [_fits(each) for each in parts]
@@ -128,7 +129,7 @@ def _fits(hint: Any) -> Fits:
 
 _FLOAT_MAX = sys.float_info.max
 _WHOLE_MAX = (1 << 63) - 1
-"""What every part, and msgpack, can hold."""
+"""Largest integer that every part, and msgpack, supports."""
 
 
 def _is_whole(value: Any) -> bool:

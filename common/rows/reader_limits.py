@@ -1,6 +1,6 @@
-"""Columns that an engine cannot read from Parquet files, or reads wrongly. Pure.
+"""Columns that an engine cannot read from Parquet files, or reads incorrectly. Pure.
 
-What is here is tried with the engines themselves (`docs/reference/files.md`).
+The limits were found by tests with the engines themselves (`docs/reference/files.md`).
 """
 
 import posixpath
@@ -19,15 +19,15 @@ SPARK, DUCKDB, POLARS, PYARROW, PANDAS = READERS = (
     "pyarrow",
     "pandas",
 )
-"""Names that the setting `readers` of a table may have."""
+"""Allowed values of the table setting `readers`."""
 DIGITS_MAX = 38
 
 
 def unreadable_columns(columns: Iterable[Column], reader: str) -> list[str]:
-    """Return why a reader cannot read a table with these columns, a reason per column.
+    """Return why a reader cannot read a table with these columns, one reason per column.
 
     Args:
-        columns: Of the table.
+        columns: Columns of the table.
         reader: One of `READERS`.
     """
     columns = list(columns)
@@ -40,20 +40,20 @@ def unreadable_columns(columns: Iterable[Column], reader: str) -> list[str]:
 
 
 def has_nanoseconds(arrow: pa.DataType) -> bool:
-    """Return whether a type holds moments in nanoseconds, at any depth."""
+    """Return whether a type has nanosecond timestamps or times at any depth."""
     return any(is_type.is_timestamp(leaf) and leaf.unit == "ns" for leaf in _leaves(arrow))
 
 
 def rewriting_in_microseconds(
     files: Sequence[str], table_columns: Iterable[Column], ordered: Collection[str]
 ) -> str:
-    """Return how files with moments in nanoseconds are rewritten in microseconds.
+    """Return instructions for rewriting files with nanoseconds in microseconds.
 
-    The lines are tried with the engines (`tests/integration/test_read_helpers.py`).
+    The commands are tested with the engines (`tests/integration/test_read_helpers.py`).
 
     Args:
-        files: Names by which engines open them.
-        table_columns: Of the table that would hold them.
+        files: File names as the engines open them.
+        table_columns: Columns of the planned table.
         ordered: Columns of its key, and its version column.
     """
     columns = {each.name: type_from_text(each.type) for each in table_columns}
@@ -62,7 +62,7 @@ def rewriting_in_microseconds(
     lines = _rewritten(path)
     offer = (
         f"to keep microseconds, rewrite {count} with nanoseconds (columns {', '.join(fine)}) before"
-        f" the import, as for {path} in Python with pyarrow, which cuts values off: `{lines}`"
+        f" the import, as for {path} in Python with pyarrow, which truncates values: `{lines}`"
     )
     if all(is_type.is_timestamp(columns[name]) for name in fine):
         copied = _copied(path, fine, columns)
@@ -70,13 +70,13 @@ def rewriting_in_microseconds(
     if within := sorted(set(fine) & set(ordered)):
         offer += (
             f"; {', '.join(within)} orders rows by key or version: rows that differ only below a "
-            "microsecond become equal, so look for such rows first"
+            "microsecond become equal, so check for such rows first"
         )
     return offer
 
 
 def _rewritten(path: str) -> str:
-    """Return Python's lines that replace a file; until it is whole, its copy is hidden."""
+    """Return Python statements that replace a file; its copy is hidden until it is complete."""
     scheme, _, key = path.rpartition("://")
     hidden = posixpath.join(posixpath.dirname(key), "." + posixpath.basename(key))
     store = f"fs.FileSystem.from_uri('{scheme}://{key.partition('/')[0]}')[0]"
@@ -90,7 +90,7 @@ def _rewritten(path: str) -> str:
 
 
 def _copied(path: str, fine: Iterable[str], columns: Mapping[str, pa.DataType]) -> str:
-    """Return DuckDB's statement that copies a file with columns in microseconds."""
+    """Return a DuckDB statement that copies a file with columns in microseconds."""
     casts = []
     for name in fine:
         quoted = '"' + name.replace('"', '""') + '"'
@@ -108,7 +108,7 @@ def _case_reasons(columns: Iterable[Column]) -> Iterator[str]:
     for column in columns:
         known = first.setdefault(column.name.lower(), column.name)
         if known != column.name:
-            yield f"columns {known} and {column.name} differ in case only; rename one"
+            yield f"columns {known} and {column.name} differ only in case; rename one"
 
 
 def _reasons(arrow: pa.DataType, reader: str) -> Iterator[str]:
@@ -119,11 +119,11 @@ def _reasons(arrow: pa.DataType, reader: str) -> Iterator[str]:
         elif reader != SPARK:
             continue
         elif is_type.is_timestamp(leaf) and leaf.unit == "ns":
-            yield "write moments in microseconds"
+            yield "write timestamps in microseconds"
         elif is_type.is_time(leaf):
             yield "times of day are refused; write whole numbers"
         elif is_type.is_float16(leaf):
-            yield "floats of half precision are refused; write float"
+            yield "half-precision floats are refused; write float"
 
 
 def _leaves(arrow: pa.DataType) -> Iterator[pa.DataType]:
