@@ -46,8 +46,13 @@ def render_fsck(report: FsckReport, keys: TabletKeys) -> RenderableType:
         return lines(looked)
     more = [f"and {report.more:,} more"] if report.more else []
     rows = [
-        (each.code, _place_text(each, report.table, keys), each.sentence, _repair_lines(each))
-        for each in report.findings
+        (
+            finding.code,
+            _place_text(finding, report.table, keys),
+            finding.sentence,
+            _repair_lines(finding),
+        )
+        for finding in report.findings
     ]
     heads = [("CODE", ""), ("WHERE", ""), ("FOUND", ""), ("REPAIR", "")]
     return lines(looked, "", grid(heads, rows), *more)
@@ -88,7 +93,7 @@ def render_gc(report: GcReport) -> RenderableType:
         if report.evidence
         else []
     )
-    rows = [(each.path, each.sentence, each.repair or None) for each in report.orphans]
+    rows = [(orphan.path, orphan.sentence, orphan.repair or None) for orphan in report.orphans]
     return lines(grid([("PATH", ""), ("FOUND", ""), ("REPAIR", "")], rows), summary, *stays)
 
 
@@ -128,20 +133,21 @@ def render_restore(report: RestoreReport) -> RenderableType:
     """Return what a restore came to."""
     heads = [("TABLE", ""), ("STATE", ""), ("TABLETS", ""), ("FILES", ""), ("LOCATION", "")]
     rows = [
-        (each.table, each.state, each.tablets, each.files, each.location) for each in report.tables
+        (table.table, table.state, table.tablets, table.files, table.location)
+        for table in report.tables
     ]
     gone = [
-        f"{each.table}: storage lacks {format_count(len(each.missing), 'file')}, the "
-        f"first is {each.missing[0]}"
-        for each in report.tables
-        if each.missing
+        f"{table.table}: storage lacks {format_count(len(table.missing), 'file')}, the "
+        f"first is {table.missing[0]}"
+        for table in report.tables
+        if table.missing
     ]
     gone += [
-        f"{each.table}: the archive does not name "
-        f"{format_count(len(each.unused), 'file')} that lie there, which "
-        f"are not recovered; the first is {each.unused[0]}"
-        for each in report.tables
-        if each.unused
+        f"{table.table}: the archive does not name "
+        f"{format_count(len(table.unused), 'file')} that lie there, which "
+        f"are not recovered; the first is {table.unused[0]}"
+        for table in report.tables
+        if table.unused
     ]
     head = ["dry run: nothing was written"] if report.dry_run else []
     rest = ["", "not restored:", *(f"  {each}" for each in report.not_recovered)]
