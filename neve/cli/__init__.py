@@ -22,8 +22,8 @@
     doctor        checks of this machine, the service and storage
 
 How a verb runs: `session` parses the arguments and locates the service. The verb calls
-`neve.client`. A render function turns the result into a table. `session` prints the table or
-JSON, and maps each error to one sentence and an exit code.
+`neve.client`. A render function turns the result into a table. `session` prints the table or JSON,
+and maps each error to one sentence and an exit code.
 """
 
 from neve.cli.app import main

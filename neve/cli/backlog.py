@@ -77,8 +77,7 @@ def backlog(
     """Show how many bytes remain to be rewritten before planners have no more work.
 
     --files takes the output of `neve table files TABLE --json`, or the document of `neve plan`.
-    With
-    --watch and --json, each sample is one line.
+    With --watch and --json, each sample is one line.
     """
     measures = strategy is not None or mode is not None or bool(settings) or tablet is not None
     wanted = _Wanted(name, watch=watch, every_s=every, past=past, tablets=tablets, count=count)

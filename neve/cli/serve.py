@@ -63,8 +63,8 @@ def serve(
     """Start a service on an existing Ray cluster and Redis, and watch it.
 
     It uses the running coordinator and gateway or starts them. Several `neve serve` may run at
-    once.
-    With --json, it prints one document per line for each step, and the address of the service.
+    once. With --json, it prints one document per line for each step, and the address of the
+    service.
     """
     needs_server()
     # Imported here so that verbs of the client start without loading Ray.

@@ -590,8 +590,8 @@ def plan(
 ) -> None:
     """Show which jobs would be planned now. Nothing is started.
 
-    --files takes the output of `neve table files TABLE --json`, or a document with settings,
-    groups and running jobs.
+    --files takes the output of `neve table files TABLE --json`, or a document with settings, groups
+    and running jobs.
     """
     if (name is None) == (files is None):
         raise RequestError("give either the name of a table or --files")
