@@ -58,7 +58,7 @@ class CoordinatorProxy:
         return partial(self._call, name)
 
     async def _call(self, method: str, *values: object, **named: object) -> Any:
-        waits_s = [getattr(each, "wait_max_s", 0.0) for each in (*values, *named.values())]
+        waits_s = [getattr(value, "wait_max_s", 0.0) for value in (*values, *named.values())]
         try:
             async with asyncio.timeout(max(waits_s, default=0.0) + self._wait_max_s):
                 if self._actor is None:

@@ -735,7 +735,7 @@ class Settings:
 
     def served_groups(self) -> dict[str, int]:
         """Return how many compactors each group has at most; 0: only a service names it."""
-        named = {group.name: 0 for each in self.services.values() for group in each.groups}
+        named = {group.name: 0 for service in self.services.values() for group in service.groups}
         return named | {name: each.compactors.max for name, each in self.groups.items()}
 
     def is_given(self, name: str) -> bool:

@@ -154,7 +154,7 @@ class CoordinatorActor:
         """
         every = self._scanner.tables.values()
         may = self._generations.may_change
-        return [each for each in every if each.state is TableState.GOING or may(each.id)]
+        return [table for table in every if table.state is TableState.GOING or may(table.id)]
 
     async def _leave_when_replaced(self, claimed_s: float) -> None:
         """Exit for good, without a restart, when another coordinator has started."""

@@ -99,7 +99,7 @@ class Autoscaler:
             start_timeout_s=own.start_timeout_s,
         )
         self._groups = {name: _Group() for name in settings.groups}
-        self._first = {each.groups[0].name for each in settings.services.values()}
+        self._first = {service.groups[0].name for service in settings.services.values()}
         self._scales: Mapping[str, int] = {}
         self._scales_s: float | None = None
         self._stopped = lever is None
@@ -135,9 +135,10 @@ class Autoscaler:
             group = self._groups.get(found.group)
             if group is not None:
                 own = [
-                    each
-                    for each in status.compactors
-                    if each.group == found.group and _group_of(each.compactor) == found.group
+                    compactor
+                    for compactor in status.compactors
+                    if compactor.group == found.group
+                    and _group_of(compactor.compactor) == found.group
                 ]
                 await self._scale(group, found, own, names, now_s)
 
@@ -197,7 +198,7 @@ class Autoscaler:
             set_to=self._scales.get(group),
             desired=least if last is None else last.desired,
             starting=len(own.starting),
-            draining=sum(each.draining for each in compactors),
+            draining=sum(compactor.draining for compactor in compactors),
             reason="not examined so far" if last is None else last.reason,
             blocked="" if last is None else last.blocked,
             missing=own.lack.sentence,
@@ -234,7 +235,9 @@ class Autoscaler:
         """Examine one group and do what the policy decides."""
         failed = await self._note_starting(group, found.group, heard, names, now_s)
         group.lack = await self._lack(group, found.group)
-        problems = (each.start_problem for each in heard if each.compactor in group.starting)
+        problems = (
+            compactor.start_problem for compactor in heard if compactor.compactor in group.starting
+        )
         obstacle = group.lack.sentence or next(filter(None, problems), "")
         load = replace(self._load(group, found, heard, failed, now_s), obstacle=obstacle)
         decision, group.memory = decide(load, group.memory, self._rules, now_s)
@@ -272,11 +275,11 @@ class Autoscaler:
         now_s: float,
     ) -> tuple[FailedStart, ...]:
         """Record starting compactors; return those that failed to start since the last round."""
-        answers = {each.compactor for each in heard if each.ready}
-        group.leaving |= {each.compactor for each in heard if each.draining}
+        answers = {compactor.compactor for compactor in heard if compactor.ready}
+        group.leaving |= {compactor.compactor for compactor in heard if compactor.draining}
         group.leaving &= names
         own = {each for each in names if _group_of(each) == name}
-        own |= {each.compactor for each in heard}
+        own |= {compactor.compactor for compactor in heard}
         starting = own - answers - group.leaving
         failed = [
             FailedStart(name=each, cause=await self._ray.why_gone(each))
@@ -302,7 +305,7 @@ class Autoscaler:
     ) -> GroupLoad:
         slots = self._settings.compactor_of(found.group).slots
         least, most = self._bounds(found.group)
-        busy = sum(each.busy for each in heard)
+        busy = sum(compactor.busy for compactor in heard)
         group.rate = group.rate.seen(found.committed_bytes, busy, now_s)
         return GroupLoad(
             group=found.group,
@@ -319,13 +322,13 @@ class Autoscaler:
             rate_bytes_s=group.rate.bytes_s(slots),
             running=tuple(
                 CompactorLoad(
-                    name=each.compactor,
-                    slots=each.slots,
-                    busy=each.busy,
-                    draining=each.draining or each.compactor in group.leaving,
+                    name=compactor.compactor,
+                    slots=compactor.slots,
+                    busy=compactor.busy,
+                    draining=compactor.draining or compactor.compactor in group.leaving,
                 )
-                for each in heard
-                if each.ready
+                for compactor in heard
+                if compactor.ready
             ),
             starting=tuple(
                 StartingCompactor(name=name, since_s=since_s)

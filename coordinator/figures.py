@@ -71,9 +71,9 @@ def scan_figures(scanner: Scanner, full_scan: FullScan) -> list[MetricValue]:
 def scaling_figures(groups: Collection[GroupStatus]) -> list[MetricValue]:
     """Return how many compactors each group should have, and what becomes of them."""
     return [
-        MetricValue(metric, value, (each.group,))
-        for each in groups
-        if (scaling := each.scaling) is not None
+        MetricValue(metric, value, (group.group,))
+        for group in groups
+        if (scaling := group.scaling) is not None
         for metric, value in (
             ("neve_compactors_desired", scaling.desired),
             ("neve_compactors_starting", scaling.starting),
@@ -120,11 +120,11 @@ def scope_figures(scopes: Collection[LimitStatus]) -> Iterator[MetricValue]:
 
 def control_figures(control: ControlStatus) -> Iterator[MetricValue]:
     """Yield what the controller has decided, and what became of it; no limit has no value."""
-    for each in control.classes:
-        yield MetricValue("neve_control_shares", each.shares, (each.name,))
-        yield MetricValue("neve_control_granted_ratio", each.granted, (each.name,))
-        yield MetricValue("neve_control_used_ratio", each.used, (each.name,))
-        yield MetricValue("neve_control_bytes_total", each.total_bytes, (each.name,))
+    for class_ in control.classes:
+        yield MetricValue("neve_control_shares", class_.shares, (class_.name,))
+        yield MetricValue("neve_control_granted_ratio", class_.granted, (class_.name,))
+        yield MetricValue("neve_control_used_ratio", class_.used, (class_.name,))
+        yield MetricValue("neve_control_bytes_total", class_.total_bytes, (class_.name,))
     for name, value in (
         ("neve_control_bytes_per_second", control.bytes_s),
         ("neve_control_slots", control.slots),
@@ -139,14 +139,16 @@ def control_figures(control: ControlStatus) -> Iterator[MetricValue]:
 
 def backlog_figures(backlogs: Collection[TableBacklog]) -> Iterator[MetricValue]:
     """Yield the backlog of each table and group, and how many tables no tracker measures."""
-    for each in backlogs:
-        yield MetricValue("neve_backlog_bytes", each.size_bytes, (each.table or "(others)",))
+    for backlog in backlogs:
+        yield MetricValue("neve_backlog_bytes", backlog.size_bytes, (backlog.table or "(others)",))
     groups: Counter[str] = Counter()
-    for each in backlogs:
-        groups.update(each.groups)
+    for backlog in backlogs:
+        groups.update(backlog.groups)
     for group, size_bytes in sorted(groups.items()):
         yield MetricValue("neve_backlog_group_bytes", size_bytes, (group,))
-    failed = sum(1 for each in backlogs if each.problem)
-    untracked = sum(1 for each in backlogs if each.strategy == PLANNED_JOBS and not each.problem)
+    failed = sum(1 for backlog in backlogs if backlog.problem)
+    untracked = sum(
+        1 for backlog in backlogs if backlog.strategy == PLANNED_JOBS and not backlog.problem
+    )
     for cause, count in (("none", untracked), ("failed", failed)):
         yield MetricValue("neve_backlog_untracked_tables", count, (cause,))

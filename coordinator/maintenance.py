@@ -130,7 +130,7 @@ class Maintenance:
 
     def _rates(self, tablets: Sequence[TabletId]) -> tuple[TabletRates, ...]:
         now_s = self._context.clock.now_s()
-        heats = [(each.text, self._state.heat(each, now_s)) for each in tablets]
+        heats = [(tablet.text, self._state.heat(tablet, now_s)) for tablet in tablets]
         return tuple(
             TabletRates(tablet=text, scans_s=heat.scans_s, rows_s=heat.rows_s)
             for text, heat in heats

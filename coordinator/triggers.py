@@ -143,7 +143,7 @@ class TriggerDriver:
                 left = await self._count(table.id, after)
                 return replace(report, tablets=tuple(answers), left=left)
             await self._scanner.plan_batch(ids)
-            answers += [self._answer(each, table.triggered_at_s) for each in ids]
+            answers += [self._answer(id_, table.triggered_at_s) for id_ in ids]
             after = ids[-1].end
         return replace(report, tablets=tuple(answers))
 

@@ -112,7 +112,7 @@ class CoordinatorParts:
         status = self.state.status(now_s, service.turns, service.conflicts)
         faults = self.context.faults
         groups = tuple(
-            replace(each, scaling=self._scaling(each.group, status)) for each in status.groups
+            replace(group, scaling=self._scaling(group.group, status)) for group in status.groups
         )
         figures = (
             *scaling_figures(groups),
@@ -140,7 +140,7 @@ class CoordinatorParts:
         )
 
     def _scaling(self, group: str, status: CoordinatorStatus) -> GroupScaling | None:
-        own = [each for each in status.compactors if each.group == group]
+        own = [compactor for compactor in status.compactors if compactor.group == group]
         return self.autoscaler.scaling(group, own)
 
     async def _tick_forever(self, interval_s: float) -> None:

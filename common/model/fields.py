@@ -97,7 +97,7 @@ def check_field_types(value: Any) -> None:
 @lru_cache(maxsize=64)
 def _checks(kind: Any) -> tuple[tuple[str, str, Fits], ...]:
     hints = get_type_hints(kind)
-    wanted = [(each.name, hints[each.name]) for each in known_fields(kind)]
+    wanted = [(known_field.name, hints[known_field.name]) for known_field in known_fields(kind)]
     return tuple((name, _name_of(hint), _fits(hint)) for name, hint in wanted)
 
 
@@ -110,7 +110,7 @@ def _fits(hint: Any) -> Fits:
     """Return whether a value is of a type, for the types that fields of values have."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is UnionType:
-        choices = [_fits(each) for each in parts]
+        choices = [_fits(part) for part in parts]
         return lambda value: any(fits(value) for fits in choices)
     if origin is tuple:
         assert parts[1:] == (...,), hint

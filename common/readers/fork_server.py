@@ -72,8 +72,8 @@ def main() -> None:
                 control.close()
                 limits = ReaderLimits(memory_bytes=memory_bytes, wait_s=wait_s)
                 _read(descriptors[0], limits, network=network)
-            for each in descriptors:
-                os.close(each)
+            for descriptor in descriptors:
+                os.close(descriptor)
             readers.add(reader)
             control.sendall(ID.pack(reader))
         elif order == END:

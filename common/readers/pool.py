@@ -311,8 +311,8 @@ class Readers:
         with self._lock:
             self._closed.set()
             idle, self._idle = self._idle, {False: [], True: []}
-        for each in (*idle[False], *idle[True]):
-            each.link.close()
+        for process in (*idle[False], *idle[True]):
+            process.link.close()
         self._nursery.close()
 
     @contextmanager

@@ -60,7 +60,7 @@ def requires_values(field: pa.Field) -> bool:
         return True
     if is_type.is_map(field.type):  # Its keys are never null.
         return requires_values(field.type.item_field)
-    return any(requires_values(each) for each in _inner_fields(field.type))
+    return any(requires_values(inner_field) for inner_field in _inner_fields(field.type))
 
 
 def _inner_fields(arrow: pa.DataType) -> list[pa.Field]:

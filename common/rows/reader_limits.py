@@ -33,7 +33,7 @@ def unreadable_columns(columns: Iterable[Column], reader: str) -> list[str]:
     columns = list(columns)
     reasons = []
     for column in columns:
-        why = next((each for each in _reasons(type_from_text(column.type), reader)), None)
+        why = next((reason for reason in _reasons(type_from_text(column.type), reader)), None)
         if why is not None:
             reasons.append(f"column {column.name} is {column.type}: {why}")
     return [*reasons, *(_case_reasons(columns) if reader == SPARK else ())]
@@ -56,7 +56,9 @@ def rewriting_in_microseconds(
         table_columns: Of the table that would hold them.
         ordered: Columns of its key, and its version column.
     """
-    columns = {each.name: type_from_text(each.type) for each in table_columns}
+    columns = {
+        table_column.name: type_from_text(table_column.type) for table_column in table_columns
+    }
     fine = [name for name, arrow in columns.items() if has_nanoseconds(arrow)]
     path, count = files[0], f"{len(files)} files" if len(files) > 1 else "1 file"
     lines = _rewritten(path)

@@ -44,8 +44,8 @@ def saturated_tables(cluster: ClusterState) -> frozenset[str]:
     most = cluster.limits.volume_running_max
     if not most:
         return frozenset()
-    tables = [each.tablet.table for each in cluster.attempts if each.state in _UNDER_WAY]
-    tables += [each.job.tablet.table for each in cluster.takes.reserving()]
+    tables = [attempt.tablet.table for attempt in cluster.attempts if attempt.state in _UNDER_WAY]
+    tables += [take.job.tablet.table for take in cluster.takes.reserving()]
     counts = Counter(cluster.volume_of(table) for table in tables)
     return frozenset(table for table in cluster.tables if counts[cluster.volume_of(table)] >= most)
 

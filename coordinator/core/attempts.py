@@ -169,7 +169,7 @@ class Attempts:
     def of_tablet(self, tablet: TabletId) -> list[Attempt]:
         """Return the attempts on a tablet."""
         members = self._by_tablet.get(tablet)
-        return [self._attempts[each] for each in members] if members else []
+        return [self._attempts[member] for member in members] if members else []
 
     def of_compactor(self, compactor: str) -> list[Attempt]:
         """Return the attempts that a compactor holds or may hold."""
@@ -210,7 +210,7 @@ class Attempts:
     def check(self) -> None:
         """Assert the invariants of the indexes; for tests."""
         for index in (self._by_tablet, self._by_compactor):
-            listed = [each for members in index.values() for each in members]
+            listed = [member for members in index.values() for member in members]
             assert sorted(listed) == sorted(self._attempts)
             assert all(index.values())
         for attempt in self._attempts.values():

@@ -337,12 +337,12 @@ class BacklogHistory:
             backlogs: Of all tables, the largest first.
             now_s: The time now.
         """
-        named = [each for each in backlogs if each.table][:HISTORY_TABLES_MAX]
+        named = [backlog for backlog in backlogs if backlog.table][:HISTORY_TABLES_MAX]
         self._samples.append(
             BacklogSample(
                 at_s=now_s,
-                size_bytes=sum(each.size_bytes for each in backlogs),
-                tables={each.table: each.size_bytes for each in named},
+                size_bytes=sum(backlog.size_bytes for backlog in backlogs),
+                tables={backlog.table: backlog.size_bytes for backlog in named},
             )
         )
 

@@ -99,7 +99,7 @@ def _queueable_jobs(
     stands_for: dict[str, frozenset[str]] = {}
     for job in (*event.plan.jobs, *_wanted_analysis(cluster, event)):
         waits_for = frozenset[str]().union(
-            *(stands_for.get(each, frozenset({each})) for each in job.depends_on)
+            *(stands_for.get(depend, frozenset({depend})) for depend in job.depends_on)
         )
         # A job that is given up never commits. What waits for it then waits for what it waited for.
         given_up = cluster.retry.why_given_up(job) is not None
@@ -121,8 +121,8 @@ def _wanted_analysis(cluster: ClusterState, event: on.TabletPlanned) -> tuple[Jo
         return ()
     cluster.wanted_analyses.put(event.tablet, group)
     job = analysis_job(event.tablet, cluster.table_name(event.tablet.table), group)
-    under_way = {each.job_id for each in cluster.attempts.of_tablet(event.tablet)}
-    under_way.update(each.job.id for each in cluster.takes.reserving_on(event.tablet))
+    under_way = {attempt.job_id for attempt in cluster.attempts.of_tablet(event.tablet)}
+    under_way.update(take.job.id for take in cluster.takes.reserving_on(event.tablet))
     return () if job.id in under_way else (job,)
 
 
@@ -345,7 +345,9 @@ def _table_gone(cluster: ClusterState, table: str) -> list[Action]:
     tablets = dict.fromkeys(_unqueue(cluster, table))
     tablets.update(dict.fromkeys(cluster.deferrals.of_table(table)))
     tablets.update(
-        dict.fromkeys(each.tablet for each in cluster.attempts if each.tablet.table == table)
+        dict.fromkeys(
+            attempt.tablet for attempt in cluster.attempts if attempt.tablet.table == table
+        )
     )
     for tablet in tablets:
         _forget_tablet(cluster, tablet)

@@ -231,9 +231,9 @@ class CoordinatorState:
             Attempt → share of its inputs that is read (0 to 1), bytes of outputs that are written.
         """
         return {
-            each.id: read_and_written(each.progress)
-            for each in self._cluster.attempts.of_tablet(tablet)
-            if each.progress is not None
+            attempt.id: read_and_written(attempt.progress)
+            for attempt in self._cluster.attempts.of_tablet(tablet)
+            if attempt.progress is not None
         }
 
     def why_held(self, job: Job, now_s: float) -> str | None:
@@ -323,6 +323,6 @@ def _note_scans(cluster: ClusterState, scans: Mapping[TabletId, int], now_s: flo
 
 def _lift_quarantine(cluster: ClusterState, table: str, tablet: TabletId | None) -> list[Action]:
     lifted = cluster.retry.tablets_of(table) if tablet is None else [tablet]
-    for each in lifted:
-        cluster.retry.lift(each)
-    return [do.Replan(tablet=each) for each in lifted]
+    for tablet_id in lifted:
+        cluster.retry.lift(tablet_id)
+    return [do.Replan(tablet=tablet_id) for tablet_id in lifted]

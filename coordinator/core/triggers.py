@@ -65,7 +65,9 @@ def gate_sentence(settings: TableSettings) -> str:
 def triggers_text(settings: TableSettings) -> str:
     """Return the triggers of a table for people."""
     every = f"every {exact_duration(settings.trigger_interval_s)}"
-    return ", ".join(f"{each} {every}" if each == PERIODIC else each for each in settings.triggers)
+    return ", ".join(
+        f"{trigger} {every}" if trigger == PERIODIC else trigger for trigger in settings.triggers
+    )
 
 
 def why_not_triggered(table: Table, trigger: str) -> str | None:

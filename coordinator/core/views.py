@@ -64,7 +64,7 @@ def coordinator_status(
         now_s=now_s,
         groups=tuple(_group_status(cluster, group, now_s) for group in _group_names(cluster)),
         compactors=tuple(
-            _compactor_status(cluster, each, now_s) for each in cluster.compactors.every()
+            _compactor_status(cluster, compactor, now_s) for compactor in cluster.compactors.every()
         ),
         tables=len(cluster.tables),
         tablets_known=len(cluster.last_plans),
@@ -92,10 +92,10 @@ def _warnings(cluster: ClusterState, now_s: float) -> Iterator[str]:
         for sentence in (cluster.unserved(group), cluster.overload(group, now_s)):
             if sentence is not None:
                 yield sentence
-    for each in cluster.compactors.every():
-        if each.start_problem:
-            where = f"compactor {each.name} of group {each.group}"
-            yield f"{where} does not start: {each.start_problem}"
+    for compactor in cluster.compactors.every():
+        if compactor.start_problem:
+            where = f"compactor {compactor.name} of group {compactor.group}"
+            yield f"{where} does not start: {compactor.start_problem}"
     waiting = cluster.retry.waiting_for_storage()
     for table, cause in waiting[:WAITING_SHOWN_MAX]:
         name = cluster.table_name(table)
@@ -150,7 +150,7 @@ def control_status(cluster: ClusterState, now_s: float) -> ControlStatus:
         latency_limit_s=loop.rules.foreground_limit_s,
         failure=loop.failure,
         failures=loop.failures,
-        history=tuple(_control_point(each) for each in loop.history),
+        history=tuple(_control_point(sample) for sample in loop.history),
         deepest_files=0 if found is None else found.deepest_files,
         garbage_fraction=0.0 if found is None else found.garbage_fraction,
     )
@@ -161,14 +161,14 @@ def _class_lines(loop: ControlLoop, now_s: float) -> tuple[ClassControl, ...]:
     granted, used = fractions(loop.decision.shares), fractions(used_bytes)
     return tuple(
         ClassControl(
-            name=each.value,
-            shares=loop.decision.shares[each],
-            granted=granted[each],
-            used=used[each],
-            used_bytes=used_bytes[each],
-            total_bytes=loop.usage.total_bytes[each],
+            name=class_.value,
+            shares=loop.decision.shares[class_],
+            granted=granted[class_],
+            used=used[class_],
+            used_bytes=used_bytes[class_],
+            total_bytes=loop.usage.total_bytes[class_],
         )
-        for each in ShareClass
+        for class_ in ShareClass
     )
 
 
@@ -367,7 +367,7 @@ def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> Exp
     return Explanation(
         tablet=tablet.text,
         table_name=cluster.table_name(tablet.table),
-        sentences=tuple(dict.fromkeys(each for each in sentences if each not in said)),
+        sentences=tuple(dict.fromkeys(sentence for sentence in sentences if sentence not in said)),
         left={} if last_plan is None else dict(last_plan.left),
         queued=tuple(job.id for job in queued),
         running=tuple(attempt.id for attempt in cluster.attempts.of_tablet(tablet)),

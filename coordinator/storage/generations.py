@@ -164,7 +164,7 @@ class Generations:
             self._log("generation not counted up", table=table.name, cause=str(error))
 
     def _forget_all_but(self, known: set[str]) -> None:
-        for table in [each for each in self._reasons if each not in known]:
+        for table in [reason for reason in self._reasons if reason not in known]:
             del self._reasons[table]
             self._known.pop(table, None)
             self._described.pop(table, None)

@@ -93,7 +93,7 @@ def list_tokens(
     """List the tokens with their grants and expiry times."""
     tokens = _token_file(file, config, stack, home)
     found, now_s = tokens.tokens(), SystemClock().now_s()
-    told = [_told(each, now_s) for each in found]
+    told = [_told(token, now_s) for token in found]
     session.show({"file": str(tokens.path), "tokens": told}, lambda: _render_tokens(told))
 
 
@@ -175,7 +175,7 @@ def _token_file(
             "access.tokens_file is not set: name the file with --file, or the settings "
             "with --config"
         )
-    given = {each["name"]: each["value"] for each in folder.load_settings()}
+    given = {load_setting["name"]: load_setting["value"] for load_setting in folder.load_settings()}
     return TokenFile(Path(given.get("access.tokens_file") or folder.tokens_file))
 
 
@@ -245,17 +245,17 @@ def render_audit(found: Sequence[AuditEntry]) -> RenderableType:
         ],
         [
             (
-                time_text(each.at_s),
-                each.caller,
-                each.address,
-                each.action,
-                each.table,
-                each.outcome,
-                each.error,
-                each.call,
-                each.details,
+                time_text(entry.at_s),
+                entry.caller,
+                entry.address,
+                entry.action,
+                entry.table,
+                entry.outcome,
+                entry.error,
+                entry.call,
+                entry.details,
             )
-            for each in found
+            for entry in found
         ],
     )
 

@@ -191,12 +191,12 @@ def render_owed_tablets(
         columns,
         [
             (
-                shortened(keys(table, each.tablet)),
-                format_bytes(each.size_bytes),
-                each.group,
-                each.problem or each.strategy,
+                shortened(keys(table, tablet.tablet)),
+                format_bytes(tablet.size_bytes),
+                tablet.group,
+                tablet.problem or tablet.strategy,
             )
-            for each in found
+            for tablet in found
         ],
     )
 
@@ -211,16 +211,16 @@ def render_history(points: Sequence[api.BacklogPoint]) -> RenderableType:
         return "no samples yet: the coordinator takes a sample every ten seconds"
     step = -(-len(points) // HISTORY_ROWS_MAX)
     shown = points[::-1][::step][::-1]
-    most = max(each.size_bytes for each in shown)
+    most = max(point.size_bytes for point in shown)
     columns = [("TIME (UTC)", ""), ("BACKLOG", RIGHT), ("", "")]
     return grid(
         columns,
         [
             (
-                time_text(each.at_s),
-                format_bytes(each.size_bytes),
-                "█" * round(BAR_WIDTH * each.size_bytes / most) if most else "",
+                time_text(point.at_s),
+                format_bytes(point.size_bytes),
+                "█" * round(BAR_WIDTH * point.size_bytes / most) if most else "",
             )
-            for each in shown
+            for point in shown
         ],
     )

@@ -53,16 +53,16 @@ def render_groups(found: Sequence[api.Group]) -> RenderableType:
         ],
         [
             (
-                each.group,
-                each.queued,
-                format_bytes(each.queued_cost_bytes),
-                format_duration(each.oldest_age_s) if each.queued else None,
-                each.running,
-                _count_text(each),
-                each.rejected + each.evicted,
-                _group_state(each),
+                group.group,
+                group.queued,
+                format_bytes(group.queued_cost_bytes),
+                format_duration(group.oldest_age_s) if group.queued else None,
+                group.running,
+                _count_text(group),
+                group.rejected + group.evicted,
+                _group_state(group),
             )
-            for each in found
+            for group in found
         ],
     )
 
@@ -70,8 +70,8 @@ def render_groups(found: Sequence[api.Group]) -> RenderableType:
 def render_scaling(found: Sequence[api.Group]) -> Sequence[RenderableType | str]:
     """Return a sentence for each group that is being scaled, or cannot be scaled."""
     said = []
-    for each in found:
-        scaling = each.scaling
+    for group in found:
+        scaling = group.scaling
         if scaling is None:
             continue
         told = scaling.blocked
@@ -79,7 +79,7 @@ def render_scaling(found: Sequence[api.Group]) -> Sequence[RenderableType | str]
             told = scaling.reason
         # The reason for compactors that are starting already names what is missing.
         missing = scaling.missing if scaling.missing not in told else ""
-        said += [f"group {each.group}: {sentence}" for sentence in (told, missing) if sentence]
+        said += [f"group {group.group}: {sentence}" for sentence in (told, missing) if sentence]
     return said
 
 
@@ -90,14 +90,14 @@ def render_group(group: api.Group) -> RenderableType:
         return lines(render_groups([group]), "", "no compactors are started for this group")
     changes = [
         (
-            time_text(each.at_s),
-            each.desired,
-            " ".join(each.started),
-            " ".join(each.drained),
-            " ".join(each.given_up),
-            each.reason,
+            time_text(decision.at_s),
+            decision.desired,
+            " ".join(decision.started),
+            " ".join(decision.drained),
+            " ".join(decision.given_up),
+            decision.reason,
         )
-        for each in reversed(scaling.decisions)
+        for decision in reversed(scaling.decisions)
     ]
     columns = [
         ("TIME (UTC)", WHOLE),
@@ -140,14 +140,14 @@ def render_compactors(found: Sequence[api.Compactor]) -> RenderableType:
         ],
         [
             (
-                shortened(each.compactor),
-                shortened(each.group),
-                shortened(each.node),
-                f"{each.busy}/{each.slots}",
-                f"{format_duration(each.heard_ago_s)} ago",
-                _compactor_state(each),
+                shortened(compactor.compactor),
+                shortened(compactor.group),
+                shortened(compactor.node),
+                f"{compactor.busy}/{compactor.slots}",
+                f"{format_duration(compactor.heard_ago_s)} ago",
+                _compactor_state(compactor),
             )
-            for each in found
+            for compactor in found
         ],
     )
 

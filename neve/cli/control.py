@@ -69,7 +69,7 @@ def _facts(found: api.Control) -> list[tuple[str, str | None]]:
         ("readers wait", readers),
         ("may move", _rate(found.bytes_s, "no limit")),
         ("system slots", "all" if found.slots is None else str(found.slots)),
-        *(("why", each) for each in found.reasons),
+        *(("why", reason) for reason in found.reasons),
         *([("table weights", ", ".join(weights))] if weights else []),
         *([("failure", found.failure)] if found.failure else []),
     ]
@@ -92,14 +92,14 @@ def _classes(found: api.Control) -> RenderableType:
         ],
         [
             (
-                each.name,
-                f"{each.shares:,.0f}",
-                f"{each.granted:.1%}",
-                f"{each.used:.1%}",
-                format_bytes(each.used_bytes),
-                format_bytes(each.total_bytes),
+                class_.name,
+                f"{class_.shares:,.0f}",
+                f"{class_.granted:.1%}",
+                f"{class_.used:.1%}",
+                format_bytes(class_.used_bytes),
+                format_bytes(class_.total_bytes),
             )
-            for each in found.classes
+            for class_ in found.classes
         ],
     )
 
@@ -117,15 +117,15 @@ def _history(found: api.Control) -> RenderableType:
         ],
         [
             (
-                time_text(each.at_s),
-                format_bytes(each.backlog_bytes),
-                f"{each.shares.get('system', 0.0):,.0f}",
-                _rate(each.bytes_s, "no limit"),
-                "all" if each.slots is None else each.slots,
-                each.busy_slots,
-                None if each.latency_s is None else _seconds(each.latency_s),
+                time_text(point.at_s),
+                format_bytes(point.backlog_bytes),
+                f"{point.shares.get('system', 0.0):,.0f}",
+                _rate(point.bytes_s, "no limit"),
+                "all" if point.slots is None else point.slots,
+                point.busy_slots,
+                None if point.latency_s is None else _seconds(point.latency_s),
             )
-            for each in found.history[-HISTORY_SHOWN:]
+            for point in found.history[-HISTORY_SHOWN:]
         ],
     )
 

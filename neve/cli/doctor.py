@@ -222,7 +222,7 @@ def doctor(
         wanted.append(("storage", lambda: check_storage(location, wait_s)))
     found = [_run(*check) for check in wanted]
     session.show(found, lambda: _render_results(found))
-    if any(each.state == FAILED for each in found):
+    if any(result.state == FAILED for result in found):
         raise ConfigError("some checks failed; the lines above say what to do")
 
 
@@ -246,8 +246,8 @@ def _checks(session: Session, compactors: int) -> Iterator[Check]:
 
 def _cluster_checks() -> Iterator[Check]:
     """Yield the checks of what `neve serve` needs in this environment."""
-    for each in try_cluster():
-        yield each.what, partial(_as_check, each)
+    for attempt_try in try_cluster():
+        yield attempt_try.what, partial(_as_check, attempt_try)
 
 
 def try_cluster() -> "tuple[Tried, ...]":
@@ -296,7 +296,7 @@ def _groups(session: Session) -> str:
     blocked = [f"group {group}: {each.blocked}" for group, each in scalings if each.blocked]
     missing = [f"group {group}: {each.missing}" for group, each in scalings if each.missing]
     unobtainable = any(each.unobtainable for _, each in scalings)
-    failing = any(each.start_problem for each in status.compactors)
+    failing = any(compactor.start_problem for compactor in status.compactors)
     said = "; ".join((*blocked, *missing, *status.warnings))
     if stuck:
         raise ConfigError(said)
@@ -349,5 +349,5 @@ def _run(name: str, check: Callable[[], str]) -> CheckResult:
 def _render_results(found: list[CheckResult]) -> RenderableType:
     return render.grid(
         [("CHECK", ""), ("STATE", ""), ("FOUND", "")],
-        [tuple(to_dictionaries(each).values()) for each in found],
+        [tuple(to_dictionaries(result).values()) for result in found],
     )

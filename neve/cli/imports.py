@@ -54,7 +54,7 @@ def render_import(report: ImportReport) -> RenderableType:
             ("left out", f"{report.misfits:,} do not fit, {report.ignored:,} hidden"),
             ("key", ", ".join(report.key) or None),
             ("partitions", _partitions(report)),
-            ("columns", ", ".join(f"{each.name} {each.type}" for each in report.schema)),
+            ("columns", ", ".join(f"{column.name} {column.type}" for column in report.schema)),
         ]
     )
     parts: list[RenderableType | str] = [head]
@@ -62,10 +62,12 @@ def render_import(report: ImportReport) -> RenderableType:
         parts += ["", _per_partition(report)]
         parts += _more(len(report.per_partition), report.partitions, "partitions")
     if report.misfit_files:
-        rows = [(each.path, each.why) for each in report.misfit_files[:SHOWN_MAX]]
+        rows = [
+            (misfit_file.path, misfit_file.why) for misfit_file in report.misfit_files[:SHOWN_MAX]
+        ]
         parts += ["", grid([("DOES NOT FIT", ""), ("BECAUSE", "")], rows)]
         parts += _more(len(report.misfit_files), report.misfits, "files")
-    return lines(*parts, *(f"\nnote: {each}" for each in report.notes))
+    return lines(*parts, *(f"\nnote: {note}" for note in report.notes))
 
 
 def _partitions(report: ImportReport) -> str | None:
@@ -76,8 +78,8 @@ def _partitions(report: ImportReport) -> str | None:
 
 def _per_partition(report: ImportReport) -> RenderableType:
     rows = [
-        (each.partition, f"{each.files:,}", f"{each.rows:,}", format_bytes(each.size_bytes))
-        for each in report.per_partition[:SHOWN_MAX]
+        (totals.partition, f"{totals.files:,}", f"{totals.rows:,}", format_bytes(totals.size_bytes))
+        for totals in report.per_partition[:SHOWN_MAX]
     ]
     heads = [("PARTITION", ""), ("FILES", RIGHT), ("ROWS", RIGHT), ("SIZE", RIGHT)]
     return grid(heads, rows)

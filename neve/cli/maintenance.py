@@ -51,13 +51,13 @@ def render_trigger(found: api.Trigger, keys: TabletKeys) -> RenderableType:
         [("TABLET", ""), ("PLANNER", ""), ("JOBS", RIGHT), ("FILES", RIGHT), ("WHY", "")],
         [
             (
-                shortened(keys(found.table, each.tablet)),
-                each.verdict,
-                each.jobs,
-                each.files,
-                each.reason,
+                shortened(keys(found.table, tablet.tablet)),
+                tablet.verdict,
+                tablet.jobs,
+                tablet.files,
+                tablet.reason,
             )
-            for each in found.tablets
+            for tablet in found.tablets
         ],
     )
     if not found.left:
@@ -75,17 +75,17 @@ def render_ops(found: api.TableMaintenance, keys: TabletKeys, *, every: bool) ->
         keys: Keys of tablets.
         every: Whether to include kinds with nothing to do.
     """
-    shown = [each for each in found.operations if every or each.state in _WITH_WORK]
+    shown = [operation for operation in found.operations if every or operation.state in _WITH_WORK]
     parts: list[RenderableType | str] = [_listing(found.table, shown, keys)]
-    busy = [each for each in found.rates if each.scans_s >= 0.005 or each.rows_s >= 0.5]
+    busy = [rate for rate in found.rates if rate.scans_s >= 0.005 or rate.rows_s >= 0.5]
     if busy:
         rows = [
             (
-                shortened(keys(found.table, each.tablet)),
-                f"{each.scans_s:.2f}",
-                f"{each.rows_s:,.0f}",
+                shortened(keys(found.table, rates.tablet)),
+                f"{rates.scans_s:.2f}",
+                f"{rates.rows_s:,.0f}",
             )
-            for each in busy
+            for rates in busy
         ]
         parts += ["", grid([("TABLET", ""), ("SCANS/S", RIGHT), ("ROWS/S", RIGHT)], rows)]
     if found.more:
@@ -114,17 +114,17 @@ def _listing(
         ],
         [
             (
-                shortened(keys(table, each.tablet)),
-                each.kind,
-                each.state,
-                each.rank,
-                f"{each.adjusted:.3g}" if each.score else None,
-                f"{each.gain:.3g} {each.gain_unit}" if each.gain else None,
-                format_bytes(each.cost_bytes) if each.cost_bytes else None,
-                None if each.memory_bytes is None else format_bytes(each.memory_bytes),
-                None if each.cpu_s is None else format_duration(each.cpu_s),
-                each.why,
+                shortened(keys(table, operation.tablet)),
+                operation.kind,
+                operation.state,
+                operation.rank,
+                f"{operation.adjusted:.3g}" if operation.score else None,
+                f"{operation.gain:.3g} {operation.gain_unit}" if operation.gain else None,
+                format_bytes(operation.cost_bytes) if operation.cost_bytes else None,
+                None if operation.memory_bytes is None else format_bytes(operation.memory_bytes),
+                None if operation.cpu_s is None else format_duration(operation.cpu_s),
+                operation.why,
             )
-            for each in shown
+            for operation in shown
         ],
     )

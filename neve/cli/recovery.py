@@ -46,8 +46,13 @@ def render_fsck(report: FsckReport, keys: TabletKeys) -> RenderableType:
         return lines(looked)
     more = [f"and {report.more:,} more"] if report.more else []
     rows = [
-        (each.code, _place_text(each, report.table, keys), each.sentence, _repair_lines(each))
-        for each in report.findings
+        (
+            finding.code,
+            _place_text(finding, report.table, keys),
+            finding.sentence,
+            _repair_lines(finding),
+        )
+        for finding in report.findings
     ]
     heads = [("CODE", ""), ("WHERE", ""), ("FOUND", ""), ("REPAIR", "")]
     return lines(looked, "", grid(heads, rows), *more)
@@ -87,7 +92,7 @@ def render_gc(report: GcReport) -> RenderableType:
         if report.evidence
         else []
     )
-    rows = [(each.path, each.sentence, each.repair or None) for each in report.orphans]
+    rows = [(orphan.path, orphan.sentence, orphan.repair or None) for orphan in report.orphans]
     return lines(grid([("PATH", ""), ("FOUND", ""), ("REPAIR", "")], rows), summary, *stays)
 
 
@@ -127,19 +132,20 @@ def render_restore(report: RestoreReport) -> RenderableType:
     """Render the result of a restore."""
     heads = [("TABLE", ""), ("STATE", ""), ("TABLETS", ""), ("FILES", ""), ("LOCATION", "")]
     rows = [
-        (each.table, each.state, each.tablets, each.files, each.location) for each in report.tables
+        (table.table, table.state, table.tablets, table.files, table.location)
+        for table in report.tables
     ]
     gone = [
-        f"{each.table}: storage lacks {format_count(len(each.missing), 'file')}, the first "
-        f"is {each.missing[0]}"
-        for each in report.tables
-        if each.missing
+        f"{table.table}: storage lacks {format_count(len(table.missing), 'file')}, the first "
+        f"is {table.missing[0]}"
+        for table in report.tables
+        if table.missing
     ]
     gone += [
-        f"{each.table}: {format_count(len(each.unused), 'file')} in the location are not in "
-        f"the archive and were not recovered; the first is {each.unused[0]}"
-        for each in report.tables
-        if each.unused
+        f"{table.table}: {format_count(len(table.unused), 'file')} in the location are not in "
+        f"the archive and were not recovered; the first is {table.unused[0]}"
+        for table in report.tables
+        if table.unused
     ]
     head = ["dry run: nothing was written"] if report.dry_run else []
     rest = ["", "not restored:", *(f"  {each}" for each in report.not_recovered)]

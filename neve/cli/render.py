@@ -63,13 +63,13 @@ def render_tables(found: Sequence[api.Table]) -> RenderableType:
         [("NAME", ""), ("STATE", ""), ("KEY", ""), ("COLUMNS", RIGHT), ("LOCATION", "")],
         [
             (
-                each.name,
-                each.state_text,
-                _key(each),
-                each.columns or len(each.schema),
-                each.location,
+                table.name,
+                table.state_text,
+                _key(table),
+                table.columns or len(table.schema),
+                table.location,
             )
-            for each in found
+            for table in found
         ],
     )
 
@@ -105,7 +105,10 @@ def render_table(found: api.Table) -> RenderableType:
         "",
         grid(
             [("COLUMN", ""), ("TYPE", ""), ("NULLS", "")],
-            [(each.name, each.type, "yes" if each.nullable else "no") for each in found.schema],
+            [
+                (column.name, column.type, "yes" if column.nullable else "no")
+                for column in found.schema
+            ],
         ),
         "",
         grid(
@@ -116,16 +119,16 @@ def render_table(found: api.Table) -> RenderableType:
 
 def render_changes(before: api.Table, after: api.Table) -> RenderableType:
     """Render the changes of a table's settings and columns, as a user writes them."""
-    old = {each.name: each.type for each in before.schema}
+    old = {column.name: column.type for column in before.schema}
     changed = [
         (name, f"{setting_text(name, before.settings.get(name))} → {setting_text(name, value)}")
         for name, value in after.settings.items()
         if before.settings.get(name) != value
     ]
     changed += [
-        (f"column {each.name}", f"{old.get(each.name, 'new')} → {each.type}")
-        for each in after.schema
-        if old.get(each.name) != each.type
+        (f"column {column.name}", f"{old.get(column.name, 'new')} → {column.type}")
+        for column in after.schema
+        if old.get(column.name) != column.type
     ]
     return facts(changed) if changed else lines("nothing has changed")
 
@@ -150,15 +153,15 @@ def render_files(found: Sequence[api.File], table: str, keys: TabletKeys) -> Ren
         ],
         [
             (
-                shortened(keys(table, each.tablet)),
-                each.path,
-                format_bytes(each.size_bytes),
-                None if each.live_bytes is None else format_bytes(each.live_bytes),
-                _count(each.rows),
-                None if each.key_min is None else shortened(each.key_min),
-                None if each.key_max is None else shortened(each.key_max),
+                shortened(keys(table, file.tablet)),
+                file.path,
+                format_bytes(file.size_bytes),
+                None if file.live_bytes is None else format_bytes(file.live_bytes),
+                _count(file.rows),
+                None if file.key_min is None else shortened(file.key_min),
+                None if file.key_max is None else shortened(file.key_max),
             )
-            for each in found
+            for file in found
         ],
     )
 
@@ -178,16 +181,16 @@ def render_tablets(found: Sequence[api.Tablet]) -> RenderableType:
         ],
         [
             (
-                _tablet_range(each),
-                each.files,
-                format_bytes(each.size_bytes),
-                _count(each.rows),
-                each.running,
-                each.compactions,
-                _tablet_state(each),
-                each.tablet,
+                _tablet_range(tablet),
+                tablet.files,
+                format_bytes(tablet.size_bytes),
+                _count(tablet.rows),
+                tablet.running,
+                tablet.compactions,
+                _tablet_state(tablet),
+                tablet.tablet,
             )
-            for each in found
+            for tablet in found
         ],
     )
 
@@ -294,9 +297,9 @@ QUARANTINES_SHOWN = 10
 def quarantine_texts(found: work.Status) -> list[str]:
     """Return a sentence for each quarantined tablet with the reason, at most a few per table."""
     shown = [
-        f"table {each.table}, tablet {each.tablet}: {each.reason}; `neve lift-quarantine "
-        f"{each.table} {each.tablet}` retries it"
-        for each in found.quarantines[:QUARANTINES_SHOWN]
+        f"table {quarantine.table}, tablet {quarantine.tablet}: {quarantine.reason}; `neve lift-quarantine "
+        f"{quarantine.table} {quarantine.tablet}` retries it"
+        for quarantine in found.quarantines[:QUARANTINES_SHOWN]
     ]
     more = found.quarantined - len(shown)
     return [

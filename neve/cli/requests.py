@@ -48,17 +48,17 @@ def render_requests(found: Sequence[api.Request]) -> RenderableType:
         ],
         [
             (
-                each.id,
-                each.table,
-                time_text(each.submitted_at_s),
-                each.state + (f": {each.cause}" if each.cause else ""),
+                request.id,
+                request.table,
+                time_text(request.submitted_at_s),
+                request.state + (f": {request.cause}" if request.cause else ""),
                 None
-                if each.ended_at_s is None
-                else _duration_text(each.submitted_at_s, each.ended_at_s),
-                _keys_text(each.keys),
-                each.transform or "compact",
+                if request.ended_at_s is None
+                else _duration_text(request.submitted_at_s, request.ended_at_s),
+                _keys_text(request.keys),
+                request.transform or "compact",
             )
-            for each in found
+            for request in found
         ],
     )
 
@@ -74,7 +74,7 @@ def render_request(found: api.Request) -> RenderableType:
             ("selector", _plugin_text(found.selector)),
             ("transform", found.transform or None),
             *_wanted_facts(found),
-            *((("cancelled"), each.text) for each in found.cancelled),
+            *((("cancelled"), keys.text) for keys in found.cancelled),
             ("requested", f"{time_text(found.submitted_at_s)} UTC"),
             *_progress_facts(found),
             *_result_facts(found),
@@ -114,14 +114,14 @@ def render_dry_run(found: api.DryRun) -> RenderableType:
     ]
     rows = [
         (
-            _tablet_text(each),
-            each.files,
-            format_bytes(each.size_bytes),
-            f"{each.rows:,}",
-            _row_count_text(each.rows_in_range),
-            "busy: the request would wait" if each.held else "free",
+            _tablet_text(tablet),
+            tablet.files,
+            format_bytes(tablet.size_bytes),
+            f"{tablet.rows:,}",
+            _row_count_text(tablet.rows_in_range),
+            "busy: the request would wait" if tablet.held else "free",
         )
-        for each in found.per_tablet
+        for tablet in found.per_tablet
     ]
     return lines(told, "", grid(columns, rows))
 
@@ -138,14 +138,14 @@ def _tablet_grid(found: Sequence[api.RequestTablet]) -> RenderableType:
         ],
         [
             (
-                _tablet_text(each),
-                each.state,
-                each.files_left,
-                format_bytes(each.bytes_left),
-                each.running,
-                each.reason,
+                _tablet_text(tablet),
+                tablet.state,
+                tablet.files_left,
+                format_bytes(tablet.bytes_left),
+                tablet.running,
+                tablet.reason,
             )
-            for each in found
+            for tablet in found
         ],
     )
 
@@ -460,8 +460,8 @@ def cancel_job(
 
     If the job belongs to a request, the request skips its tablet and ends as `done_in_part`.
     """
-    jobs = [each for each in session.client.jobs() if each.attempt == attempt]
+    jobs = [job for job in session.client.jobs() if job.attempt == attempt]
     session.client.cancel_job(attempt)
-    of_request = any(each.kind == "USER" for each in jobs)
+    of_request = any(job.kind == "USER" for job in jobs)
     told = "; its request skips this tablet and will end as done_in_part" if of_request else ""
     session.show({"cancelled": attempt}, f"cancelling {attempt}{told}")

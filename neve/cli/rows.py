@@ -49,7 +49,9 @@ def read_rows(path: Path, columns: Callable[[], Sequence[api.Column]]) -> pa.Tab
         if suffix == ".parquet":
             return _read_in_process("parquet", path)
         if suffix == ".csv":
-            known = arrow_schema(Column(each.name, each.type, each.nullable) for each in columns())
+            known = arrow_schema(
+                Column(column.name, column.type, column.nullable) for column in columns()
+            )
             convert = pyarrow.csv.ConvertOptions(
                 column_types={each.name: each.type for each in known}, strings_can_be_null=True
             )

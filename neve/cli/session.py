@@ -335,7 +335,9 @@ def verb(app: typer.Typer, name: str, *, remote: bool = True) -> Callable[..., A
         if remote:
             common += [_option(name, annotation) for name, annotation in REMOTE.items()]
         run.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]  # typer reads it
-        run.__annotations__ = {each.name: each.annotation for each in [*own, *common]}
+        run.__annotations__ = {
+            parameter.name: parameter.annotation for parameter in [*own, *common]
+        }
         app.command(name)(run)
         return work
 

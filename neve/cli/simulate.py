@@ -281,8 +281,8 @@ def _bars(runs: "Sequence[Specification]") -> "Iterator[Callable[[int, float], N
     )  # fmt: skip
     with Progress(*columns, console=TerminalConsole(stderr=True), transient=True) as bars:
         tasks = [
-            bars.add_task(each.variant or each.tables[0].planner_name, total=each.length_s)
-            for each in runs
+            bars.add_task(run.variant or run.tables[0].planner_name, total=run.length_s)
+            for run in runs
         ]
         yield lambda at, now_s: bars.update(tasks[at], completed=now_s)
 
@@ -321,19 +321,19 @@ def render_outcomes(outcomes: "Sequence[Outcome]") -> RenderableType:
         [("VARIANT", ""), *((name, RIGHT) for name in _COLUMNS)],
         [
             (
-                each.variant[:20],
-                f"{each.write_amplification:.2f}",
-                f"{each.space_amplification:.2f}",
-                f"{each.files_per_tablet:.1f}",
-                f"{each.files_per_key:.1f}",
-                format_bytes(each.backlog_bytes),
-                format_bytes(each.backlog_bytes_max),
-                format_duration(each.waits.percentile_s(0.99)),
-                drain_text(each),
-                f"{each.compactor_hours:,.1f}",
-                f"{sum(each.jobs.values()):,}",
+                outcome.variant[:20],
+                f"{outcome.write_amplification:.2f}",
+                f"{outcome.space_amplification:.2f}",
+                f"{outcome.files_per_tablet:.1f}",
+                f"{outcome.files_per_key:.1f}",
+                format_bytes(outcome.backlog_bytes),
+                format_bytes(outcome.backlog_bytes_max),
+                format_duration(outcome.waits.percentile_s(0.99)),
+                drain_text(outcome),
+                f"{outcome.compactor_hours:,.1f}",
+                f"{sum(outcome.jobs.values()):,}",
             )
-            for each in outcomes
+            for outcome in outcomes
         ],
     )
     first = outcomes[0]
@@ -341,9 +341,9 @@ def render_outcomes(outcomes: "Sequence[Outcome]") -> RenderableType:
         f"{days_text(first.length_s)}, {format_count(first.arrived_files, 'file')} of "
         f"{format_bytes(first.arrived_bytes)} arrive"
     )
-    late = [each.variant for each in outcomes if not each.at_rest]
+    late = [outcome.variant for outcome in outcomes if not outcome.at_rest]
     notes = [f"work remains at the end: {', '.join(late)}"] if late else []
-    notes += [note for each in outcomes for note in _notes_of(each)]
+    notes += [note for outcome in outcomes for note in _notes_of(outcome)]
     return lines(arrived, "", shown, *notes)
 
 

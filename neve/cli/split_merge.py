@@ -36,16 +36,16 @@ def render_operations(found: Sequence[Operation], table: str, keys: TabletKeys) 
         ],
         [
             (
-                each.id,
-                each.kind,
-                None if each.at is None else shortened(each.at),
-                ", ".join(shortened(keys(table, one)) for one in each.tablets),
-                time_text(each.since_s),
-                each.step,
-                each.waits,
-                each.reason,
+                operation.id,
+                operation.kind,
+                None if operation.at is None else shortened(operation.at),
+                ", ".join(shortened(keys(table, one)) for one in operation.tablets),
+                time_text(operation.since_s),
+                operation.step,
+                operation.waits,
+                operation.reason,
             )
-            for each in found
+            for operation in found
         ],
     )
 
@@ -172,10 +172,10 @@ def operations(session: Session, name: Name) -> None:
 def _abandon_operations(session: Session, name: str, kind: str, tablet: str | None) -> None:
     """Abandon all operations of a kind, or those of one tablet."""
     found = session.client.operations(name, tablet=tablet)
-    given_up = [each for each in found if each.kind == kind]
-    for each in given_up:
-        session.client.abandon(name, each.id)
-    told = ", ".join(f"{kind} at {each.at}" for each in given_up)
+    given_up = [operation for operation in found if operation.kind == kind]
+    for operation in given_up:
+        session.client.abandon(name, operation.id)
+    told = ", ".join(f"{kind} at {operation.at}" for operation in given_up)
     session.show(given_up, f"abandoned: {told}" if given_up else f"no {kind} is in progress")
 
 

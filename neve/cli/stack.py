@@ -226,7 +226,7 @@ def stack_folder(home: Path | None, stack: str | None, *, ended: bool = False) -
     if ended and not chosen:
         chosen, what = StackFolder.known(home, os.environ), "have logs"
     if len(chosen) > 1:
-        names = ", ".join(each.path.name for each in chosen)
+        names = ", ".join(folder.path.name for folder in chosen)
         raise RequestError(
             f"{len(chosen)} stacks {what} on this machine: {names}; choose one with --stack "
             "or NEVE_STACK"
@@ -308,12 +308,12 @@ def show_settings(
     """Show the settings of the running service and the source of each value."""
     found = session.client.config()
     if given:
-        found = [each for each in found if each.source != "default"]
+        found = [setting for setting in found if setting.source != "default"]
     session.show({"settings": found}, lambda: _settings_grid(found))
 
 
 def _settings_grid(shown: Sequence[_SettingLike]) -> RenderableType:
     return render.grid(
         [("SETTING", ""), ("VALUE", ""), ("SOURCE", ""), ("A CHANGE NEEDS", "")],
-        [(each.name, each.text, each.source, each.change) for each in shown],
+        [(setting.name, setting.text, setting.source, setting.change) for setting in shown],
     )

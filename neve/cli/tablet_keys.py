@@ -40,7 +40,7 @@ class KnownTables:
 def keys_of(table: api.Table, tablet: str) -> str:
     """Return the keys of a tablet: a range such as `to [100]`, or a partition such as `day=1`."""
     columns = table.partition_by or table.key
-    types = {each.name: each.type for each in table.schema}
+    types = {column.name: column.type for column in table.schema}
     try:
         end = TabletId.parse(table.id, tablet).end
         if not columns:

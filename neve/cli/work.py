@@ -61,10 +61,13 @@ def render_status(found: api.Status) -> RenderableType:
                 ("released", f"{found.released:,} reservations"),
                 ("quarantined", f"{format_count(found.quarantined, 'tablet')}"),
                 *(("quarantine", text) for text in quarantine_texts(found)),
-                *(("error", each) for each in found.errors),
-                *(("note", each) for each in found.warnings),
-                *(("store", each) for each in found.store_warnings),
-                *(("trigger", _trigger_text(each)) for each in found.triggers[:TRIGGERS_SHOWN]),
+                *(("error", error) for error in found.errors),
+                *(("note", warning) for warning in found.warnings),
+                *(("store", store_warning) for store_warning in found.store_warnings),
+                *(
+                    ("trigger", _trigger_text(trigger))
+                    for trigger in found.triggers[:TRIGGERS_SHOWN]
+                ),
             ]
         ),
         "",
@@ -107,17 +110,17 @@ def render_jobs(found: Sequence[api.Job], now_s: float, keys: TabletKeys) -> Ren
         ],
         [
             (
-                each.attempt,
-                shortened(each.table),
-                shortened(keys(each.table, each.tablet)),
-                each.kind,
-                each.inputs,
-                format_bytes(each.input_bytes),
-                each.compactor,
-                format_duration(max(now_s - each.since_s, 0)),
-                _job_state(each),
+                job.attempt,
+                shortened(job.table),
+                shortened(keys(job.table, job.tablet)),
+                job.kind,
+                job.inputs,
+                format_bytes(job.input_bytes),
+                job.compactor,
+                format_duration(max(now_s - job.since_s, 0)),
+                _job_state(job),
             )
-            for each in found
+            for job in found
         ],
     )
 
@@ -138,17 +141,17 @@ def render_queue(found: Sequence[api.PlannedJob], keys: TabletKeys) -> Renderabl
         ],
         [
             (
-                each.place,
-                shortened(each.table),
-                shortened(keys(each.table, each.tablet)),
-                shortened(each.group),
-                each.priority,
-                len(each.files),
-                format_bytes(each.input_bytes),
-                None if each.age_s is None else format_duration(each.age_s),
-                each.reason,
+                job.place,
+                shortened(job.table),
+                shortened(keys(job.table, job.tablet)),
+                shortened(job.group),
+                job.priority,
+                len(job.files),
+                format_bytes(job.input_bytes),
+                None if job.age_s is None else format_duration(job.age_s),
+                job.reason,
             )
-            for each in found
+            for job in found
         ],
     )
 
@@ -208,14 +211,14 @@ def _intervals(found: Sequence[api.Interval], keys: TabletKeys) -> RenderableTyp
         ],
         [
             (
-                time_text(each.start_s),
-                shortened(keys(each.table, each.tablet), _NARROW),
-                each.state,
-                each.files,
-                format_bytes(each.size_bytes),
-                each.reason,
+                time_text(interval.start_s),
+                shortened(keys(interval.table, interval.tablet), _NARROW),
+                interval.state,
+                interval.files,
+                format_bytes(interval.size_bytes),
+                interval.reason,
             )
-            for each in found
+            for interval in found
         ],
     )
 
@@ -249,11 +252,11 @@ def render_explanations(found: Sequence[api.Explanation], keys: TabletKeys) -> R
     Each paragraph begins with the keys of the tablet and the id that other commands accept.
     """
     parts: list[RenderableType | str] = []
-    for each in found:
-        where = shortened(keys(each.table, each.tablet))
-        parts += [f"{each.table}, tablet {where} (id {each.tablet})"]
-        parts += [f"  {sentence}" for sentence in each.sentences]
-        parts += [f"  not planned: {path}: {why}" for path, why in sorted(each.left.items())]
+    for explanation in found:
+        where = shortened(keys(explanation.table, explanation.tablet))
+        parts += [f"{explanation.table}, tablet {where} (id {explanation.tablet})"]
+        parts += [f"  {sentence}" for sentence in explanation.sentences]
+        parts += [f"  not planned: {path}: {why}" for path, why in sorted(explanation.left.items())]
     return lines(*(parts or ["none"]))
 
 
@@ -266,11 +269,11 @@ def render_story(found: api.Story, keys: TabletKeys) -> RenderableType:
             [("TIME (UTC)", WHOLE), ("KIND", ""), ("WHAT HAPPENED", "")],
             [
                 (
-                    time_text(each.at_s),
-                    each.kind,
-                    each.sentence,
+                    time_text(entry.at_s),
+                    entry.kind,
+                    entry.sentence,
                 )
-                for each in found.entries
+                for entry in found.entries
             ],
         ),
     )
@@ -313,16 +316,16 @@ def render_history(found: Sequence[api.Finished], table: str, keys: TabletKeys) 
         ],
         [
             (
-                time_text(each.ended_s),
-                shortened(keys(table, each.tablet)),
-                each.end,
-                f"{len(each.inputs)} → {len(each.outputs)}",
-                f"{format_bytes(each.bytes_in)} → {format_bytes(each.bytes_out)}",
-                f"{each.rows_in:,} → {each.rows_out:,}",
-                format_duration(max(each.ended_s - each.started_s, 0)),
-                each.cause or each.reason,
+                time_text(finished.ended_s),
+                shortened(keys(table, finished.tablet)),
+                finished.end,
+                f"{len(finished.inputs)} → {len(finished.outputs)}",
+                f"{format_bytes(finished.bytes_in)} → {format_bytes(finished.bytes_out)}",
+                f"{finished.rows_in:,} → {finished.rows_out:,}",
+                format_duration(max(finished.ended_s - finished.started_s, 0)),
+                finished.cause or finished.reason,
             )
-            for each in found
+            for finished in found
         ],
     )
 
@@ -422,17 +425,17 @@ def render_limits(found: list[api.Limit]) -> RenderableType:
         ],
         [
             (
-                each.kind,
-                each.name,
-                _rate_text(each.limit_bytes_s) + (" (default)" if each.is_default else ""),
-                _rate_text(each.rate_bytes_s),
-                _rate_text(each.granted_bytes_s if each.attempts else 0),
-                each.attempts,
-                each.throttled,
-                format_bytes(each.moved_bytes),
-                format_duration(each.waited_s),
+                limit.kind,
+                limit.name,
+                _rate_text(limit.limit_bytes_s) + (" (default)" if limit.is_default else ""),
+                _rate_text(limit.rate_bytes_s),
+                _rate_text(limit.granted_bytes_s if limit.attempts else 0),
+                limit.attempts,
+                limit.throttled,
+                format_bytes(limit.moved_bytes),
+                format_duration(limit.waited_s),
             )
-            for each in found
+            for limit in found
         ],
     )
 
@@ -482,18 +485,18 @@ def render_live_bytes(
         ],
         [
             (
-                shortened(keys(table, each.tablet)),
-                each.files,
-                "waits" if each.waiting else each.measured_files,
-                format_bytes(each.size_bytes),
-                f"{format_bytes(each.live_bytes)} of {format_bytes(each.measured_bytes)}",
-                None if each.updated_share is None else f"{each.updated_share:.1%}",
-                ", ".join(f"{name} {share:.0%}" for name, share in each.changed_shares.items()),
-                None if each.read_bytes is None else format_bytes(each.read_bytes),
-                None if each.elapsed_s is None else f"{each.elapsed_s:.1f} s",
-                None if each.since_s is None else time_text(each.since_s),
+                shortened(keys(table, live.tablet)),
+                live.files,
+                "waits" if live.waiting else live.measured_files,
+                format_bytes(live.size_bytes),
+                f"{format_bytes(live.live_bytes)} of {format_bytes(live.measured_bytes)}",
+                None if live.updated_share is None else f"{live.updated_share:.1%}",
+                ", ".join(f"{name} {share:.0%}" for name, share in live.changed_shares.items()),
+                None if live.read_bytes is None else format_bytes(live.read_bytes),
+                None if live.elapsed_s is None else f"{live.elapsed_s:.1f} s",
+                None if live.since_s is None else time_text(live.since_s),
             )
-            for each in found
+            for live in found
         ],
     )
 
@@ -521,7 +524,11 @@ def status(session: Session) -> None:
         found = session.client.status()
     except UnavailableError as error:
         # With a cluster address in the environment, explain why no service could be started there.
-        wrong = [each.found for each in try_cluster() if each.refused or each.odd]
+        wrong = [
+            attempt_try.found
+            for attempt_try in try_cluster()
+            if attempt_try.refused or attempt_try.odd
+        ]
         if not wrong:
             raise
         raise UnavailableError("; ".join((str(error), *wrong))) from error

@@ -86,8 +86,8 @@ def import_view(directory: ImportedDirectory, table: Table, planner: str = "") -
         ignored=directory.listing.ignored,
         misfits=len(found.misfits),
         schema=tuple(
-            api.Column(name=each.name, type=each.type, nullable=each.nullable)
-            for each in table.schema
+            api.Column(name=column.name, type=column.type, nullable=column.nullable)
+            for column in table.schema
         ),
         key=table.key,
         partition_by=table.partition_by,
@@ -179,7 +179,7 @@ async def read_known(services: Services, directory: ImportedDirectory) -> None:
     async for page in walk_tiles(services.store, directory.table):
         for tablet in page:
             known.update(tablet.files)
-    known.update(each.path for each in await services.store.garbage(directory.table.id))
+    known.update(entry.path for entry in await services.store.garbage(directory.table.id))
     directory.known = known
 
 
@@ -198,8 +198,8 @@ async def add_in_batches(
     files, rows, done_bytes = directory.survey.files, 0, 0
     for first in range(0, len(files), BATCH_FILES):
         batch = files[first : first + BATCH_FILES]
-        rows += await _add_batch(services, directory, table, [each.path for each in batch])
-        done_bytes += sum(each.size_bytes for each in batch)
+        rows += await _add_batch(services, directory, table, [file.path for file in batch])
+        done_bytes += sum(file.size_bytes for file in batch)
         on_progress(
             "adding files",
             files_done=first + len(batch),
@@ -313,7 +313,7 @@ async def import_directory(
         former = await long.run(uri, list_former, directory.place)
         directory.listing.misfits |= former
     await read_known(services, directory)
-    new = [each for each in directory.listing.files if each.path not in directory.known]
+    new = [file for file in directory.listing.files if file.path not in directory.known]
     directory.already = len(directory.listing.files) - len(new)
     looked = await _read_footers(services, directory, new, on_progress)
     wanted = _import_options(body, directory.table)
@@ -392,22 +392,22 @@ async def _read_footers(
 ) -> list[tuple[FoundFile, FooterFacts | str]]:
     """Read the footers of files, many at a time."""
     body, looked = directory.body, list[tuple[FoundFile, FooterFacts | str]]()
-    folders = {part for each in files for part in each.path.split("/")[:-1] if "=" in part}
+    folders = {part for file in files for part in file.path.split("/")[:-1] if "=" in part}
     partition = sorted({part.partition("=")[0] for part in folders})
     known = () if directory.table is None else directory.table.schema
     required = [column.name for column in known if not column.nullable]
     names = [*dict.fromkeys([*filter(None, [body.version_column]), *required, *partition])]
-    whole_bytes, done_bytes, rows = sum(each.size_bytes for each in files), 0, 0
+    whole_bytes, done_bytes, rows = sum(file.size_bytes for file in files), 0, 0
     place = directory.place
     for first in range(0, len(files), FOOTERS_AT_ONCE):
         some = files[first : first + FOOTERS_AT_ONCE]
         work = (
-            services.footers.run(place.uri, read_import_footer, place, each, names) for each in some
+            services.footers.run(place.uri, read_import_footer, place, file, names) for file in some
         )
         footers = await asyncio.gather(*work)
         looked += zip(some, footers, strict=True)
-        done_bytes += sum(each.size_bytes for each in some)
-        rows += sum(each.rows for each in footers if isinstance(each, FooterFacts))
+        done_bytes += sum(file.size_bytes for file in some)
+        rows += sum(footer.rows for footer in footers if isinstance(footer, FooterFacts))
         if first % TOLD_EVERY == 0 or len(looked) == len(files):
             on_progress(
                 "reading footers",
@@ -426,8 +426,8 @@ def _new_table(directory: ImportedDirectory) -> api.NewTable:
         name=body.name,
         location=directory.place.uri,
         schema=tuple(
-            api.Column(name=each.name, type=each.type, nullable=each.nullable)
-            for each in found.columns
+            api.Column(name=column.name, type=column.type, nullable=column.nullable)
+            for column in found.columns
         ),
         key=tuple(body.key),
         version_column=body.version_column,
@@ -500,7 +500,7 @@ async def _finish_filling(services: Services, directory: ImportedDirectory, tabl
     assert table.filling is not None, table.name
     directory.table = table
     await read_known(services, directory)
-    fitting = {each.path for each in directory.survey.files} - directory.survey.misfits.keys()
+    fitting = {file.path for file in directory.survey.files} - directory.survey.misfits.keys()
     if missing := sorted(fitting - directory.known):
         raise RefusedError(
             f"table {table.name!r} lacks {format_count(len(missing), 'file')} that were "

@@ -40,7 +40,7 @@ def story_view(story: TabletStory, table: Table) -> api.Story:
         tablet=story.tablet,
         table=table.name,
         coordinator=story.coordinator,
-        entries=(*entries, *(_entry_view(each) for each in story.entries)),
+        entries=(*entries, *(_entry_view(entry) for entry in story.entries)),
     )
 
 

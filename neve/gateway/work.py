@@ -148,9 +148,9 @@ def plan_view(
         tablets: Which these are, in order; intervals are named by them.
     """
     intervals = tuple(
-        decode(api.Interval, asdict(each) | {"tablet": tablet.text, "table": table.name})
+        decode(api.Interval, asdict(interval) | {"tablet": tablet.text, "table": table.name})
         for tablet, plan in zip(tablets, plans, strict=False)
-        for each in plan.intervals
+        for interval in plan.intervals
     )
     wanted = [job for plan in plans for job in plan.jobs]
     places = {job.id: place for place, job in enumerate(wanted)}
@@ -158,7 +158,7 @@ def plan_view(
         replace(
             _planned_view(job),
             table=table.name,
-            after=tuple(places[each] for each in job.depends_on),
+            after=tuple(places[depend] for depend in job.depends_on),
         )
         for job in wanted
     ]
@@ -226,16 +226,16 @@ def live_bytes_view(tablet: Tablet, last: HistoryEntry | None, *, waiting: bool)
         waiting: Whether another one was asked for.
     """
     files = tablet.files.values()
-    measured = [each for each in files if each.live_bytes is not None]
+    measured = [file for file in files if file.live_bytes is not None]
     found = tablet.record.statistics
     return api.LiveBytes(
         tablet=tablet.id.text,
         files=len(files),
-        size_bytes=sum(each.size_bytes for each in files),
+        size_bytes=sum(file.size_bytes for file in files),
         measured_files=len(measured),
-        measured_bytes=sum(each.size_bytes for each in measured),
-        live_bytes=sum(each.live_bytes or 0 for each in measured),
-        since_s=min((each.measured_at_s or 0.0 for each in measured), default=None),
+        measured_bytes=sum(file.size_bytes for file in measured),
+        live_bytes=sum(file.live_bytes or 0 for file in measured),
+        since_s=min((file.measured_at_s or 0.0 for file in measured), default=None),
         waiting=waiting,
         read_bytes=None if last is None else last.bytes_in,
         elapsed_s=None if last is None else last.ended_s - last.started_s,
@@ -358,13 +358,13 @@ class WorkRoutes:
             listed = await self._services.store.listed_tables()
         except (MetadataError, UnavailableError):
             return []  # The status says that the store is away.
-        notes = (recovery_note(each) for each in listed.tables if sees_table(each.name))
-        return [each for each in notes if each]
+        notes = (recovery_note(table) for table in listed.tables if sees_table(table.name))
+        return [note for note in notes if note]
 
     async def config(self) -> dict[str, list[api.Setting]]:
         """Return every setting with its value and its source. Secrets are hidden."""
         shown = shown_settings(self._services.settings)
-        return {"settings": [api.Setting(**each) for each in settings_to_document(shown)]}
+        return {"settings": [api.Setting(**setting) for setting in settings_to_document(shown)]}
 
     async def audit(
         self,
@@ -388,12 +388,12 @@ class WorkRoutes:
 
     async def jobs(self) -> dict[str, list[api.Job]]:
         """Return the running jobs."""
-        return {"jobs": [job_view(each) for each in await self._seen_running()]}
+        return {"jobs": [job_view(attempt) for attempt in await self._seen_running()]}
 
     async def _seen_running(self) -> list[RunningAttempt]:
         """Return the running attempts on tables that the caller may see."""
         running = await self._services.coordinator.running()
-        return [each for each in running if sees_table(each.table_name)]
+        return [attempt for attempt in running if sees_table(attempt.table_name)]
 
     async def backlog(
         self,
@@ -425,7 +425,7 @@ class WorkRoutes:
         owed = await services.coordinator.owed_tablets(
             found.id, bounded_count(count, 10_000, "count")
         )
-        return {"tablets": [decode(api.OwedTablet, asdict(each)) for each in owed]}
+        return {"tablets": [decode(api.OwedTablet, asdict(tablet)) for tablet in owed]}
 
     async def backlog_history(
         self,
@@ -445,10 +445,10 @@ class WorkRoutes:
         return {
             "history": [
                 api.BacklogPoint(
-                    at_s=each.at_s,
-                    size_bytes=_size_of(each, table),
+                    at_s=sample.at_s,
+                    size_bytes=_size_of(sample, table),
                 )
-                for each in samples
+                for sample in samples
             ]
         }
 
@@ -478,12 +478,12 @@ class WorkRoutes:
             checked_label(group, "group name")
         count = bounded_count(count, LIST_MAX, "count")
         queued = await self._services.coordinator.queue(group, count)
-        return {"jobs": [queued_view(each) for each in queued if sees_table(each.job.table_name)]}
+        return {"jobs": [queued_view(job) for job in queued if sees_table(job.job.table_name)]}
 
     async def compactors(self) -> dict[str, list[api.Compactor]]:
         """Return the compactors that send heartbeats."""
         heard = await self._services.coordinator.compactors()
-        return {"compactors": [compactor_view(each) for each in heard]}
+        return {"compactors": [compactor_view(compactor) for compactor in heard]}
 
     async def drain(self, compactor: str) -> None:
         """Drain a compactor: it finishes its jobs, takes no more, and ends.
@@ -523,7 +523,7 @@ class WorkRoutes:
     async def groups(self) -> dict[str, list[api.Group]]:
         """Return the compaction groups: queue, compactors, how they are scaled and why."""
         status = await self._services.coordinator.status()
-        return {"groups": [decode(api.Group, asdict(each)) for each in status.groups]}
+        return {"groups": [decode(api.Group, asdict(group)) for group in status.groups]}
 
     async def scale_group(self, group: str, body: api.ScaleWish) -> None:
         """Set the number of compactors of a group, whatever the settings say."""
@@ -556,12 +556,13 @@ class WorkRoutes:
             ids = await services.store.tablet_ids(found.id, None, EXPLAINED_MAX)
         else:
             ids = [await services.tablet(found, tablet)]
-        explained = [await services.coordinator.explain(found.id, each.text) for each in ids]
+        explained = [await services.coordinator.explain(found.id, id_.text) for id_ in ids]
         marks = await watermark_sentences(services, found, ids)
         shown = [
-            replace(each, sentences=(*each.sentences, *marks[each.tablet])) for each in explained
+            replace(explanation, sentences=(*explanation.sentences, *marks[explanation.tablet]))
+            for explanation in explained
         ]
-        return {"tablets": [explanation_view(each, found) for each in shown]}
+        return {"tablets": [explanation_view(explanation, found) for explanation in shown]}
 
     async def story(
         self, table: str, tablet: Annotated[str, Query(description="The end of the tablet.")]
@@ -586,15 +587,15 @@ class WorkRoutes:
         tablets: list[TabletId] = []
         running = 0
         async for page in services.pages(found):
-            running += sum(len(each.running) for each in page)
+            running += sum(len(tablet.running) for tablet in page)
             plans += await services.rows.run(found.location, self._planned, found, page, now_s)
-            tablets += [each.id for each in page]
+            tablets += [tablet.id for tablet in page]
             bounded_count(len(plans) or 1, PLANNED_TABLETS_MAX, "number of tablets to plan")
         return plan_view(found, plans, running, tablets)
 
     def _planned(self, table: Table, tablets: list[Tablet], now_s: float) -> list[TabletPlan]:
         try:
-            return [self._services.plan(each, table, now_s) for each in tablets]
+            return [self._services.plan(tablet, table, now_s) for tablet in tablets]
         except PluginError as error:
             raise PluginError(f"table {table.name!r} cannot be planned: {error}") from error
 
@@ -608,7 +609,7 @@ class WorkRoutes:
         entries = await self._services.store.history(
             found.id, bounded_count(count, LIST_MAX, "count")
         )
-        return {"attempts": [finished_view(each) for each in entries]}
+        return {"attempts": [finished_view(entry) for entry in entries]}
 
     async def replan(self, table: str) -> None:
         """Plan every tablet of a table again, now."""
@@ -651,7 +652,9 @@ class WorkRoutes:
         waiting |= {each.id.text for each in tablets if each.files and each.record.analysis_group}
         history = await services.store.history(found.id, LIST_MAX)
         # Newest first, and of each tablet the newest counts.
-        last = {each.job: each for each in reversed(history) if each.end == AttemptEnd.COMMITTED}
+        last = {
+            entry.job: entry for entry in reversed(history) if entry.end == AttemptEnd.COMMITTED
+        }
         return {
             "tablets": [
                 live_bytes_view(
@@ -768,7 +771,7 @@ class LimitRoutes:
     async def limits(self) -> dict[str, list[api.Limit]]:
         """Return groups and volumes with their limits and what they move now."""
         status = await self._services.coordinator.status()
-        return {"limits": [decode(api.Limit, asdict(each)) for each in status.scopes]}
+        return {"limits": [decode(api.Limit, asdict(scope)) for scope in status.scopes]}
 
     async def limit_group(self, group: str, body: api.LimitWish) -> None:
         """Limit the bytes per second that all jobs of a compaction group read and write."""

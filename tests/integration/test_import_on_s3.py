@@ -59,10 +59,10 @@ def test_a_file_with_nanoseconds_is_rewritten_by_the_lines_of_a_dry_run(gateway:
         offers = []
         for _ in range(2):
             dry = client.import_table(f"{URI}/fine", "fine", dry_run=True)
-            offers.append([each for each in dry.notes if each.startswith("to keep micro")])
-            for each in offers[-1]:
-                exec(each.split("`")[1], {})
-    assert [len(each) for each in offers] == [1, 0]
+            offers.append([note for note in dry.notes if note.startswith("to keep micro")])
+            for offer in offers[-1]:
+                exec(offer.split("`")[1], {})
+    assert [len(offer) for offer in offers] == [1, 0]
     assert (dry.files, dry.ignored) == (1, 0)
     location = open_location(URI.replace(" ", "%20"))
     location.filesystem.delete_file(location.full("fine/day=1/a b%.parquet"))
@@ -112,7 +112,7 @@ def test_a_prefix_becomes_a_table_and_is_read_by_its_manifest(gateway: Gateway) 
     put("day=2024-02-01/note.txt", b"hello")
     with gateway.client() as client:
         dry = client.import_table(URI, "events", dry_run=True)
-        assert [(each.path, each.why) for each in dry.misfit_files] == [
+        assert [(misfit_file.path, misfit_file.why) for misfit_file in dry.misfit_files] == [
             ("day=2024-02-01/note.txt", "it is not Parquet")
         ]
         done = client.import_table(URI, "events", leave_misfits=True)

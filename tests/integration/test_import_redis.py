@@ -158,7 +158,7 @@ def test_two_at_once_add_every_file_once(gateway: Gateway, redis: RedisServer, l
     ):
         assert list(pool.map(run, (first, second))) == [True, True]
         assert first.describe("lake").rows == 2 * FILES
-        assert len({each.path for each in first.files("lake")}) == FILES
+        assert len({file.path for file in first.files("lake")}) == FILES
 
 
 @pytest.mark.slow

@@ -150,7 +150,7 @@ def test_the_documented_lines_run(
     location = tmp_path / "flights"
     schema = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("v", pa.int64())])
     client.create_table("flights", str(location), schema=schema, key=["id"], version_column="v")
-    rows = [{"id": each % 3, "day": dt.date(2025, 1, 1), "v": each} for each in range(5)]
+    rows = [{"id": index % 3, "day": dt.date(2025, 1, 1), "v": index} for index in range(5)]
     client.append("flights", pa.Table.from_pylist(rows, schema))
     publish(client, "flights", location)
     monkeypatch.setenv("NEVE_URL", gateway.url)
@@ -195,7 +195,7 @@ def test_spark_takes_values_from_folders_and_leaves_out_what_has_expired(
     for number, day in enumerate(DAYS):
         folder = lake / f"p={'__HIVE_DEFAULT_PARTITION__' if day is None else quote(day)}"
         folder.mkdir(parents=True)
-        rows = pa.table({"id": [10 * number + each for each in range(3)], "t": times})
+        rows = pa.table({"id": [10 * number + index for index in range(3)], "t": times})
         pq.write_table(rows, folder / "a.parquet")
     client.import_table(
         str(lake),
@@ -296,7 +296,7 @@ def test_what_spark_refuses_is_named_and_refused(client: Client, tmp_path: Path,
 def offer_of(client: Client, folder: Path, **options: Any) -> str | None:
     """Return what a dry run offers to keep microseconds."""
     dry = client.import_table(str(folder), "offered", dry_run=True, **options)
-    return next((each for each in dry.notes if each.startswith("to keep microseconds")), None)
+    return next((note for note in dry.notes if note.startswith("to keep microseconds")), None)
 
 
 MOMENTS = [-1_500, 1_499, 1_700_000_000_000_000_001, None]
@@ -334,7 +334,7 @@ def test_the_lines_that_a_dry_run_offers_keep_microseconds(client: Client, tmp_p
     assert rows.schema.field("z").type == pa.timestamp("us", "UTC")
     assert rows["z"].cast(pa.int64()).to_pylist() == [-1, 1, 1_700_000_000_000_000, None]
     assert rows.column_names == ["id", "it's", "z", "nested"]
-    assert sorted(each.name for each in lake.rglob("*.p*")) == ["0.parquet", "1.parquet"]
+    assert sorted(path.name for path in lake.rglob("*.p*")) == ["0.parquet", "1.parquet"]
     assert local_session().read.parquet(str(lake)).count() == 8
 
 

@@ -362,7 +362,7 @@ def plan_all(tablet: Tablet, table: Table, now_s: float) -> TabletPlan:
         table_name=table.name,
         kind=Kind.SYSTEM,
         inputs=files,
-        input_bytes=sum(each.size_bytes for each in tablet.files.values()),
+        input_bytes=sum(file.size_bytes for file in tablet.files.values()),
         group="default",
         priority=len(files),
         reason=f"{len(files)} files",

@@ -102,7 +102,7 @@ class Stage:
         told = {job.attempt for job in self.client.jobs() if job.table == self.table.name}
         if told != tablet.running.keys():
             return Counter()  # It hears of them a moment later.
-        return Counter((each.kind.value, self._named(tablet, each.inputs)) for each in entries)
+        return Counter((entry.kind.value, self._named(tablet, entry.inputs)) for entry in entries)
 
     def queued(self) -> Counter[Job]:
         """Return the jobs that wait in the queue."""

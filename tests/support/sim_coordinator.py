@@ -172,7 +172,7 @@ class SimCoordinator:
         if every is None:
             return [*tables]
         may = every.may_change
-        return [each for each in tables if each.state is TableState.GOING or may(each.id)]
+        return [table for table in tables if table.state is TableState.GOING or may(table.id)]
 
     def _upkeep(self, _context: ShellContext) -> list[Coroutine[Any, Any, None]]:
         """Return what looks after storage."""

@@ -493,7 +493,7 @@ class Story:
         self.rounds(2)
         self.read("a scan at rest")
         report = self.ask("fsck", NAME, RepairOptions(deep=True))
-        damage = [each for each in report.checked.findings if each.code not in LEFT]
+        damage = [finding for finding in report.checked.findings if finding.code not in LEFT]
         assert not damage, f"a check at rest finds {damage}"
 
 

@@ -172,7 +172,11 @@ class _Site:
     def _watch_those_who_know(self, moment: Moment) -> None:
         """Let everybody notice; who has seen a higher generation has nothing to find out."""
         stored = {table.id: moment.generation(table.id) for table in self.cluster.tables}
-        knowing = [each.name for each in self.cluster.coordinators if each.knows_more(stored)]
+        knowing = [
+            coordinator.name
+            for coordinator in self.cluster.coordinators
+            if coordinator.knows_more(stored)
+        ]
         before, noticed_s = self._running(), self.world.now_s() + NOTICED_S
         while self.world.now_s() < noticed_s:
             self._pass(STEP_S)

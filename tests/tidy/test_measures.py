@@ -76,10 +76,10 @@ def importers() -> Mapping[str, frozenset[str]]:
 def imported_names(node: ast.AST) -> Iterator[str]:
     """Yield what an import may mean: modules, and names in modules. Relative ones are not used."""
     if isinstance(node, ast.Import):
-        yield from (each.name for each in node.names)
+        yield from (name.name for name in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module is not None:
         yield node.module
-        yield from (f"{node.module}.{each.name}" for each in node.names)
+        yield from (f"{node.module}.{name.name}" for name in node.names)
 
 
 def plain_modules() -> dict[str, Path]:

@@ -290,7 +290,7 @@ class ClusterKeyspace:
             (names,) = await self._send(await self._nodes.node_of(NAMES_SLOT), [hgetall(TABLES)])
             slots = await self._nodes.map()
             places = {
-                each: slots.node_of(slot_of(TableKeys(each).table)) for each in ids_of_names(names)
+                name: slots.node_of(slot_of(TableKeys(name).table)) for name in ids_of_names(names)
             }
             return [each for each, address in places.items() if address == node.address]
 
@@ -343,18 +343,18 @@ def _health_of(nodes: Mapping[str, StoreHealth], times_s: Sequence[float]) -> St
     Raises:
         LinkLostError: None answers.
     """
-    every = [each for each in nodes.values() if not each.silence]
+    every = [node for node in nodes.values() if not node.silence]
     if not every:
-        raise LinkLostError("; ".join(each.silence for each in nodes.values()))
-    bounded = all(each.memory_max_bytes for each in every)
+        raise LinkLostError("; ".join(node.silence for node in nodes.values()))
+    bounded = all(health.memory_max_bytes for health in every)
     return StoreHealth(
-        policy=max((each.policy for each in every), key=NO_EVICTION.__ne__),
-        memory_bytes=sum(each.memory_bytes for each in every),
-        memory_max_bytes=sum(each.memory_max_bytes for each in every) if bounded else 0,
-        full=any(each.full for each in every),
-        append_only=all(each.append_only for each in every),
-        write_failure=", ".join(each.write_failure for each in every if each.write_failure),
-        replicas=min(each.replicas for each in every),
+        policy=max((health.policy for health in every), key=NO_EVICTION.__ne__),
+        memory_bytes=sum(health.memory_bytes for health in every),
+        memory_max_bytes=sum(health.memory_max_bytes for health in every) if bounded else 0,
+        full=any(health.full for health in every),
+        append_only=all(health.append_only for health in every),
+        write_failure=", ".join(health.write_failure for health in every if health.write_failure),
+        replicas=min(health.replicas for health in every),
         replicas_wanted=every[0].replicas_wanted,
         nodes=nodes,
         clocks_apart_s=max(times_s) - min(times_s),

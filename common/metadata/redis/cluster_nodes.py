@@ -151,7 +151,7 @@ class ClusterNodes:
         if silent in self._order:
             self._ask_last(silent)
         if knowing is not None:
-            self._order = [knowing, *(each for each in self._order if each != knowing)]
+            self._order = [knowing, *(address for address in self._order if address != knowing)]
 
     def close_idle(self) -> None:
         """Close all links that are not lent."""
@@ -190,7 +190,7 @@ class ClusterNodes:
 
     def _take(self, found: SlotMap) -> None:
         """Use a map from now on; links to nodes that are no primaries any more end."""
-        for address in [each for each in self._nodes if each not in found.nodes]:
+        for address in [node for node in self._nodes if node not in found.nodes]:
             gone = self._nodes.pop(address)
             gone.retired = True
             gone.links.close_idle()

@@ -83,7 +83,7 @@ class Primary:
 
     def _ask_first(self, sentinel: RedisAddress) -> None:
         """Ask the Sentinel that was right first next time: others may be gone for hours."""
-        others = (each for each in self._sentinels if each != sentinel)
+        others = (address for address in self._sentinels if address != sentinel)
         self._sentinels = (sentinel, *others)
 
     async def _named_by(
@@ -223,7 +223,7 @@ def _checked(link: Link) -> Link:
 def _names(masters: Reply) -> str:
     if isinstance(masters, ReplyError):
         return "another one"
-    return ", ".join(sorted(each[b"name"].decode(errors="replace") for each in masters))
+    return ", ".join(sorted(master[b"name"].decode(errors="replace") for master in masters))
 
 
 def _nobody(

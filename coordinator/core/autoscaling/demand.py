@@ -125,27 +125,27 @@ class GroupLoad:
     @property
     def serving(self) -> tuple[CompactorLoad, ...]:
         """Return the compactors that take jobs."""
-        return tuple(each for each in self.running if not each.draining)
+        return tuple(compactor for compactor in self.running if not compactor.draining)
 
     @property
     def idle(self) -> int:
         """Return the number of idle compactors that take jobs."""
-        return sum(each.busy == 0 for each in self.serving)
+        return sum(compactor.busy == 0 for compactor in self.serving)
 
     @property
     def free_slots(self) -> int:
         """Return the number of free slots."""
-        return sum(max(0, each.slots - each.busy) for each in self.serving)
+        return sum(max(0, compactor.slots - compactor.busy) for compactor in self.serving)
 
     @property
     def used_slots(self) -> int:
         """Return the number of busy slots of compactors that take jobs."""
-        return sum(each.busy for each in self.serving)
+        return sum(compactor.busy for compactor in self.serving)
 
     @property
     def open_jobs(self) -> int:
         """Return the number of jobs that need a slot of a compactor that is not draining."""
-        draining = sum(each.busy for each in self.running if each.draining)
+        draining = sum(compactor.busy for compactor in self.running if compactor.draining)
         waiting = 0 if self.paused else self.queued_jobs + self.deferred_tablets
         return waiting + max(0, self.running_jobs - draining)
 

@@ -72,10 +72,10 @@ def after_starts(
 ) -> Memory:
     """Return the state after starts that succeeded, failed or timed out."""
     memory = _after_heartbeats(load, memory, rules, now_s)
-    failed = {each.name: each.cause for each in load.failed if each.name not in memory.given_up}
+    failed = {start.name: start.cause for start in load.failed if start.name not in memory.given_up}
     late = load.with_obstacle(f"no heartbeat within {rules.start_timeout_s:,.0f} s")
     failed |= dict.fromkeys(give_up, late)
-    still = memory.given_up & {each.name for each in load.starting}
+    still = memory.given_up & {compactor.name for compactor in load.starting}
     memory = replace(memory, given_up=still | frozenset(give_up))
     if not failed:
         return memory
@@ -99,7 +99,7 @@ def _after_heartbeats(
     load: GroupLoad, memory: Memory, rules: AutoscalerRules, now_s: float
 ) -> Memory:
     """Return the state after new compactors have sent a heartbeat, or have run long enough."""
-    appeared = not {each.name for each in load.running} <= memory.running
+    appeared = not {compactor.name for compactor in load.running} <= memory.running
     if appeared and memory.appeared_s is None:
         memory = replace(memory, appeared_s=now_s)
     succeeded = (appeared and not memory.crashing) or has_lasted(

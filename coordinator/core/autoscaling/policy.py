@@ -87,9 +87,10 @@ def decide(
         now_s: The time now. If it goes back, delays stay within the rules' own times.
     """
     give_up = tuple(
-        each.name
-        for each in load.starting
-        if each.name not in memory.given_up and now_s - each.since_s >= rules.start_timeout_s
+        compactor.name
+        for compactor in load.starting
+        if compactor.name not in memory.given_up
+        and now_s - compactor.since_s >= rules.start_timeout_s
     )
     memory = after_starts(load, not_ahead(memory, rules, now_s), give_up, rules, now_s)
     view = _view(load, memory, rules)
@@ -111,7 +112,7 @@ def decide(
         reason=_reason(view, rules, now_s),
         blocked=blocked,
     )
-    running = frozenset(each.name for each in load.running)
+    running = frozenset(compactor.name for compactor in load.running)
     count = view.capacity + max(view.lost, start) - len(drain)
     return decision, replace(memory, seen_s=now_s, running=running, count=count)
 
@@ -120,7 +121,9 @@ def decide(
 
 
 def _view(load: GroupLoad, memory: Memory, rules: AutoscalerRules) -> _View:
-    starting = tuple(each for each in load.starting if each.name not in memory.given_up)
+    starting = tuple(
+        compactor for compactor in load.starting if compactor.name not in memory.given_up
+    )
     capacity = len(load.serving) + len(starting)
     need = demand(load, rules, capacity)
     late = (
@@ -211,7 +214,7 @@ def _may_grow(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float)
 
 def _drains(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> tuple[str, ...]:
     """Return the compactor to drain now, if any."""
-    if any(each.draining for each in view.load.running):
+    if any(compactor.draining for compactor in view.load.running):
         return ()
     if view.capacity <= view.load.count_max:
         due = memory.spare_s >= rules.shrink_after_s and _is_spare(view)
@@ -267,7 +270,7 @@ def _reason(view: _View, rules: AutoscalerRules, now_s: float) -> str:
     if view.capacity > view.desired:
         reason += f"; {load.idle:,} of {format_count(view.capacity, 'compactor')} idle"
     if view.starting:
-        longest_s = max(0.0, now_s - min(each.since_s for each in view.starting))
+        longest_s = max(0.0, now_s - min(compactor.since_s for compactor in view.starting))
         starting = f"; {len(view.starting):,} starting, for up to {longest_s:,.0f} s"
         reason += load.with_obstacle(starting)
     return reason

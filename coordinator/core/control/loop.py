@@ -202,11 +202,11 @@ def require_sound(decision: ControlDecision) -> None:
     Raises:
         ValueError: Names what is wrong.
     """
-    for each in ShareClass:
-        shares = decision.shares.get(each, 0.0)
+    for class_ in ShareClass:
+        shares = decision.shares.get(class_, 0.0)
         if not SHARES_MIN <= shares <= SHARES_MAX:
             raise ValueError(
-                f"shares of {each} are {shares}, expected {SHARES_MIN:g} to {SHARES_MAX:g}"
+                f"shares of {class_} are {shares}, expected {SHARES_MIN:g} to {SHARES_MAX:g}"
             )
     if decision.bytes_s is not None and not 0 < decision.bytes_s < float("inf"):
         raise ValueError(f"bytes_s is {decision.bytes_s}, expected a rate above 0 or None")

@@ -177,7 +177,7 @@ def _minor_delta(facts: TabletFacts) -> MaintenanceOperation:
         return _not_applicable(OperationName.MINOR_DELTA, _NO_KEY)(facts)
     row = _of_jobs(facts, OperationName.MINOR_DELTA)
     sets = delta_sets(facts.tablet.files.values())
-    score = max((minor_delta_score(len(each.deltas)) for each in sets), default=0.0)
+    score = max((minor_delta_score(len(set_.deltas)) for set_ in sets), default=0.0)
     return replace(row, score=score, why=row.why or _why_no_delta_jobs(facts))
 
 
@@ -187,12 +187,16 @@ def _major_delta(facts: TabletFacts) -> MaintenanceOperation:
         return _not_applicable(OperationName.MAJOR_DELTA, _NO_KEY)(facts)
     row = _of_jobs(facts, OperationName.MAJOR_DELTA)
     sets = delta_sets(facts.tablet.files.values())
-    scores = (major_delta_score(each.delta_bytes, each.base_bytes) for each in sets)
+    scores = (major_delta_score(set_.delta_bytes, set_.base_bytes) for set_ in sets)
     return replace(row, score=max(scores, default=0.0), why=row.why or _why_no_delta_jobs(facts))
 
 
 def _why_no_delta_jobs(facts: TabletFacts) -> str:
-    deltas = {file.path for each in delta_sets(facts.tablet.files.values()) for file in each.deltas}
+    deltas = {
+        file.path
+        for delta_set in delta_sets(facts.tablet.files.values())
+        for file in delta_set.deltas
+    }
     if not deltas:
         return "it has no deltas: no file overlaps a larger one"
     left = {path: why for path, why in facts.plan.left.items() if path in deltas}

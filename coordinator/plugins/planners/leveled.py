@@ -553,7 +553,7 @@ def _mergeable(work: _Work) -> list[DataFile]:
 def _waits_for_level1(work: _Work) -> bool:
     """Return whether level 0 could go on if files of level 1 were not in use."""
     singles = (_push_of(work, [file], 0) for file in work.candidates_of(0))
-    return any(_fits(work, each) and not _is_free(work, each, 0) for each in singles)
+    return any(_fits(work, single) and not _is_free(work, single, 0) for single in singles)
 
 
 # ---------------------------------------------------------------------------------------- Requests
@@ -590,7 +590,7 @@ def _plan_request(work: _Work) -> None:
 def _level_for(size_bytes: int, options: LeveledOptions) -> int:
     """Return the first level that holds so much."""
     levels = range(1, LEVEL_MAX)
-    return next((each for each in levels if options.target_bytes(each) >= size_bytes), LEVEL_MAX)
+    return next((level for level in levels if options.target_bytes(level) >= size_bytes), LEVEL_MAX)
 
 
 def _overlapping_sets(files: Sequence[DataFile]) -> list[list[DataFile]]:

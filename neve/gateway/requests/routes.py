@@ -74,7 +74,7 @@ class RequestRoutes:
         services = self._services
         found = await services.table(table)
         listed = await services.store.requests(found.id, bounded_count(count, LIST_MAX, "count"))
-        return {"requests": [request_view(found, each) for each in listed]}
+        return {"requests": [request_view(found, request) for request in listed]}
 
     async def follow(
         self,

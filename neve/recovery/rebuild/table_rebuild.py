@@ -379,9 +379,9 @@ def partition_tablets(
     for file, home in steps.over(zip(files, homes, strict=True)):
         held.setdefault(home, []).append(file)
     purges: dict[bytes, bytes | None] = {}
-    for each in steps.over(footers):
-        end = TabletId.parse("", each.tablet).end
-        purges[end] = _higher(purges.get(end), each.purge)
+    for footer in steps.over(footers):
+        end = TabletId.parse("", footer.tablet).end
+        purges[end] = _higher(purges.get(end), footer.purge)
     return [
         TabletDump(
             bounds=Bounds(None, home.end, home.text), purge=purges.get(home.end), files=tuple(some)

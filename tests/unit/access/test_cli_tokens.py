@@ -128,7 +128,7 @@ def test_the_audit_is_shown(shell: Shell) -> None:
     while not entries or entries[0]["outcome"] == "begun":
         entries = json.loads(shell.ask("audit", "--json").stdout)["entries"]
 
-    assert [(each["table"], each["outcome"]) for each in entries] == [("nothing", "refused")]
+    assert [(entry["table"], entry["outcome"]) for entry in entries] == [("nothing", "refused")]
     shown = shell.ask("audit", "--table", "nothing").stdout
     assert "POST /v1/tables/{table}/pause" in shown
     assert "UnknownTableError" in shown

@@ -79,7 +79,9 @@ def call_messages() -> set[str]:
     """Return the messages between a compactor and the coordinator."""
     calls = [getattr(CompactorCalls, name) for name in call_names(CompactorCalls)]
     hints = [hint for call in calls for hint in wire_examples.hints_of(call).values()]
-    every = {getattr(each, "__name__", "") for hint in hints for each in (hint, *get_args(hint))}
+    every = {
+        getattr(get_arg, "__name__", "") for hint in hints for get_arg in (hint, *get_args(hint))
+    }
     return every & set(messages())
 
 
@@ -104,9 +106,9 @@ def test_what_an_older_release_sends_gets_defaults_for_what_it_lacks(older: Path
         added = missing(message["plain"], plain(value))
         assert missing(plain(value), message["plain"]) == set(), name
         assert added == NEW_FIELDS.get(name, set()) | nested(name), name
-        for each in dataclasses.fields(value):
-            if each.name in added:
-                assert getattr(value, each.name) == each.default, (name, each.name)
+        for field in dataclasses.fields(value):
+            if field.name in added:
+                assert getattr(value, field.name) == field.default, (name, field.name)
 
 
 def nested(name: str) -> set[str]:

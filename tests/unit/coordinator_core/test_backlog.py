@@ -207,7 +207,10 @@ def test_what_no_tracker_measures_is_counted_by_cause() -> None:
         ),
         TableBacklog(table="", strategy="", size_bytes=2, tablets=4, tables=4),
     ]
-    found = {(each.metric, *each.labels): each.value for each in backlog_figures(lines)}
+    found = {
+        (backlog_figure.metric, *backlog_figure.labels): backlog_figure.value
+        for backlog_figure in backlog_figures(lines)
+    }
     assert found == {
         ("neve_backlog_bytes", "a"): 7,
         ("neve_backlog_bytes", "b"): 5,
@@ -265,7 +268,9 @@ def test_one_tracker_that_fails_is_named_whatever_the_other_tablets_say() -> Non
     backlogs.put(at("a", 2), owed(50))
     (line,) = told(backlogs)
     assert (line.size_bytes, line.problem) == (55, "oh")
-    failed = {each.labels: each.value for each in backlog_figures([line])}
+    failed = {
+        backlog_figure.labels: backlog_figure.value for backlog_figure in backlog_figures([line])
+    }
     assert (failed[("failed",)], failed[("none",)]) == (1, 0)
     backlogs.put(at("a", 1), owed(5))
     assert told(backlogs)[0].problem == ""

@@ -62,9 +62,9 @@ def test_periodic_is_due_at_the_start_and_after_each_interval() -> None:
 def test_tables_begin_apart_and_each_always_at_its_own_time() -> None:
     own = settings(PERIODIC, trigger_interval_s=3600.0, trigger_spread_s=300.0)
     phases = [phase_s(f"t{number}", own) for number in range(300)]
-    assert all(0 <= each < 300 for each in phases)
+    assert all(0 <= phase < 300 for phase in phases)
     assert phases == [phase_s(f"t{number}", own) for number in range(300)]
-    in_minutes = [sum(60 * n <= each < 60 * (n + 1) for each in phases) for n in range(5)]
+    in_minutes = [sum(60 * n <= phase < 60 * (n + 1) for phase in phases) for n in range(5)]
     assert all(40 <= count <= 80 for count in in_minutes), in_minutes
     late_s = phases[7]
     assert triggers_due(0.0, late_s - 0.01, "t7", own) == 0
@@ -272,7 +272,7 @@ def test_a_plan_of_a_tablet_that_has_changed_much_queues_one_analysis() -> None:
     (queued,) = state.queued("default", 9, 9.0)
     assert queued.job.action == "analyze"
     assert not any(
-        isinstance(each, WriteAnalysis) and each.analysis is Analysis.STABLE for each in notes
+        isinstance(note, WriteAnalysis) and note.analysis is Analysis.STABLE for note in notes
     ), "a scan must look again if the wish is forgotten"
     state.handle(planned, 10.0)
     assert len(state.queued("default", 9, 9.0)) == 1

@@ -146,7 +146,7 @@ async def test_queued_jobs_start_compactors_up_to_the_most() -> None:
     assert (scaling.desired, scaling.starting) == (3, 3)
     assert "at the maximum of 3 compactors" in scaling.blocked
     assert stage.logged.count("group scaled") == len(scaling.decisions)
-    started = [name for each in scaling.decisions for name in each.started]
+    started = [name for decision in scaling.decisions for name in decision.started]
     assert sorted(started) == ["small-1", "small-2", "small-3"]
 
 
@@ -203,7 +203,7 @@ async def test_one_that_stays_silent_is_given_up_and_tried_again() -> None:
     assert stage.ray.killed == ["small-1"]
     assert "compactor does not come up" in stage.logged
     assert scaling.starts_failed == 1
-    given_up = [name for each in scaling.decisions for name in each.given_up]
+    given_up = [name for decision in scaling.decisions for name in decision.given_up]
     assert given_up == ["small-1"]
     assert (await stage.rounds(60.0)).starting == 1
 
@@ -217,7 +217,7 @@ async def test_what_no_node_has_is_said_of_a_start_that_lasts_and_of_one_that_wa
     scaling = await stage.rounds(20.0)
     assert scaling.reason.endswith("s: no node has the Ray resource 'r'")
     scaling = await stage.rounds(600.0)
-    (late,) = (each for each in scaling.decisions if each.given_up)
+    (late,) = (decision for decision in scaling.decisions if decision.given_up)
     assert late.reason.endswith("no heartbeat within 600 s: no node has the Ray resource 'r'")
 
 
@@ -241,7 +241,7 @@ async def test_why_spark_does_not_start_is_said_of_a_compactor_and_of_one_that_w
     warnings = stage.parts.status().warnings
     assert "compactor small-1 of group small does not start: no Java on node n1" in warnings
     scaling = await stage.rounds(600.0)
-    (late,) = (each for each in scaling.decisions if each.given_up)
+    (late,) = (decision for decision in scaling.decisions if decision.given_up)
     assert late.reason.endswith("no heartbeat within 600 s: no Java on node n1")
 
 

@@ -114,7 +114,7 @@ async def stored(*busy: int) -> MemoryStore:
 
 
 def paths(number: int) -> list[str]:
-    return [f"f{number}-{each}.parquet" for each in range(5)]
+    return [f"f{number}-{index}.parquet" for index in range(5)]
 
 
 def wanted_job(number: int) -> str:

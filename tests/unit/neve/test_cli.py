@@ -400,7 +400,7 @@ def test_the_settings_are_checked_and_secrets_hidden(tmp_path: Path) -> None:
     shown = Shell(tmp_path).run("config", "check", str(file), says="gateway.port 1234")
     assert "whispered" not in shown.output
     settings = Shell(tmp_path).json("config", "check", str(file))["settings"]
-    (token,) = [each for each in settings if each["name"] == "gateway.token"]
+    (token,) = [setting for setting in settings if setting["name"] == "gateway.token"]
     assert (token["value"], token["source"]) == ("(set, not shown)", f"file {file}")
 
 

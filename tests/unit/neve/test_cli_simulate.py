@@ -57,7 +57,7 @@ def test_a_seed_gives_the_same_bytes_and_another_one_others(neve: Shell, spec: s
 
 def test_results_are_written_to_files(neve: Shell, spec: str, tmp_path: Path) -> None:
     words = ["--csv", "out.csv", "--plots", "plots", "--report", "report.html"]
-    words = [str(tmp_path / each) if not each.startswith("--") else each for each in words]
+    words = [str(tmp_path / word) if not word.startswith("--") else word for word in words]
     found = neve.json("simulate", spec, *words)
 
     (variant,) = found["variants"]

@@ -83,7 +83,7 @@ def test_files_and_rows_meet_in_their_partitions(client: Client, tmp_path: Path)
     client.append("events", pa.table({"day": days, "id": [7, 7], "v": [1, 1]}, schema=schema))
     client.add_files("events", ["day=2024-01-31/a.parquet"])
 
-    assert [(each.partition, each.files) for each in client.tablets("events")] == [
+    assert [(tablet.partition, tablet.files) for tablet in client.tablets("events")] == [
         ("day=2024-01-31", 2),
         ("day=2024-02-01", 1),
     ]

@@ -328,7 +328,7 @@ def test_a_plan_says_by_place_which_jobs_wait_for_which() -> None:
     assert (cut.cuts_at_s, cut.output_rows_max) == ((DAY_S, 2 * DAY_S, 3 * DAY_S), 5_000_000)
     assert [each.action for each in (cut, drop, move)] == ["rewrite", "drop", "move"]
     assert (move.tags, even.outputs) == ({"level": "2"}, 4)
-    assert [each.after for each in CHAIN.jobs] == [(), (), (), (0, 2), ()]
+    assert [job.after for job in CHAIN.jobs] == [(), (), (), (0, 2), ()]
     (interval,) = CHAIN.intervals
     assert (interval.tablet, interval.state) == (QUEUED.job.tablet.text, "skipped")
 
@@ -446,8 +446,8 @@ def test_a_listing_fits_a_hundred_columns_and_keeps_headings_numbers_and_ids_who
     assert max(map(len, narrow.splitlines())) <= 100
     headings = {line for line in wide.splitlines() if re.fullmatch(r"[A-Z ()]+", line)}
     assert headings
-    for each in headings:
-        assert each.split() in [line.split() for line in narrow.splitlines()]
+    for heading in headings:
+        assert heading.split() in [line.split() for line in narrow.splitlines()]
     for whole in re.findall(r"att-[0-9a-f]{20}|[0-9,.]+ [KMGT]iB(?= {2})", wide):
         assert whole in narrow
     assert LONG_TABLET not in narrow or listing == "tablets", "people see keys"

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.unit
 
 def shown_by_name(*flags: str) -> dict[str, ShownSetting]:
     settings = load_service_settings(environ={}, flags=flags)
-    return {each.name: each for each in shown_settings(settings)}
+    return {shown_setting.name: shown_setting for shown_setting in shown_settings(settings)}
 
 
 def test_a_list_is_the_same_after_it_was_saved() -> None:

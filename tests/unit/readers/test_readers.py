@@ -193,7 +193,7 @@ def test_what_a_reader_cannot_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert found.pop("descriptors") <= 256
     names = with_network.pop("environment")
     assert "AWS_SECRET_ACCESS_KEY" in names
-    assert not [each for each in names if each.startswith("NEVE")]
+    assert not [name for name in names if name.startswith("NEVE")]
     for each in (found, with_network):
         assert each.pop("writes") != "done"
     if Path("/proc/self/status").exists():

@@ -213,7 +213,7 @@ async def test_no_job_of_a_table_behind_is_reserved(place: Place) -> None:
     (refused,) = heard
     assert isinstance(refused, on.JobRefused)
     assert refused.code == "generation"
-    assert [each.running for each in await place.store.tablets(before)] == [{}]
+    assert [tablet.running for tablet in await place.store.tablets(before)] == [{}]
 
 
 async def test_a_location_that_has_become_another_table_s_is_not_written(place: Place) -> None:

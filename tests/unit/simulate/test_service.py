@@ -140,4 +140,4 @@ def test_the_speed_of_jobs_is_that_of_past_ones() -> None:
     assert overhead_s == pytest.approx(0.7, abs=0.01)
     assert slot_bytes_s == pytest.approx(10e6, rel=0.01)
     assert job_speed([]) == (0.5, 50e6)
-    assert job_speed([replace(each, ended_s=each.started_s + 2.0) for each in jobs])[0] == 2.0
+    assert job_speed([replace(job, ended_s=job.started_s + 2.0) for job in jobs])[0] == 2.0
