@@ -297,8 +297,8 @@ QUARANTINES_SHOWN = 10
 def quarantine_texts(found: work.Status) -> list[str]:
     """Return a sentence for each quarantined tablet with the reason, at most a few per table."""
     shown = [
-        f"table {quarantine.table}, tablet {quarantine.tablet}: {quarantine.reason}; `neve lift-quarantine "
-        f"{quarantine.table} {quarantine.tablet}` retries it"
+        f"table {quarantine.table}, tablet {quarantine.tablet}: {quarantine.reason};"
+        f" `neve lift-quarantine {quarantine.table} {quarantine.tablet}` retries it"
         for quarantine in found.quarantines[:QUARANTINES_SHOWN]
     ]
     more = found.quarantined - len(shown)

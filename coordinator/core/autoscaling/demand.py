@@ -196,8 +196,8 @@ def demand(load: GroupLoad, rules: AutoscalerRules, capacity: int) -> Demand:
     if not jobs:
         if not load.is_unplanned:
             return Demand(wanted=0, divisible=0, reason=_no_work(load))
-        wait = format_count(load.unplanned_tablets, "changed tablet")
-        reason = f"{wait} for planning"
+        unplanned = format_count(load.unplanned_tablets, "changed tablet")
+        reason = f"{unplanned} to plan"
         return Demand(wanted=1, divisible=1, reason=reason)
     divisible = ceil(jobs / load.slots)
     needed, reason = _needed(load, rules, capacity)

@@ -28,7 +28,9 @@ def test_splits_and_merges_run_from_the_command_line(
     neve.run("table", "split", "events", "--abandon", says="no split is in progress")
 
     with Drives(gateway, client):
-        neve.run("table", "split", "events", "--at", "9", "--wait", says="split of events has ended")
+        neve.run(
+            "table", "split", "events", "--at", "9", "--wait", says="split of events has ended"
+        )
         neve.run("table", "split", "events", "--at", "9", "--wait", says="nothing to do")
         neve.run("table", "merge", "events", "--from", "1", "--to", "10", "--wait", says="is over")
     wrong = {
