@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from common.errors import RequestError, UnknownTableError
 from common.model.table import Table
 from common.units import parse_duration_s
-from neve.api import recovery as api
+from neve import api
 from neve.gateway.access.callers import current_call
 from neve.gateway.problems import BodyError
 from neve.gateway.progress_stream import (
@@ -72,10 +72,10 @@ def fsck_view(table: Table, report: RepairReport) -> api.FsckReport:
     findings = [*first, *(done.finding for done in report.settled if done.finding not in seen)]
     repairs = _repairs_of(findings, report.settled)
     pairs = list(zip(findings, repairs, strict=True))
-    wrong = [(each, repair) for each, repair in pairs if each.code not in NOTES]
+    wrong = [(finding, repair) for finding, repair in pairs if finding.code not in NOTES]
     return api.FsckReport(
         table=table.name,
-        sound=all(repair and repair.done and each.code not in UNDER_WAY for each, repair in wrong),
+        sound=all(done and done.done and found.code not in UNDER_WAY for found, done in wrong),
         findings=tuple(finding_view(*pair) for pair in pairs[:LISTED_MAX]),
         more=max(0, len(pairs) - LISTED_MAX),
         tablets=report.checked.tablets,
@@ -88,9 +88,9 @@ def _repairs_of(
     findings: Sequence[Finding], settled: Sequence[RepairedFinding]
 ) -> Sequence[RepairedFinding | None]:
     """Return what became of each finding: of the same one, or else of the first equal one."""
-    same = {id(each.finding): each for each in settled}
-    equal = {each.finding: each for each in reversed(settled)}
-    return [same.get(id(each)) or equal.get(each) for each in findings]
+    same = {id(repaired.finding): repaired for repaired in settled}
+    equal = {repaired.finding: repaired for repaired in reversed(settled)}
+    return [same.get(id(finding)) or equal.get(finding) for finding in findings]
 
 
 def finding_view(finding: Finding, settled: RepairedFinding | None = None) -> api.Finding:
@@ -110,7 +110,7 @@ def gc_view(table: Table, done: GcResult) -> api.GcReport:
     """Return what a sweep came to."""
     return api.GcReport(
         table=table.name,
-        orphans=tuple(finding_view(each) for each in done.found[:LISTED_MAX]),
+        orphans=tuple(finding_view(finding) for finding in done.found[:LISTED_MAX]),
         files=done.orphans,
         size_bytes=done.orphan_bytes,
         given=done.given,
@@ -143,15 +143,15 @@ def restored_view(done: Iterable[CreatedTable], *, dry_run: bool) -> api.Restore
     """Return what a restore came to."""
     tables = (
         api.Restored(
-            table=each.table.name,
-            location=each.table.location,
-            state=each.table.state.value,
-            tablets=each.tablets,
-            files=each.files,
-            missing=each.missing[:LISTED_MAX],
-            unused=each.unused[:LISTED_MAX],
+            table=table.table.name,
+            location=table.table.location,
+            state=table.table.state.value,
+            tablets=table.tablets,
+            files=table.files,
+            missing=table.missing[:LISTED_MAX],
+            unused=table.unused[:LISTED_MAX],
         )
-        for each in done
+        for table in done
     )
     return api.RestoreReport(tables=tuple(tables), dry_run=dry_run, not_recovered=NOT_IN_ARCHIVES)
 

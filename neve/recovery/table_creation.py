@@ -77,7 +77,7 @@ class CreatedTable:
 def former_ids_of(table: Table) -> tuple[str, ...]:
     """Return the ids that a table has had, when it is to get another one; the newest first."""
     ids = dict.fromkeys((table.id, *table.former_ids))
-    return tuple(each for each in ids if is_table_id(each))[:FORMER_IDS_MAX]
+    return tuple(id_ for id_ in ids if is_table_id(id_))[:FORMER_IDS_MAX]
 
 
 async def make_table(
@@ -112,7 +112,7 @@ async def make_table(
     # The id is new, so it is the fencing token of this run, too.
     filling = Filling(run=scope.table.id, verb=verb, files=len(files))
     table = replace(scope.table, state=TableState.FILLING, filling=filling)
-    ends = tuple(each.bounds.end for each in tablets if each.bounds.end != PLUS_INFINITY)
+    ends = tuple(tablet.bounds.end for tablet in tablets if tablet.bounds.end != PLUS_INFINITY)
     await claim_site(scope.threads, free)
     await _apply(scope, free.creation(table, () if table.partition_by else ends))
     try:
@@ -143,7 +143,7 @@ async def make_table(
 
 
 def _files_of(tablets: Iterable[TabletDump], steps: Steps) -> list[DataFile]:
-    return [file for each in tablets for file in steps.over(each.files)]
+    return [file for dump in tablets for file in steps.over(dump.files)]
 
 
 def _user_paths(files: Iterable[DataFile], stored: Collection[str], steps: Steps) -> Sequence[str]:
@@ -278,16 +278,16 @@ async def _finish(scope: TableScope, filling: Filling, *, live: bool, incomplete
 
 async def _add_files(scope: TableScope, tablets: Iterable[TabletDump], run: str) -> None:
     count, shown = 0, 0
-    for each in tablets:
-        tablet = TabletId(scope.table.id, each.bounds.end)
-        for files in _chunks(each.files):
+    for dump in tablets:
+        tablet = TabletId(scope.table.id, dump.bounds.end)
+        for files in _chunks(dump.files):
             await _apply(
                 scope,
                 RestoreFiles(
                     tablet=tablet,
                     files=files,
-                    purge=each.purge,
-                    partition=each.bounds.partition,
+                    purge=dump.purge,
+                    partition=dump.bounds.partition,
                     run=run,
                 ),
             )

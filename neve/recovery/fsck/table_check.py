@@ -91,13 +91,13 @@ async def _check_tablets(scope: TableScope, done: TableCheck) -> dict[str, Table
     holders: dict[str, TabletId] = {}
     twice: set[str] = set()
     async for page in _inspect_tablets(scope):
-        for each in page:
+        for tablet in page:
             done.tablets += 1
-            done.findings += check_tablet(each)
-            files = each.tablet.files if each.tablet else {}
+            done.findings += check_tablet(tablet)
+            files = tablet.tablet.files if tablet.tablet else {}
             done.size_bytes += sum(file.size_bytes for file in files.values())
             twice.update(files.keys() & holders.keys())
-            holders.update(dict.fromkeys(files, each.id))
+            holders.update(dict.fromkeys(files, tablet.id))
     if twice:
         done.findings += await _still_in_two_tablets(scope, twice)
     return holders
@@ -123,13 +123,13 @@ async def _check_tiles(scope: TableScope) -> list[Finding]:
         return []
     await asyncio.sleep(AGAIN_S)
     seen = {*first}
-    return [each for each in await _tiles_once(scope) if each in seen]
+    return [finding for finding in await _tiles_once(scope) if finding in seen]
 
 
 async def _tiles_once(scope: TableScope) -> list[Finding]:
     bounds: list[Bounds] = []
     async for page in _inspect_tablets(scope):
-        bounds += [each.tablet.bounds for each in page if each.tablet]
+        bounds += [found.tablet.bounds for found in page if found.tablet]
     index, found, overlaps = await in_thread(partial(_check_tiling, scope.table.id, bounds))
     for left, right in overlaps:
         found += await _overlap(scope, left, right, index)
@@ -147,7 +147,7 @@ def _check_tiling(
 
 
 def _check_page(page: Sequence[RawTablet], index: TabletIndex, steps: Steps) -> Sequence[Finding]:
-    tablets = (each.tablet for each in page if each.tablet)
+    tablets = (raw.tablet for raw in page if raw.tablet)
     return [found for tablet in tablets for found in steps.over(check_bounds(tablet, index))]
 
 
@@ -156,7 +156,7 @@ async def _overlap(
 ) -> list[Finding]:
     """Return what is wrong between two tablets, as they are now; empty: one is gone."""
     ids = [TabletId(scope.table.id, each.end) for each in (left, right)]
-    both = [each.tablet for each in await scope.store.inspect(ids) if each.tablet]
+    both = [tablet.tablet for tablet in await scope.store.inspect(ids) if tablet.tablet]
     if len(both) < 2:
         return []
     inside = index.ends_within(right.start, left.end)
@@ -167,7 +167,7 @@ async def _overlap(
 
 async def _check_orphans(scope: TableScope, done: TableCheck) -> None:
     broken = {FindingCode.UNDECODABLE, FindingCode.HOLE, FindingCode.OVERLAP}
-    if broken & {each.code for each in done.findings}:
+    if broken & {finding.code for finding in done.findings}:
         scope.on_progress("orphans are not looked for: not every tablet can be read")
         return
     done.findings += (await find_orphans(scope)).findings
@@ -241,7 +241,8 @@ async def _check_forgotten_commits(scope: TableScope) -> list[Finding]:
         for tablet in (each.tablet for each in page if each.tablet):
             attempts += tablet.running.values()
     looks = (
-        scope.run(only_copies, scope.location, each.output_paths, each.inputs) for each in attempts
+        scope.run(only_copies, scope.location, attempt.output_paths, attempt.inputs)
+        for attempt in attempts
     )
     return [
         Finding(
@@ -263,10 +264,10 @@ async def _check_pins(scope: TableScope) -> list[Finding]:
     return [
         Finding(
             code=FindingCode.STALE_PIN,
-            sentence=f"pin {each.pin} ran out {now_s - each.until_s:.0f} s ago",
+            sentence=f"pin {pin.pin} ran out {now_s - pin.until_s:.0f} s ago",
             repair="remove it",
-            changes=(UnpinFiles(table=scope.table.id, pin=each.pin),),
+            changes=(UnpinFiles(table=scope.table.id, pin=pin.pin),),
         )
-        for each in await scope.store.pins(scope.table.id)
-        if each.until_s + scope.grace_s < now_s
+        for pin in await scope.store.pins(scope.table.id)
+        if pin.until_s + scope.grace_s < now_s
     ]

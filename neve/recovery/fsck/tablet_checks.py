@@ -89,7 +89,7 @@ class TabletIndex:
     def __init__(self, bounds: Sequence[Bounds]) -> None:
         """Take the bounds of all tablets, ascending by end."""
         self.bounds = bounds
-        self._ends = [each.end for each in bounds]
+        self._ends = [bound.end for bound in bounds]
         self._lower = _next_with_lower_start(bounds)
 
     def home(self, file: DataFile) -> Bounds | None:
@@ -113,7 +113,7 @@ class TabletIndex:
 def _next_with_lower_start(bounds: Sequence[Bounds]) -> list[int]:
     """Return for each tablet the next one that starts before it; the number of tablets: none."""
     following = [len(bounds)] * len(bounds)
-    starts = [each.start or b"" for each in bounds]
+    starts = [bound.start or b"" for bound in bounds]
     for index in reversed(range(len(bounds))):
         other = index + 1
         while other < len(bounds) and starts[other] >= starts[index]:
@@ -276,23 +276,25 @@ def _home_of(file: DataFile, end: bytes, others: TabletIndex) -> Bounds | None:
 
 def duplicate_finding(path: str, holders: Sequence[Tablet]) -> Finding:
     """Return that several tablets hold a file, and that those let it go that lack its keys."""
-    names = ", ".join(each.id.text for each in holders)
+    names = ", ".join(holder.id.text for holder in holders)
     found = Finding(
         code=FindingCode.DOUBLE,
         path=path,
         tablet=holders[0].id,
         sentence=f"several tablets hold the file: {names}",
     )
-    right = [each for each in holders if _holds(each, path)]
+    right = [holder for holder in holders if _holds(holder, path)]
     if len(right) != 1:
         why = "none of them holds all its keys" if not right else "their bounds overlap"
         return replace(found, sentence=f"{found.sentence}; {why}")
     (keeper,) = right
-    wrong = (each for each in holders if each.id != keeper.id)
+    wrong = (holder for holder in holders if holder.id != keeper.id)
     return replace(
         found,
         repair=f"leave it in tablet {keeper.id.text}, which holds its keys, alone",
-        changes=tuple(DropDuplicate(tablet=each.id, holder=keeper.id, path=path) for each in wrong),
+        changes=tuple(
+            DropDuplicate(tablet=tablet.id, holder=keeper.id, path=path) for tablet in wrong
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from common.model.tablet import TabletId
 from common.parquet.file_inspection import inspect_file, open_table_file
 from common.parquet.location import Location, fault, is_silence
 from common.parquet.manifest import FORMAT, FORMAT_VERSION, POINTER_PATH
-from common.parquet.service_files import read_description, read_small
+from common.parquet.service_files import read_copied, read_description, read_small
 from common.readers.pool import in_reader
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
@@ -148,7 +148,7 @@ class Evidence:
     @property
     def tables(self) -> list[str]:
         """Ids of the tables that outputs were made for."""
-        return sorted({each.table for each in self.footers.values()})
+        return sorted({footer.table for footer in self.footers.values()})
 
 
 async def gather_evidence(
@@ -179,6 +179,11 @@ async def gather_evidence(
             break
     wanted = {FileOrigin.APPENDED, FileOrigin.USER} if user_files else {FileOrigin.APPENDED}
     evidence.added = await in_thread(partial(_of_origin, stored, wanted))
+    if described is not None:
+        copied = await threads.run(location.uri, read_copied, location, described.own_ids)
+        evidence.added = [
+            path for path in evidence.added if copied.get(path) != stored[path].size_bytes
+        ]
     return evidence
 
 
@@ -230,8 +235,8 @@ def _unlisted(evidence: Evidence, steps: Steps) -> Sequence[str]:
     """Return the files that manifest and footers name and the listing does not, sorted."""
     stored, published = evidence.stored, evidence.published
     named = {*steps.over(published.files if published is not None else ())}
-    for each in steps.over(evidence.footers.values()):
-        named.update(each.outputs or ())
+    for footer in steps.over(evidence.footers.values()):
+        named.update(footer.outputs or ())
     return steps.in_order(path for path in steps.over(named) if path not in stored)
 
 
