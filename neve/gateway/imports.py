@@ -33,8 +33,8 @@ from common.parquet.service_files import read_copied, write_copied
 from common.rows.reader_limits import READERS, has_nanoseconds, unreadable_columns
 from common.rows.schema import arrow_schema
 from common.units import format_bytes, format_count
-from neve.api import tables as api
-from neve.api.recovery import LINES
+from neve import api
+from neve.api import LINES
 from neve.gateway.access.callers import current_call
 from neve.gateway.ingest.add import add_files, inspect_incoming
 from neve.gateway.problems import ChangeRefusedError, require_applied
@@ -262,7 +262,7 @@ async def add_in_batches(
         batch = files[first : first + BATCH_FILES]
         paths = await _copy_fine_files(services, directory, table, batch)
         rows += await _add_batch(services, directory, table, paths)
-        done_bytes += sum(each.size_bytes for each in batch)
+        done_bytes += sum(file.size_bytes for file in batch)
         on_progress(
             "adding files",
             files_done=first + len(batch),
@@ -377,7 +377,7 @@ async def import_directory(
         directory.listing.misfits |= former
     await read_known(services, directory)
     await read_copies(services, directory)
-    new = [each for each in directory.listing.files if not _is_known(directory, each)]
+    new = [file for file in directory.listing.files if not _is_known(directory, file)]
     directory.already = len(directory.listing.files) - len(new)
     looked = await _read_footers(services, directory, new, on_progress)
     wanted = _import_options(body, directory.table)
@@ -579,9 +579,9 @@ async def _finish_filling(services: Services, directory: ImportedDirectory, tabl
     copied = copied_files(directory, table)
     misfits = directory.survey.misfits
     fitting = {
-        each.path
-        for each in directory.survey.files
-        if each.path not in misfits and copy_path(table, each) not in misfits
+        file.path
+        for file in directory.survey.files
+        if file.path not in misfits and copy_path(table, file) not in misfits
     }
     if missing := sorted(fitting - directory.known - copied.keys()):
         raise RefusedError(

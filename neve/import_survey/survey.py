@@ -371,8 +371,8 @@ def _count_files(files: list[_ReadFile], wanted: ImportOptions, found: Survey) -
         except RequestError as error:
             found.misfits[file.file.path] = str(error)
             continue
-        found.files.append(each.file)
-        found.total.add(each.file, each.footer)
+        found.files.append(file.file)
+        found.total.add(file.file, file.footer)
         if kinds:
             found.partitions.setdefault(text, FileTotals()).add(file.file, file.footer)
 

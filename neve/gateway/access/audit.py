@@ -49,44 +49,23 @@ EARLY_PER_S, EARLY_BURST = 1.0, 60
 EARLY_CALLERS_MAX = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEntry:
-    """What is kept of one call. No rows, no header but the call id, and nothing that is secret."""
+BEGUN = "begun"
+"""Outcome of a call that has not ended, or with whose gateway it ended."""
 
-    id: str
-    at_s: float
-    """When it came, by the gateway's clock."""
-    caller: str
-    """Name of the token, `oidc:<subject>`, `gateway.token`, or `-` if nobody was recognised."""
-    action: str
-    """Method and pattern of the route; its path, if it was not routed."""
-    table: str = ""
-    outcome: str = "begun"
-    """`begun`, `done`, `refused` (nothing was changed) or `failed` (something may have been)."""
-    status: int | None = None
-    error: str = ""
-    """Class of the error."""
-    call: str = ""
-    """Call id, if it had one."""
-    address: str = ""
-    """Where the connection came from."""
-    details: str = ""
-    """Parameters of the path and the query, as the route takes them, and those of a JSON body: of
-    lists how many, of objects the names."""
 
 def line_of(entry: AuditEntry) -> bytes:
     """Return an entry as a line of JSON, without an end of line.
 
-    It has no body, no header but the call id, and nothing that is secret.
+    It has no rows, no header but the call id, and nothing that is secret.
     """
-    texts = {each.name: shown_text(getattr(entry, each.name)) for each in fields(entry)}
+    texts = {field.name: shown_text(getattr(entry, field.name)) for field in fields(entry)}
     return json.dumps(texts, ensure_ascii=True, separators=(",", ":")).encode()
 
 
 def entry_from(line: Mapping[str, Any]) -> AuditEntry:
     """Return an entry from a line, perhaps of a release that knows further fields."""
     return AuditEntry(
-        **{each.name: line[each.name] for each in fields(AuditEntry) if each.name in line}
+        **{field.name: line[field.name] for field in fields(AuditEntry) if field.name in line}
     )
 
 
