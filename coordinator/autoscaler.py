@@ -341,7 +341,7 @@ class Autoscaler:
     ) -> tuple[str, ...]:
         """Carry out a decision; return the compactors that were started."""
         for name in decision.give_up:
-            self._context.log("compactor cannot start", compactor=name)
+            self._context.log("compactor does not come up", compactor=name)
             await self._ray.kill(name)
         for name in decision.drain:
             await self.shut_down(name, None)
@@ -353,7 +353,7 @@ class Autoscaler:
             try:
                 await self._ray.start(decision.group, name)
             except UnavailableError as error:
-                self._context.log("compactor cannot start", compactor=name, cause=str(error))
+                self._context.log("compactor does not come up", compactor=name, cause=str(error))
         return started
 
     def _remember(

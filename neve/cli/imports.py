@@ -107,6 +107,19 @@ TombstoneColumn = Annotated[
 ]
 
 
+LeaveMisfits = Annotated[
+    bool, typer.Option("--leave-misfits", help="Import the files that fit and skip the others.")
+]
+ReadersUseManifest = Annotated[
+    bool,
+    typer.Option(
+        "--readers-use-manifest",
+        help=(
+            "Start compacting at once, because every reader uses the manifest. Default: the table "
+            "is paused."
+        ),
+    ),
+]
 Timestamps = Annotated[
     Literal["us", "us-truncated"] | None,
     typer.Option(
@@ -145,20 +158,8 @@ def import_(
     ] = None,
     settings: Settings = None,
     timestamps: Timestamps = None,
-    leave_misfits: Annotated[
-        bool,
-        typer.Option("--leave-misfits", help="Import the files that fit and skip the others."),
-    ] = False,
-    readers_use_manifest: Annotated[
-        bool,
-        typer.Option(
-            "--readers-use-manifest",
-            help=(
-                "Start compacting at once, because every reader uses the manifest. Default: "
-                "the table is paused."
-            ),
-        ),
-    ] = False,
+    leave_misfits: LeaveMisfits = False,
+    readers_use_manifest: ReadersUseManifest = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing.")] = False,
 ) -> None:
     """Create a table from a directory of Parquet files. Run it again to continue after a failure.
