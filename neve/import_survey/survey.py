@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 
 import pyarrow as pa
@@ -13,10 +13,10 @@ from common.model.key_values import KeyType, key_type_of, plain_value
 from common.model.table import Column, Table
 from common.parquet.location import Location
 from common.rows.partitions import folders_of, partition_of, value_of_folder
-from common.rows.reader_limits import has_nanoseconds
+from common.rows.reader_limits import has_nanoseconds, in_microseconds
 from common.rows.schema import arrow_schema, columns_of, require_readable, unite_schemas
 from common.rows.types import type_from_text
-from neve.api.tables import NewImport
+from neve.api import NewImport
 from neve.import_survey.files import FooterFacts, FoundFile, Listing
 
 
@@ -31,6 +31,8 @@ class ImportOptions:
     partition_types: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[Column, ...] | None = None
     """Of the table that is there already; None: it is new."""
+    narrow: bool = False
+    """Whether files with nanoseconds are copied in microseconds."""
 
 
 @dataclass(slots=True)
@@ -58,8 +60,8 @@ class Survey:
     total: FileTotals = field(default_factory=FileTotals)
     partitions: dict[str, FileTotals] = field(default_factory=dict)
     misfits: dict[str, str] = field(default_factory=dict)
-    nanosecond_files: list[str] = field(default_factory=list)
-    """Paths of files that fit and hold moments in nanoseconds."""
+    nanosecond_files: set[str] = field(default_factory=set)
+    """Paths of files that hold moments in nanoseconds."""
     unknown_nulls: int = 0
     """Files whose statistics do not tell whether a version is null."""
     unversioned_rows: int = 0
@@ -78,6 +80,8 @@ class ImportedDirectory:
     survey: Survey = field(default_factory=Survey)
     known: set[str] = field(default_factory=set)
     """Paths that the table holds, or that a compaction has replaced."""
+    copied: dict[str, int] = field(default_factory=dict)
+    """Files of which the table has, or had, copies: path → size."""
     already: int = 0
     added: int = 0
 
@@ -245,7 +249,8 @@ def _files_in_folders(
             found.misfits[file.path] = footer
             continue
         try:
-            files.append(_ReadFile(file, footer, folders_of(file.path)))
+            facts = _footer(file, footer, wanted, found)
+            files.append(_ReadFile(file, facts, folders_of(file.path)))
         except RequestError as error:
             found.misfits[file.path] = str(error)
     if wanted.partition_by is None:
@@ -262,6 +267,16 @@ def _files_in_folders(
     return kept
 
 
+def _footer(
+    file: FoundFile, footer: FooterFacts, wanted: ImportOptions, found: Survey
+) -> FooterFacts:
+    """Return what the file says of itself, or what its copy in microseconds will say."""
+    if not any(map(has_nanoseconds, footer.schema.types)):
+        return footer
+    found.nanosecond_files.add(file.path)
+    return replace(footer, schema=in_microseconds(footer.schema)) if wanted.narrow else footer
+
+
 def _folder_text(columns: Sequence[str] | Mapping[str, object]) -> str:
     return "folders of " + ", ".join(columns) if columns else "no partition's folder"
 
@@ -270,22 +285,22 @@ def _files_with_columns(
     files: list[_ReadFile], wanted: ImportOptions, found: Survey
 ) -> list[_ReadFile]:
     needed = {*wanted.key, *filter(None, [wanted.version_column])} - {*found.partition_by}
-    required = [each.name for each in wanted.columns or () if not each.nullable]
+    required = [column.name for column in wanted.columns or () if not column.nullable]
     kept = []
-    for each in files:
-        missing = sorted(needed.difference(each.footer.schema.names))
-        null = next((name for name in required if _null_count(each, name)), None)
+    for file in files:
+        missing = sorted(needed.difference(file.footer.schema.names))
+        null = next((name for name in required if _null_count(file, name)), None)
         if missing:
-            found.misfits[each.file.path] = (
+            found.misfits[file.file.path] = (
                 f"it lacks the columns {', '.join(missing)} of the key or version"
             )
         elif null is not None:
-            found.misfits[each.file.path] = f"its column {null} holds nulls, but must not be null"
+            found.misfits[file.file.path] = f"its column {null} holds nulls, but must not be null"
         else:
-            nulls = _null_count(each, wanted.version_column)
+            nulls = _null_count(file, wanted.version_column)
             found.unknown_nulls += nulls is None
             found.unversioned_rows += nulls or 0
-            kept.append(each)
+            kept.append(file)
     return kept
 
 
@@ -300,11 +315,11 @@ def _unite_files(
     files: list[_ReadFile], wanted: ImportOptions, found: Survey
 ) -> tuple[pa.Schema, list[_ReadFile]]:
     paths: dict[pa.Schema, list[str]] = {}
-    for each in files:
-        paths.setdefault(each.footer.schema, []).append(each.file.path)
+    for file in files:
+        paths.setdefault(file.footer.schema, []).append(file.file.path)
     union = best_union(paths, wanted.columns)
     found.misfits |= union.misfits
-    return union.schema, [each for each in files if each.file.path not in union.misfits]
+    return union.schema, [file for file in files if file.file.path not in union.misfits]
 
 
 def _columns(
@@ -317,7 +332,7 @@ def _columns(
     for name in found.partition_by:
         if name not in schema.names:
             told = wanted.partition_types.get(name)
-            text = told or type_of_values(each.said[name] for each in files)
+            text = told or type_of_values(file.said[name] for file in files)
             written.append(pa.field(name, type_from_text(text)))
     columns = columns_of(pa.schema(written))
     if unknown := sorted(set(wanted.partition_types) - set(found.partition_by)):
@@ -348,20 +363,18 @@ def _count_files(files: list[_ReadFile], wanted: ImportOptions, found: Survey) -
     )
     types = {column.name: column.type for column in found.columns}
     kinds = {name: key_type_of(types[name]) for name in found.partition_by}
-    for each in files:
+    for file in files:
         try:
-            plain = {name: value_of_folder(each.said[name], kinds[name]) for name in kinds}
-            _check_statistics(each, plain, kinds)
+            plain = {name: value_of_folder(file.said[name], kinds[name]) for name in kinds}
+            _check_statistics(file, plain, kinds)
             text = partition_of(table, list(plain.values())).text
         except RequestError as error:
-            found.misfits[each.file.path] = str(error)
+            found.misfits[file.file.path] = str(error)
             continue
-        found.files.append(each.file)
-        found.total.add(each.file, each.footer)
-        if any(has_nanoseconds(arrow) for arrow in each.footer.schema.types):
-            found.nanosecond_files.append(each.file.path)
+        found.files.append(file.file)
+        found.total.add(file.file, file.footer)
         if kinds:
-            found.partitions.setdefault(text, FileTotals()).add(each.file, each.footer)
+            found.partitions.setdefault(text, FileTotals()).add(file.file, file.footer)
 
 
 def _check_statistics(

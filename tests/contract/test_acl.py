@@ -209,8 +209,8 @@ def test_a_line_of_a_file_and_rules_have_the_same_rights(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["other"], "'other' is no role, expected one of store, sentinel, monitor"),
-        ([], "--password-file is missing: `openssl rand -hex 32 > FILE` draws a password"),
+        (["other"], "role 'other' does not exist, expected one of store, sentinel, monitor"),
+        ([], "--password-file is missing: `openssl rand -hex 32 > FILE` creates a password"),
         (["--password-file", "/nowhere/password"], "cannot be read"),
         (["--password-file", __file__], "expected one line of at least 32 characters"),
         (["--user", "a b", "--password-file", "/dev/null"], "--user 'a b': expected 1 to 64"),

@@ -41,7 +41,7 @@ async def spread(redis_cluster: RedisCluster, anyio_backend: str) -> AsyncIterat
 def test_a_url_names_nodes_with_one_login() -> None:
     found = parse_url_of_store("redis+cluster://user:p%40ss@one:1,two,[::1]:3/0")
     assert isinstance(found, ClusterSeeds)
-    places = [(each.host, each.port) for each in found.nodes]
+    places = [(node.host, node.port) for node in found.nodes]
     assert places == [("one", 1), ("two", 6379), ("::1", 3)]
     other = found.node_at("there", 7)
     assert (str(other), other.username, other.password) == ("there:7", "user", "p@ss")
@@ -50,10 +50,10 @@ def test_a_url_names_nodes_with_one_login() -> None:
 def test_tls_is_for_all_nodes() -> None:
     found = parse_url_of_store("rediss+cluster://:secret@one,two?ssl_cert_reqs=none")
     assert isinstance(found, ClusterSeeds)
-    for each in (*found.nodes, found.node_at("three", 1)):
-        assert each.password == "secret"
-        assert each.tls is not None
-        assert not each.tls.check_hostname
+    for node in (*found.nodes, found.node_at("three", 1)):
+        assert node.password == "secret"
+        assert node.tls is not None
+        assert not node.tls.check_hostname
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ async def test_a_feed_that_was_silent_is_not_connected_to_anew(
 
     def connected() -> int:
         states = (server.say("INFO", "stats") for server in redis_cluster.primaries)
-        return sum(int(each["total_connections_received"]) for each in states)
+        return sum(int(state["total_connections_received"]) for state in states)
 
     before = connected()
     busy = TabletId(tables[0].id, MIDDLE)

@@ -47,7 +47,9 @@ class Full(Harness):
     port: int = 0
 
     async def say(self, *commands: Command) -> Sequence[Reply]:
-        return [reply for (reply,) in await self.keyspace.fetch([[each] for each in commands])]
+        return [
+            reply for (reply,) in await self.keyspace.fetch([[command] for command in commands])
+        ]
 
     async def bound(self, maxmemory: int) -> None:
         await self.say(("CONFIG", "SET", "maxmemory", maxmemory))
@@ -56,7 +58,7 @@ class Full(Harness):
         """Add files until the store takes no more; return how many came in."""
         number = 0
         while True:
-            names = [f"full-{number}-{each:04}" for each in range(200)]
+            names = [f"full-{number}-{index:04}" for index in range(200)]
             try:
                 applied(await self.add(tablet, *map(file, names)))
             except UnavailableError:
@@ -168,7 +170,7 @@ async def test_a_commit_waits_for_a_disk_that_takes_writes(full: Full) -> None:
         await asyncio.sleep(0.05)
     with pytest.raises(UnavailableError, match="MISCONF"):
         await full.apply(commit(tablet, "t1"))
-    assert any("cannot write" in each for each in (await full.store.health()).warnings)
+    assert any("cannot write" in warning for warning in (await full.store.health()).warnings)
     in_the_way.rmdir()
     await full.say(("BGSAVE",))
     while (await full.store.health()).write_failure:
@@ -180,14 +182,14 @@ async def test_health_warns_of_eviction_and_missing_persistence(full: Full) -> N
     await full.tablet_with("a")
     health = await full.store.health()
     health.check()
-    assert [each for each in health.warnings if "append-only" in each]
+    assert [warning for warning in health.warnings if "append-only" in warning]
     await full.say(("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"))
     health = await full.store.health()
     with pytest.raises(ConfigError, match="maxmemory-policy allkeys-lru"):
         health.check()
-    assert any("throw away" in each for each in health.warnings)
+    assert any("throw away" in warning for warning in health.warnings)
     await full.bound(health.memory_bytes + 1000)
-    assert any("nearly full" in each for each in (await full.store.health()).warnings)
+    assert any("nearly full" in warning for warning in (await full.store.health()).warnings)
 
 
 async def test_no_reserve_is_kept_that_is_not_wanted(full: Full) -> None:
@@ -205,7 +207,7 @@ async def test_missing_replicas_are_told() -> None:
     with running(append_only=False) as server:
         keyspace = RedisKeyspace(server.url, timeout_s=5.0, wait_replicas=2)
         health = await Harness("redis", keyspace, SystemClock()).store.health()
-        assert any("wants 2" in each for each in health.warnings)
+        assert any("wants 2" in warning for warning in health.warnings)
         await keyspace.close()
 
 

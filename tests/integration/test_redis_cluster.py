@@ -155,11 +155,11 @@ class Works:
 
     async def begin(self) -> None:
         places = range(PRIMARIES)
-        self.tablets = [await table_at(self._cluster, self._harness, each) for each in places]
+        self.tablets = [await table_at(self._cluster, self._harness, place) for place in places]
         self._adders = [Adder(self.store, tablet) for tablet in self.tablets]
         self._compactors = [Compactor(self.store, tablet) for tablet in self.tablets]
         await self.go_on(ADDS)
-        await asyncio.gather(*(again(each.step, 3) for each in self._compactors))
+        await asyncio.gather(*(again(compactor.step, 3) for compactor in self._compactors))
 
     async def record(self, lost_s: float) -> None:
         """Do each kind of work once on each node, and print when it was done."""
@@ -177,7 +177,7 @@ class Works:
         await asyncio.gather(*(recorded(work, what) for work, what in works))
 
     async def go_on(self, count: int) -> None:
-        await asyncio.gather(*(each.add(count) for each in self._adders))
+        await asyncio.gather(*(adder.add(count) for adder in self._adders))
         await again(self._maker.step, 3)
 
     async def check(self, count: int) -> None:

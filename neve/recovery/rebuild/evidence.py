@@ -18,7 +18,7 @@ from common.model.tablet import TabletId
 from common.parquet.file_inspection import inspect_file, open_table_file
 from common.parquet.location import Location, fault, is_silence
 from common.parquet.manifest import FORMAT, FORMAT_VERSION, POINTER_PATH
-from common.parquet.service_files import read_description, read_small
+from common.parquet.service_files import read_copied, read_description, read_small
 from common.readers.pool import in_reader
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
@@ -148,7 +148,7 @@ class Evidence:
     @property
     def tables(self) -> list[str]:
         """Ids of the tables that outputs were made for."""
-        return sorted({each.table for each in self.footers.values()})
+        return sorted({footer.table for footer in self.footers.values()})
 
 
 async def gather_evidence(
@@ -179,6 +179,11 @@ async def gather_evidence(
             break
     wanted = {FileOrigin.APPENDED, FileOrigin.USER} if user_files else {FileOrigin.APPENDED}
     evidence.added = await in_thread(partial(_of_origin, stored, wanted))
+    if described is not None:
+        copied = await threads.run(location.uri, read_copied, location, described.own_ids)
+        evidence.added = [
+            path for path in evidence.added if copied.get(path) != stored[path].size_bytes
+        ]
     return evidence
 
 
@@ -222,7 +227,7 @@ async def _look_up_named(
     """Take in what the listing misses of what manifest and footers name; return new outputs."""
     published = evidence.published
     named = {*(published.files if published is not None else ())}
-    named.update(path for each in evidence.footers.values() for path in each.outputs or ())
+    named.update(path for footer in evidence.footers.values() for path in footer.outputs or ())
     unlisted = sorted(named - evidence.stored.keys())
     found = await threads.run(location.uri, look_up, location, unlisted) if unlisted else {}
     evidence.stored.update(found)
