@@ -58,7 +58,7 @@ class Subject:
 
 
 def line(verb: str, kind: str, of: Callable[[list[float]], float], subjects: list[Subject]) -> str:
-    told = [1000 * of(each.taken_s[verb][WARM:]) for each in subjects]
+    told = [1000 * of(subject.taken_s[verb][WARM:]) for subject in subjects]
     ratio = f"   {told[0] / told[1]:.2f} times as fast" if len(told) == 2 else ""
     return f"{verb:8}{kind:6}" + "".join(f"{each:9.1f} ms" for each in told) + ratio
 
@@ -82,14 +82,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for number, (url, token) in enumerate(pairs)
         ]
         try:
-            for each in subjects:
-                each.client.pause_group("default")
+            for subject in subjects:
+                subject.client.pause_group("default")
             for number in range(WARM + given.rounds):
-                for each in subjects if number % 2 else reversed(subjects):
-                    each.turn(number)
+                for subject in subjects if number % 2 else reversed(subjects):
+                    subject.turn(number)
         finally:
-            for each in subjects:
-                each.end()
+            for subject in subjects:
+                subject.end()
     for verb in VERBS:
         for kind, of in (("p50", statistics.median), ("mean", statistics.fmean), ("p95", p95)):
             print(line(verb, kind, of, subjects))

@@ -45,7 +45,7 @@ def tablets(count: int, *, busy: bool) -> list[Tablet]:
     made = []
     for number in range(count):
         growth = 1.1 if busy else 2.0
-        sizes = [int(1e6 * growth**each * chance.uniform(1, 1.2)) for each in range(FILES)]
+        sizes = [int(1e6 * growth**index * chance.uniform(1, 1.2)) for index in range(FILES)]
         chance.shuffle(sizes)
         tablet = TabletId("t1", number.to_bytes(8, "big"))
         bounds = Bounds(None, tablet.end)
@@ -99,8 +99,8 @@ def amplification(arriving: int, settings: TableSettings) -> float:
         files[name] = DataFile(path=name, size_bytes=size, rows=1)
 
     for number in range(AMPLIFICATION_ROUNDS):
-        for each in range(arriving):
-            add(f"r{number:04}-{each:02}", 1000)
+        for index in range(arriving):
+            add(f"r{number:04}-{index:02}", 1000)
         while jobs := planner.plan(
             PlanParameters(
                 tablet=tablet,

@@ -77,7 +77,7 @@ def shares(document: Mapping[str, Any]) -> tuple[float, float]:
         return sum(
             row[3]
             for (path, _, name), row in stats.items()
-            if any(f"{path}:{name}".endswith(each) for each in functions)
+            if any(f"{path}:{name}".endswith(function) for function in functions)
         )
 
     total = of("world.py:run")

@@ -74,7 +74,7 @@ async def fill(store: RedisStore, tablets: int) -> str:
     await store.apply(CreateTable(table=made, splits=tuple(map(end_of, range(tablets)))))
     for first in range(0, tablets, ADD_TABLETS):
         some = range(first, min(first + ADD_TABLETS, tablets))
-        files = {end_of(n): tuple(file_of(n, each) for each in range(FILES)) for n in some}
+        files = {end_of(n): tuple(file_of(n, index) for index in range(FILES)) for n in some}
         added = await store.apply(AddFiles(table=table, call=call_id(), files=files))
         assert isinstance(added, Applied), added
     return table

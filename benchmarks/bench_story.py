@@ -152,7 +152,7 @@ def compare(tablets: int, rounds: int) -> float:
     for turn in range(rounds):
         for kind in list(rates)[:: 1 if turn % 2 else -1]:
             rates[kind].append(turns_per_s(kind, lives))
-    without, told = (max(each) for each in rates.values())
+    without, told = (max(rate) for rate in rates.values())
     print(f"{tablets:,} tablets, {sum(map(len, lives)):,} turns, best of {rounds} rounds")
     print(f"  without stories {without:>10,.0f} turns/s")
     print(f"  with stories    {told:>10,.0f} turns/s")

@@ -141,7 +141,7 @@ def _round(client: neve.Client, names: Sequence[str], seconds: float, limit: int
 
 
 def _busy(client: neve.Client) -> list[Any]:
-    return [each for each in client.jobs() if each.state == "rewriting"]
+    return [job for job in client.jobs() if job.state == "rewriting"]
 
 
 def _at_heartbeat(client: neve.Client) -> tuple[float, int]:
@@ -157,7 +157,9 @@ def _at_heartbeat(client: neve.Client) -> tuple[float, int]:
 
 def _moved(client: neve.Client) -> int:
     return sum(
-        each.moved_bytes for each in client.limits() if (each.kind, each.name) == ("group", GROUP)
+        limit.moved_bytes
+        for limit in client.limits()
+        if (limit.kind, limit.name) == ("group", GROUP)
     )
 
 

@@ -32,7 +32,9 @@ class RayMetrics:
         """
         self._tags = {"group": group, "compactor": compactor}
         self._metrics = {
-            each.name: _registered(each) for each in METRICS if each.exporter is Exporter.RAY
+            metric.name: _registered(metric)
+            for metric in METRICS
+            if metric.exporter is Exporter.RAY
         }
         self._starts = 0
         """Spark drivers that have been counted, the first of all included."""

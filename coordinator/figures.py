@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from common.metadata.store_values import StoreHealth
-from common.model.group import LimitStatus
 from common.model.request import RequestState
-from common.wire import ControlStatus, GroupStatus, MetricValue, TableBacklog
+from common.wire import MetricValue
 from coordinator.core.backlog import PLANNED_JOBS
 from coordinator.requests.driver import RequestDriver
 from coordinator.requests.selector_calls import SelectorCalls
 from coordinator.scan.full_scan import FullScan
 from coordinator.scan.scanner import Scanner
 from coordinator.table_faults import TableFaults
+from neve import api
 
 
 def request_figures(
@@ -68,12 +68,12 @@ def scan_figures(scanner: Scanner, full_scan: FullScan) -> list[MetricValue]:
     ]
 
 
-def scaling_figures(groups: Collection[GroupStatus]) -> list[MetricValue]:
+def scaling_figures(groups: Collection[api.Group]) -> list[MetricValue]:
     """Return how many compactors each group should have, and what becomes of them."""
     return [
-        MetricValue(metric, value, (each.group,))
-        for each in groups
-        if (scaling := each.scaling) is not None
+        MetricValue(metric, value, (group.group,))
+        for group in groups
+        if (scaling := group.scaling) is not None
         for metric, value in (
             ("neve_compactors_desired", scaling.desired),
             ("neve_compactors_starting", scaling.starting),
@@ -104,7 +104,7 @@ def store_figures(health: StoreHealth) -> list[MetricValue]:
     ]
 
 
-def scope_figures(scopes: Collection[LimitStatus]) -> Iterator[MetricValue]:
+def scope_figures(scopes: Collection[api.Limit]) -> Iterator[MetricValue]:
     """Yield the metrics of groups and volumes; of those without a limit fewer."""
     for scope in scopes:
         labels = (scope.kind, scope.name)
@@ -118,13 +118,13 @@ def scope_figures(scopes: Collection[LimitStatus]) -> Iterator[MetricValue]:
         yield MetricValue("neve_throttle_waited_seconds_total", scope.waited_s, labels)
 
 
-def control_figures(control: ControlStatus) -> Iterator[MetricValue]:
+def control_figures(control: api.Control) -> Iterator[MetricValue]:
     """Yield what the controller has decided, and what became of it; no limit has no value."""
-    for each in control.classes:
-        yield MetricValue("neve_control_shares", each.shares, (each.name,))
-        yield MetricValue("neve_control_granted_ratio", each.granted, (each.name,))
-        yield MetricValue("neve_control_used_ratio", each.used, (each.name,))
-        yield MetricValue("neve_control_bytes_total", each.total_bytes, (each.name,))
+    for class_ in control.classes:
+        yield MetricValue("neve_control_shares", class_.shares, (class_.name,))
+        yield MetricValue("neve_control_granted_ratio", class_.granted, (class_.name,))
+        yield MetricValue("neve_control_used_ratio", class_.used, (class_.name,))
+        yield MetricValue("neve_control_bytes_total", class_.total_bytes, (class_.name,))
     for name, value in (
         ("neve_control_bytes_per_second", control.bytes_s),
         ("neve_control_slots", control.slots),
@@ -137,16 +137,18 @@ def control_figures(control: ControlStatus) -> Iterator[MetricValue]:
             yield MetricValue(name, value)
 
 
-def backlog_figures(backlogs: Collection[TableBacklog]) -> Iterator[MetricValue]:
+def backlog_figures(backlogs: Collection[api.Backlog]) -> Iterator[MetricValue]:
     """Yield the backlog of each table and group, and how many tables no tracker measures."""
-    for each in backlogs:
-        yield MetricValue("neve_backlog_bytes", each.size_bytes, (each.table or "(others)",))
+    for backlog in backlogs:
+        yield MetricValue("neve_backlog_bytes", backlog.size_bytes, (backlog.table or "(others)",))
     groups: Counter[str] = Counter()
-    for each in backlogs:
-        groups.update(each.groups)
+    for backlog in backlogs:
+        groups.update(backlog.groups)
     for group, size_bytes in sorted(groups.items()):
         yield MetricValue("neve_backlog_group_bytes", size_bytes, (group,))
-    failed = sum(1 for each in backlogs if each.problem)
-    untracked = sum(1 for each in backlogs if each.strategy == PLANNED_JOBS and not each.problem)
+    failed = sum(1 for backlog in backlogs if backlog.problem)
+    untracked = sum(
+        1 for backlog in backlogs if backlog.strategy == PLANNED_JOBS and not backlog.problem
+    )
     for cause, count in (("none", untracked), ("failed", failed)):
         yield MetricValue("neve_backlog_untracked_tables", count, (cause,))

@@ -49,9 +49,9 @@ def shut_down_all() -> list[Any]:
     """
     _stop_scaling()
     names = sorted(map(compactor_actor_name, compactor_names()))
-    compactors = [ray.get_actor(each, namespace=NAMESPACE) for each in names]
-    calls = [each.shut_down.remote() for each in compactors]
-    asked = [each.shut_down_max_s.remote() for each in compactors]
+    compactors = [ray.get_actor(name, namespace=NAMESPACE) for name in names]
+    calls = [compactor.shut_down.remote() for compactor in compactors]
+    asked = [compactor.shut_down_max_s.remote() for compactor in compactors]
     answered: list[Any] = []
     if asked:
         answered, _ = ray.wait(asked, num_returns=len(asked), timeout=SHUT_DOWN_ANSWER_MAX_S)
@@ -95,7 +95,7 @@ class KnownNodes:
 
 def known_nodes() -> KnownNodes:
     """Ask Ray's head; only a process of the cluster can."""
-    nodes = tuple(each["Resources"] for each in ray.nodes() if each["Alive"])
+    nodes = tuple(node["Resources"] for node in ray.nodes() if node["Alive"])
     reply = autoscaler_pb2.GetClusterStatusReply()
     head = ray.get_runtime_context().gcs_address
     reply.ParseFromString(GcsClient(address=head).get_cluster_status(timeout_s=ANSWER_MAX_S))
@@ -110,7 +110,7 @@ def known_nodes() -> KnownNodes:
         types=types,
         autoscaled=state.autoscaler_state_version > 0 or bool(_internal_kv_get(AUTOSCALER_REPORT)),
         infeasible=tuple(
-            dict(each.resources_bundle) for each in state.infeasible_resource_requests
+            dict(request.resources_bundle) for request in state.infeasible_resource_requests
         ),
     )
 
@@ -123,11 +123,11 @@ def lack_of(missing: str, needs: Sequence[NodeNeed], known: KnownNodes) -> Lack:
         needs: What nodes must have for the group.
         known: What Ray knows.
     """
-    own = {each.resource for each in needs if each.resource}
+    own = {need.resource for need in needs if need.resource}
     if any(not own.isdisjoint(each) for each in known.infeasible):
         return Lack(f"{missing}; Ray's autoscaler says that no node type gives it", final=True)
     if known.types is not None:
-        if any(each.lack(known.types) for each in needs):
+        if any(need.lack(known.types) for need in needs):
             return Lack(f"{missing}; no node type of Ray's autoscaler gives it", final=True)
         return Lack(f"{missing}; Ray's autoscaler adds one when compactors are wanted")
     if known.autoscaled:
@@ -227,7 +227,7 @@ class RayCompactorLever:
             return Lack()
         needs = tuple(group_needs(self._settings, group, self._more["node_resource"]))
         nodes = (await self._nodes()).nodes
-        missing = next(filter(None, (each.lack(nodes) for each in needs)), "")
+        missing = next(filter(None, (need.lack(nodes) for need in needs)), "")
         if not missing:
             self._had.add(group)
             return Lack()

@@ -448,7 +448,11 @@ def plan_offline(
             for job in jobs
         ],
         "left": left,
-        **({"intervals": [asdict(each) for each in plan.intervals]} if plan.intervals else {}),
+        **(
+            {"intervals": [asdict(interval) for interval in plan.intervals]}
+            if plan.intervals
+            else {}
+        ),
     }
 
 
@@ -473,7 +477,7 @@ def _beyond_a_merge(job: Job, places: Mapping[str, int]) -> dict[str, Any]:
     if job.output_tags:
         said["tags"] = dict(job.output_tags)
     if job.depends_on:
-        said["after"] = [places[each] for each in job.depends_on]
+        said["after"] = [places[depend] for depend in job.depends_on]
     return said
 
 

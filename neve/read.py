@@ -145,7 +145,7 @@ def spark_view(
     if not (files := _files(manifest)):
         nulls = ", ".join(f"CAST(NULL AS {kind}) AS {column}" for column, kind in typed)
         return [f"{create} {_spark_quoted(view)} AS\nSELECT {nulls} WHERE false"]
-    if strange := [each for each in files if set(each) & set(GLOB_LETTERS)]:
+    if strange := [file for file in files if set(file) & set(GLOB_LETTERS)]:
         raise ValueError(
             f"file {strange[0]}: its path has one of {GLOB_LETTERS}, which a view of Spark cannot "
             "have; use neve.read.spark"
@@ -345,9 +345,9 @@ def _spark_text(text: str) -> str:
 def _select(manifest: Mapping[str, Any]) -> str:
     columns = [each["name"] for each in manifest["schema"]]
     chosen = ", ".join(map(_quoted, columns))
-    files = ", ".join("'" + each.replace("'", "''") + "'" for each in _files(manifest))
+    files = ", ".join("'" + file.replace("'", "''") + "'" for file in _files(manifest))
     if not files:
-        typed = ", ".join(f"NULL AS {_quoted(each)}" for each in columns)
+        typed = ", ".join(f"NULL AS {_quoted(column)}" for column in columns)
         return f"SELECT {typed} WHERE false"
     hive = "true" if manifest["partition_by"] else "false"
     source = f"read_parquet([{files}], union_by_name = true, hive_partitioning = {hive})"

@@ -135,21 +135,21 @@ def setting_differences(
         running: Of the service that runs.
         wanted: Of the one that was asked for.
     """
-    own = {each.name: each for each in running}
+    own = {setting.name: setting for setting in running}
     said = [
-        f"{each.name} = {each.text} ({each.source}), running with {own[each.name].text}"
-        if each.name in own
-        else f"{each.name} = {each.text} ({each.source})"
-        for each in wanted
-        if each.name not in own or own[each.name].value != each.value
+        f"{setting.name} = {setting.text} ({setting.source}), running with {own[setting.name].text}"
+        if setting.name in own
+        else f"{setting.name} = {setting.text} ({setting.source})"
+        for setting in wanted
+        if setting.name not in own or own[setting.name].value != setting.value
     ]
-    names = {each.name for each in wanted}
+    names = {setting.name for setting in wanted}
     return said + [f"{name} is not asked for" for name in own if name not in names]
 
 
 def settings_to_document(shown: Sequence[ShownSetting]) -> list[dict[str, Any]]:
     """Return shown settings in a form that JSON can carry."""
-    return [asdict(each) for each in shown]
+    return [asdict(setting) for setting in shown]
 
 
 def settings_from_document(document: Sequence[Mapping[str, Any]]) -> list[ShownSetting]:

@@ -23,7 +23,7 @@ from common.units import (
     parse_switch,
 )
 
-NAMES = tuple(each.name for each in known_fields(TableSettings))
+NAMES = tuple(known_field.name for known_field in known_fields(TableSettings))
 _DEFAULTS = TableSettings()
 _UNITS = ("_bytes", "_s")
 _ALIASES = {

@@ -56,7 +56,7 @@ def _hashes_of(part: Mapping[str, Any]) -> frozenset[str]:
     """Return the SHA-256 of the files of a component, which stand where the files come from."""
     places = [part, *part.get("externalReferences", [])]
     hashes = (each for place in places for each in place.get("hashes", []))
-    return frozenset(each["content"] for each in hashes if each["alg"] == "SHA-256")
+    return frozenset(hash_["content"] for hash_ in hashes if hash_["alg"] == "SHA-256")
 
 
 def findings_of(report: Mapping[str, Any]) -> tuple[list[str], list[str]]:

@@ -93,7 +93,7 @@ class Jar:
         """The name under which lists of vulnerabilities have it."""
         plain = re.sub(r"_2\.\d+$", "", self.name)
         starts = (each for each in PRODUCTS if plain.startswith(each))
-        product = next((PRODUCTS[each] or each.rstrip("-") for each in starts), plain)
+        product = next((PRODUCTS[start] or start.rstrip("-") for start in starts), plain)
         vendors = (vendor for group, vendor in VENDORS.items() if self.group.startswith(group))
         own = self.group.split(".")[1:2] or [plain]
         parts = (next(vendors, own[0]), product, self.version)

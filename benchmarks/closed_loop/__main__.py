@@ -84,7 +84,7 @@ def pairs_of(
     folder: Path, plan: list[Phase], capacity: Capacity, controllers: Sequence[str]
 ) -> list[Pair]:
     """Return the runs whose samples are in a folder, each with its simulation."""
-    runs = {each: read_samples(folder / f"{each}.csv") for each in controllers}
+    runs = {controller: read_samples(folder / f"{controller}.csv") for controller in controllers}
     arrived = simulated.arrived_part(plan, capacity, list(runs.values()))
     return [
         Pair(

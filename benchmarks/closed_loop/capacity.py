@@ -66,9 +66,9 @@ def _saturate(client: Client, writer: Writer, length_s: float) -> None:
 def _worked_off(client: Client, writer: Writer) -> int:
     """Return the bytes of small files that are gone; what a running job has read is not."""
     small = [
-        each.size_bytes
+        file.size_bytes
         for name in TABLES
-        for each in client.files(name)
-        if each.size_bytes < 2 * FILE_BYTES
+        for file in client.files(name)
+        if file.size_bytes < 2 * FILE_BYTES
     ]
     return writer.arrived_bytes - sum(small)

@@ -121,8 +121,8 @@ def run(
     while world.step():
         shares[int(world.now_s)] = world.control.decision.shares[ShareClass.SYSTEM]
     return [
-        Moment(each.at_s, float(each.backlog_bytes), shares.get(int(each.at_s), 0.0))
-        for each in world.outcome.samples
+        Moment(sample.at_s, float(sample.backlog_bytes), shares.get(int(sample.at_s), 0.0))
+        for sample in world.outcome.samples
     ]
 
 

@@ -208,7 +208,7 @@ def samples(client: Client, plan: list[Phase], files_s: float) -> Iterator[Sampl
 
 def _sample(client: Client, at_s: float, phase: str, writer: Writer, reader: Reader) -> Sample:
     found = client.control()
-    shares = {each.name: each.shares for each in found.classes}
+    shares = {class_.name: class_.shares for class_ in found.classes}
     return Sample(
         at_s=round(at_s, 2),
         phase=phase,
@@ -227,20 +227,20 @@ def _sample(client: Client, at_s: float, phase: str, writer: Writer, reader: Rea
 
 def moved_bytes(client: Client) -> int:
     """Return what rewrites have read and written since the start."""
-    return sum(each.moved_bytes for each in client.limits() if each.kind == "control")
+    return sum(limit.moved_bytes for limit in client.limits() if limit.kind == "control")
 
 
 def write_samples(path: Path, found: Sequence[Sample]) -> None:
     """Write samples as CSV."""
     with path.open("w", newline="") as file:
-        lines = csv.DictWriter(file, [each.name for each in fields(Sample)], lineterminator="\n")
+        lines = csv.DictWriter(file, [field.name for field in fields(Sample)], lineterminator="\n")
         lines.writeheader()
         lines.writerows(asdict(each) for each in found)
 
 
 def read_samples(path: Path) -> list[Sample]:
     """Return samples of a file that `write_samples` has written."""
-    kinds = {each.name: each.type for each in fields(Sample)}
+    kinds = {field.name: field.type for field in fields(Sample)}
     with path.open(newline="") as file:
         return [
             Sample(**{name: kinds[name](text) for name, text in line.items()})

@@ -205,21 +205,24 @@ def _places(nodes: Sequence[Node], known: ColumnBounds) -> list[_Between] | None
 
 def _numbers(literals: Sequence[Literal], arrow: pa.DataType) -> list[_Between] | None:
     """Return places among whole numbers or decimals, where Spark compares without rounding."""
-    if any(each.kind is not LiteralKind.NUMBER or "e" in each.value.lower() for each in literals):
+    if any(
+        literal.kind is not LiteralKind.NUMBER or "e" in literal.value.lower()
+        for literal in literals
+    ):
         return None  # Beside a double, all are doubles.
     whole = pa.types.is_integer(arrow)
     if not whole and not pa.types.is_decimal128(arrow):
         return None
     digits = [_INT_DIGITS if whole else arrow.precision - arrow.scale]
     scales = [0 if whole else arrow.scale]
-    for each in literals:
-        before, _, behind = each.value.lstrip("-").partition(".")
+    for literal in literals:
+        before, _, behind = literal.value.lstrip("-").partition(".")
         digits.append(len(before.lstrip("0")))
         scales.append(len(behind))
     if max(digits) + max(scales) > DIGITS_MAX:
         return None
     place = _whole_place if whole else _decimal_place
-    return [place(Decimal(each.value)) for each in literals]
+    return [place(Decimal(literal.value)) for literal in literals]
 
 
 def _whole_place(number: Decimal) -> _Between:
@@ -239,10 +242,10 @@ def _decimal_place(number: Decimal) -> _Between:
 
 
 def _floats(literals: Sequence[Literal], arrow: pa.DataType) -> list[_Between] | None:
-    if any(each.kind is not LiteralKind.NUMBER for each in literals):
+    if any(literal.kind is not LiteralKind.NUMBER for literal in literals):
         return None
     short = pa.types.is_float32(arrow)
-    return [_float_place(each.value, short=short) for each in literals]
+    return [_float_place(literal.value, short=short) for literal in literals]
 
 
 def _float_place(text: str, *, short: bool) -> _Between:
@@ -260,24 +263,24 @@ def _float_place(text: str, *, short: bool) -> _Between:
 
 
 def _texts(literals: Sequence[Literal], _arrow: pa.DataType) -> list[_Between] | None:
-    if any(each.kind is not LiteralKind.STRING for each in literals):
+    if any(literal.kind is not LiteralKind.STRING for literal in literals):
         return None
-    return [_Between.of(each.value, KeyType.STRING) for each in literals]
+    return [_Between.of(literal.value, KeyType.STRING) for literal in literals]
 
 
 def _flags(literals: Sequence[Literal], _arrow: pa.DataType) -> list[_Between] | None:
-    if any(each.kind is not LiteralKind.BOOLEAN for each in literals):
+    if any(literal.kind is not LiteralKind.BOOLEAN for literal in literals):
         return None
-    return [_Between.of(each.value == "true", KeyType.BOOL) for each in literals]
+    return [_Between.of(literal.value == "true", KeyType.BOOL) for literal in literals]
 
 
 _MOMENTS = {LiteralKind.STRING, LiteralKind.DATE, LiteralKind.TIMESTAMP}
 
 
 def _days(literals: Sequence[Literal], _arrow: pa.DataType) -> list[_Between] | None:
-    if any(each.kind not in _MOMENTS for each in literals):
+    if any(literal.kind not in _MOMENTS for literal in literals):
         return None
-    return [_day_place(each.value) for each in literals]
+    return [_day_place(literal.value) for literal in literals]
 
 
 def _day_place(text: str) -> _Between:
@@ -292,9 +295,9 @@ def _day_place(text: str) -> _Between:
 
 
 def _moments(literals: Sequence[Literal], _arrow: pa.DataType) -> list[_Between] | None:
-    if any(each.kind not in _MOMENTS for each in literals):
+    if any(literal.kind not in _MOMENTS for literal in literals):
         return None
-    return [_moment_place(each.value) for each in literals]
+    return [_moment_place(literal.value) for literal in literals]
 
 
 def _moment_place(text: str) -> _Between:

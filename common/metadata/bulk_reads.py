@@ -424,7 +424,7 @@ async def _behind(fetch: Fetch, tablet: Tablet) -> tuple[frozenset[str], frozens
     commands += [hget(keys.request(request), "state") for request in names]
     if not commands:
         return frozenset(), frozenset()
-    replies: list[Reply] = [each[0] for each in await fetch([[each] for each in commands])]
+    replies: list[Reply] = [each[0] for each in await fetch([[command] for command in commands])]
     ends, states = replies[: len(attempts)], replies[len(attempts) :]
     return (
         frozenset(a for a, end in zip(attempts, ends, strict=True) if end is not None),

@@ -129,7 +129,8 @@ def step_is_taken(tablets: Iterable[Tablet], step: OperationStep) -> bool:
     """Return whether an operation has got to a step already."""
     present = [tablet.operation for tablet in tablets]
     return all(
-        each is not None and _ORDER.index(each.step) >= _ORDER.index(step) for each in present
+        operation is not None and _ORDER.index(operation.step) >= _ORDER.index(step)
+        for operation in present
     )
 
 

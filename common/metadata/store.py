@@ -229,7 +229,7 @@ class KeyspaceStore:
         keys = [TabletKeys.of(tablet) for tablet in tablets]
         return await bulk_reads.read_each(
             self._fetch,
-            [hgetall(each.files) for each in keys],
+            [hgetall(key.files) for key in keys],
             lambda number, stored: unpack_files(keys[number].files, stored),
         )
 
@@ -298,7 +298,7 @@ class KeyspaceStore:
 
     async def names(self) -> Mapping[str, str]:
         """Return name → table id."""
-        return {each.name: each.id for each in await self.named_tables()}
+        return {named_table.name: named_table.id for named_table in await self.named_tables()}
 
     async def named_tables(self) -> Sequence[NamedTable]:
         """Return every name that is taken, with the location of its table."""
@@ -315,7 +315,7 @@ class KeyspaceStore:
             except BrokenValueError as error:
                 broken[name.decode(errors="replace")] = str(error)
         keys = [TableKeys(table) for table in ids.values()]
-        replies = await self._hashes([each.table for each in keys])
+        replies = await self._hashes([key.table for key in keys])
         tables: list[Table] = []
         for name, each, stored in zip(ids, keys, replies, strict=True):
             try:
@@ -336,7 +336,7 @@ class KeyspaceStore:
             if len(keys) == 1:
                 return [error]
         # One of them holds no hash. Alone, each tells of itself only.
-        return [each for key in keys for each in await self._hashes([key])]
+        return [hash_ for key in keys for hash_ in await self._hashes([key])]
 
     async def table_ids(self) -> Sequence[str]:
         """Return the ids of all tables, named or not; walks over every key of the store."""
@@ -352,7 +352,7 @@ class KeyspaceStore:
         """Return every named table, by name."""
         ids = list((await self.names()).values())
         keys = [TableKeys(table) for table in ids]
-        replies = await self._fetch([[hgetall(each.table)] for each in keys])
+        replies = await self._fetch([[hgetall(key.table)] for key in keys])
         found = zip(keys, replies, strict=True)
         return [
             codec_table.unpack_table(each.table, each.id, stored)

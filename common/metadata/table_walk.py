@@ -35,7 +35,7 @@ async def walk_tiles(store: TabletStore, table: Table) -> AsyncIterator[Sequence
     """
     if table.partition_by:
         async for ids in walk_ids(store, table.id):
-            yield [each for each in await store.tablets(ids) if each is not None]
+            yield [tablet for tablet in await store.tablets(ids) if tablet is not None]
         return
     reached: bytes | None = None
     while reached != PLUS_INFINITY:
@@ -49,7 +49,7 @@ async def _next_tiles(store: TabletStore, table: Table, reached: bytes | None) -
         if number:
             await asyncio.sleep(PAUSE_S)
         ids = await store.tablet_ids(table.id, reached, PAGE_TABLETS)
-        read = [each for each in await store.tablets(ids) if each is not None]
+        read = [tablet for tablet in await store.tablets(ids) if tablet is not None]
         if tiles := tile_after(read, reached):
             return tiles
     raise ConflictError(

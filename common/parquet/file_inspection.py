@@ -319,8 +319,8 @@ def sample_keys(location: Location, path: str, rules: RowRules) -> list[bytes]:
         count = max(2, SAMPLES // len(groups))
         try:
             parts = [
-                rows_at(file, each, known, _spread(file.metadata.row_group(each).num_rows, count))
-                for each in groups
+                rows_at(file, group, known, _spread(file.metadata.row_group(group).num_rows, count))
+                for group in groups
             ]
             rows = conform(pa.concat_tables(parts), schema, f"file {path}")
         except pa.ArrowNotImplementedError as error:

@@ -66,11 +66,11 @@ class ManifestTotals:
 
     def add(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Count entries."""
-        for each in entries:
+        for entry in entries:
             self.files += 1
-            self.rows += each["rows"]
-            self.size_bytes += each["size_bytes"]
-            self.merge = self.merge or each["merge"]
+            self.rows += entry["rows"]
+            self.size_bytes += entry["size_bytes"]
+            self.merge = self.merge or entry["merge"]
 
 
 def files_to_merge(table: Table, files: Sequence[DataFile]) -> frozenset[str]:
@@ -157,8 +157,8 @@ def manifest_header(
         "number": number,
         "begun_s": begun_s,
         "schema": [
-            {"name": each.name, "type": each.type, "nullable": each.nullable}
-            for each in table.schema
+            {"name": column.name, "type": column.type, "nullable": column.nullable}
+            for column in table.schema
         ],
         "key": list(table.key),
         "version_column": table.version_column,

@@ -52,7 +52,7 @@ def read_mounts(file: Path = MOUNTS_FILE) -> tuple[Mount, ...]:
     words = (line.split(" ") for line in lines)
     return tuple(
         Mount(device, _plain(folder), _plain(point))
-        for _, _, device, folder, point, *_ in (each for each in words if len(each) > 5)
+        for _, _, device, folder, point, *_ in (word for word in words if len(word) > 5)
     )
 
 
@@ -93,7 +93,10 @@ class _Machine:
     ) -> None:
         self._endpoints = endpoints(os.environ if environ is None else environ)
         # Of two at one point the later one hides the other.
-        self._mounts = {each.point: each for each in (read_mounts() if mounts is None else mounts)}
+        self._mounts = {
+            read_mount.point: read_mount
+            for read_mount in (read_mounts() if mounts is None else mounts)
+        }
         self._real: dict[str, str] = {"": ""}
         self._number: dict[str, str] = {}
 

@@ -235,7 +235,7 @@ def _rows_of(row_bytes: int) -> int:
 def _is_repeating(chunk: pq.ColumnChunkMetaData) -> bool:
     """Return whether a chunk may have a text once that comes in many rows."""
     return chunk.has_dictionary_page or any(
-        "DICTIONARY" in each or each == "DELTA_BYTE_ARRAY" for each in chunk.encodings
+        "DICTIONARY" in encoding or encoding == "DELTA_BYTE_ARRAY" for encoding in chunk.encodings
     )
 
 

@@ -1,6 +1,6 @@
-"""Columns that an engine cannot read from Parquet files, or reads wrongly. Pure.
+"""Columns that an engine cannot read from Parquet files, or reads incorrectly. Pure.
 
-What is here is tried with the engines themselves (`docs/reference/files.md`).
+The limits were found by tests with the engines themselves (`docs/reference/files.md`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,28 +18,28 @@ SPARK, DUCKDB, POLARS, PYARROW, PANDAS = READERS = (
     "pyarrow",
     "pandas",
 )
-"""Names that the setting `readers` of a table may have."""
+"""Allowed values of the table setting `readers`."""
 DIGITS_MAX = 38
 
 
 def unreadable_columns(columns: Iterable[Column], reader: str) -> list[str]:
-    """Return why a reader cannot read a table with these columns, a reason per column.
+    """Return why a reader cannot read a table with these columns, one reason per column.
 
     Args:
-        columns: Of the table.
+        columns: Columns of the table.
         reader: One of `READERS`.
     """
     columns = list(columns)
     reasons = []
     for column in columns:
-        why = next((each for each in _reasons(type_from_text(column.type), reader)), None)
+        why = next((reason for reason in _reasons(type_from_text(column.type), reader)), None)
         if why is not None:
             reasons.append(f"column {column.name} is {column.type}: {why}")
     return [*reasons, *(_case_reasons(columns) if reader == SPARK else ())]
 
 
 def has_nanoseconds(arrow: pa.DataType) -> bool:
-    """Return whether a type holds moments in nanoseconds, at any depth."""
+    """Return whether a type has nanosecond timestamps or times at any depth."""
     return any(is_type.is_timestamp(leaf) and leaf.unit == "ns" for leaf in _leaves(arrow))
 
 
@@ -72,7 +72,7 @@ def _case_reasons(columns: Iterable[Column]) -> Iterator[str]:
     for column in columns:
         known = first.setdefault(column.name.lower(), column.name)
         if known != column.name:
-            yield f"columns {known} and {column.name} differ in case only; rename one"
+            yield f"columns {known} and {column.name} differ only in case; rename one"
 
 
 def _reasons(arrow: pa.DataType, reader: str) -> Iterator[str]:
@@ -83,11 +83,11 @@ def _reasons(arrow: pa.DataType, reader: str) -> Iterator[str]:
         elif reader != SPARK:
             continue
         elif is_type.is_timestamp(leaf) and leaf.unit == "ns":
-            yield "write moments in microseconds"
+            yield "write timestamps in microseconds"
         elif is_type.is_time(leaf):
             yield "times of day are refused; write whole numbers"
         elif is_type.is_float16(leaf):
-            yield "floats of half precision are refused; write float"
+            yield "half-precision floats are refused; write float"
 
 
 def _leaves(arrow: pa.DataType) -> Iterator[pa.DataType]:

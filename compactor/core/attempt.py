@@ -84,7 +84,7 @@ class AttemptStateMachine:
             return 0, 0
         if self._commit.statistics is not None:
             return 0, 0
-        return self.progress.bytes_total, sum(each.size_bytes for each in self._commit.outputs)
+        return self.progress.bytes_total, sum(output.size_bytes for output in self._commit.outputs)
 
     @property
     def committed_counts(self) -> RowCounts:

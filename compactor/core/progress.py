@@ -206,8 +206,10 @@ class StallWatch:
         """
         gap_s = 0.0 if self._looked_s is None else now_s - self._looked_s
         self._looked_s = now_s
-        watched = [each for each in held if each.state is not AttemptPhase.COMMITTING]
-        now_seen = {each.attempt: each.work for each in watched} | {_ENGINE_KEY: health.signs}
+        watched = [progress for progress in held if progress.state is not AttemptPhase.COMMITTING]
+        now_seen = {progress.attempt: progress.work for progress in watched} | {
+            _ENGINE_KEY: health.signs
+        }
         passed_s = gap_s if health.up and gap_s <= CHECK_GAP_MAX_S else 0.0
         self._seen = {key: self._aged(key, what, passed_s) for key, what in now_seen.items()}
         stall = self._found(watched, health) if self._stall_s and health.up else None
@@ -224,14 +226,16 @@ class StallWatch:
     def _found(self, watched: list[Progress], health: EngineHealth) -> Stall | None:
         if (silent_s := self.quiet_s(_ENGINE_KEY)) >= self._stall_s:
             cause = f"the Spark driver has given no sign of life for {silent_s:.0f} s"
-            return Stall(cause=cause, attempts=tuple(each.attempt for each in watched))
-        stalled = [each for each in watched if self._stands_still(each, watched, health)]
+            return Stall(cause=cause, attempts=tuple(progress.attempt for progress in watched))
+        stalled = [
+            progress for progress in watched if self._stands_still(progress, watched, health)
+        ]
         if not stalled:
             return None
-        said = ", ".join(f"{each.attempt} ({each.state})" for each in stalled)
-        longest_s = max(self.quiet_s(each.attempt) for each in stalled)
+        said = ", ".join(f"{progress.attempt} ({progress.state})" for progress in stalled)
+        longest_s = max(self.quiet_s(progress.attempt) for progress in stalled)
         cause = f"no progress for {longest_s:.0f} s: {said}"
-        return Stall(cause=cause, attempts=tuple(each.attempt for each in stalled))
+        return Stall(cause=cause, attempts=tuple(progress.attempt for progress in stalled))
 
     def _stands_still(self, each: Progress, watched: list[Progress], health: EngineHealth) -> bool:
         if self.quiet_s(each.attempt) < self._stall_s:

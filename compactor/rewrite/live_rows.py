@@ -162,12 +162,12 @@ def _count_keyed(
         tablet_version=0,
         measured_at_s=0.0,
         rows=sum(file.rows for file in files),
-        updated_rows=sum(each.hidden_rows for each in counts),
+        updated_rows=sum(count.hidden_rows for count in counts),
         key_quantiles=_told_keys(byte_points),
     )
     if comparisons:
         statistics = _with_comparison(statistics, files, comparisons)
-    read_bytes = live.read_bytes + sum(each.read_bytes for each in comparisons)
+    read_bytes = live.read_bytes + sum(comparison.read_bytes for comparison in comparisons)
     return replace(live, read_bytes=read_bytes, tablet=statistics)
 
 
@@ -193,17 +193,21 @@ def _with_comparison(
     statistics: TabletStatistics, files: Sequence[DataFile], found: Sequence[Comparison]
 ) -> TabletStatistics:
     """Return statistics with the shares of updates that change columns and that merge."""
-    updates = sum(each.updates for each in found)
-    names = sorted({name for each in found for name in each.changed})
-    deltas = {file.path for each in delta_sets(files) for file in each.deltas}
+    updates = sum(comparison.updates for comparison in found)
+    names = sorted({name for comparison in found for name in comparison.changed})
+    deltas = {file.path for delta_set in delta_sets(files) for file in delta_set.deltas}
     numbers = {at for at, file in enumerate(files) if file.path in deltas}
-    rows = sum(count for each in found for at, count in each.rows.items() if at in numbers)
-    merged = sum(count for each in found for at, count in each.merged.items() if at in numbers)
+    rows = sum(
+        count for comparison in found for at, count in comparison.rows.items() if at in numbers
+    )
+    merged = sum(
+        count for comparison in found for at, count in comparison.merged.items() if at in numbers
+    )
     return replace(
         statistics,
         compared_rows=updates,
         changed_shares=tuple(
-            (name, sum(each.changed.get(name, 0) for each in found) / updates)
+            (name, sum(comparison.changed.get(name, 0) for comparison in found) / updates)
             for name in names
             if updates
         ),

@@ -164,18 +164,18 @@ class JobBatcher(Generic[_Item, _Result]):
             entries = [self._waiting.popleft() for _ in range(count)]
             self._under_way += 1
         try:
-            found = run_all([each.item for each in entries])
+            found = run_all([entry.item for entry in entries])
             for each, result in zip(entries, found, strict=True):
                 each.result = result
         except BaseException as error:
-            for each in entries:
-                each.error = error
+            for entry in entries:
+                entry.error = error
             raise
         finally:
             with self._turn:
                 self._under_way -= 1
-                for each in entries:
-                    each.done = True
+                for entry in entries:
+                    entry.done = True
                 self._turn.notify_all()
         return mine.outcome()
 

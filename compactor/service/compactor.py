@@ -102,7 +102,7 @@ class CompactorService:
         try:
             async with asyncio.TaskGroup() as group:
                 forever = [self._beat_forever(), self._watch_forever()]
-                endless = [group.create_task(each) for each in forever]
+                endless = [group.create_task(coroutine) for coroutine in forever]
                 slots = [group.create_task(self._slot()) for _ in range(self._settings.slots)]
                 await asyncio.gather(*slots)
                 for task in endless:
@@ -208,7 +208,7 @@ class CompactorService:
         interval_s = min(LOOK_INTERVAL_S, stall_s / 5) if stall_s else LOOK_INTERVAL_S
         while True:
             await asyncio.sleep(interval_s)
-            held = [each.progress for each in self._attempts.values() if each.rewriting]
+            held = [attempt.progress for attempt in self._attempts.values() if attempt.rewriting]
             stall = self._stalls.look(held, self._engine.health(), self._clock.now_s())
             if stall is not None:
                 self._log("engine restarted", cause=stall.cause, stalled=list(stall.attempts))

@@ -129,7 +129,9 @@ class AttemptThreads:
             return frozenset()
         if _has_running_task(tracker, SHARED_JOB_GROUP, active):
             return frozenset(attempts)  # Nobody says whose small jobs these are.
-        return frozenset(each for each in attempts if _has_running_task(tracker, each, active))
+        return frozenset(
+            attempt for attempt in attempts if _has_running_task(tracker, attempt, active)
+        )
 
     def _attach(self, attempt: str, throttle: ThrottleControl) -> None:
         """Take note of an attempt's throttle; what it was told before holds."""

@@ -182,9 +182,15 @@ class ClusterState:
         kept = self.limits.urgent_slots.get(group, 0)
         if not kept:
             return False
-        slots = sum(each.slots for each in self.compactors.of_group(group) if not each.draining)
-        jobs = [each.assignment.job for each in self.attempts if each.assignment is not None]
-        jobs += [each.job for each in self.takes.reserving()]
+        slots = sum(
+            compactor.slots
+            for compactor in self.compactors.of_group(group)
+            if not compactor.draining
+        )
+        jobs = [
+            attempt.assignment.job for attempt in self.attempts if attempt.assignment is not None
+        ]
+        jobs += [take.job for take in self.takes.reserving()]
         urgent = sum(job.group == group and is_urgent(job) for job in jobs)
         return self.capacity.jobs(group) - urgent >= max(1, slots - kept)
 
@@ -196,8 +202,8 @@ class ClusterState:
     def busy_inputs(self, tablet: TabletId) -> frozenset[str]:
         """Return the files of a tablet that attempts hold or are about to; not for iterating."""
         held = {path for attempt in self.attempts.of_tablet(tablet) for path in attempt.inputs}
-        for each in self.takes.reserving_on(tablet):
-            held.update(each.job.inputs)
+        for take in self.takes.reserving_on(tablet):
+            held.update(take.job.inputs)
         return frozenset(held)
 
     def is_running(self, attempt: str) -> bool:

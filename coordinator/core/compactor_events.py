@@ -111,7 +111,9 @@ def _compactor_heard(cluster: ClusterState, beat: Heartbeat, now_s: float) -> li
     assert compactor is not None
     if compactor.draining:
         actions += answer_takes_with_nothing(cluster, beat.compactor)
-    cancel = tuple(each.attempt for each in beat.attempts if _must_cancel(cluster, beat, each))
+    cancel = tuple(
+        attempt.attempt for attempt in beat.attempts if _must_cancel(cluster, beat, attempt)
+    )
     answer = do.AnswerBeat(
         compactor=beat.compactor,
         cancel=cancel,

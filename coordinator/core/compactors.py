@@ -53,7 +53,7 @@ class Compactor:
 
     def lists(self, attempt: str) -> AttemptProgress | None:
         """Return the progress of an attempt in the last heartbeat, or None."""
-        return next((each for each in self.listed if each.attempt == attempt), None)
+        return next((progress for progress in self.listed if progress.attempt == attempt), None)
 
 
 class LivingCompactors:
@@ -74,7 +74,7 @@ class LivingCompactors:
 
     def of_group(self, group: str) -> list[Compactor]:
         """Return the living compactors of a group, by name."""
-        return [each for each in self.every() if each.group == group]
+        return [compactor for compactor in self.every() if compactor.group == group]
 
     def get(self, name: str) -> Compactor | None:
         """Return a living compactor, or None."""
@@ -137,7 +137,9 @@ class LivingCompactors:
 
     def silent(self, now_s: float, silence_max_s: float) -> list[Compactor]:
         """Return the compactors unheard of for too long, by name."""
-        return [each for each in self.every() if now_s - each.heard_s >= silence_max_s]
+        return [
+            compactor for compactor in self.every() if now_s - compactor.heard_s >= silence_max_s
+        ]
 
     def add_silence(self, gap_s: float) -> None:
         """Take a time in which the coordinator itself stood still off everybody's silence."""
@@ -218,7 +220,7 @@ class Takes:
 
     def reserving_on(self, tablet: TabletId) -> list[ReservingTake]:
         """Return the takes whose jobs on a tablet are being reserved."""
-        return [each for each in self._reserving.values() if each.job.tablet == tablet]
+        return [take for take in self._reserving.values() if take.job.tablet == tablet]
 
     def of_compactor(self, compactor: str, except_for: str = "") -> list[str]:
         """Return the ids of a compactor's takes, but not those of one incarnation."""

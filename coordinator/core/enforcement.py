@@ -42,9 +42,11 @@ def cluster_facts(cluster: ClusterState) -> ClusterFacts:
     groups: Counter[str] = Counter()
     for compactor in cluster.compactors.every():
         groups[compactor.group] += 0 if compactor.draining else compactor.slots
-    under_way = [each for each in cluster.attempts if each.state in _UNDER_WAY]
+    under_way = [attempt for attempt in cluster.attempts if attempt.state in _UNDER_WAY]
     rewritten = sum(
-        each.input_bytes * each.progress.fraction for each in under_way if each.progress is not None
+        attempt.input_bytes * attempt.progress.fraction
+        for attempt in under_way
+        if attempt.progress is not None
     )
     return ClusterFacts(
         backlog_bytes=float(sum(line.size_bytes for line in lines)),
@@ -138,8 +140,8 @@ def share_class_of(job: Job) -> ShareClass:
 
 def capped_jobs(cluster: ClusterState, group: str) -> int:
     """Return how many jobs with a cap of slots a group runs, or reserves."""
-    running = sum(each.group == group and _has_cap(each) for each in _under_way(cluster))
-    reserving = (each.job for each in cluster.takes.reserving())
+    running = sum(attempt.group == group and _has_cap(attempt) for attempt in _under_way(cluster))
+    reserving = (take.job for take in cluster.takes.reserving())
     return running + sum(job.group == group and lane_class(job) in CAPPED for job in reserving)
 
 
@@ -156,7 +158,7 @@ def _has_cap(attempt: Attempt) -> bool:
 
 
 def _under_way(cluster: ClusterState) -> Iterator[Attempt]:
-    return (each for each in cluster.attempts if each.state in _UNDER_WAY)
+    return (attempt for attempt in cluster.attempts if attempt.state in _UNDER_WAY)
 
 
 def _running_weights(cluster: ClusterState) -> Counter[tuple[str, int]]:
@@ -168,6 +170,6 @@ def _running_weights(cluster: ClusterState) -> Counter[tuple[str, int]]:
             job_weight(attempt.input_bytes) if assignment is None else weight_of(assignment.job)
         )
         found[cluster.volume_of(attempt.tablet.table), weight] += 1
-    for each in cluster.takes.reserving():
-        found[cluster.volume_of(each.job.tablet.table), weight_of(each.job)] += 1
+    for take in cluster.takes.reserving():
+        found[cluster.volume_of(take.job.tablet.table), weight_of(take.job)] += 1
     return found

@@ -612,7 +612,7 @@ def _key_types(table: Table) -> tuple[KeyType, ...]:
 
 @lru_cache(maxsize=1000)
 def _families(types: tuple[str, ...]) -> tuple[KeyType, ...]:
-    return tuple(key_type_of(each) for each in types)
+    return tuple(key_type_of(type_) for type_ in types)
 
 
 def _is_stuck(tablet: Tablet, parameters: PlanParameters) -> bool:

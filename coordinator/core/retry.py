@@ -197,7 +197,7 @@ class Retry:
         """Return the pauses of inputs of a tablet and of its table, for people."""
         mine = [self._inputs.get(inputs) for inputs in self._tablets.get(tablet) or ()]
         both = [*mine, *self._of_table(tablet.table)]
-        return [each for each in both if each is not None and each.holds(now_s)]
+        return [pause for pause in both if pause is not None and pause.holds(now_s)]
 
     def why_given_up(self, job: Job) -> str | None:
         """Return why a job is not tried any more, or None if it is.
@@ -279,9 +279,9 @@ class Retry:
     def _note_inputs(self, inputs: JobInputs, pause: Pause) -> None:
         self._inputs.put(inputs, pause)
         others = [
-            each
-            for each in self._tablets.get(inputs[0]) or ()
-            if each != inputs and each in self._inputs
+            listed
+            for listed in self._tablets.get(inputs[0]) or ()
+            if listed != inputs and listed in self._inputs
         ]
         self._tablets.put(inputs[0], (*others, inputs))
 
@@ -302,7 +302,7 @@ class Retry:
         return None if job.request is None else self._requests.get(job.request)
 
     def _of_table(self, table: str) -> list[Pause]:
-        return [each.pause for each in (self._classes.get(table) or {}).values()]
+        return [class_.pause for class_ in (self._classes.get(table) or {}).values()]
 
     def _after(self, failures: int, reason: str, now_s: float) -> Pause:
         return Pause(failures=failures, until_s=now_s + self.length_s(failures), reason=reason)

@@ -191,7 +191,7 @@ class Stories:
             assert 0 < len(known.entries) <= self._entries_max
             own = TABLET_BYTES + sum(map(entry_bytes, known.entries))
             assert known.size_bytes == own, (known.size_bytes, own)
-        assert self.size_bytes == sum(each.size_bytes for each in self._tablets.values())
+        assert self.size_bytes == sum(tablet.size_bytes for tablet in self._tablets.values())
         assert len(self._tablets) <= self._tablets_max
         assert self.size_bytes <= self._bytes_max
 
@@ -384,7 +384,7 @@ def _outcome(
 
 def _has_queued(cluster: ClusterState, tablet: TabletId, actions: Actions) -> bool:
     """Return whether a job of a tablet is queued, or has just left its queue."""
-    reserved = (each.job.tablet for each in actions if type(each) is do.Reserve)
+    reserved = (action.job.tablet for action in actions if type(action) is do.Reserve)
     return tablet in reserved or bool(cluster.queues.jobs_of(tablet))
 
 

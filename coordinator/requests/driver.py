@@ -72,7 +72,7 @@ def _common_span(requests: Sequence[Request]) -> tuple[bytes | None, bytes | Non
     starts = [request.range.start for request in requests]
     ends = [request.range.until for request in requests]
     start = None if None in starts else min(each for each in starts if each is not None)
-    until = None if None in ends else max(each for each in ends if each is not None)
+    until = None if None in ends else max(end for end in ends if end is not None)
     return start, until
 
 
@@ -131,7 +131,9 @@ class RequestDriver:
 
     def open_requests(self) -> list[Request]:
         """Return the requests that are not over, of all tables."""
-        return [each for some in self._open.values() for each in some if not each.state.ended]
+        return [
+            request for some in self._open.values() for request in some if not request.state.ended
+        ]
 
     @property
     def waiting_tablets(self) -> int:
@@ -152,7 +154,7 @@ class RequestDriver:
             while True:
                 await self._awake.wait()
                 self._awake.clear()
-                for table in [each for each in self._news if each not in self._driven]:
+                for table in [new for new in self._news if new not in self._driven]:
                     self._driven.add(table)
                     tasks.create_task(self._drive(table))
 

@@ -133,8 +133,8 @@ class OperationDriver:
             self._statuses.update(dict.fromkeys(result.status.tablets, result.status))
             return result.look_again
         before = self._statuses.pop(tablet, None)
-        for each in () if before is None else before.tablets:
-            self._statuses.pop(each, None)
+        for tablet_id in () if before is None else before.tablets:
+            self._statuses.pop(tablet_id, None)
         if result.abandoned:
             now_s = self._context.clock.now_s()
             self._abandoned.put(tablet, (now_s, result.abandoned))
@@ -192,7 +192,7 @@ class OperationDriver:
         found = await self._context.store.table(table)
         if found is None:
             self._walked_s.pop(table, None)
-            for tablet in [each for each in self._statuses if each.table == table]:
+            for tablet in [status for status in self._statuses if status.table == table]:
                 del self._statuses[tablet]
             return
         self._walked_s[table] = asyncio.get_running_loop().time() + WALK_REST_S
@@ -223,7 +223,7 @@ class OperationDriver:
 
     def _has_room(self) -> bool:
         """Return whether fewer operations are under way than may be begun by size."""
-        under_way = {each.operation.operation_id for each in self._statuses.values()}
+        under_way = {status.operation.operation_id for status in self._statuses.values()}
         return len(under_way) + len(self._splitting) < self._steps.rules.at_once_max
 
     def _log(self, event: str, tablet: TabletId, **fields: str) -> None:

@@ -144,12 +144,14 @@ class GarbageCollector:
         if self._manifests is None or await self._store.drop_deletes(table.id):
             return entries
         left_s = await self._manifests.left_s(table)
-        stay = [each.path for each in entries if each.stamped_s <= 0 or each.stamped_s >= left_s]
+        stay = [
+            entry.path for entry in entries if entry.stamped_s <= 0 or entry.stamped_s >= left_s
+        ]
         for first in range(0, len(stay), STAMP_BATCH):
             some = tuple(stay[first : first + STAMP_BATCH])
             await self._store.apply(ForgetGarbage(table=table.id, paths=some))
         kept = {*stay}
-        return [each for each in entries if each.path not in kept]
+        return [entry for entry in entries if entry.path not in kept]
 
     async def _stamp(self, table: Table, fresh: Sequence[str]) -> int:
         """Stamp new entries, except for files that may be an only copy."""
@@ -323,9 +325,9 @@ class GarbageCollector:
         if not pins:
             return
         stale_s = await self._store.now_s() - self._rules.grace_s
-        for each in pins:
-            if each.until_s < stale_s:
-                await self._store.apply(UnpinFiles(table=table.id, pin=each.pin))
+        for pin in pins:
+            if pin.until_s < stale_s:
+                await self._store.apply(UnpinFiles(table=table.id, pin=pin.pin))
 
     async def _ours(self, table: Table) -> bool:
         """Return whether the location is this store's, and this table's.
@@ -404,20 +406,30 @@ async def collect_all(
     return sum(await asyncio.gather(*map(collect_in_turn, tables)), start=CollectedCounts())
 
 
-async def finish_drops(store: TabletStore, tables: Collection[Table], log: Log) -> None:
+async def finish_drops(
+    store: TabletStore, tables: Collection[Table], log: Log, faults: TableFaults | None = None
+) -> None:
     """Free the names that drops have left which were broken off before their last step.
 
     Args:
         store: Where names are.
         tables: Those that are there; others are looked up.
         log: Hears whose name was freed.
+        faults: Keeps a table that fails from ending the round.
     """
-    present = {each.id for each in tables}
+    faults = faults or TableFaults(log)
+
+    async def finish(table_id: str) -> None:
+        if await store.table(table_id) is None:
+            await store.apply(DropTable(table=table_id, resumed=True))
+            log("unfinished table removed", table=table_id)
+
+    present = {table.id for table in tables}
     try:
-        for each in await store.named_tables():
-            if each.id not in present and await store.table(each.id) is None:
-                await store.apply(DropTable(table=each.id, resumed=True))
-                log("unfinished table removed", table=each.id)
+        for named_table in await store.named_tables():
+            if named_table.id not in present:
+                work = partial(finish, named_table.id)
+                await faults.run("the collector", named_table.id, work)
     except (MetadataError, UnavailableError) as error:
         log("unfinished tables not looked for", cause=str(error))
 
@@ -446,7 +458,7 @@ async def collect_forever(
     while True:
         await asyncio.sleep(0 if more else interval_s)
         done = await collect_all(store, collector, tables(), log, faults)
-        await finish_drops(store, tables(), log)
+        await finish_drops(store, tables(), log, faults)
         if done.deleted:
             log("files deleted", files=done.deleted, waiting=done.waiting)
         more = done.more

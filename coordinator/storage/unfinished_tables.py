@@ -100,7 +100,7 @@ class UnfinishedTables:
     async def _look_for_all(self) -> dict[str, _Found]:
         """Return tables that are not finished or have no name, and names without a table."""
         ids = await self._store.table_ids()
-        named = {each.id for each in await self._store.named_tables()}
+        named = {named_table.id for named_table in await self._store.named_tables()}
         found = {table: _Found() for table in sorted(named.difference(ids))}
         for table in ids:
             look = partial(self._look_at, table, has_name=table in named)
@@ -131,7 +131,9 @@ class UnfinishedTables:
 
     async def _restore(self, table: Table) -> bool:
         """Give a table its name back, or tell operators why it stays without one."""
-        others = {each.id: each.location for each in await self._store.named_tables()}
+        others = {
+            named_table.id: named_table.location for named_table in await self._store.named_tables()
+        }
         known = dict(await self._identities({**others, table.id: table.location}))
         mine = known.pop(table.id, None)
         change = RestoreName(table=table.id, identity=mine, others=known)

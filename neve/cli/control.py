@@ -1,4 +1,4 @@
-"""`neve control`: what the controller reads and decides, and what each class of work gets."""
+"""`neve control`: readings and decision of the controller, and the share of each class of work."""
 
 from functools import partial
 from typing import Annotated
@@ -7,12 +7,12 @@ import typer
 from rich.console import RenderableType
 
 from common.units import format_bytes, format_count, format_duration
-from neve.api import control as api
+from neve import api
 from neve.cli.render import RIGHT, facts, grid, lines, shortened, time_text
 from neve.cli.session import Every, Session, Watch, verb
 
 HISTORY_SHOWN = 12
-"""Moments of the history that people are shown; --json has all."""
+"""Number of history points that are printed; `--json` has all."""
 
 
 def register(app: typer.Typer) -> None:
@@ -26,23 +26,24 @@ def control(
     watch: Watch = False,
     every: Every = 2.0,
     history: Annotated[
-        bool, typer.Option("--history", help="Show the last moments, too; --json has an hour.")
+        bool,
+        typer.Option("--history", help="Show recent decisions as well; --json has the last hour."),
     ] = False,
 ) -> None:
-    """Show how much compaction there is: readings, decision, reasons, and shares used.
+    """Show how much compaction runs: readings, decision, reasons, and shares in use.
 
-    With --watch and --json each look is one line.
+    With --watch and --json, each sample is one line.
     """
     render = partial(render_control, history=history)
     session.show_or_watch(session.client.control, render, watch=watch, every_s=every)
 
 
 def render_control(found: api.Control, *, history: bool = False) -> RenderableType:
-    """Return readings and decision of the controller.
+    """Render readings and decision of the controller.
 
     Args:
-        found: As the service tells it.
-        history: Whether the last moments are shown, too.
+        found: The service's answer.
+        history: Whether to include recent decisions.
     """
     parts: list[RenderableType | str] = [facts(_facts(found)), "", _classes(found)]
     if history:
@@ -51,10 +52,10 @@ def render_control(found: api.Control, *, history: bool = False) -> RenderableTy
 
 
 def _facts(found: api.Control) -> list[tuple[str, str | None]]:
-    slots = f"{found.busy_slots} of {found.living_slots} busy, {found.slots_max} at most"
+    slots = f"{found.busy_slots} of {found.living_slots} busy, at most {found.slots_max}"
     waits = [f"{shortened(name)} {_seconds(each)}" for name, each in found.latencies_s.items()]
     limit = found.latency_limit_s
-    heard = ", ".join(waits) or "none is heard"
+    heard = ", ".join(waits) or "no reading"
     readers = heard if limit is None else f"{heard}; limit {_seconds(limit)}"
     weights = [f"{name} x {each:g}" for name, each in sorted(found.table_weights.items())]
     return [
@@ -68,7 +69,7 @@ def _facts(found: api.Control) -> list[tuple[str, str | None]]:
         ("readers wait", readers),
         ("may move", _rate(found.bytes_s, "no limit")),
         ("system slots", "all" if found.slots is None else str(found.slots)),
-        *(("why", each) for each in found.reasons),
+        *(("why", reason) for reason in found.reasons),
         *([("table weights", ", ".join(weights))] if weights else []),
         *([("failure", found.failure)] if found.failure else []),
     ]
@@ -76,7 +77,7 @@ def _facts(found: api.Control) -> list[tuple[str, str | None]]:
 
 def _overlap(found: api.Control) -> str:
     files = found.deepest_files
-    return f"{format_count(files, 'file')} in the deepest tablet" if files else "no work waits"
+    return f"{format_count(files, 'file')} in the deepest tablet" if files else "no work is waiting"
 
 
 def _classes(found: api.Control) -> RenderableType:
@@ -91,14 +92,14 @@ def _classes(found: api.Control) -> RenderableType:
         ],
         [
             (
-                each.name,
-                f"{each.shares:,.0f}",
-                f"{each.granted:.1%}",
-                f"{each.used:.1%}",
-                format_bytes(each.used_bytes),
-                format_bytes(each.total_bytes),
+                class_.name,
+                f"{class_.shares:,.0f}",
+                f"{class_.granted:.1%}",
+                f"{class_.used:.1%}",
+                format_bytes(class_.used_bytes),
+                format_bytes(class_.total_bytes),
             )
-            for each in found.classes
+            for class_ in found.classes
         ],
     )
 
@@ -116,15 +117,15 @@ def _history(found: api.Control) -> RenderableType:
         ],
         [
             (
-                time_text(each.at_s),
-                format_bytes(each.backlog_bytes),
-                f"{each.shares.get('system', 0.0):,.0f}",
-                _rate(each.bytes_s, "no limit"),
-                "all" if each.slots is None else each.slots,
-                each.busy_slots,
-                None if each.latency_s is None else _seconds(each.latency_s),
+                time_text(point.at_s),
+                format_bytes(point.backlog_bytes),
+                f"{point.shares.get('system', 0.0):,.0f}",
+                _rate(point.bytes_s, "no limit"),
+                "all" if point.slots is None else point.slots,
+                point.busy_slots,
+                None if point.latency_s is None else _seconds(point.latency_s),
             )
-            for each in found.history[-HISTORY_SHOWN:]
+            for point in found.history[-HISTORY_SHOWN:]
         ],
     )
 

@@ -1,4 +1,4 @@
-"""`neve table import` and `neve table export`, and how their results look."""
+"""`neve table import` and `neve table export`."""
 
 import codecs
 import sys
@@ -17,7 +17,7 @@ from rich.progress import (
 )
 
 from common.units import format_bytes, format_count
-from neve.api.tables import ImportProgress, ImportReport
+from neve.api import ImportProgress, ImportReport
 from neve.cli.render import RIGHT, facts, grid, lines
 from neve.cli.session import (
     Columns,
@@ -38,14 +38,14 @@ SHOWN_MAX = 20
 
 
 def render_import(report: ImportReport) -> RenderableType:
-    """Return what an import came to, or would."""
+    """Render the result of an import or of its dry run."""
     new = report.files - report.already
     head = facts(
         [
             ("table", report.table + (" (dry run: nothing was written)" if report.dry_run else "")),
             ("location", report.location),
             ("state", report.state or None),
-            ("files", f"{report.files:,}, {report.already:,} of them there already"),
+            ("files", f"{report.files:,}, {report.already:,} of them imported earlier"),
             (
                 "new",
                 f"{format_count(new, 'file')}, {format_count(report.rows, 'row')}, "
@@ -54,7 +54,7 @@ def render_import(report: ImportReport) -> RenderableType:
             ("left out", f"{report.misfits:,} do not fit, {report.ignored:,} hidden"),
             ("key", ", ".join(report.key) or None),
             ("partitions", _partitions(report)),
-            ("columns", ", ".join(f"{each.name} {each.type}" for each in report.schema)),
+            ("columns", ", ".join(f"{column.name} {column.type}" for column in report.schema)),
         ]
     )
     parts: list[RenderableType | str] = [head]
@@ -62,10 +62,12 @@ def render_import(report: ImportReport) -> RenderableType:
         parts += ["", _per_partition(report)]
         parts += _more(len(report.per_partition), report.partitions, "partitions")
     if report.misfit_files:
-        rows = [(each.path, each.why) for each in report.misfit_files[:SHOWN_MAX]]
+        rows = [
+            (misfit_file.path, misfit_file.why) for misfit_file in report.misfit_files[:SHOWN_MAX]
+        ]
         parts += ["", grid([("DOES NOT FIT", ""), ("BECAUSE", "")], rows)]
         parts += _more(len(report.misfit_files), report.misfits, "files")
-    return lines(*parts, *(f"\nnote: {each}" for each in report.notes))
+    return lines(*parts, *(f"\nnote: {note}" for note in report.notes))
 
 
 def _partitions(report: ImportReport) -> str | None:
@@ -76,8 +78,8 @@ def _partitions(report: ImportReport) -> str | None:
 
 def _per_partition(report: ImportReport) -> RenderableType:
     rows = [
-        (each.partition, f"{each.files:,}", f"{each.rows:,}", format_bytes(each.size_bytes))
-        for each in report.per_partition[:SHOWN_MAX]
+        (totals.partition, f"{totals.files:,}", f"{totals.rows:,}", format_bytes(totals.size_bytes))
+        for totals in report.per_partition[:SHOWN_MAX]
     ]
     heads = [("PARTITION", ""), ("FILES", RIGHT), ("ROWS", RIGHT), ("SIZE", RIGHT)]
     return grid(heads, rows)
@@ -105,6 +107,19 @@ TombstoneColumn = Annotated[
 ]
 
 
+LeaveMisfits = Annotated[
+    bool, typer.Option("--leave-misfits", help="Import the files that fit and skip the others.")
+]
+ReadersUseManifest = Annotated[
+    bool,
+    typer.Option(
+        "--readers-use-manifest",
+        help=(
+            "Start compacting at once, because every reader uses the manifest. Default: the table "
+            "is paused."
+        ),
+    ),
+]
 Timestamps = Annotated[
     Literal["us", "us-truncated"] | None,
     typer.Option(
@@ -123,7 +138,7 @@ def register(table: typer.Typer) -> None:
 def import_(
     session: Session,
     location: Annotated[
-        str, typer.Argument(help="The directory: a URI or path.", metavar="LOCATION")
+        str, typer.Argument(help="Directory to import: a URI or path.", metavar="LOCATION")
     ],
     *,
     name: Annotated[str, typer.Option(help="Name of the new table.")],
@@ -135,30 +150,21 @@ def import_(
         typer.Option("--time-column", "--time", help="Column for expiry and time windows."),
     ] = None,
     partition_by: Annotated[
-        str | None, typer.Option(help="Partition columns. Default: those that the folders name.")
+        str | None, typer.Option(help="Partition columns. Default: those named by the folders.")
     ] = None,
     partition_type: Annotated[
         list[str] | None,
-        typer.Option(help="`column=type` of a partition column; may be repeated."),
+        typer.Option(help="Type of a partition column, `column=type`; may be repeated."),
     ] = None,
     settings: Settings = None,
     timestamps: Timestamps = None,
-    leave_misfits: Annotated[
-        bool,
-        typer.Option("--leave-misfits", help="Import the files that fit and leave out the others."),
-    ] = False,
-    readers_use_manifest: Annotated[
-        bool,
-        typer.Option(
-            "--readers-use-manifest",
-            help="Every reader uses the manifest: start compacting. Default: paused.",
-        ),
-    ] = False,
+    leave_misfits: LeaveMisfits = False,
+    readers_use_manifest: ReadersUseManifest = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing.")] = False,
 ) -> None:
-    """Create a table from a directory of Parquet files. Repeat it to continue after a failure.
+    """Create a table from a directory of Parquet files. Run it again to continue after a failure.
 
-    With --dry-run the exit code is 1 if files do not fit.
+    With --dry-run, the exit code is 1 if files do not fit.
     """
     with _Bar(session) as bar:
         report = session.client.import_table(
@@ -187,10 +193,10 @@ def export(
     name: Name,
     to: Annotated[Path | None, typer.Option("--to", help="File to write.")] = None,
 ) -> None:
-    """Write the names of the files to read now, one a line, or with --json the manifest."""
+    """Write the names of the table's current files, one per line, or with --json the manifest."""
     as_names = not session.as_json
     if to is None:
-        text = codecs.getincrementaldecoder("utf-8")()  # A chunk may end inside a letter.
+        text = codecs.getincrementaldecoder("utf-8")()  # A chunk may end inside a character.
         session.client.export(
             name, names=as_names, write=lambda data: session.write(text.decode(data))
         )
@@ -202,7 +208,7 @@ def export(
 
 
 class _Bar:
-    """A bar on standard error for a person; elsewhere a sentence when the work changes."""
+    """Progress output on standard error: a bar on a terminal, else a line per phase."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -235,7 +241,7 @@ class _Bar:
             self._bar.stop()
 
     def show(self, progress: ImportProgress) -> None:
-        """Show how far the import is."""
+        """Show the progress of the import."""
         if self._bar is None:
             if progress.files and progress.text != self._said:
                 self._said = progress.text

@@ -1,4 +1,4 @@
-"""`neve trigger`, `neve ops`: what planners decide when they are asked, and what could be done."""
+"""`neve trigger`, `neve ops`: ask the planners now, and list possible operations."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 from rich.console import RenderableType
 
 from common.units import format_bytes, format_count, format_duration
-from neve.api import work as api
+from neve import api
 from neve.cli.render import RIGHT, grid, lines, shortened
 from neve.cli.session import Name, OptionalTablet, Session, verb
 from neve.cli.tablet_keys import KnownTables, TabletKeys
@@ -20,9 +20,9 @@ def register(app: typer.Typer) -> None:
 
 
 def trigger(session: Session, name: Name) -> None:
-    """Have the planner of a table asked now, and show what it decides for each tablet.
+    """Ask the planner of a table now and show its decision for each tablet.
 
-    The planner may refuse, and says why. `neve compact` forces a run.
+    The planner may find nothing to do and gives its reason. `neve compact` forces a run.
     """
     found = session.client.trigger(name)
     session.show(found, lambda: render_trigger(found, KnownTables(session.client.tables)))
@@ -34,58 +34,58 @@ def ops(
     tablet: OptionalTablet = None,
     *,
     every: Annotated[
-        bool, typer.Option("--all", help="Show kinds with nothing to do as well.")
+        bool, typer.Option("--all", help="Include kinds of operations with nothing to do.")
     ] = False,
 ) -> None:
-    """List what could be done in the tablets of a table: gain, cost, memory, or why not now.
+    """List possible operations in the tablets of a table: gain, cost, memory, or why not now.
 
-    One row for each kind of operation with something to do; --json has all kinds.
+    One row per kind of operation with something to do; --all shows the other kinds as well.
     """
     found = session.client.maintenance(name, tablet)
     session.show(found, lambda: render_ops(found, KnownTables(session.client.tables), every=every))
 
 
 def render_trigger(found: api.Trigger, keys: TabletKeys) -> RenderableType:
-    """Return what a planner decided for each tablet. `keys` gives the keys of tablets."""
+    """Render a planner's decision for each tablet. `keys` maps tablets to their keys."""
     answers = grid(
         [("TABLET", ""), ("PLANNER", ""), ("JOBS", RIGHT), ("FILES", RIGHT), ("WHY", "")],
         [
             (
-                shortened(keys(found.table, each.tablet)),
-                each.verdict,
-                each.jobs,
-                each.files,
-                each.reason,
+                shortened(keys(found.table, tablet.tablet)),
+                tablet.verdict,
+                tablet.jobs,
+                tablet.files,
+                tablet.reason,
             )
-            for each in found.tablets
+            for tablet in found.tablets
         ],
     )
     if not found.left:
         return answers
     more = format_count(found.left, "more tablet is", "more tablets are")
-    left = f"{more} asked; `neve status` counts what becomes of them"
+    left = f"{more} being planned; `neve status` counts the results"
     return lines(answers, "", left)
 
 
 def render_ops(found: api.TableMaintenance, keys: TabletKeys, *, every: bool) -> RenderableType:
-    """Return a listing of operations, and how much the tablets are read and written.
+    """Render a list of operations, and how much the tablets are read and written.
 
     Args:
         found: The operations.
         keys: Keys of tablets.
-        every: Also those with nothing to do.
+        every: Whether to include kinds with nothing to do.
     """
-    shown = [each for each in found.operations if every or each.state in _WITH_WORK]
+    shown = [operation for operation in found.operations if every or operation.state in _WITH_WORK]
     parts: list[RenderableType | str] = [_listing(found.table, shown, keys)]
-    busy = [each for each in found.rates if each.scans_s >= 0.005 or each.rows_s >= 0.5]
+    busy = [rate for rate in found.rates if rate.scans_s >= 0.005 or rate.rows_s >= 0.5]
     if busy:
         rows = [
             (
-                shortened(keys(found.table, each.tablet)),
-                f"{each.scans_s:.2f}",
-                f"{each.rows_s:,.0f}",
+                shortened(keys(found.table, rates.tablet)),
+                f"{rates.scans_s:.2f}",
+                f"{rates.rows_s:,.0f}",
             )
-            for each in busy
+            for rates in busy
         ]
         parts += ["", grid([("TABLET", ""), ("SCANS/S", RIGHT), ("ROWS/S", RIGHT)], rows)]
     if found.more:
@@ -114,17 +114,17 @@ def _listing(
         ],
         [
             (
-                shortened(keys(table, each.tablet)),
-                each.kind,
-                each.state,
-                each.rank,
-                f"{each.adjusted:.3g}" if each.score else None,
-                f"{each.gain:.3g} {each.gain_unit}" if each.gain else None,
-                format_bytes(each.cost_bytes) if each.cost_bytes else None,
-                None if each.memory_bytes is None else format_bytes(each.memory_bytes),
-                None if each.cpu_s is None else format_duration(each.cpu_s),
-                each.why,
+                shortened(keys(table, operation.tablet)),
+                operation.kind,
+                operation.state,
+                operation.rank,
+                f"{operation.adjusted:.3g}" if operation.score else None,
+                f"{operation.gain:.3g} {operation.gain_unit}" if operation.gain else None,
+                format_bytes(operation.cost_bytes) if operation.cost_bytes else None,
+                None if operation.memory_bytes is None else format_bytes(operation.memory_bytes),
+                None if operation.cpu_s is None else format_duration(operation.cpu_s),
+                operation.why,
             )
-            for each in shown
+            for operation in shown
         ],
     )

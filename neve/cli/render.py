@@ -1,4 +1,4 @@
-"""Results as tables for people. Values in, renderables out; nothing is printed here."""
+"""Results as tables for people. Functions take values, return renderables and print nothing."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -10,21 +10,21 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from common.units import format_bytes, format_count, format_duration
-from neve.api import tables as api
-from neve.api import work
+from neve import api
 from neve.cli.tablet_keys import ALL_KEYS, TabletKeys, keys_of, range_text
 from neve.setting_values import setting_text
 
 RIGHT = "right"
 WHOLE = "whole"
-"""Left, and never folded: ids and times, which people copy."""
+"""Column style for ids and times that people copy: left-aligned and never folded."""
 
 
 def grid(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> RenderableType:
-    """Return a plain table, or a dash if it has no row.
+    """Return a plain table, or a dash if there are no rows.
 
     Args:
-        columns: Heading and side of each: `RIGHT` (numbers, never folded), `WHOLE`, or left.
+        columns: Headings with their style: `RIGHT` (numbers, never folded), `WHOLE`, or
+            left-aligned.
         rows: Cells; None becomes a dash.
     """
     table = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -42,7 +42,7 @@ def grid(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> R
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> RenderableType:
-    """Return names and values, one pair a line; None becomes a dash."""
+    """Return names and values, one pair per line; None becomes a dash."""
     table = Grid(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -52,23 +52,23 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> RenderableType:
 
 
 def lines(*parts: RenderableType | str) -> RenderableType:
-    """Return renderables below each other."""
+    """Stack renderables vertically."""
     return Lines(*(Text(part) if isinstance(part, str) else part for part in parts))
 
 
 def render_tables(found: Sequence[api.Table]) -> RenderableType:
-    """Return a listing of tables."""
+    """Render a list of tables."""
     return grid(
         [("NAME", ""), ("STATE", ""), ("KEY", ""), ("COLUMNS", RIGHT), ("LOCATION", "")],
         [
             (
-                each.name,
-                each.state_text,
-                _key(each),
-                each.columns or len(each.schema),
-                each.location,
+                table.name,
+                table.state_text,
+                _key(table),
+                table.columns or len(table.schema),
+                table.location,
             )
-            for each in found
+            for table in found
         ],
     )
 
@@ -78,7 +78,7 @@ def _key(table: api.Table) -> str | None:
 
 
 def render_table(found: api.Table) -> RenderableType:
-    """Return a table with everything that is known of it."""
+    """Render a table with all its details."""
     settings = [
         (name, _setting(name, value), found.without_effect.get(name, ""))
         for name, value in found.settings.items()
@@ -104,7 +104,10 @@ def render_table(found: api.Table) -> RenderableType:
         "",
         grid(
             [("COLUMN", ""), ("TYPE", ""), ("NULLS", "")],
-            [(each.name, each.type, "yes" if each.nullable else "no") for each in found.schema],
+            [
+                (column.name, column.type, "yes" if column.nullable else "no")
+                for column in found.schema
+            ],
         ),
         "",
         grid(
@@ -114,27 +117,27 @@ def render_table(found: api.Table) -> RenderableType:
 
 
 def render_changes(before: api.Table, after: api.Table) -> RenderableType:
-    """Return which settings and columns of a table have changed, as a user writes them."""
-    old = {each.name: each.type for each in before.schema}
+    """Render the changes of a table's settings and columns, as a user writes them."""
+    old = {column.name: column.type for column in before.schema}
     changed = [
         (name, f"{setting_text(name, before.settings.get(name))} → {setting_text(name, value)}")
         for name, value in after.settings.items()
         if before.settings.get(name) != value
     ]
     changed += [
-        (f"column {each.name}", f"{old.get(each.name, 'new')} → {each.type}")
-        for each in after.schema
-        if old.get(each.name) != each.type
+        (f"column {column.name}", f"{old.get(column.name, 'new')} → {column.type}")
+        for column in after.schema
+        if old.get(column.name) != column.type
     ]
     return facts(changed) if changed else lines("nothing has changed")
 
 
 def render_files(found: Sequence[api.File], table: str, keys: TabletKeys) -> RenderableType:
-    """Return a listing of files.
+    """Render a list of files.
 
     Args:
         found: The files.
-        table: Whose they are.
+        table: The table that they belong to.
         keys: Keys of its tablets.
     """
     return grid(
@@ -149,21 +152,21 @@ def render_files(found: Sequence[api.File], table: str, keys: TabletKeys) -> Ren
         ],
         [
             (
-                shortened(keys(table, each.tablet)),
-                each.path,
-                format_bytes(each.size_bytes),
-                None if each.live_bytes is None else format_bytes(each.live_bytes),
-                _count(each.rows),
-                None if each.key_min is None else shortened(each.key_min),
-                None if each.key_max is None else shortened(each.key_max),
+                shortened(keys(table, file.tablet)),
+                file.path,
+                format_bytes(file.size_bytes),
+                None if file.live_bytes is None else format_bytes(file.live_bytes),
+                _count(file.rows),
+                None if file.key_min is None else shortened(file.key_min),
+                None if file.key_max is None else shortened(file.key_max),
             )
-            for each in found
+            for file in found
         ],
     )
 
 
 def render_tablets(found: Sequence[api.Tablet]) -> RenderableType:
-    """Return a listing of tablets."""
+    """Render a list of tablets."""
     return grid(
         [
             ("KEYS", ""),
@@ -177,16 +180,16 @@ def render_tablets(found: Sequence[api.Tablet]) -> RenderableType:
         ],
         [
             (
-                _tablet_range(each),
-                each.files,
-                format_bytes(each.size_bytes),
-                _count(each.rows),
-                each.running,
-                each.compactions,
-                _tablet_state(each),
-                each.tablet,
+                _tablet_range(tablet),
+                tablet.files,
+                format_bytes(tablet.size_bytes),
+                _count(tablet.rows),
+                tablet.running,
+                tablet.compactions,
+                _tablet_state(tablet),
+                tablet.tablet,
             )
-            for each in found
+            for tablet in found
         ],
     )
 
@@ -200,7 +203,7 @@ def _tablet_range(tablet: api.Tablet) -> str:
 
 
 def drop_sentence(found: api.Dropped) -> str:
-    """Return what became of a table that was dropped, as a sentence."""
+    """Return the result of a drop as a sentence."""
     if found.name_free_at_s is None:
         return f"dropped {found.table}"
     when = datetime.fromtimestamp(found.name_free_at_s, UTC).strftime("%Y-%m-%d %H:%M")
@@ -209,7 +212,7 @@ def drop_sentence(found: api.Dropped) -> str:
 
 
 def add_sentence(found: api.Added) -> str:
-    """Return what an add brought in, as a sentence."""
+    """Return the result of an add as a sentence."""
     done = f"{format_count(found.rows, 'row')} ({format_bytes(found.size_bytes)})"
     if found.repeated:
         return f"call {found.call} was accepted before, with {done}: nothing was added now"
@@ -220,11 +223,11 @@ def add_sentence(found: api.Added) -> str:
 
 
 def call_sentence(found: api.Call) -> str:
-    """Return what became of a call, as a sentence."""
+    """Return the outcome of a call as a sentence."""
     if found.state == "too-old":
-        return f"call {found.call} is too old: its outcome is no longer known"
+        return f"call {found.call} is too old: its outcome is no longer stored"
     if found.state != "accepted":
-        return f"call {found.call} has not been accepted so far: it is safe to send it again"
+        return f"call {found.call} has not been accepted so far: it is safe to repeat"
     when = time_text(found.at_s or 0.0)
     if found.request is not None:
         return f"call {found.call} was accepted at {when}, as request {found.request}"
@@ -243,7 +246,7 @@ def time_text(at_s: float) -> str:
 
 
 def shortened(text: str, most: int = 40) -> str:
-    """Return a long name shortened in the middle."""
+    """Return a long name with its middle left out."""
     half = (most - 1) // 2
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
@@ -290,12 +293,12 @@ def _totals(found: api.Table) -> list[tuple[str, str | None]]:
 QUARANTINES_SHOWN = 10
 
 
-def quarantine_texts(found: work.Status) -> list[str]:
+def quarantine_texts(found: api.Status) -> list[str]:
     """Return which tablets are quarantined and why, a sentence each; of many, of some."""
     shown = [
-        f"table {each.table}, tablet {each.tablet}: {each.reason};"
-        f" `neve lift-quarantine {each.table} {each.tablet}` has it tried again"
-        for each in found.quarantines[:QUARANTINES_SHOWN]
+        f"table {quarantine.table}, tablet {quarantine.tablet}: {quarantine.reason};"
+        f" `neve lift-quarantine {quarantine.table} {quarantine.tablet}` retries it"
+        for quarantine in found.quarantines[:QUARANTINES_SHOWN]
     ]
     more = found.quarantined - len(shown)
     return [

@@ -137,7 +137,7 @@ def find_target(
     stacks = _running_stacks(environ)
     wanted, source = (url, "given") if url else (environ.get(URL_VARIABLE), URL_VARIABLE)
     if wanted and (url or not stack):
-        own = [each for each in stacks.values() if each.url == wanted.rstrip("/")]
+        own = [target for target in stacks.values() if target.url == wanted.rstrip("/")]
         found = own[0] if own else Target(wanted, None, source)
         return replace(found, url=wanted, token=token or found.token, source=source)
     local = _choose_stack(stacks, stack or environ.get(STACK_VARIABLE) or None)
@@ -189,7 +189,9 @@ def _target_of_folder(folder: Path) -> Target | None:
     if not isinstance(url, str) or not url:
         return None
     processes = [each for each in state.get("processes") or () if isinstance(each, dict)]
-    ended = [str(each.get("role", "")) for each in processes if _has_ended(each.get("pid"))]
+    ended = [
+        str(process.get("role", "")) for process in processes if _has_ended(process.get("pid"))
+    ]
     if processes and len(ended) == len(processes):
         return None  # It was ended by a crash of the machine.
     faults = tuple(_faults(folder, ended))

@@ -52,7 +52,7 @@ def _column(name: str, values: list[Any], text: str | None) -> pa.Array:
         raise _refusal(name, values, text, kind) or CallerError(
             f"the values of column {name!r} have no common type: {error}"
         ) from error
-    if kind is not None and any(True for each in values for _ in _losses(each, kind)):
+    if kind is not None and any(True for value in values for _ in _losses(value, kind)):
         raise _refusal(name, values, text, kind) or AssertionError(name)
     return column
 
@@ -174,7 +174,7 @@ def _read_type(tokens: list[str]) -> pa.DataType:
     if following not in ("[", "("):
         return _PLAIN[name]
     end = tokens.index({"[": "]", "(": ")"}[following])
-    options = [each for each in tokens[1:end] if each != ","]
+    options = [token for token in tokens[1:end] if token != ","]
     del tokens[: end + 1]
     return _with_options(name, options)
 

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 import httpx
 
-from neve.api.tables import CALL_HEADER, PROBLEM
+from neve.api import CALL_HEADER, PROBLEM
 from neve.client.errors import (
     CallerError,
     NeveError,
@@ -93,11 +93,13 @@ def _decode_object(kind: type[Any], value: Any, where: str) -> Any:
         raise ValueError(f"{where} is {value!r}, expected an object")  # noqa: TRY004  one kind of error for callers
     hints = typing.get_type_hints(kind)
     known: dict[str, Any] = {}
-    for each in fields(kind):
-        if each.name in value:
-            known[each.name] = _decode(hints[each.name], value[each.name], f"{where}.{each.name}")
-        elif each.default is MISSING and each.default_factory is MISSING:
-            raise ValueError(f"{where}.{each.name} is missing")
+    for field in fields(kind):
+        if field.name in value:
+            known[field.name] = _decode(
+                hints[field.name], value[field.name], f"{where}.{field.name}"
+            )
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise ValueError(f"{where}.{field.name} is missing")
     return kind(**known)
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from neve.api.tables import (
+from neve.api import (
     ImportProgress,
     ImportReport,
     NewImport,

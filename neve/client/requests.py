@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
-from neve.api import requests as api
-from neve.api.requests import Progress as RequestProgress
-from neve.api.requests import Request as WireRequest
+from neve import api
+from neve.api import Progress as RequestProgress
+from neve.api import Request as WireRequest
 from neve.client.errors import (
     CallerError,
     RequestFailedError,
@@ -195,7 +195,7 @@ class Request:
 
 def _why_not_done(found: api.Request) -> str:
     if found.state == "done_in_part":
-        left_out = ", ".join(each.text for each in found.cancelled)
+        left_out = ", ".join(keys.text for keys in found.cancelled)
         return f"done in part: cancelled for the keys {left_out}"
     return found.state + (f": {found.cause}" if found.cause else "")
 

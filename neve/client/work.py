@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from neve.api.control import Control
-from neve.api.work import (
+from neve.api import (
     AuditEntry,
     Backlog,
     BacklogPoint,
     Compactor,
+    Control,
     Explanation,
     Finished,
     Group,
@@ -234,7 +234,7 @@ class WorkCalls(TableCalls):
         end_s = time.monotonic() + (timeout_s or 0.0)
         while True:
             found = self.live_bytes(table, tablet)
-            waiting = sum(each.waiting for each in found)
+            waiting = sum(live.waiting for live in found)
             if timeout_s is None or not waiting:
                 return found
             if time.monotonic() >= end_s:

@@ -262,7 +262,7 @@ def measure(client: Client, added_bytes: int) -> ReadCost:
         rows = client.scan(TABLE).num_rows
         scan_s.append(CLOCK.now_s() - began_s)
     done = client.history(TABLE, count=HISTORY_MAX)
-    rewritten = sum(each.bytes_out for each in done if each.end == "committed")
+    rewritten = sum(finished.bytes_out for finished in done if finished.end == "committed")
     return ReadCost(
         files=table.files or 0,
         size_bytes=table.size_bytes or 0,

@@ -175,8 +175,8 @@ def page_policy(page: str) -> str:
 def _digests(page: str, tag: str) -> str:
     """Return the digests of what stands between all tags of a kind, as a policy names them."""
     texts = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-    digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()) for each in texts)
-    return " ".join(f"'sha256-{each.decode()}'" for each in digests)
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in texts)
+    return " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
 
 
 def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) -> None:

@@ -19,15 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common.clock import Clock
 from common.errors import CompactionError, UnavailableError
-from neve.api.recovery import ARCHIVE
-from neve.api.tables import ARROW_STREAM, CALL_HEADER, PROBLEM
-from neve.gateway.access.audit import (
-    TEXT_MAX,
-    Audit,
-    AuditEntry,
-    outcome_of,
-    value_text,
-)
+from neve.api import ARCHIVE, ARROW_STREAM, CALL_HEADER, PROBLEM, AuditEntry
+from neve.gateway.access.audit import BEGUN, TEXT_MAX, Audit, outcome_of, value_text
 from neve.gateway.access.callers import (
     OPERATOR,
     AuthorizedCall,
@@ -238,6 +231,7 @@ def entry_of(scope: Scope, caller: str, now_s: float) -> AuditEntry:
     call = dict(scope["headers"]).get(_CALL_HEADER, b"").decode("latin-1")
     client = scope.get("client")
     return AuditEntry(
+        outcome=BEGUN,
         id=f"aud-{secrets.token_hex(10)}",
         at_s=round(now_s, 3),
         caller=caller,

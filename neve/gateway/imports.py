@@ -33,8 +33,8 @@ from common.parquet.service_files import read_copied, write_copied
 from common.rows.reader_limits import READERS, has_nanoseconds, unreadable_columns
 from common.rows.schema import arrow_schema
 from common.units import format_bytes, format_count
-from neve.api import tables as api
-from neve.api.recovery import LINES
+from neve import api
+from neve.api import LINES
 from neve.gateway.access.callers import current_call
 from neve.gateway.ingest.add import add_files, inspect_incoming
 from neve.gateway.problems import ChangeRefusedError, require_applied
@@ -85,8 +85,8 @@ def import_view(directory: ImportedDirectory, table: Table, planner: str = "") -
         ignored=directory.listing.ignored,
         misfits=len(found.misfits),
         schema=tuple(
-            api.Column(name=each.name, type=each.type, nullable=each.nullable)
-            for each in table.schema
+            api.Column(name=column.name, type=column.type, nullable=column.nullable)
+            for column in table.schema
         ),
         key=table.key,
         partition_by=table.partition_by,
@@ -193,7 +193,7 @@ async def read_known(services: Services, directory: ImportedDirectory) -> None:
     async for page in walk_tiles(services.store, directory.table):
         for tablet in page:
             known.update(tablet.files)
-    known.update(each.path for each in await services.store.garbage(directory.table.id))
+    known.update(entry.path for entry in await services.store.garbage(directory.table.id))
     directory.known = known
 
 
@@ -262,7 +262,7 @@ async def add_in_batches(
         batch = files[first : first + BATCH_FILES]
         paths = await _copy_fine_files(services, directory, table, batch)
         rows += await _add_batch(services, directory, table, paths)
-        done_bytes += sum(each.size_bytes for each in batch)
+        done_bytes += sum(file.size_bytes for file in batch)
         on_progress(
             "adding files",
             files_done=first + len(batch),
@@ -377,7 +377,7 @@ async def import_directory(
         directory.listing.misfits |= former
     await read_known(services, directory)
     await read_copies(services, directory)
-    new = [each for each in directory.listing.files if not _is_known(directory, each)]
+    new = [file for file in directory.listing.files if not _is_known(directory, file)]
     directory.already = len(directory.listing.files) - len(new)
     looked = await _read_footers(services, directory, new, on_progress)
     wanted = _import_options(body, directory.table)
@@ -468,22 +468,22 @@ async def _read_footers(
 ) -> list[tuple[FoundFile, FooterFacts | str]]:
     """Read the footers of files, many at a time."""
     body, looked = directory.body, list[tuple[FoundFile, FooterFacts | str]]()
-    folders = {part for each in files for part in each.path.split("/")[:-1] if "=" in part}
+    folders = {part for file in files for part in file.path.split("/")[:-1] if "=" in part}
     partition = sorted({part.partition("=")[0] for part in folders})
     known = () if directory.table is None else directory.table.schema
     required = [column.name for column in known if not column.nullable]
     names = [*dict.fromkeys([*filter(None, [body.version_column]), *required, *partition])]
-    whole_bytes, done_bytes, rows = sum(each.size_bytes for each in files), 0, 0
+    whole_bytes, done_bytes, rows = sum(file.size_bytes for file in files), 0, 0
     place = directory.place
     for first in range(0, len(files), FOOTERS_AT_ONCE):
         some = files[first : first + FOOTERS_AT_ONCE]
         work = (
-            services.footers.run(place.uri, read_import_footer, place, each, names) for each in some
+            services.footers.run(place.uri, read_import_footer, place, file, names) for file in some
         )
         footers = await asyncio.gather(*work)
         looked += zip(some, footers, strict=True)
-        done_bytes += sum(each.size_bytes for each in some)
-        rows += sum(each.rows for each in footers if isinstance(each, FooterFacts))
+        done_bytes += sum(file.size_bytes for file in some)
+        rows += sum(footer.rows for footer in footers if isinstance(footer, FooterFacts))
         if first % TOLD_EVERY == 0 or len(looked) == len(files):
             on_progress(
                 "reading footers",
@@ -502,8 +502,8 @@ def _new_table(directory: ImportedDirectory) -> api.NewTable:
         name=body.name,
         location=directory.place.uri,
         schema=tuple(
-            api.Column(name=each.name, type=each.type, nullable=each.nullable)
-            for each in found.columns
+            api.Column(name=column.name, type=column.type, nullable=column.nullable)
+            for column in found.columns
         ),
         key=tuple(body.key),
         version_column=body.version_column,
@@ -579,9 +579,9 @@ async def _finish_filling(services: Services, directory: ImportedDirectory, tabl
     copied = copied_files(directory, table)
     misfits = directory.survey.misfits
     fitting = {
-        each.path
-        for each in directory.survey.files
-        if each.path not in misfits and copy_path(table, each) not in misfits
+        file.path
+        for file in directory.survey.files
+        if file.path not in misfits and copy_path(table, file) not in misfits
     }
     if missing := sorted(fitting - directory.known - copied.keys()):
         raise RefusedError(

@@ -9,7 +9,7 @@ from common.model.keys import PLUS_INFINITY, format_key, parse_key
 from common.model.request import KeyRange
 from common.model.table import Table
 from common.model.tablet import Tablet
-from neve.api import tables as api
+from neve import api
 
 
 def key_types(table: Table) -> tuple[KeyType, ...]:
@@ -93,8 +93,8 @@ def tablet_view(tablet: Tablet, types: Sequence[KeyType]) -> api.Tablet:
     return api.Tablet(
         tablet=tablet.id.text,
         files=len(tablet.files),
-        size_bytes=sum(each.size_bytes for each in tablet.files.values()),
-        rows=sum(each.rows for each in tablet.files.values()),
+        size_bytes=sum(file.size_bytes for file in tablet.files.values()),
+        rows=sum(file.rows for file in tablet.files.values()),
         start=key_text(tablet.bounds.start, types) if ranged else None,
         end=key_text(tablet.bounds.end, types) if ranged else None,
         partition=tablet.bounds.partition,

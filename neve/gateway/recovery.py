@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from common.errors import RequestError, UnknownTableError
 from common.model.table import Table
 from common.units import parse_duration_s
-from neve.api import recovery as api
+from neve import api
 from neve.gateway.access.callers import current_call
 from neve.gateway.problems import BodyError
 from neve.gateway.progress_stream import (
@@ -67,11 +67,13 @@ LISTED_MAX = 10_000
 
 def fsck_view(table: Table, report: RepairReport) -> api.FsckReport:
     """Return what a check came to."""
-    settled = {id(each.finding): each for each in report.settled}
-    known = [each.finding for each in report.settled]
+    settled = {id(finding.finding): finding for finding in report.settled}
+    known = [finding.finding for finding in report.settled]
     first = report.checked.findings
-    findings = [*first, *(each for each in known if each not in first)]
-    views = [finding_view(each, _repair_of(each, report.settled, settled)) for each in findings]
+    findings = [*first, *(finding for finding in known if finding not in first)]
+    views = [
+        finding_view(finding, _repair_of(finding, report.settled, settled)) for finding in findings
+    ]
     pairs = list(zip(views, findings, strict=True))
     wrong = [view for view, each in pairs if each.code not in NOTES]
     return api.FsckReport(
@@ -110,7 +112,7 @@ def gc_view(table: Table, done: GcResult) -> api.GcReport:
     """Return what a sweep came to."""
     return api.GcReport(
         table=table.name,
-        orphans=tuple(finding_view(each) for each in done.found[:LISTED_MAX]),
+        orphans=tuple(finding_view(finding) for finding in done.found[:LISTED_MAX]),
         files=done.orphans,
         size_bytes=done.orphan_bytes,
         given=done.given,
@@ -143,15 +145,15 @@ def restored_view(done: Iterable[CreatedTable], *, dry_run: bool) -> api.Restore
     """Return what a restore came to."""
     tables = (
         api.Restored(
-            table=each.table.name,
-            location=each.table.location,
-            state=each.table.state.value,
-            tablets=each.tablets,
-            files=each.files,
-            missing=each.missing[:LISTED_MAX],
-            unused=each.unused[:LISTED_MAX],
+            table=table.table.name,
+            location=table.table.location,
+            state=table.table.state.value,
+            tablets=table.tablets,
+            files=table.files,
+            missing=table.missing[:LISTED_MAX],
+            unused=table.unused[:LISTED_MAX],
         )
-        for each in done
+        for table in done
     )
     return api.RestoreReport(tables=tuple(tables), dry_run=dry_run, not_recovered=NOT_IN_ARCHIVES)
 

@@ -121,7 +121,7 @@ def _bounded_tree(body: bytes) -> Any:
             " send it in parts"
         )
     tree = json.loads(body)
-    entries = sum(len(each) for each in _objects(tree))
+    entries = sum(len(object_) for object_ in _objects(tree))
     if entries > ENTRIES_MAX:
         raise BodyError(
             f"the body has objects with {entries} entries in all, expected at most {ENTRIES_MAX}"

@@ -369,7 +369,7 @@ class Services:
             after: Only tablets whose end is greater.
         """
         while ids := await self.store.tablet_ids(table.id, after, PAGE_TABLETS):
-            yield [each for each in await self.store.tablets(ids) if each is not None]
+            yield [tablet for tablet in await self.store.tablets(ids) if tablet is not None]
             after = ids[-1].end
 
 

@@ -14,7 +14,7 @@ from common.model.table import Table
 from common.model.tablet import OperationKind, Tablet, TabletId
 from coordinator.core.split_merge.operation_steps import WaitForTablets, has_ranges, next_change
 from coordinator.split_merge.key_sampling import choose_split_keys
-from neve.api import split_merge as api
+from neve import api
 from neve.gateway.key_views import key_text, key_types
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.request_bodies import JsonRoute
@@ -36,7 +36,7 @@ async def operations_under_way(
     Raises:
         UnknownTabletError: There is no such tablet.
     """
-    found = [each async for each in busy_tablets(services, table, tablet)]
+    found = [busy_tablet async for busy_tablet in busy_tablets(services, table, tablet)]
     views = [await operation_view(services, table, each) for each in found]
     return api.Operations(operations=tuple(dict.fromkeys(views)))
 
@@ -86,7 +86,7 @@ async def operation_view(services: Services, table: Table, tablet: Tablet) -> ap
         id=operation.operation_id,
         kind=operation.kind.value,
         step=operation.step.value,
-        tablets=tuple(each.text for each in ids),
+        tablets=tuple(id_.text for id_ in ids),
         left="" if operation.at is None else TabletId(table.id, operation.at).text,
         at=key_text(operation.at, key_types(table)),
         since_s=operation.since_s,
@@ -253,7 +253,7 @@ async def _started_operation(
         id=change.operation,
         kind=change.kind.value,
         step="close",
-        tablets=tuple(each.text for each in change.tablets),
+        tablets=tuple(tablet_id.text for tablet_id in change.tablets),
         left=TabletId(table.id, at).text,
         at=key_text(at, key_types(table)),
         reason=change.reason,

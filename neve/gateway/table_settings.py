@@ -135,7 +135,7 @@ RATIO_SETTINGS = ("ratio", "lowest_ratio")
 def _planner_of_new_table(
     keyed: bool, given: Mapping[str, Any], services: list[Service]
 ) -> tuple[str, str]:
-    changed = next((each for each in services if _is_chosen(each)), None)
+    changed = next((service for service in services if _is_chosen(service)), None)
     if changed is not None:
         return changed.planner, f"as service {changed.name} says"
     if keyed:
@@ -148,7 +148,7 @@ def _planner_of_new_table(
 def _services_of(settings: TableSettings, services: Mapping[str, Service]) -> list[Service]:
     """Return the services that may plan a table: its own, and those of one kind of work."""
     name = settings.service
-    beside = [each for each in sorted(services) if each.startswith(f"{name}-")]
+    beside = [service for service in sorted(services) if service.startswith(f"{name}-")]
     return [services[each] for each in (name, *beside)]
 
 

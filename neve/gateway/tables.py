@@ -37,7 +37,7 @@ from common.rows.reader_limits import unreadable_columns
 from common.rows.schema import COLUMNS_MAX, arrow_schema, changed_schema, columns_of
 from common.storage_threads import StorageThreads
 from coordinator.core.split_merge.operation_steps import has_ranges
-from neve.api import tables as api
+from neve import api
 from neve.gateway import table_locations
 from neve.gateway.access.callers import current_call, open_table, sees_table
 from neve.gateway.key_views import (
@@ -298,7 +298,7 @@ class GatewayAdmission:
         columns = (
             replace(was, type=is_.type) for was, is_ in zip(table.schema, schema, strict=True)
         )
-        names = [each.name for each in known_fields(TableSettings)]
+        names = [known_field.name for known_field in known_fields(TableSettings)]
         settings = {name: getattr(table.settings, name) for name in names}
         table = replace(
             table,
@@ -316,7 +316,7 @@ async def _new_columns(services: Services, body: api.NewTable, location: str) ->
             f"table {body.name!r}: give either a schema or an example file, not {what}"
         )
     if body.schema is not None:
-        written = [Column(each.name, each.type, each.nullable) for each in body.schema]
+        written = [Column(column.name, column.type, column.nullable) for column in body.schema]
         columns = columns_of(arrow_schema(written))
     else:
         read, example = table_locations.read_columns, body.example or ""
@@ -505,8 +505,8 @@ class TableTotals:
         return replace(
             self,
             tablets=self.tablets + len(records),
-            files=self.files + sum(each.files for each in records),
-            size_bytes=self.size_bytes + sum(each.size_bytes for each in records),
+            files=self.files + sum(record.files for record in records),
+            size_bytes=self.size_bytes + sum(record.size_bytes for record in records),
         )
 
     def plus_rows(self, rows: int) -> Self:
@@ -541,9 +541,9 @@ def table_view(
         location=table.location,
         state=table.state.value,
         schema=tuple(
-            api.Column(name=each.name, type=each.type, nullable=each.nullable)
-            for each in table.schema
-            if whole_schema or each.name in named
+            api.Column(name=column.name, type=column.type, nullable=column.nullable)
+            for column in table.schema
+            if whole_schema or column.name in named
         ),
         columns=len(table.schema),
         schema_id=table.schema_id,
@@ -594,8 +594,8 @@ class TableRoutes:
     async def list_tables(self) -> dict[str, list[api.Table]]:
         """Return the tables that the caller may read, sorted by name."""
         listed = await self._services.store.listed_tables()
-        seen = [each for each in listed.tables if sees_table(each.name)]
-        return {"tables": [table_view(each, whole_schema=False) for each in seen]}
+        seen = [table for table in listed.tables if sees_table(table.name)]
+        return {"tables": [table_view(table, whole_schema=False) for table in seen]}
 
     async def create(self, body: api.NewTable) -> api.Table:
         """Create a table.
@@ -625,8 +625,13 @@ class TableRoutes:
         def wanted(present: TableSettings) -> TableSettings:
             return changed_settings(present, body.settings, services=services.settings.services)
 
-        added = [Column(each.name, each.type, each.nullable) for each in body.add_columns]
-        wider = [Column(each.name, each.type) for each in body.widen_columns]
+        added = [
+            Column(add_column.name, add_column.type, add_column.nullable)
+            for add_column in body.add_columns
+        ]
+        wider = [
+            Column(widen_column.name, widen_column.type) for widen_column in body.widen_columns
+        ]
         for _ in range(TRIES_MAX):
             version = body.settings_version or found.settings_version
             settings = wanted(found.settings)
@@ -691,9 +696,13 @@ class TableRoutes:
         types = key_types(found)
         read = await services.store.readable(ids)
         return api.TabletPage(
-            tablets=tuple(tablet_view(each, types) for each in read if isinstance(each, Tablet)),
+            tablets=tuple(
+                tablet_view(tablet, types) for tablet in read if isinstance(tablet, Tablet)
+            ),
             unreadable={
-                each.id.text: each.cause for each in read if isinstance(each, UnreadableTablet)
+                tablet.id.text: tablet.cause
+                for tablet in read
+                if isinstance(tablet, UnreadableTablet)
             },
             next=ids[-1].text if len(ids) == count else None,
         )
@@ -726,7 +735,7 @@ class TableRoutes:
             BrokenValueError: One of them cannot be decoded.
         """
         store = self._services.store
-        totals = totals.plus([each for each in await store.records(ids) if each is not None])
+        totals = totals.plus([record for record in await store.records(ids) if record is not None])
         if totals.tablets > ROWS_COUNTED_TABLETS_MAX:
             return totals.without_rows()
         files = [file for each in await store.files(ids) for file in each.values()]
@@ -736,6 +745,6 @@ class TableRoutes:
         """Return the tablets that can be read, and what keeps the others from that."""
         read = await self._services.store.readable(ids)
         unreadable = {
-            each.id.text: each.cause for each in read if isinstance(each, UnreadableTablet)
+            tablet.id.text: tablet.cause for tablet in read if isinstance(tablet, UnreadableTablet)
         }
-        return [each for each in ids if each.text not in unreadable], unreadable
+        return [id_ for id_ in ids if id_.text not in unreadable], unreadable

@@ -1,7 +1,7 @@
 """The work: status, jobs, queue, plan, explain, history, watermarks, limits, control."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from itertools import chain
 from typing import Annotated, Any
 
@@ -18,7 +18,6 @@ from common.metadata import recent_adds
 from common.metadata.changes import LowerWatermark
 from common.metadata.keys import AUDIT_KINDS
 from common.metadata.ports import HistoryEntry
-from common.model.fields import as_plain
 from common.model.group import LimitScope, LimitScopeKind, checked_limit
 from common.model.job import Job, TabletPlan, analysis_id
 from common.model.keys import format_key, parse_key
@@ -27,17 +26,9 @@ from common.model.table import Table, recovery_note
 from common.model.tablet import Tablet, TabletId
 from common.rows.rules import RowRules
 from common.units import parse_size_bytes
-from common.wire import (
-    BacklogSample,
-    CompactorStatus,
-    CoordinatorStatus,
-    Explanation,
-    QueuedJob,
-    RunningAttempt,
-)
-from neve.api import work as api
-from neve.client.http import decode
-from neve.gateway.access.audit import folded
+from common.wire import BacklogSample, QueuedJob, RunningAttempt
+from neve import api
+from neve.gateway.access.audit import entry_from, folded
 from neve.gateway.access.callers import current_call, open_table, sees_table
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
 from neve.gateway.request_bodies import JsonRoute
@@ -148,9 +139,9 @@ def plan_view(
         tablets: Which these are, in order; intervals are named by them.
     """
     intervals = tuple(
-        decode(api.Interval, asdict(each) | {"tablet": tablet.text, "table": table.name})
+        replace(interval, tablet=tablet.text, table=table.name)
         for tablet, plan in zip(tablets, plans, strict=False)
-        for each in plan.intervals
+        for interval in plan.intervals
     )
     wanted = [job for plan in plans for job in plan.jobs]
     places = {job.id: place for place, job in enumerate(wanted)}
@@ -158,7 +149,7 @@ def plan_view(
         replace(
             _planned_view(job),
             table=table.name,
-            after=tuple(places[each] for each in job.depends_on),
+            after=tuple(places[depend] for depend in job.depends_on),
         )
         for job in wanted
     ]
@@ -226,16 +217,16 @@ def live_bytes_view(tablet: Tablet, last: HistoryEntry | None, *, waiting: bool)
         waiting: Whether another one was asked for.
     """
     files = tablet.files.values()
-    measured = [each for each in files if each.live_bytes is not None]
+    measured = [file for file in files if file.live_bytes is not None]
     found = tablet.record.statistics
     return api.LiveBytes(
         tablet=tablet.id.text,
         files=len(files),
-        size_bytes=sum(each.size_bytes for each in files),
+        size_bytes=sum(file.size_bytes for file in files),
         measured_files=len(measured),
-        measured_bytes=sum(each.size_bytes for each in measured),
-        live_bytes=sum(each.live_bytes or 0 for each in measured),
-        since_s=min((each.measured_at_s or 0.0 for each in measured), default=None),
+        measured_bytes=sum(file.size_bytes for file in measured),
+        live_bytes=sum(file.live_bytes or 0 for file in measured),
+        since_s=min((file.measured_at_s or 0.0 for file in measured), default=None),
         waiting=waiting,
         read_bytes=None if last is None else last.bytes_in,
         elapsed_s=None if last is None else last.ended_s - last.started_s,
@@ -256,27 +247,8 @@ def _found_rows(found: TabletStatistics) -> dict[str, Any]:
 
 def finished_view(entry: HistoryEntry) -> api.Finished:
     """Return a finished attempt for users."""
-    return decode(api.Finished, as_plain(entry) | {"tablet": entry.tablet.text})
-
-
-def explanation_view(explanation: Explanation, table: Table) -> api.Explanation:
-    """Return an explanation for users.
-
-    Args:
-        explanation: What the coordinator says. It may know the table by its id only.
-        table: Whose tablet it is about.
-    """
-    return decode(api.Explanation, asdict(explanation) | {"table": table.name})
-
-
-def compactor_view(status: CompactorStatus) -> api.Compactor:
-    """Return a compactor for users."""
-    return decode(api.Compactor, asdict(status))
-
-
-def status_view(status: CoordinatorStatus) -> api.Status:
-    """Return the service as a whole for users."""
-    return decode(api.Status, asdict(status))
+    values = {each.name: getattr(entry, each.name) for each in fields(api.Finished)}
+    return api.Finished(**values | {"tablet": entry.tablet.text})
 
 
 # ------------------------------------------------------------------------------------------- Routes
@@ -351,20 +323,20 @@ class WorkRoutes:
         silence = self._services.store_watch.warning
         errors = (silence, *found.errors) if silence else found.errors
         warnings = (*found.warnings, *await self._recovery_notes())
-        return status_view(replace(found, errors=errors, warnings=warnings))
+        return replace(found, errors=errors, warnings=warnings)
 
     async def _recovery_notes(self) -> list[str]:
         try:
             listed = await self._services.store.listed_tables()
         except (MetadataError, UnavailableError):
             return []  # The status says that the store is away.
-        notes = (recovery_note(each) for each in listed.tables if sees_table(each.name))
-        return [each for each in notes if each]
+        notes = (recovery_note(table) for table in listed.tables if sees_table(table.name))
+        return [note for note in notes if note]
 
     async def config(self) -> dict[str, list[api.Setting]]:
         """Return every setting with its value and its source. Secrets are hidden."""
         shown = shown_settings(self._services.settings)
-        return {"settings": [api.Setting(**each) for each in settings_to_document(shown)]}
+        return {"settings": [api.Setting(**setting) for setting in settings_to_document(shown)]}
 
     async def audit(
         self,
@@ -384,16 +356,16 @@ class WorkRoutes:
         # The last line of a call that was begun and refused is among those of refused ones.
         entries = folded(chain.from_iterable(read), len(AUDIT_KINDS) * LIST_MAX, wanted)
         entries = sorted(entries, key=lambda each: each.get("at_s", 0.0), reverse=True)[:count]
-        return {"entries": [decode(api.AuditEntry, each) for each in entries]}
+        return {"entries": [entry_from(each) for each in entries]}
 
     async def jobs(self) -> dict[str, list[api.Job]]:
         """Return the running jobs."""
-        return {"jobs": [job_view(each) for each in await self._seen_running()]}
+        return {"jobs": [job_view(attempt) for attempt in await self._seen_running()]}
 
     async def _seen_running(self) -> list[RunningAttempt]:
         """Return the running attempts on tables that the caller may see."""
         running = await self._services.coordinator.running()
-        return [each for each in running if sees_table(each.table_name)]
+        return [attempt for attempt in running if sees_table(attempt.table_name)]
 
     async def backlog(
         self,
@@ -411,7 +383,7 @@ class WorkRoutes:
         found = (await self._services.coordinator.status()).backlogs
         # The line without a name is about all other tables.
         chosen = [each for each in found if table in {None, each.table} and sees_table(each.table)]
-        return {"backlog": [decode(api.Backlog, asdict(each)) for each in chosen]}
+        return {"backlog": chosen}
 
     async def owed_tablets(
         self, table: str, count: Annotated[int, Query(description="At most so many.")] = 100
@@ -425,7 +397,7 @@ class WorkRoutes:
         owed = await services.coordinator.owed_tablets(
             found.id, bounded_count(count, 10_000, "count")
         )
-        return {"tablets": [decode(api.OwedTablet, asdict(each)) for each in owed]}
+        return {"tablets": list(owed)}
 
     async def backlog_history(
         self,
@@ -445,10 +417,10 @@ class WorkRoutes:
         return {
             "history": [
                 api.BacklogPoint(
-                    at_s=each.at_s,
-                    size_bytes=_size_of(each, table),
+                    at_s=sample.at_s,
+                    size_bytes=_size_of(sample, table),
                 )
-                for each in samples
+                for sample in samples
             ]
         }
 
@@ -478,12 +450,12 @@ class WorkRoutes:
             checked_label(group, "group name")
         count = bounded_count(count, LIST_MAX, "count")
         queued = await self._services.coordinator.queue(group, count)
-        return {"jobs": [queued_view(each) for each in queued if sees_table(each.job.table_name)]}
+        return {"jobs": [queued_view(job) for job in queued if sees_table(job.job.table_name)]}
 
     async def compactors(self) -> dict[str, list[api.Compactor]]:
         """Return the compactors that send heartbeats."""
         heard = await self._services.coordinator.compactors()
-        return {"compactors": [compactor_view(each) for each in heard]}
+        return {"compactors": list(heard)}
 
     async def drain(self, compactor: str) -> None:
         """Drain a compactor: it finishes its jobs, takes no more, and ends.
@@ -523,7 +495,7 @@ class WorkRoutes:
     async def groups(self) -> dict[str, list[api.Group]]:
         """Return the compaction groups: queue, compactors, how they are scaled and why."""
         status = await self._services.coordinator.status()
-        return {"groups": [decode(api.Group, asdict(each)) for each in status.groups]}
+        return {"groups": list(status.groups)}
 
     async def scale_group(self, group: str, body: api.ScaleWish) -> None:
         """Set the number of compactors of a group, whatever the settings say."""
@@ -556,12 +528,14 @@ class WorkRoutes:
             ids = await services.store.tablet_ids(found.id, None, EXPLAINED_MAX)
         else:
             ids = [await services.tablet(found, tablet)]
-        explained = [await services.coordinator.explain(found.id, each.text) for each in ids]
+        explained = [await services.coordinator.explain(found.id, id_.text) for id_ in ids]
         marks = await watermark_sentences(services, found, ids)
         shown = [
-            replace(each, sentences=(*each.sentences, *marks[each.tablet])) for each in explained
+            # The coordinator may know the table by its id only.
+            replace(each, table=table, sentences=(*each.sentences, *marks[each.tablet]))
+            for each in explained
         ]
-        return {"tablets": [explanation_view(each, found) for each in shown]}
+        return {"tablets": shown}
 
     async def story(
         self, table: str, tablet: Annotated[str, Query(description="The end of the tablet.")]
@@ -586,15 +560,15 @@ class WorkRoutes:
         tablets: list[TabletId] = []
         running = 0
         async for page in services.pages(found):
-            running += sum(len(each.running) for each in page)
+            running += sum(len(tablet.running) for tablet in page)
             plans += await services.rows.run(found.location, self._planned, found, page, now_s)
-            tablets += [each.id for each in page]
+            tablets += [tablet.id for tablet in page]
             bounded_count(len(plans) or 1, PLANNED_TABLETS_MAX, "number of tablets to plan")
         return plan_view(found, plans, running, tablets)
 
     def _planned(self, table: Table, tablets: list[Tablet], now_s: float) -> list[TabletPlan]:
         try:
-            return [self._services.plan(each, table, now_s) for each in tablets]
+            return [self._services.plan(tablet, table, now_s) for tablet in tablets]
         except PluginError as error:
             raise PluginError(f"table {table.name!r} cannot be planned: {error}") from error
 
@@ -608,7 +582,7 @@ class WorkRoutes:
         entries = await self._services.store.history(
             found.id, bounded_count(count, LIST_MAX, "count")
         )
-        return {"attempts": [finished_view(each) for each in entries]}
+        return {"attempts": [finished_view(entry) for entry in entries]}
 
     async def replan(self, table: str) -> None:
         """Plan every tablet of a table again, now."""
@@ -651,7 +625,9 @@ class WorkRoutes:
         waiting |= {each.id.text for each in tablets if each.files and each.record.analysis_group}
         history = await services.store.history(found.id, LIST_MAX)
         # Newest first, and of each tablet the newest counts.
-        last = {each.job: each for each in reversed(history) if each.end == AttemptEnd.COMMITTED}
+        last = {
+            entry.job: entry for entry in reversed(history) if entry.end == AttemptEnd.COMMITTED
+        }
         return {
             "tablets": [
                 live_bytes_view(
@@ -687,9 +663,7 @@ class WorkRoutes:
         services = self._services
         found = await services.table(table)
         only = None if tablet is None else (await services.tablet(found, tablet)).text
-        return decode(
-            api.TableMaintenance, asdict(await services.coordinator.maintenance(found.id, only))
-        )
+        return await services.coordinator.maintenance(found.id, only)
 
     async def reads(self, table: str, body: api.Reads) -> None:
         """Count scans of tablets by readers that do not scan through the service.
@@ -710,7 +684,7 @@ class WorkRoutes:
         The planner may refuse; a compaction request is carried out whatever it wants.
         """
         found = await self._services.table(table)
-        return decode(api.Trigger, asdict(await self._services.coordinator.trigger(found.id)))
+        return await self._services.coordinator.trigger(found.id)
 
     async def lower_watermark(
         self,
@@ -768,7 +742,7 @@ class LimitRoutes:
     async def limits(self) -> dict[str, list[api.Limit]]:
         """Return groups and volumes with their limits and what they move now."""
         status = await self._services.coordinator.status()
-        return {"limits": [decode(api.Limit, asdict(each)) for each in status.scopes]}
+        return {"limits": list(status.scopes)}
 
     async def limit_group(self, group: str, body: api.LimitWish) -> None:
         """Limit the bytes per second that all jobs of a compaction group read and write."""

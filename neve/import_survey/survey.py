@@ -16,7 +16,7 @@ from common.rows.partitions import folders_of, partition_of, value_of_folder
 from common.rows.reader_limits import has_nanoseconds, in_microseconds
 from common.rows.schema import arrow_schema, columns_of, require_readable, unite_schemas
 from common.rows.types import type_from_text
-from neve.api.tables import NewImport
+from neve.api import NewImport
 from neve.import_survey.files import FooterFacts, FoundFile, Listing
 
 
@@ -285,22 +285,22 @@ def _files_with_columns(
     files: list[_ReadFile], wanted: ImportOptions, found: Survey
 ) -> list[_ReadFile]:
     needed = {*wanted.key, *filter(None, [wanted.version_column])} - {*found.partition_by}
-    required = [each.name for each in wanted.columns or () if not each.nullable]
+    required = [column.name for column in wanted.columns or () if not column.nullable]
     kept = []
-    for each in files:
-        missing = sorted(needed.difference(each.footer.schema.names))
-        null = next((name for name in required if _null_count(each, name)), None)
+    for file in files:
+        missing = sorted(needed.difference(file.footer.schema.names))
+        null = next((name for name in required if _null_count(file, name)), None)
         if missing:
-            found.misfits[each.file.path] = (
+            found.misfits[file.file.path] = (
                 f"it lacks the columns {', '.join(missing)} of the key or version"
             )
         elif null is not None:
-            found.misfits[each.file.path] = f"its column {null} holds nulls, but must not be null"
+            found.misfits[file.file.path] = f"its column {null} holds nulls, but must not be null"
         else:
-            nulls = _null_count(each, wanted.version_column)
+            nulls = _null_count(file, wanted.version_column)
             found.unknown_nulls += nulls is None
             found.unversioned_rows += nulls or 0
-            kept.append(each)
+            kept.append(file)
     return kept
 
 
@@ -315,11 +315,11 @@ def _unite_files(
     files: list[_ReadFile], wanted: ImportOptions, found: Survey
 ) -> tuple[pa.Schema, list[_ReadFile]]:
     paths: dict[pa.Schema, list[str]] = {}
-    for each in files:
-        paths.setdefault(each.footer.schema, []).append(each.file.path)
+    for file in files:
+        paths.setdefault(file.footer.schema, []).append(file.file.path)
     union = best_union(paths, wanted.columns)
     found.misfits |= union.misfits
-    return union.schema, [each for each in files if each.file.path not in union.misfits]
+    return union.schema, [file for file in files if file.file.path not in union.misfits]
 
 
 def _columns(
@@ -332,7 +332,7 @@ def _columns(
     for name in found.partition_by:
         if name not in schema.names:
             told = wanted.partition_types.get(name)
-            text = told or type_of_values(each.said[name] for each in files)
+            text = told or type_of_values(file.said[name] for file in files)
             written.append(pa.field(name, type_from_text(text)))
     columns = columns_of(pa.schema(written))
     if unknown := sorted(set(wanted.partition_types) - set(found.partition_by)):
@@ -363,18 +363,18 @@ def _count_files(files: list[_ReadFile], wanted: ImportOptions, found: Survey) -
     )
     types = {column.name: column.type for column in found.columns}
     kinds = {name: key_type_of(types[name]) for name in found.partition_by}
-    for each in files:
+    for file in files:
         try:
-            plain = {name: value_of_folder(each.said[name], kinds[name]) for name in kinds}
-            _check_statistics(each, plain, kinds)
+            plain = {name: value_of_folder(file.said[name], kinds[name]) for name in kinds}
+            _check_statistics(file, plain, kinds)
             text = partition_of(table, list(plain.values())).text
         except RequestError as error:
-            found.misfits[each.file.path] = str(error)
+            found.misfits[file.file.path] = str(error)
             continue
-        found.files.append(each.file)
-        found.total.add(each.file, each.footer)
+        found.files.append(file.file)
+        found.total.add(file.file, file.footer)
         if kinds:
-            found.partitions.setdefault(text, FileTotals()).add(each.file, each.footer)
+            found.partitions.setdefault(text, FileTotals()).add(file.file, file.footer)
 
 
 def _check_statistics(

@@ -64,7 +64,9 @@ class StackOptions:
         Ray only counts them. What runs at a time is bounded by slots and by the
         executors' cores, not by this number.
         """
-        wanted = sum(each.executors * each.executor_cores + APP_CPUS for each in self._most())
+        wanted = sum(
+            settings.executors * settings.executor_cores + APP_CPUS for settings in self._most()
+        )
         return wanted + SPARE_CPUS
 
     @property
@@ -74,7 +76,8 @@ class StackOptions:
         That the machine has it is looked at before: see `require_memory`.
         """
         asked = (
-            each.executors * executor_bytes(driver_settings(each, name="")) for each in self._most()
+            settings.executors * executor_bytes(driver_settings(settings, name=""))
+            for settings in self._most()
         )
         return sum(asked) + SPARE_BYTES
 
@@ -84,9 +87,9 @@ class StackOptions:
         if not self.actors:
             return []
         return [
-            parse_size_bytes(each.driver_memory)
-            + each.executors * parse_size_bytes(each.executor_memory)
-            for each in self._each()
+            parse_size_bytes(settings.driver_memory)
+            + settings.executors * parse_size_bytes(settings.executor_memory)
+            for settings in self._each()
         ]
 
     def with_slots(self, slots: int | None) -> "StackOptions":
@@ -158,7 +161,7 @@ def with_locations(
     shared = tuple(dict.fromkeys((*given.shared_folders, *own)))
     settings = replace(given, locations=tuple(every), private_folders=closed, shared_folders=shared)
     locations_of(settings)
-    kept = [each for each in dict.fromkeys((*named, *usual)) if each in every]
+    kept = [fromkey for fromkey in dict.fromkeys((*named, *usual)) if fromkey in every]
     write_secret(folder.locations_file, json.dumps(kept[-REMEMBERED_MAX:]))
     return settings
 

@@ -151,7 +151,7 @@ class StackState:
         """Return whether of a stack that came up the supervisor has ended, and not all parts."""
         if not self.ready or not self.has_role("supervisor") or self.role_alive("supervisor"):
             return False
-        return any(each.alive() for each in self.processes)
+        return any(process.alive() for process in self.processes)
 
     def with_processes(self, *added: ProcessRef) -> Self:
         """Return the state with more processes."""
@@ -159,7 +159,7 @@ class StackState:
 
     def without(self, *roles: str) -> Self:
         """Return the state without the processes of these roles."""
-        left = tuple(each for each in self.processes if each.role not in roles)
+        left = tuple(process for process in self.processes if process.role not in roles)
         return replace(self, processes=left)
 
 

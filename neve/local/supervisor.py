@@ -134,8 +134,8 @@ class Supervisor:
 
     def wait(self) -> None:
         """Return when no start is under way."""
-        for each in tuple(self._threads):
-            each.join()
+        for thread in tuple(self._threads):
+            thread.join()
 
     def _try(self, part: str, start: Callable[[], None]) -> None:
         begun_s, cause = self.clock.now_s(), ""
@@ -155,7 +155,7 @@ class Supervisor:
     # --------------------------------------------------------------------------- What a look shows
 
     def _sights(self, state: StackState, now_s: float) -> dict[str, PartSight]:
-        sights, roles = {}, {each.role for each in state.processes}
+        sights, roles = {}, {process.role for process in state.processes}
         if REDIS in roles:
             sights[REDIS] = self._redis_sight(state)
         if roles.intersection(RAY_ROLES):
@@ -249,7 +249,7 @@ class Supervisor:
 
     def _save_ray(self, started: StackState) -> None:
         """Write the processes of Ray down; those of other parts may be others by now."""
-        found = [each for each in started.processes if each.role in RAY_ROLES]
+        found = [process for process in started.processes if process.role in RAY_ROLES]
 
         def change(now: StackState) -> StackState:
             other = now.without(*RAY_ROLES).with_processes(*found)
@@ -269,8 +269,8 @@ class Supervisor:
             with self._saving, self.orders.folder.locked():
                 self.orders.folder.save(change(self._state()))
         except (ConfigError, RefusedError, StackOverError, OSError) as error:
-            for each in started:
-                _kill(each)
+            for process in started:
+                _kill(process)
             if isinstance(error, OSError):
                 raise
             raise StackOverError from error
@@ -336,9 +336,9 @@ def start_supervisor(orders: SupervisorOrders, environ: Mapping[str, str]) -> Pr
 
 def end_supervisor(state: StackState) -> None:
     """End the supervisor of a stack before anything else is ended."""
-    for each in state.processes:
-        if each.role == SUPERVISOR:
-            _kill(each)
+    for process in state.processes:
+        if process.role == SUPERVISOR:
+            _kill(process)
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ TABLES_MAX = 10_000
 TABLETS_MAX = 1_000_000
 FILES_MAX = 2_000_000
 """Of one table: its entries are held in memory."""
-_DEFAULTS = {each.name: each.default for each in known_fields(DataFile)}
+_DEFAULTS = {known_field.name: known_field.default for known_field in known_fields(DataFile)}
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 """Half a character: only of two halves is there a text that the store can hold."""
 _BYTES = ("key_min", "key_max", "version_min", "version_max")
@@ -124,7 +124,7 @@ def _file(path: object = None, **given: Any) -> DataFile:
     if "\\" in file.path or "\0" in file.path or any(part in ("", ".", "..") for part in parts):
         raise ValueError(f"{file.path!r} is not a plain path below a location")
     times = (file.added_at_s, file.time_min_s, file.time_max_s, file.tombstones_since_s)
-    if not all(isfinite(each) for each in times if each is not None):
+    if not all(isfinite(time) for time in times if time is not None):
         raise ValueError(f"file {file.path} has a time that is no number")
     unpack_file("the archive", file.path.encode(), FILE.pack(file))
     return file

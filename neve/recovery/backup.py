@@ -310,8 +310,8 @@ async def restore(
 def _read_tables(source: IO[bytes]) -> list[Table]:
     """Go through a whole archive and return its tables."""
     source.seek(0)
-    tables = [each for each in read_archive(source) if isinstance(each, Table)]
-    names = Counter(each.name for each in tables)
+    tables = [dump for dump in read_archive(source) if isinstance(dump, Table)]
+    names = Counter(table.name for table in tables)
     if twice := [name for name, count in names.items() if count > 1]:
         raise RequestError(f"the archive holds table {twice[0]!r} twice")
     return tables
@@ -401,7 +401,7 @@ def _check_locations_differ(places: Sequence[_RestoreTarget]) -> None:
     Raises:
         RefusedError: Two would.
     """
-    pair = overlapping_pair({each.table.name: each.free.site.identity for each in places})
+    pair = overlapping_pair({place.table.name: place.free.site.identity for place in places})
     if pair is not None:
         raise RefusedError(
             f"tables {pair[0]!r} and {pair[1]!r} of the archive would share files: give one of "
@@ -422,13 +422,13 @@ def _wanted_tables(source: IO[bytes], options: RestoreOptions) -> Iterator[Dumpe
     source.seek(0)
     table: Table | None = None
     tablets: list[TabletDump] = []
-    for each in read_archive(source):
-        if isinstance(each, TabletDump):
-            tablets.append(each)
+    for dump in read_archive(source):
+        if isinstance(dump, TabletDump):
+            tablets.append(dump)
             continue
         if table is not None and _is_wanted(table, options):
             yield table, tuple(tablets)
-        table, tablets = each, []
+        table, tablets = dump, []
     if table is not None and _is_wanted(table, options):
         yield table, tuple(tablets)
 
@@ -444,7 +444,7 @@ async def _restore_one(
     stored = await scope.run(list_location, scope.location)
     tablets = dumped[1]
     if dry_run:
-        files = [file for each in tablets for file in each.files]
+        files = [file for tablet in tablets for file in tablet.files]
         missing = await absent(restorer.threads, scope.location, files, stored)
         return CreatedTable(
             table=table,

@@ -227,7 +227,7 @@ async def _only_copies(
     loss = await scope.store.loss(scope.table.id)
     lost_s = None if loss is None else loss.until_s
     history = await scope.store.history(scope.table.id, HISTORY_MAX)
-    ended = [(each.attempt, each.inputs) for each in history if each.end == COMMITTED]
+    ended = [(entry.attempt, entry.inputs) for entry in history if entry.end == COMMITTED]
     inputs = {path for _, place in orphans if place.footer for path in place.footer.inputs}
     held = sorted(known.held & inputs)
     # Not by the listing, which may still name what is gone: then an output would be waste.
@@ -245,7 +245,7 @@ async def _only_copies(
     )
     scope.on_progress(f"reading {len(outputs)} footers")
     looks = await gather_bounded(scope.run(_footer, scope.location, path) for path in outputs)
-    judge.committed((each.attempt, each.inputs) for each in looks if each is not None)
+    judge.committed((look.attempt, look.inputs) for look in looks if look is not None)
     return judge.among(files)
 
 

@@ -78,9 +78,11 @@ class OtherTables:
             RefusedError: It does; its code is that of the store.
         """
         overlaps = overlap_test(site.identity)
-        for each in self.named:
-            if overlaps(self.identities[each.id]):
-                raise RefusedError(location_overlap(site.uri, each.location, each.name), "location")
+        for table in self.named:
+            if overlaps(self.identities[table.id]):
+                raise RefusedError(
+                    location_overlap(site.uri, table.location, table.name), "location"
+                )
 
 
 async def other_tables(store: TabletStore, threads: StorageThreads) -> OtherTables:
@@ -89,10 +91,10 @@ async def other_tables(store: TabletStore, threads: StorageThreads) -> OtherTabl
     Raises:
         UnavailableError: It does not answer.
     """
-    present = {each.id for each in (await store.listed_tables()).tables}
-    for each in await store.named_tables():
-        if each.id not in present and await store.table(each.id) is None:
-            await store.apply(DropTable(table=each.id, resumed=True))
+    present = {table.id for table in (await store.listed_tables()).tables}
+    for named_table in await store.named_tables():
+        if named_table.id not in present and await store.table(named_table.id) is None:
+            await store.apply(DropTable(table=named_table.id, resumed=True))
     named = await store.named_tables()
     return OtherTables(named=named, identities=await identities_now(threads, named))
 
@@ -271,19 +273,23 @@ async def check_location_owner(scope: TableScope) -> list[Finding]:
 
 async def check_shared_files(scope: TableScope) -> list[Finding]:
     """Return a finding for each table that shares files with this one, whatever it is called."""
-    named = [each for each in await scope.store.named_tables() if each.id != scope.table.id]
+    named = [
+        named_table
+        for named_table in await scope.store.named_tables()
+        if named_table.id != scope.table.id
+    ]
     known = await identities_now(scope.threads, named)
     mine = overlap_test((await scope.run(resolve_location, scope.table.location)).identity)
     return [
         Finding(
             code=FindingCode.SHARED,
             path=OWNER_PATH,
-            sentence=location_overlap(scope.table.location, each.location, each.name),
+            sentence=location_overlap(scope.table.location, table.location, table.name),
             repair="nothing: copy one table's files to a place of their own "
             "(`neve backup --copy-to`), restore it there and drop it here",
         )
-        for each in named
-        if mine(known[each.id])
+        for table in named
+        if mine(known[table.id])
     ]
 
 

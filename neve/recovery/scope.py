@@ -136,11 +136,11 @@ class Steps:
         Raises:
             CallerLeftError: The caller has left.
         """
-        for each in items:
+        for item in items:
             self.count += 1
             if not self._has_caller:
                 raise CallerLeftError
-            yield each
+            yield item
 
     def in_order(self, items: Iterable[S]) -> list[S]:
         """Return some items, sorted; no other thread waits until all are."""

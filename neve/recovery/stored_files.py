@@ -95,10 +95,10 @@ def list_location(location: Location, folder: str = "") -> dict[str, StoredFile]
     prefix = location.root + "/"
     files = (each for each in found if each.type == fs.FileType.File)
     stored = (
-        StoredFile(each.path.removeprefix(prefix), each.size, _seconds(each.mtime_ns))
-        for each in files
+        StoredFile(file.path.removeprefix(prefix), file.size, _seconds(file.mtime_ns))
+        for file in files
     )
-    return {each.path: each for each in stored}
+    return {file.path: file for file in stored}
 
 
 def look_up(location: Location, paths: Collection[str]) -> dict[str, StoredFile]:

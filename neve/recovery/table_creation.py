@@ -76,7 +76,7 @@ class CreatedTable:
 def former_ids_of(table: Table) -> tuple[str, ...]:
     """Return the ids that a table has had, when it is to get another one; the newest first."""
     ids = dict.fromkeys((table.id, *table.former_ids))
-    return tuple(each for each in ids if is_table_id(each))[:FORMER_IDS_MAX]
+    return tuple(id_ for id_ in ids if is_table_id(id_))[:FORMER_IDS_MAX]
 
 
 async def make_table(
@@ -106,12 +106,12 @@ async def make_table(
         RefusedError: The name or location is taken, another run has taken the table over, or a
             file is there again whose name a collector may still delete.
     """
-    files = [file for each in tablets for file in each.files]
+    files = [file for tablet in tablets for file in tablet.files]
     await _refuse_retired(scope, free.site.uri, files, stored)
     # The id is new, so it is the fencing token of this run, too.
     filling = Filling(run=scope.table.id, verb=verb, files=len(files))
     table = replace(scope.table, state=TableState.FILLING, filling=filling)
-    ends = tuple(each.bounds.end for each in tablets if each.bounds.end != PLUS_INFINITY)
+    ends = tuple(tablet.bounds.end for tablet in tablets if tablet.bounds.end != PLUS_INFINITY)
     creation = free.creation(table, () if table.partition_by else ends)
     _require_applied(await create_at_site(scope.threads, scope.store, free, creation))
     try:
@@ -149,7 +149,7 @@ async def _refuse_retired(
     Raises:
         RefusedError: One is; the message names it.
     """
-    users = [each.path for each in files if each.path in stored and not is_service_path(each.path)]
+    users = [file.path for file in files if file.path in stored and not is_service_path(file.path)]
     for first in range(0, len(users), FILES_PER_CHANGE):
         some = users[first : first + FILES_PER_CHANGE]
         if retired := await scope.store.retired_among(location, some):
@@ -221,7 +221,7 @@ async def _late_files(
 
 def unused_files(files: Iterable[DataFile], stored: Mapping[str, StoredFile]) -> tuple[str, ...]:
     """Return the files of rows in storage that are not among those of a table."""
-    unused = stored.keys() - {each.path for each in files}
+    unused = stored.keys() - {file.path for file in files}
     return tuple(sorted(path for path in unused if file_origin(path) in OF_ROWS))
 
 
@@ -241,16 +241,16 @@ async def _finish(scope: TableScope, filling: Filling, *, live: bool, incomplete
 
 async def _add_files(scope: TableScope, tablets: Iterable[TabletDump], run: str) -> None:
     count = 0
-    for each in tablets:
-        tablet = TabletId(scope.table.id, each.bounds.end)
-        for files in _chunks(each.files):
+    for dump in tablets:
+        tablet = TabletId(scope.table.id, dump.bounds.end)
+        for files in _chunks(dump.files):
             await _apply(
                 scope,
                 RestoreFiles(
                     tablet=tablet,
                     files=files,
-                    purge=each.purge,
-                    partition=each.bounds.partition,
+                    purge=dump.purge,
+                    partition=dump.bounds.partition,
                     run=run,
                 ),
             )

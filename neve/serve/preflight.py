@@ -138,7 +138,7 @@ def missing_resources(settings: Settings, nodes: Offers) -> Iterator[str]:
         )
     for group, own in settings.groups.items():
         needs = group_needs(settings, group) if own.compactors.max else iter(())
-        if lack := next(filter(None, (each.lack(nodes) for each in needs)), ""):
+        if lack := next(filter(None, (need.lack(nodes) for need in needs)), ""):
             yield (
                 f"group {group}: {lack}; its compactors wait until Ray's autoscaler adds such a"
                 " node, if it can; without an autoscaler, start one"

@@ -41,8 +41,8 @@ class _Part:
 
 
 PARTS = {
-    each.name: each
-    for each in (
+    part.name: part
+    for part in (
         _Part("coordinator", COORDINATOR_NAME, coordinator.actor.start, "ping"),
         _Part("gateway", GATEWAY_NAME, neve.gateway.actor.start, "address"),
     )
@@ -144,8 +144,8 @@ class ServiceActors:
     def drain_compactors(self) -> int:
         """Let every compactor end its jobs and end for good; return how many there were."""
         compactors = shut_down_all()
-        for each in compactors:  # One that did not answer has no job, or is frozen.
-            ray.kill(each, no_restart=True)
+        for compactor in compactors:  # One that did not answer has no job, or is frozen.
+            ray.kill(compactor, no_restart=True)
         return len(compactors)
 
     def _actor(self, part: str) -> Any:

@@ -60,7 +60,7 @@ def try_cluster() -> tuple[Tried, ...]:
     if done.returncode or not document:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         return (Tried("cluster", f"the trial ended without a result: {last}", refused=True),)
-    return tuple(Tried(**each) for each in json.loads(document[-1]))
+    return tuple(Tried(**load) for load in json.loads(document[-1]))
 
 
 # ----------------------------------------------------------------------------------- In its process
@@ -68,7 +68,7 @@ def try_cluster() -> tuple[Tried, ...]:
 
 def main() -> None:
     """Try everything and print what came of it."""
-    sys.stdout.write(json.dumps([asdict(each) for each in _tried()]) + "\n")
+    sys.stdout.write(json.dumps([asdict(attempt_try) for attempt_try in _tried()]) + "\n")
 
 
 def _tried() -> Iterator[Tried]:

@@ -39,7 +39,7 @@ class News:
 
     def of(self, sentences: Iterable[str]) -> tuple[str, ...]:
         """Return those that did not hold before. Only other numbers are no news."""
-        found = {re.sub(r"[\d,.]+", "#", each): each for each in sentences}
+        found = {re.sub(r"[\d,.]+", "#", sentence): sentence for sentence in sentences}
         fresh = tuple(each for key, each in found.items() if key not in self._told)
         self._told = frozenset(found)
         return fresh

@@ -131,7 +131,7 @@ def joined_in_time(address: str | None, wait_s: float, clock: Clock, say: Say) -
 
 def nodes_of_cluster() -> Offers:
     """Return the Ray resources of each node that is up."""
-    return [each["Resources"] for each in ray.nodes() if each["Alive"]]
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 class Watchdog:

@@ -140,11 +140,11 @@ def _played(
     """Yield what was recorded, again from its beginning when it is over."""
     begin_s = 0.0
     while begin_s < length_s:
-        for each in recording.arrivals:
-            if begin_s + each.at_s >= length_s:
+        for arrival in recording.arrivals:
+            if begin_s + arrival.at_s >= length_s:
                 return
-            rows = float(each.rows)
-            deletes = float(each.tombstones) or rows * rule.deletes
-            file = ArrivingFile(each.size_bytes, rows, deletes, rows * rule.updates)
-            yield Flush(round(begin_s + each.at_s, 3), each.tablet % tablets, [file])
+            rows = float(arrival.rows)
+            deletes = float(arrival.tombstones) or rows * rule.deletes
+            file = ArrivingFile(arrival.size_bytes, rows, deletes, rows * rule.updates)
+            yield Flush(round(begin_s + arrival.at_s, 3), arrival.tablet % tablets, [file])
         begin_s += recording.length_s

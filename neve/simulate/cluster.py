@@ -91,7 +91,7 @@ class Lane:
 
     def leave(self, attempt: SimulatedAttempt) -> None:
         """Take a job out that has died."""
-        self._ends = [each for each in self._ends if each[2] is not attempt]
+        self._ends = [end for end in self._ends if end[2] is not attempt]
         heapify(self._ends)
 
     def pop_ended(self, now_s: float) -> list[SimulatedAttempt]:
@@ -265,15 +265,18 @@ class SimulatedGroup:
             waiting,
             running_jobs=len(self.running),
             running_bytes=sum(
-                round(each.job.input_bytes * (1.0 - each.moved_share(now_s)))
-                for each in self.running
+                round(attempt.job.input_bytes * (1.0 - attempt.moved_share(now_s)))
+                for attempt in self.running
             ),
             rate_bytes_s=self._rate.bytes_s(self.rule.slots),
             running=tuple(
                 CompactorLoad(
-                    name=each.name, slots=each.slots, busy=each.busy, draining=each.draining
+                    name=compactor.name,
+                    slots=compactor.slots,
+                    busy=compactor.busy,
+                    draining=compactor.draining,
                 )
-                for each in self.compactors.values()
+                for compactor in self.compactors.values()
             ),
             starting=tuple(
                 StartingCompactor(name=name, since_s=since_s)

@@ -135,27 +135,27 @@ class Outcome:
     @property
     def space_amplification(self) -> float:
         """Mean of bytes stored per byte that a reader could see."""
-        return self._mean([(each.at_s, each.space_amplification) for each in self.samples])
+        return self._mean([(sample.at_s, sample.space_amplification) for sample in self.samples])
 
     @property
     def files_per_tablet(self) -> float:
         """Mean number of files of a tablet: what a scan of all of it opens."""
-        return self._mean([(each.at_s, each.files_per_tablet) for each in self.samples])
+        return self._mean([(sample.at_s, sample.files_per_tablet) for sample in self.samples])
 
     @property
     def files_per_key(self) -> float:
         """Mean number of files that may hold a key."""
-        return self._mean([(each.at_s, each.files_per_key) for each in self.samples])
+        return self._mean([(sample.at_s, sample.files_per_key) for sample in self.samples])
 
     @property
     def backlog_bytes(self) -> float:
         """Mean backlog."""
-        return self._mean([(each.at_s, float(each.backlog_bytes)) for each in self.samples])
+        return self._mean([(sample.at_s, float(sample.backlog_bytes)) for sample in self.samples])
 
     @property
     def backlog_bytes_max(self) -> int:
         """Largest backlog of all samples."""
-        return max((each.backlog_bytes for each in self.samples), default=0)
+        return max((sample.backlog_bytes for sample in self.samples), default=0)
 
     @property
     def drain_s(self) -> float:
@@ -169,7 +169,7 @@ class Outcome:
 
     def _mean(self, values: list[tuple[float, float]]) -> float:
         """Return the mean over the time in which files arrive, without its beginning."""
-        inside = [each for each in values if each[0] <= self.length_s]
+        inside = [value for value in values if value[0] <= self.length_s]
         settled = [each for each in inside if each[0] >= self.length_s * SETTLED_AFTER] or inside
         if len(settled) < 2:
             return settled[0][1] if settled else 0.0

@@ -17,8 +17,7 @@ from typing import Any
 
 from common.errors import RequestError
 from common.model.file import DataFile
-from neve.api.tables import File
-from neve.api.work import Finished
+from neve.api import File, Finished
 from neve.offline import a_count, a_list, a_number, a_text, an_object, read_document
 
 ARRIVALS_MAX = 2_000_000
@@ -113,13 +112,13 @@ def recording_document(recording: Recording) -> dict[str, Any]:
         "estimated": recording.estimated,
         "arrivals": [
             {
-                "at": round(each.at_s, 3),
-                "tablet": each.tablet,
-                "size": each.size_bytes,
-                "rows": each.rows,
-                "tombstones": each.tombstones,
+                "at": round(arrival.at_s, 3),
+                "tablet": arrival.tablet,
+                "size": arrival.size_bytes,
+                "rows": arrival.rows,
+                "tombstones": arrival.tombstones,
             }
-            for each in recording.arrivals
+            for arrival in recording.arrivals
         ],
     }
 
@@ -270,18 +269,18 @@ def json_listing(files: Iterable[File]) -> list[Mapping[str, Any]]:
     """Return files of a service as `start_files` takes them."""
     return [
         {
-            "path": each.path,
-            "tablet": each.tablet,
-            "size_bytes": each.size_bytes,
-            "rows": each.rows,
-            "tombstones": each.tombstones,
-            "clean": each.clean,
-            "added_at_s": each.added_at_s,
-            "time_min_s": each.time_min_s,
-            "time_max_s": each.time_max_s,
-            "tags": each.tags,
-            "key_min": each.key_min,
-            "key_max": each.key_max,
+            "path": file.path,
+            "tablet": file.tablet,
+            "size_bytes": file.size_bytes,
+            "rows": file.rows,
+            "tombstones": file.tombstones,
+            "clean": file.clean,
+            "added_at_s": file.added_at_s,
+            "time_min_s": file.time_min_s,
+            "time_max_s": file.time_max_s,
+            "tags": file.tags,
+            "key_min": file.key_min,
+            "key_max": file.key_max,
         }
-        for each in files
+        for file in files
     ]

@@ -17,7 +17,7 @@ from neve.simulate.figures import Outcome, Sample, WaitHistogram
 
 def as_document(outcomes: Sequence[Outcome], *, samples: bool = True) -> dict[str, Any]:
     """Return the results as JSON knows them."""
-    return {"variants": [_document(each, samples=samples) for each in outcomes]}
+    return {"variants": [_document(outcome, samples=samples) for outcome in outcomes]}
 
 
 def _document(outcome: Outcome, *, samples: bool) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _rounded(value: float) -> float:
 def as_csv(outcomes: Sequence[Outcome]) -> str:
     """Return all samples, one per line."""
     text = io.StringIO()
-    names = [each.name for each in fields(Sample)]
+    names = [field.name for field in fields(Sample)]
     names += ["write_amplification", "space_amplification"]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["variant", *names])
@@ -196,7 +196,7 @@ MORE_CURVES: Mapping[str, _Curve] = {
 
 def curves_of(outcomes: Sequence[Outcome]) -> Mapping[str, _Curve]:
     """Return what is drawn of some runs."""
-    samples = [sample for each in outcomes for sample in each.samples]
+    samples = [sample for outcome in outcomes for sample in outcome.samples]
     more = {
         name: curve
         for name, curve in MORE_CURVES.items()
@@ -211,8 +211,8 @@ def _base(form: Callable[[float], str]) -> float:
 
 def _lines(outcomes: Sequence[Outcome], value: Callable[[Sample], float]) -> list[Line]:
     return [
-        Line(each.variant, [(sample.at_s / 3600, value(sample)) for sample in each.samples])
-        for each in outcomes
+        Line(outcome.variant, [(sample.at_s / 3600, value(sample)) for sample in outcome.samples])
+        for outcome in outcomes
     ]
 
 
@@ -297,7 +297,7 @@ def as_page(outcomes: Sequence[Outcome], specification: str) -> str:
         f"{format_count(len(outcomes), 'variant')}, {days_text(first.length_s)}, "
         f"{format_count(first.arrived_files, 'file')} of {format_bytes(first.arrived_bytes)} arrive"
     )
-    sections = "".join(_section(*each, outcomes) for each in curves_of(outcomes).items())
+    sections = "".join(_section(*item, outcomes) for item in curves_of(outcomes).items())
     return _PAGE.format(
         style=_STYLE,
         what=escape(what),
@@ -320,12 +320,12 @@ def _legend(outcomes: Sequence[Outcome]) -> str:
 
 def has_requests(outcomes: Sequence[Outcome]) -> bool:
     """Return whether any user has asked for anything."""
-    return any(each.requests_done or each.requests_failed for each in outcomes)
+    return any(outcome.requests_done or outcome.requests_failed for outcome in outcomes)
 
 
 def has_failures(outcomes: Sequence[Outcome]) -> bool:
     """Return whether any attempt or compactor has died."""
-    return any(each.failed_attempts or each.lost_compactors for each in outcomes)
+    return any(outcome.failed_attempts or outcome.lost_compactors for outcome in outcomes)
 
 
 def _summary(outcomes: Sequence[Outcome]) -> str:
@@ -348,26 +348,26 @@ def _columns(
         for name, meaning, _ in columns
     )
     rows = "".join(
-        f'<tr><th scope="row">{escape(each.variant)}</th>'
-        + "".join(f"<td>{escape(text(each))}</td>" for _, _, text in columns)
+        f'<tr><th scope="row">{escape(outcome.variant)}</th>'
+        + "".join(f"<td>{escape(text(outcome))}</td>" for _, _, text in columns)
         + "</tr>"
-        for each in outcomes
+        for outcome in outcomes
     )
     return _table(caption, f'<th scope="col">variant</th>{head}', rows)
 
 
 def _kinds(outcomes: Sequence[Outcome]) -> str:
-    kinds = sorted({kind for each in outcomes for kind in each.jobs})
+    kinds = sorted({kind for outcome in outcomes for kind in outcome.jobs})
     head = "".join(f'<th scope="col">{escape(kind)}</th>' for kind in kinds)
     rows = "".join(
-        f'<tr><th scope="row">{escape(each.variant)}</th>'
-        + "".join(f"<td>{each.jobs[kind]:,}</td>" for kind in kinds)
+        f'<tr><th scope="row">{escape(outcome.variant)}</th>'
+        + "".join(f"<td>{outcome.jobs[kind]:,}</td>" for kind in kinds)
         + "".join(
             f"<td>{escape(short_bytes(size))}</td>"
-            for size in (each.read_bytes, each.rewritten_bytes, each.dropped_bytes)
+            for size in (outcome.read_bytes, outcome.rewritten_bytes, outcome.dropped_bytes)
         )
         + "</tr>"
-        for each in outcomes
+        for outcome in outcomes
     )
     rest = "".join(f'<th scope="col">{name}</th>' for name in ("read", "written", "dropped"))
     return _table("Jobs and bytes", f'<th scope="col">variant</th>{head}{rest}', rows)

@@ -144,8 +144,8 @@ def merged(
         purged: Share of the tombstones that go, and with them the rows that they delete; above 0
             only where nothing older lies outside.
     """
-    low, high = min(each.start for each in contents), max(each.end for each in contents)
-    edges = sorted({each.start for each in contents} | {each.end for each in contents})
+    low, high = min(content.start for content in contents), max(content.end for content in contents)
+    edges = sorted({content.start for content in contents} | {content.end for content in contents})
     inner = [cut for cut in cuts if low < cut < high]
     outputs: list[tuple[Content, float, float]] = []
     for start, end in pairwise([low, *inner, high]):
@@ -192,9 +192,9 @@ def _writes_between(
 ) -> tuple[float, float, float]:
     """Return the inserts, draws and deletes with keys in a range that no file ends in."""
     here = [
-        (each, (end - start) / each.span)
-        for each in contents
-        if each.start <= start and end <= each.end and each.span > 0
+        (content, (end - start) / content.span)
+        for content in contents
+        if content.start <= start and end <= content.end and content.span > 0
     ]
     return (
         sum(each.inserts * share for each, share in here),

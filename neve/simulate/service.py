@@ -12,8 +12,7 @@ from typing import Any
 
 from common.errors import RequestError
 from common.plugins import DEFAULT_PLANNER
-from neve.api.tables import File, Table
-from neve.api.work import Compactor, Finished, Group
+from neve.api import Compactor, File, Finished, Group, Table
 from neve.simulate.recording import (
     ArrivalRecorder,
     Recording,
@@ -122,7 +121,7 @@ def _since_s(table: Table, history: Sequence[Finished], now_s: float) -> float:
     """Return since when everything that came is known."""
     since_s = max(now_s - LATELY_S, table.created_at_s)
     if len(history) >= HISTORY_MAX:
-        since_s = max(since_s, min(each.started_s for each in history))
+        since_s = max(since_s, min(finished.started_s for finished in history))
     return min(since_s, now_s - 1.0)
 
 
@@ -146,12 +145,12 @@ def _row_bytes(files: Sequence[File]) -> int:
 def _group(
     groups: Sequence[Group], compactors: Sequence[Compactor], slot_bytes_s: float
 ) -> dict[str, Any]:
-    least = sum(each.scaling.least for each in groups if each.scaling is not None)
-    most = sum(each.scaling.most for each in groups if each.scaling is not None)
+    least = sum(group.scaling.least for group in groups if group.scaling is not None)
+    most = sum(group.scaling.most for group in groups if group.scaling is not None)
     there = len(compactors)
     return {
         "name": "default",
-        "slots": max(1, round(fmean([each.slots for each in compactors] or [1]))),
+        "slots": max(1, round(fmean([compactor.slots for compactor in compactors] or [1]))),
         "compactors": {"min": least or min(there, 1), "max": max(most, there, 1)},
         "slot_bytes_s": max(1, round(slot_bytes_s)),
     }
@@ -160,9 +159,9 @@ def _group(
 def job_speed(history: Sequence[Finished]) -> tuple[float, float]:
     """Return seconds per job and bytes per second of a slot, by least squares over past jobs."""
     points = [
-        (float(each.bytes_in), each.ended_s - each.started_s)
-        for each in history
-        if each.bytes_in and each.ended_s > each.started_s and each.outputs
+        (float(finished.bytes_in), finished.ended_s - finished.started_s)
+        for finished in history
+        if finished.bytes_in and finished.ended_s > finished.started_s and finished.outputs
     ]
     if len(points) < 2:
         return OVERHEAD_S, SLOT_BYTES_S

@@ -33,9 +33,9 @@ Progress = Callable[[int, float], None]
 def workers_for(specifications: Sequence[Specification]) -> int:
     """Return how many processes are worth while: one for each core, or one for small runs."""
     files = sum(
-        files_arriving(table.arrivals, each.length_s)
-        for each in specifications
-        for table in each.tables
+        files_arriving(table.arrivals, specification.length_s)
+        for specification in specifications
+        for table in specification.tables
     )
     return 1 if files < SMALL_FILES else min(WORKERS_MAX, os.cpu_count() or 1)
 

@@ -208,7 +208,7 @@ def read_specifications(
             an_object(each, f"variant[{at}]") for at, each in enumerate(variants)
         )
     ] or [_read(body, read, "")]
-    names = [each.variant for each in found]
+    names = [specification.variant for specification in found]
     if len(set(names)) < len(names):
         raise RequestError(f"variants are named {', '.join(names)}, expected different names")
     return found
@@ -272,7 +272,7 @@ def _read(body: Mapping[str, Any], read: ReadFile, variant: str) -> Specificatio
         ),
         drain_max_s=basic.duration_s("drain_max", DAY_S, least=0.0, most=DAYS_MAX * DAY_S),
         tables=tuple(
-            _table(each, read, most_s) for each in whole.sections("table", most=TABLES_MAX)
+            _table(section, read, most_s) for section in whole.sections("table", most=TABLES_MAX)
         ),
         cluster=cluster,
         control=_control(whole, cluster),
@@ -287,7 +287,7 @@ def _read(body: Mapping[str, Any], read: ReadFile, variant: str) -> Specificatio
 def _control(whole: Section, cluster: ClusterRule) -> ControlRule | None:
     if "control" not in whole:
         return None
-    slots = {each.group.name: each.count_max * each.slots for each in cluster.groups}
+    slots = {group.group.name: group.count_max * group.slots for group in cluster.groups}
     return read_control(whole.section("control"), slots)
 
 
@@ -295,14 +295,16 @@ def _check_together(specification: Specification) -> None:
     tables = specification.tables
     if not tables:
         raise RequestError("table is missing, expected at least one [[table]]")
-    names = [each.name for each in tables]
+    names = [table.name for table in tables]
     if len(set(names)) < len(names):
         raise RequestError(f"tables are named {', '.join(names)}, expected different names")
     advice = "simulate fewer tablets: they behave alike"
-    checked_total("tablets", sum(each.tablets for each in tables), TABLETS_MAX, advice)
-    arriving = sum(files_arriving(each.arrivals, specification.length_s) for each in tables)
+    checked_total("tablets", sum(table.tablets for table in tables), TABLETS_MAX, advice)
+    arriving = sum(files_arriving(table.arrivals, specification.length_s) for table in tables)
     checked_total("files would arrive", arriving, FILES_MAX, "simulate fewer days or tablets")
-    asked = sum(specification.length_s / each.requests.every_s for each in tables if each.requests)
+    asked = sum(
+        specification.length_s / table.requests.every_s for table in tables if table.requests
+    )
     checked_total("requests would be made", asked, REQUESTS_MAX, "raise table.requests.every")
     samples = specification.length_s / specification.sample_s
     checked_total("samples would be taken", samples, SAMPLES_MAX, "raise simulation.sample")
@@ -312,7 +314,7 @@ def files_arriving(rule: ArrivalRule, length_s: float) -> float:
     """Return how many files come to a table in so many seconds, on the average of a day."""
     if rule.recording is not None:
         return len(rule.recording.arrivals) * length_s / rule.recording.length_s
-    extra_s = sum((each.times - 1) * min(each.length_s, length_s) for each in rule.bursts)
+    extra_s = sum((burst.times - 1) * min(burst.length_s, length_s) for burst in rule.bursts)
     return rule.flushes_s * rule.files * (length_s + extra_s)
 
 
@@ -448,13 +450,13 @@ def _burst(section: Section, length_s: float) -> Burst:
 
 def _cluster(section: Section) -> ClusterRule:
     groups = [_group(each) for each in section.sections("group", most=GROUPS_MAX)]
-    listed = tuple(each.group for each in groups) or (Group(name="default"),)
+    listed = tuple(rule.group for rule in groups) or (Group(name="default"),)
     try:
         # Smallest first, the one of any size last, as a service has them.
         order = checked_groups("cluster", listed)
     except ConfigError as error:
         raise RequestError(str(error)) from error
-    by_name = {each.group.name: each for each in groups or [GroupRule(group=listed[0])]}
+    by_name = {rule.group.name: rule for rule in groups or [GroupRule(group=listed[0])]}
     volumes = section.section("volumes")
     cluster = ClusterRule(
         groups=tuple(replace(by_name[group.name], group=group) for group in order),

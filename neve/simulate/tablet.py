@@ -184,13 +184,13 @@ class SimulatedTablet:
 
         Tombstones are taken to be spread evenly between the oldest and the newest one.
         """
-        since_s = min(each.deleted_from_s for each in contents)
+        since_s = min(content.deleted_from_s for content in contents)
         if since_s == inf:
             return 0.0
-        newest = max(each.last for each in contents)
-        if any(each.first <= newest for each in self.contents.values()):
+        newest = max(content.last for content in contents)
+        if any(content.first <= newest for content in self.contents.values()):
             return 0.0
-        to_s = max(each.deleted_to_s for each in contents)
+        to_s = max(content.deleted_to_s for content in contents)
         old_s = now_s - self.rule.settings.tombstone_retention_s
         if old_s <= since_s:
             return 0.0
@@ -279,14 +279,14 @@ class SimulatedTablet:
             parts = (alive_part(file, now_s - ttl_s) for file in self.files.values())
             return sum(part[2] for part in parts if part is not None)
         contents = self.contents.values()
-        draws = sum(each.draws for each in contents)
+        draws = sum(content.draws for content in contents)
         rows = sum(file.rows for file in self.files.values())
         if not draws or not rows:
             return float(self.stored_bytes)
         left, dead = rows_in(
-            sum(each.inserts for each in contents),
+            sum(content.inserts for content in contents),
             draws,
-            sum(each.deletes for each in contents),
+            sum(content.deletes for content in contents),
             self.keys,
             self.rule.population,
         )

@@ -67,7 +67,7 @@ class World:
         self._deferrals = Deferrals(self._limits.deferrals_max)
         self._retry, self._failures = Retry(self._limits), _new_failures(specification)
         self._requests = Requests(
-            self.outcome, tuple(each.group for each in cluster.groups), self._retry.why_given_up
+            self.outcome, tuple(group.group for group in cluster.groups), self._retry.why_given_up
         )
         self._volumes = {name: Volume(limit) for name, limit in cluster.volumes.items()}
         self.control = (
@@ -75,7 +75,7 @@ class World:
         )
         self._shares: list[FairShare] = []
         self.groups = {
-            each.group.name: SimulatedGroup(each, cluster.scaling) for each in cluster.groups
+            group.group.name: SimulatedGroup(group, cluster.scaling) for group in cluster.groups
         }
         self._events: list[Event] = []
         self._changed: dict[SimulatedTablet, None] = {}
@@ -182,7 +182,7 @@ class World:
                 "kind": Kind.SYSTEM,
                 "settings": rule.settings,
                 "options": rule.options,
-                "groups": tuple(each.group for each in self.specification.cluster.groups),
+                "groups": tuple(group.group for group in self.specification.cluster.groups),
                 "keyed": rule.keyed,
                 "timed": not rule.keyed,
                 "explains": False,
@@ -406,7 +406,7 @@ class World:
             return self._backfill.take(name)
 
         def running() -> int:
-            return sum(is_capped(each.job) for each in group.running)
+            return sum(is_capped(attempt.job) for attempt in group.running)
 
         return self._backfill.take(name, admits=self.control.admission(name, running))
 
@@ -506,7 +506,7 @@ class World:
         outcome.dropped_bytes += stored - tablet.stored_bytes
         if known is not None:
             self._requests.note_commit(
-                tablet, job, [each for each in tablet.files if each not in known]
+                tablet, job, [file for file in tablet.files if file not in known]
             )
         if self._failures is not None:
             self._retry.note_success(attempt.compactor.name, tablet.id, job.inputs)
@@ -603,15 +603,15 @@ class World:
     def _facts(self) -> ClusterFacts:
         groups = self.groups.values()
         moved = sum(
-            each.job.input_bytes * self._moved_share(group, each)
+            attempt.job.input_bytes * self._moved_share(group, attempt)
             for group in groups
-            for each in group.running
+            for attempt in group.running
         )
         return ClusterFacts(
             backlog_bytes=self._measures.backlog_bytes,
             done_bytes=sum(group.committed_bytes for group in groups) + moved,
             group_slots={
-                group.name: sum(each.slots for each in group.compactors.values())
+                group.name: sum(compactor.slots for compactor in group.compactors.values())
                 for group in groups
             },
             busy_slots=sum(len(group.running) for group in groups),
@@ -716,15 +716,17 @@ class World:
         for tablet in self.tablets():
             tablet.check()
         for group in self.groups.values():
-            assert sum(each.busy for each in group.compactors.values()) == len(group.running)
-            assert all(each.busy <= each.slots for each in group.compactors.values())
+            assert sum(compactor.busy for compactor in group.compactors.values()) == len(
+                group.running
+            )
+            assert all(compactor.busy <= compactor.slots for compactor in group.compactors.values())
         assert len(self._offered) == len(self.queues)
         self.queues.check()
         self.capacity.check()
 
 
 def _new_outcome(specification: Specification) -> Outcome:
-    planners = dict.fromkeys(each.planner_name for each in specification.tables)
+    planners = dict.fromkeys(table.planner_name for table in specification.tables)
     return Outcome(
         variant=specification.variant or ", ".join(planners),
         planners=tuple(planners),

@@ -79,9 +79,9 @@ def _one(console: Console, folder: Path, seed: int, length_s: float) -> None:
         )
         result = run(place, wanted, show.hear)
     if not result.failures:
-        for each in place.iterdir():
-            if each.is_dir():
-                shutil.rmtree(each)
+        for path in place.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
 
 
 def _minutes(name: str, usual: float) -> float:

@@ -120,7 +120,7 @@ class Recoverer:
 
     def _is_there(self, name: str) -> bool:
         tables = answered(self._story, "tables", self._client.tables)
-        return any(each.name == name for each in tables)
+        return any(table.name == name for table in tables)
 
     def _insist(
         self, dice: random.Random, name: str, what: str, verb: Callable[[Client], object]

@@ -114,7 +114,7 @@ class Rest:
         end_s = time.monotonic() + PATIENCE_S
         while True:
             report = answered(self._story, "fsck", lambda: self._client.fsck(table, deep=deep))
-            found = [each for each in report.findings if each.code not in tolerated]
+            found = [finding for finding in report.findings if finding.code not in tolerated]
             if not found or time.monotonic() > end_s:
                 break
             time.sleep(POLL_S)
@@ -144,7 +144,7 @@ class Rest:
 
     def _beats(self) -> bool:
         wanted = set(COMPACTORS[: self._service.compactors])
-        return {each.compactor for each in self._client.compactors()} == wanted
+        return {compactor.compactor for compactor in self._client.compactors()} == wanted
 
     def _count_commits(self, table: str) -> None:
         history = self._client.history(table, count=HISTORY_MAX)

@@ -86,12 +86,12 @@ def summary(results: Iterable[Result]) -> list[str]:
     """Return what runs came to, all added up, as lines of Markdown."""
     runs = list(results)
     numbers: Counter[str] = Counter()
-    for each in runs:
-        numbers.update(each.numbers)
+    for run in runs:
+        numbers.update(run.numbers)
     kinds = [(f"{how} {part}", numbers[f"fault: {how} {part}"]) for part in Part for how in How]
     rows = [
-        ("runs", f"{len(runs)}, seeds {', '.join(f'{each.seed} ({each.sync})' for each in runs)}"),
-        ("faults", f"{sum(each.faults for each in runs)}"),
+        ("runs", f"{len(runs)}, seeds {', '.join(f'{run.seed} ({run.sync})' for run in runs)}"),
+        ("faults", f"{sum(run.faults for run in runs)}"),
         *((f"… {kind}", str(count)) for kind, count in kinds if count),
         ("recoveries checked, broken off before", _recoveries(numbers)),
         ("two at once, of these", str(numbers["faults: two at once"])),
@@ -103,8 +103,8 @@ def summary(results: Iterable[Result]) -> list[str]:
         ("requests", f"{numbers['requests']} ({_ends(numbers, 'requests ')})"),
         ("attempts", _ends(numbers, "attempts ")),
         ("pauses, sweeps, jobs cancelled", _besides(numbers)),
-        ("longest time until rest", f"{max((each.rest_s for each in runs), default=0):.0f} s"),
-        ("failures", str(sum(len(each.failures) for each in runs))),
+        ("longest time until rest", f"{max((run.rest_s for run in runs), default=0):.0f} s"),
+        ("failures", str(sum(len(run.failures) for run in runs))),
     ]
     return ["| what | count |", "|---|---|", *(f"| {what} | {count} |" for what, count in rows)]
 

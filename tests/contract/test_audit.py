@@ -20,7 +20,7 @@ async def test_the_newest_lines_come_first(harness: Harness) -> None:
 
 async def test_the_audit_is_bounded(harness: Harness) -> None:
     for number in range(30):
-        await harness.store.note_audit([b"%d-%d" % (number, each) for each in range(100)], 100)
+        await harness.store.note_audit([b"%d-%d" % (number, index) for index in range(100)], 100)
     kept = await harness.store.audit(10_000)
 
     # Redis cuts whole nodes of a stream off, of a hundred entries each.

@@ -58,7 +58,7 @@ async def test_a_repeated_call_is_told_what_the_first_one_brought(harness: Harne
 
     assert (again.call, again.repeated) == (mark, True)
     tablets = await harness.store.read_range(table.id)
-    assert [sorted(each.files) for each in tablets] == [["a", "b"], ["c"]]
+    assert [sorted(tablet.files) for tablet in tablets] == [["a", "b"], ["c"]]
 
 
 async def test_an_id_stands_for_one_call(harness: Harness) -> None:

@@ -16,7 +16,8 @@ from common.metadata.changes import AddFiles, DropTable, ForgetGarbage, StampGar
 from common.metadata.commands import Command, Reply, get
 from common.metadata.keys import FULL, RESERVE
 from common.metadata.keyspace import StoreBusyError
-from common.metadata.redis.connection import ReplyError, open_link, parse_address
+from common.metadata.redis.address import parse_address
+from common.metadata.redis.connection import ReplyError, link_class, text_of
 from common.metadata.redis.keyspace import RedisKeyspace, translate_errors
 from common.model.tablet import TabletId
 from tests.support.patience import PATIENCE_S
@@ -46,7 +47,9 @@ class Full(Harness):
     port: int = 0
 
     async def say(self, *commands: Command) -> Sequence[Reply]:
-        return [reply for (reply,) in await self.keyspace.fetch([[each] for each in commands])]
+        return [
+            reply for (reply,) in await self.keyspace.fetch([[command] for command in commands])
+        ]
 
     async def bound(self, maxmemory: int) -> None:
         await self.say(("CONFIG", "SET", "maxmemory", maxmemory))
@@ -55,7 +58,7 @@ class Full(Harness):
         """Add files until the store takes no more; return how many came in."""
         number = 0
         while True:
-            names = [f"full-{number}-{each:04}" for each in range(200)]
+            names = [f"full-{number}-{index:04}" for index in range(200)]
             try:
                 applied(await self.add(tablet, *map(file, names)))
             except UnavailableError:
@@ -167,7 +170,7 @@ async def test_a_commit_waits_for_a_disk_that_takes_writes(full: Full) -> None:
         await asyncio.sleep(0.05)
     with pytest.raises(UnavailableError, match="MISCONF"):
         await full.apply(commit(tablet, "t1"))
-    assert any("cannot write" in each for each in (await full.store.health()).warnings)
+    assert any("cannot write" in warning for warning in (await full.store.health()).warnings)
     in_the_way.rmdir()
     await full.say(("BGSAVE",))
     while (await full.store.health()).write_failure:
@@ -179,14 +182,14 @@ async def test_health_warns_of_eviction_and_missing_persistence(full: Full) -> N
     await full.tablet_with("a")
     health = await full.store.health()
     health.check()
-    assert [each for each in health.warnings if "append-only" in each]
+    assert [warning for warning in health.warnings if "append-only" in warning]
     await full.say(("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"))
     health = await full.store.health()
     with pytest.raises(ConfigError, match="maxmemory-policy allkeys-lru"):
         health.check()
-    assert any("throw away" in each for each in health.warnings)
+    assert any("throw away" in warning for warning in health.warnings)
     await full.bound(health.memory_bytes + 1000)
-    assert any("nearly full" in each for each in (await full.store.health()).warnings)
+    assert any("nearly full" in warning for warning in (await full.store.health()).warnings)
 
 
 async def test_no_reserve_is_kept_that_is_not_wanted(full: Full) -> None:
@@ -204,19 +207,20 @@ async def test_missing_replicas_are_told() -> None:
     with running(append_only=False) as server:
         keyspace = RedisKeyspace(server.url, timeout_s=5.0, wait_replicas=2)
         health = await Harness("redis", keyspace, SystemClock()).store.health()
-        assert any("wants 2" in each for each in health.warnings)
+        assert any("wants 2" in warning for warning in health.warnings)
         await keyspace.close()
 
 
 async def test_the_reason_counts_also_when_only_exec_is_refused(full: Full) -> None:
     address = parse_address(f"redis://127.0.0.1:{full.port}")
-    link = await open_link(address, 5.0)
+    link = link_class(address)(address=address, timeout_s=5.0)
+    await link.open()
     await link.exchange([("MULTI",), ("SET", "x", 1)], 5.0)
     await full.say(("CONFIG", "SET", "min-replicas-to-write", 1))
     (answer,) = await link.exchange([("EXEC",)], 5.0)
-    link.close()
+    await link.disconnect()
     assert isinstance(answer, ReplyError)
-    assert str(answer).startswith("EXECABORT")
+    assert text_of(answer).startswith("EXECABORT")
     error = translate_errors(answer)
     assert isinstance(error, StoreBusyError)
     assert str(error).startswith("NOREPLICAS")

@@ -259,7 +259,9 @@ async def test_both_sides_of_a_split_and_a_merge_keep_count_and_wished_analysis(
 
     async def facts(*tablets: TabletId) -> list[tuple[str, int]]:
         records = await harness.store.records(tablets)
-        return [(each.analysis_group, each.compactions) for each in records if each is not None]
+        return [
+            (record.analysis_group, record.compactions) for record in records if record is not None
+        ]
 
     applied(await harness.apply(split(tablet)))
     for to in (DRAIN, CLOSE):

@@ -36,7 +36,7 @@ async def filled(harness: Harness, **files: int) -> Table:
     table = await harness.table(splits=ENDS)
     for name, count in files.items():
         end = bytes([int(name[1:])])
-        added = [file(f"{name}-{each}", end, end) for each in range(count)]
+        added = [file(f"{name}-{index}", end, end) for index in range(count)]
         applied(await harness.add(TabletId(table.id, end), *added))
     return table
 
@@ -64,7 +64,7 @@ async def test_tablets_that_rest_are_noted_and_cost_one_read_from_then_on(
     records = await harness.store.records(
         [TabletId(table.id, b"\x03"), TabletId(table.id, b"\x04")]
     )
-    assert [each.analysis for each in records if each] == [Analysis.STABLE, Analysis.EMPTY]
+    assert [record.analysis for record in records if record] == [Analysis.STABLE, Analysis.EMPTY]
     assert (await scan(harness, table, every=True)).planned == 40
     later = Table(**{**_fields(table), "settings_version": 2})
     assert (await scan(harness, later)).planned == 40

@@ -25,10 +25,10 @@ async def test_of_sixteen_reservations_exactly_one_wins(
             for number, store in enumerate(stores)
         )
     )
-    winners = [each for each in outcomes if isinstance(each, Applied)]
-    losers = [each for each in outcomes if isinstance(each, Refused)]
+    winners = [outcome for outcome in outcomes if isinstance(outcome, Applied)]
+    losers = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
     assert (len(winners), len(losers)) == (1, 15), round_number
-    assert {each.code for each in losers} == {"reserved"}
+    assert {loser.code for loser in losers} == {"reserved"}
     found = await harness.store.tablet(tablet)
     assert found is not None
     assert len(found.running) == found.record.running == 1

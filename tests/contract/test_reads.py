@@ -40,7 +40,7 @@ async def test_many_tablets_are_read_in_key_order(harness: Harness) -> None:
     assert found[256] is not None
     assert sorted(found[256].running) == ["t1"]
     assert found == [*(await harness.store.tablets(ids)), None]
-    assert found[:-1] == [await harness.store.tablet(each) for each in ids]
+    assert found[:-1] == [await harness.store.tablet(id_) for id_ in ids]
     records = await harness.store.records([*ids, TabletId(table.id, b"none")])
     assert records == [each.record if each else None for each in found]
     files = await harness.store.files([*ids, TabletId(table.id, b"none")])
@@ -124,12 +124,12 @@ async def test_every_change_is_told(harness: Harness) -> None:
     applied(await harness.apply(commit(tablet, "t1")))
     applied(await harness.apply(BumpGeneration(table=table.id)))  # A note: told to nobody.
     changes = await harness.store.changes({table.id: start}, block_s=0.0)
-    assert [(each.tablet, each.what, each.attempt) for each in changes] == [
+    assert [(change.tablet, change.what, change.attempt) for change in changes] == [
         (tablet, "add", None),
         (tablet, "reserve", "t1"),
         (tablet, "commit", "t1"),
     ]
-    assert not any(each.whole_table for each in changes)
+    assert not any(change.whole_table for change in changes)
     middle = changes[1].position
     assert list(await harness.store.changes({table.id: middle}, block_s=0.0)) == [changes[2]]
     assert changes[2].position == await harness.store.tail(table.id)

@@ -266,7 +266,7 @@ async def test_a_hole_is_filled(harness: Harness, number: int) -> None:
     assert (await seen(harness, hole)).tablet is None
     applied(await harness.apply(fill))
     tiles = await harness.store.read_range(table.id)
-    assert [each.bounds.end for each in tiles] == [*ends]
+    assert [tile.bounds.end for tile in tiles] == [*ends]
 
 
 async def test_only_a_hole_between_tablets_is_filled(harness: Harness) -> None:

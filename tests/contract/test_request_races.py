@@ -384,7 +384,7 @@ async def test_every_change_is_made_once_though_its_answer_is_lost(
         (b"c", PLUS_INFINITY, []),
     ]
     assert await harness.store.open_requests(tablet.table) == []
-    states = [each.state.value for each in await harness.store.requests(tablet.table)]
+    states = [request.state.value for request in await harness.store.requests(tablet.table)]
     assert sorted(states) == ["cancelled", "done_in_part"]
 
 

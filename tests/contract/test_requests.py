@@ -81,7 +81,11 @@ async def test_requests_are_listed_by_time(harness: Harness) -> None:
         await harness.pass_time(0.002)
     newest = await harness.store.requests(table.id, 2)
     assert [each.id for each in newest] == ["r2", "r1"]
-    assert [each.id for each in await harness.store.open_requests(table.id)] == ["r3", "r1", "r2"]
+    assert [open_request.id for open_request in await harness.store.open_requests(table.id)] == [
+        "r3",
+        "r1",
+        "r2",
+    ]
 
 
 async def test_requests_need_a_table(harness: Harness) -> None:
@@ -249,11 +253,13 @@ async def test_an_ended_request_is_closed_when_its_markers_are_gone(harness: Har
     for _ in range(2):
         applied(await harness.apply(finish(tablet)))
     assert (await tablet_of(harness, tablet)).done == frozenset()
-    assert [each.id for each in await harness.store.open_requests(tablet.table)] == ["r1"]
+    assert [
+        open_request.id for open_request in await harness.store.open_requests(tablet.table)
+    ] == ["r1"]
     for _ in range(2):
         applied(await harness.apply(close(tablet.table)))
     assert await harness.store.open_requests(tablet.table) == []
-    assert [each.id for each in await harness.store.requests(tablet.table)] == ["r1"]
+    assert [request.id for request in await harness.store.requests(tablet.table)] == ["r1"]
 
 
 async def test_a_table_that_goes_takes_its_requests_along(harness: Harness) -> None:
@@ -264,7 +270,7 @@ async def test_a_table_that_goes_takes_its_requests_along(harness: Harness) -> N
     applied(await harness.apply(reserve(tablet, "t1", "a", request="r1")))
     outcome = applied(await harness.apply(DropTable(table=tablet.table)))
     assert not outcome.complete, "the outputs of t1 wait in garbage"
-    assert [each.state for each in await harness.store.requests(tablet.table)] == [
+    assert [request.state for request in await harness.store.requests(tablet.table)] == [
         RequestState.CANCELLING,
         RequestState.CANCELLING,
     ]

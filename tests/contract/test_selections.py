@@ -198,7 +198,7 @@ async def test_cancelling_stops_running_jobs(harness: Harness) -> None:
     ends = {each.attempt: each.end for each in await harness.store.history(tablet.table)}
     assert ends == {"u1": "cancelled", "u2": "cancelled"}
     changes = await harness.store.changes({tablet.table: "0-0"}, block_s=0)
-    told = [(each.what, each.attempt, each.request) for each in changes][-3:]
+    told = [(change.what, change.attempt, change.request) for change in changes][-3:]
     assert told == [("release", "u1", "r1"), ("release", "u2", "r1"), ("cancel", None, "r1")]
     refused(await harness.apply(reserve(tablet, "u3", "c", request="r1")), "selected")
     applied(await harness.apply(cancel(TabletId(tablet.table, b"q"))))

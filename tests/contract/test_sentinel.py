@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import ConfigError, MetadataError, UnavailableError
 from common.metadata.redis import RedisStore, connect
-from common.metadata.redis.connection import RedisAddress, SentinelService, parse_url_of_store
+from common.metadata.redis.address import RedisAddress, SentinelService, parse_url_of_store
 from common.settings import StoreSettings
 from tests.support.redis_sentinels import (
     SERVICE,
@@ -31,12 +31,12 @@ def store_on(url: str) -> RedisStore:
 def test_a_url_names_sentinels_service_and_database() -> None:
     found = parse_url_of_store("redis+sentinel://user:p%40ss@one:1,two,[::1]:3/main%2Fstore/4")
     assert isinstance(found, SentinelService)
-    places = [(each.host, each.port) for each in found.sentinels]
+    places = [(sentinel.host, sentinel.port) for sentinel in found.sentinels]
     assert places == [("one", 1), ("two", 26379), ("::1", 3)]
-    assert {(each.username, each.password, each.tls) for each in found.sentinels} == {
-        (None, None, None)
-    }
-    assert {each.database for each in found.sentinels} == {0}
+    assert {
+        (sentinel.username, sentinel.password, sentinel.tls) for sentinel in found.sentinels
+    } == {(None, None, None)}
+    assert {sentinel.database for sentinel in found.sentinels} == {0}
     assert found.name == "main/store"
     primary = found.primary_at("there", 7)
     assert (str(primary), primary.database) == ("there:7", 4)

@@ -51,8 +51,8 @@ async def test_a_table_with_its_tablets(harness: Harness) -> None:
     assert await harness.store.names() == {table.name: table.id}
     assert await harness.store.table_ids() == [table.id]
     ids = await harness.store.tablet_ids(table.id)
-    assert [each.end for each in ids] == [b"g", MIDDLE, PLUS_INFINITY]
-    bounds = [each.bounds for each in await harness.store.tablets(ids) if each]
+    assert [id_.end for id_ in ids] == [b"g", MIDDLE, PLUS_INFINITY]
+    bounds = [tablet.bounds for tablet in await harness.store.tablets(ids) if tablet]
     assert bounds == [Bounds(None, b"g"), Bounds(b"g", MIDDLE), Bounds(MIDDLE, PLUS_INFINITY)]
     assert await harness.store.table("tbl-none") is None
     assert await harness.store.table_named("none") is None

@@ -83,7 +83,7 @@ async def test_an_answer_is_noted_with_the_analysis_it_belongs_to(harness: Harne
 
 async def answered(harness: Harness, *tablets: TabletId) -> list[float]:
     records = await harness.store.records(tablets)
-    return [0.0 if each is None else each.answered_s for each in records]
+    return [0.0 if record is None else record.answered_s for record in records]
 
 
 async def carried_out(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from neve.api.work import Finished, Group, Job, Status
+from neve.api import Finished, Group, Job, Status
 from tests.support.kubernetes.service import LaptopService
 from tests.support.patience import SERVICE_S
 
@@ -108,7 +108,7 @@ class Watch:
         self.seen_s.setdefault(what, time.monotonic())
 
     def _note(self, group: Group, status: Status) -> None:
-        own = [each for each in status.compactors if each.group == group.group]
+        own = [compactor for compactor in status.compactors if compactor.group == group.group]
         first = {
             "first job queued": bool(group.queued),
             "first compactor asked for": scaling_starting(group) > 0 or bool(own),
@@ -122,9 +122,11 @@ class Watch:
     def note_pods(self) -> None:
         """Note when the first pod of each group ran, and when the last one was gone."""
         for group in (SMALL, LARGE):
-            changes = [each for each in self.service.cluster.changes() if f"-{group}-" in each.pod]
-            runs = [each.at_s for each in changes if each.state == "Running"]
-            gone = [each.at_s for each in changes if each.state == "Gone"]
+            changes = [
+                change for change in self.service.cluster.changes() if f"-{group}-" in change.pod
+            ]
+            runs = [change.at_s for change in changes if change.state == "Running"]
+            gone = [change.at_s for change in changes if change.state == "Gone"]
             self.seen_s[f"{group}: first pod runs"] = min(runs)
             self.seen_s[f"{group}: last pod gone"] = max(gone)
 
@@ -139,7 +141,7 @@ def scaling_starting(group: Group) -> int:
 
 
 def group_of(status: Status, name: str) -> Group:
-    (found,) = (each for each in status.groups if each.group == name)
+    (found,) = (group for group in status.groups if group.group == name)
     return found
 
 
@@ -240,7 +242,7 @@ def a_lost_pod_loses_no_job(service: LaptopService, watch: Watch) -> None:
 
 
 def throttled(service: LaptopService) -> list[Job]:
-    return [each for each in service.client.jobs() if each.throttled and each.table == CLICKS.name]
+    return [job for job in service.client.jobs() if job.throttled and job.table == CLICKS.name]
 
 
 def ends(service: LaptopService) -> dict[str, str]:
@@ -248,13 +250,13 @@ def ends(service: LaptopService) -> dict[str, str]:
 
 
 def pods_of(service: LaptopService, group: str) -> set[str]:
-    return {each.name for each in service.cluster.pods(group)}
+    return {pod.name for pod in service.cluster.pods(group)}
 
 
 def a_start_that_fails_is_counted_and_tried_again(service: LaptopService, watch: Watch) -> None:
     watch.until("large: start given up", lambda status: starts_failed(status, LARGE) >= 1)
     said = service.neve("group", "show", LARGE)
-    assert "failed, the next try is in" in said or "one is tried now" in said, said
+    assert "failed, the next try is in" in said or "one is being tried now" in said, said
     assert "no heartbeat within 150 s" in said, said
     assert not committed(service, DOCUMENTS)
     service.cluster.mend_group(LARGE)

@@ -295,7 +295,7 @@ def service(ground: Ground) -> Iterator[Steps]:
 ABSENT = "no node has the Ray resource 'neve_group_absent'"
 HUGE = (
     "group huge: no node with the Ray resource 'neve_group_huge' has the 16 CPUs and 82.4 GiB that"
-    " its Spark executors ask for: the largest has 2 and 4.0 GiB"
+    " its Spark executors require: the largest has 2 and 4.0 GiB"
 )
 BARE = "does not start: Spark does not start: ConfigError: no Java on node"
 NO_AOF = "the store (Redis) keeps no append-only file"

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pytest
 
 from common.wire import COORDINATOR_NAME, GATEWAY_NAME, compactor_actor_name
-from neve.api.work import Group, GroupScaling
+from neve.api import Group, GroupScaling
 from neve.client import Client
 from neve.client.errors import NeveError
 from neve.local import LocalStack, StackOptions
@@ -192,7 +192,7 @@ def test_compactors_come_with_the_work_and_go_after_it(cluster: Cluster) -> None
     with cluster.serving() as serving:
         client = serving.client
         assert serving.probe("/live") == serving.probe("/ready") == 200
-        (head,) = [each for each in cluster.state().processes if each.role == "gcs_server"]
+        (head,) = [process for process in cluster.state().processes if process.role == "gcs_server"]
         password = cluster.state().redis_url.partition("unix://:")[2].partition("@")[0]
         texts = {"token": TOKEN, "password": password, "argument": str(cluster.folder / "url")}
         assert held_in_memory(head.pid, texts) == {"argument"}, "Ray's head knows no secret"
@@ -211,8 +211,8 @@ def test_compactors_come_with_the_work_and_go_after_it(cluster: Cluster) -> None
         wait_until(lambda: not default_group(client)[0].compactors)
         wait_until(lambda: not client.compactors())
         group, scaling = default_group(client)
-        started = [name for each in scaling.decisions for name in each.started]
-        drained = [name for each in scaling.decisions for name in each.drained]
+        started = [name for decision in scaling.decisions for name in decision.started]
+        drained = [name for decision in scaling.decisions for name in decision.drained]
         assert "default-1" in started
         assert sorted(started) == sorted(drained)
         assert (scaling.desired, scaling.starts_failed, group.queued) == (0, 0, 0)
@@ -247,7 +247,7 @@ def test_the_newest_settings_win_and_a_number_set_by_hand_holds(cluster: Cluster
         assert client.status().coordinator != before
         assert default_group(client)[1].most == 1
         client.scale_group("default", 1)
-        wait_until(lambda: any(each.ready for each in client.compactors()))
+        wait_until(lambda: any(compactor.ready for compactor in client.compactors()))
         origins = folders_of_actors(cluster.stack.ray_address, cluster.environ())
         assert {COORDINATOR_NAME, GATEWAY_NAME, compactor_actor_name("default-1")} <= set(origins)
         wheel = [str(installation().packages)]
@@ -259,7 +259,7 @@ def test_the_newest_settings_win_and_a_number_set_by_hand_holds(cluster: Cluster
 
 
 def _names(client: Client) -> set[str]:
-    return {each.compactor for each in client.compactors() if each.ready}
+    return {compactor.compactor for compactor in client.compactors() if compactor.ready}
 
 
 def test_with_service_takes_it_down_and_the_tables_stay(cluster: Cluster) -> None:
@@ -273,7 +273,7 @@ def test_with_service_takes_it_down_and_the_tables_stay(cluster: Cluster) -> Non
         client.status()
     assert "address already in use" in reason_with_port_in_use(cluster)
     with cluster.serving("--with-service", settings=CHANGED) as serving:
-        assert [each.name for each in serving.client.tables()] == ["users"]
+        assert [table.name for table in serving.client.tables()] == ["users"]
         assert default_group(serving.client)[1].set_to is None
         assert serving.end() == 0
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from neve.api.work import Finished
+from neve.api import Finished
 from neve.local import LocalStack
 from neve.local.stack import stop_stack
 from neve.local.stack_folder import StackFolder
@@ -199,7 +199,10 @@ def test_the_token_of_the_strongest_source_counts(shell: Shell, service: Service
 
 def test_each_group_has_compactors_of_its_own(service: Service) -> None:
     service.wait("two compactors", lambda: len(service.client.compactors()) == 2)
-    found = {each.compactor: (each.group, each.slots) for each in service.client.compactors()}
+    found = {
+        compactor.compactor: (compactor.group, compactor.slots)
+        for compactor in service.client.compactors()
+    }
     assert found == {"small-1": ("small", 2), "large-1": ("large", 1)}
     actors = [words_of(process) for process in service.processes()]
     executors = [words for words in actors if "io.ray.runtime.runner.worker.DefaultWorker" in words]
@@ -230,7 +233,7 @@ def test_large_jobs_go_to_the_large_group_under_the_limit_of_their_volume(
     service.client.resume("large")
 
     def limited() -> bool:
-        found = [each for each in service.client.limits() if each.name == "slow"]
+        found = [limit for limit in service.client.limits() if limit.name == "slow"]
         return any(each.limit_bytes_s == LIMIT_BYTES_S and each.waited_s > 0 for each in found)
 
     service.wait("a job that waits for its share", limited)
@@ -255,7 +258,7 @@ def test_a_request_is_done_though_the_planner_wants_none_of_its_files(service: S
     found = client.scan("wished").column("text").to_pylist()
     assert len(found) == 30
     assert all(text == text.upper() for text in found)
-    (done,) = [each for each in commits(service, "wished") if each.kind == "USER"]
+    (done,) = [commit for commit in commits(service, "wished") if commit.kind == "USER"]
     assert "planner small-files takes no file of the request" in done.reason
 
 
@@ -271,12 +274,12 @@ def test_urgent_work_begins_though_ordinary_work_has_all_other_slots(service: Se
 
     def waits() -> str:
         queued = [each.table for each in client.queue("small") if each.table in ordinary]
-        running = [each.table for each in client.jobs() if each.table in ordinary]
+        running = [job.table for job in client.jobs() if job.table in ordinary]
         return queued[0] if len(queued) == len(running) == 1 else ""
 
     name = service.wait("an ordinary job that waits for another one", waits)
     kept = "the free slots of the group are kept for urgent jobs"
-    assert any(kept in each for each in client.explain(name)[0].sentences)
+    assert any(kept in sentence for sentence in client.explain(name)[0].sentences)
     wish = client.compact("hasty", set="text = upper(text)", boost=20_000)
     assert wish.wait(timeout_s=SERVICE_S).state == "done"
     for each in [*ordinary, "hasty"]:
@@ -315,9 +318,17 @@ def test_the_controller_of_the_file_decides_and_listens_to_readers(
     token = {"Authorization": f"Bearer {service.stack.token}"}
     series = httpx.get(f"{service.stack.gateway_url}/metrics", headers=token).text.splitlines()
     assert 'neve_control_shares{class="system"} 900.0' in series
-    (rate,) = [each for each in series if each.startswith("neve_control_bytes_per_second ")]
+    (rate,) = [
+        one_series
+        for one_series in series
+        if one_series.startswith("neve_control_bytes_per_second ")
+    ]
     assert float(rate.split()[1]) < 180 * 1024**2
-    (wait,) = [each for each in series if each.startswith("neve_control_reader_wait_seconds ")]
+    (wait,) = [
+        one_series
+        for one_series in series
+        if one_series.startswith("neve_control_reader_wait_seconds ")
+    ]
     assert float(wait.split()[1]) > 0.5
 
 
@@ -348,7 +359,7 @@ def test_a_group_that_nobody_serves_is_said_wherever_somebody_asks(
     assert waits in shell.run("doctor", code=1).stdout
 
     def overloaded() -> bool:
-        return any(each.overloaded for each in service.client.groups())
+        return any(group.overloaded for group in service.client.groups())
 
     service.wait("an overloaded group", overloaded)
     told = " ".join(shell.run("status").stdout.split())
@@ -363,14 +374,14 @@ def check_backlog(shell: Shell, service: Service) -> None:
     """Look at what `nightly` owes, as a table, by tablet and by group."""
     (owed,) = service.client.backlog("nightly")
     assert (owed.strategy, owed.tablets) == ("ratio", len(MANY_SPLITS) + 1)
-    assert owed.size_bytes == sum(each.size_bytes for each in service.client.files("nightly"))
+    assert owed.size_bytes == sum(file.size_bytes for file in service.client.files("nightly"))
     assert owed.groups == {"night": owed.size_bytes}
     assert "nightly" in shell.run("backlog").stdout
     tablets = shell.json("backlog", "nightly", "--tablets")
-    sizes = [each["size_bytes"] for each in tablets]
+    sizes = [tablet["size_bytes"] for tablet in tablets]
     assert sum(sizes) == owed.size_bytes
     assert sizes == sorted(sizes, reverse=True)
-    assert {each["group"] for each in tablets} == {"night"}
+    assert {tablet["group"] for tablet in tablets} == {"night"}
     series = f'neve_backlog_bytes{{table="nightly"}} {float(owed.size_bytes)}'
     token = {"Authorization": f"Bearer {service.stack.token}"}
     told = httpx.get(f"{service.stack.gateway_url}/metrics", headers=token).text

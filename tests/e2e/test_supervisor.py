@@ -51,7 +51,7 @@ def table_of(service: Service) -> LedgerTable:
 def process_of(service: Service, role: str) -> ProcessRef:
     state = service.stack.folder.load()
     assert state is not None
-    (reference,) = [each for each in state.processes if each.role == role]
+    (reference,) = [process for process in state.processes if process.role == role]
     return reference
 
 
@@ -96,11 +96,13 @@ def test_a_part_of_rays_head_dies(service: Service, role: str, spark_settings: P
 
 
 def start_problem(service: Service) -> str:
-    return "".join(each.start_problem for each in service.client.status().compactors)
+    return "".join(compactor.start_problem for compactor in service.client.status().compactors)
 
 
 def test_up_starts_another_supervisor_over_what_runs(service: Service) -> None:
-    before = {each.pid for each in service.processes()} - {process_of(service, "supervisor").pid}
+    before = {process.pid for process in service.processes()} - {
+        process_of(service, "supervisor").pid
+    }
     kill(service, "supervisor")
     other = replace(OPTIONS, compactors=2)
     with pytest.raises(RefusedError, match="its supervisor has ended: repeat `neve up` with the"):
@@ -111,7 +113,7 @@ def test_up_starts_another_supervisor_over_what_runs(service: Service) -> None:
     )
     assert steps == ["the supervisor has ended: starting another one; what lives goes on"]
     assert again.gateway_url == service.stack.gateway_url
-    assert before <= {each.pid for each in service.processes()}
+    assert before <= {process.pid for process in service.processes()}
     # And over one whose Redis has died as well.
     kill(service, "supervisor")
     kill(service, "redis")

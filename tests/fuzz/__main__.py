@@ -96,8 +96,8 @@ def _show(stage: Stage, names: list[str], console: Console, deaths: int, took_s:
     rest.add_row("violations", str(len(outcome.violations)), "0")
     rest.add_row("minutes", f"{took_s / 60:.1f}", "")
     console.print(rest)
-    for each in outcome.violations[:SHOWN]:
-        console.print(each, markup=False, soft_wrap=True)
+    for violation in outcome.violations[:SHOWN]:
+        console.print(violation, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class ArchivesTarget(Target):
                     del lines[at]
                 case _:
                     lines[at] = spoiled(draw, lines[at])
-        rows = [json.dumps(each).encode() for each in lines]
+        rows = [json.dumps(line).encode() for line in lines]
         if draw.random() < 0.9:
             rows = [json.dumps(each).encode() for each in _counted(lines)]
         data = b"\n".join([*rows, DIGEST])
@@ -71,7 +71,7 @@ class ArchivesTarget(Target):
                     return
                 outcome.count(NAME, REFUSED)  # It says why.
             try:
-                for name in {each.name for each in client.tables()} - self._kept:
+                for name in {table.name for table in client.tables()} - self._kept:
                     client.describe(name)
                     client.fsck(name)
                     client.drop(name)
@@ -86,7 +86,7 @@ class ArchivesTarget(Target):
             return self._lines
         folder, path = self._stage.folder / "tables", self._stage.folder / "sound.neve"
         with self._stage.client() as client:
-            self._kept = {each.name for each in client.tables()} | {SOUND}
+            self._kept = {table.name for table in client.tables()} | {SOUND}
             with two_tables(client, folder) as names:
                 client.backup(path, names)
         text = path.read_text("utf-8").replace(str(self._stage.folder), PLACE)

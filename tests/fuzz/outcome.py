@@ -118,6 +118,6 @@ def resident_bytes(pid: int) -> int:
 
 def _descendants(pid: int) -> list[int]:
     try:
-        return [each.pid for each in psutil.Process(pid).children(recursive=True)]
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     except psutil.Error:
         return []

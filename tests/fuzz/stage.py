@@ -21,7 +21,7 @@ import psutil
 import pyarrow as pa
 import redis
 
-from neve.api.tables import ARROW_STREAM
+from neve.api import ARROW_STREAM
 from neve.client import Client
 from neve.gateway.ingest.append import DECODED_FACTOR_MAX
 from tests.fuzz.outcome import DEATH, Outcome, Watch
@@ -76,8 +76,8 @@ class Stage:
                     self._make_sound()
                 yield self
             finally:
-                for each in reversed(self._services.values()):
-                    each.close()
+                for service in reversed(self._services.values()):
+                    service.close()
                 self.store.stop()
         self.outcome.require_memory()
 
@@ -94,7 +94,7 @@ class Stage:
     @property
     def reader_deaths(self) -> int:
         """How many readers have died, each of them replaced by the next."""
-        return sum(len(each.logged("reader died")) for each in self._services.values())
+        return sum(len(service.logged("reader died")) for service in self._services.values())
 
     def client(self) -> Client:
         """Return a client of the gateway."""

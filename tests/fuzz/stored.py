@@ -394,7 +394,9 @@ def _calls_for(kind: str) -> list[tuple[str, str]]:
 
 def _is_told(sentences: Sequence[str]) -> bool:
     """Return whether sentences about a tablet say that something of it is unreadable."""
-    return any("cannot be read" in each or "BrokenValueError" in each for each in sentences)
+    return any(
+        "cannot be read" in sentence or "BrokenValueError" in sentence for sentence in sentences
+    )
 
 
 def _is_kind(answer: httpx.Response, kind: str) -> bool:

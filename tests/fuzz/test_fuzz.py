@@ -86,7 +86,7 @@ def test_an_input_that_has_found_something_finds_nothing_any_more(
 
 def test_each_input_that_is_kept_says_what_it_is_about() -> None:
     told = (KEPT / "README.md").read_text("utf-8")
-    kept = [f"{name}/{each}" for name in SHARES for each in kept_inputs(name)]
+    kept = [f"{name}/{kept_input}" for name in SHARES for kept_input in kept_inputs(name)]
 
     assert [each for each in kept if f"| `{each}` | " not in told] == []
     assert sum(path.stat().st_size for path in KEPT.rglob("*") if path.is_file()) < KEPT_BYTES_MAX

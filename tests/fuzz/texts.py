@@ -246,8 +246,8 @@ def _read_simulation(data: bytes) -> None:
     from neve.simulate.specification import read_specifications
 
     source = simulate._of_file(_file(data, "specification.toml"), (), ())
-    for each in read_specifications(source.document, simulate._reader(source.folder)):
-        assert each.days > 0
+    for specification in read_specifications(source.document, simulate._reader(source.folder)):
+        assert specification.days > 0
 
 
 # ---------------------------------------------------------------------------- Documents of a tablet

@@ -132,7 +132,7 @@ def client() -> Iterator[Client]:
 def test_rows_that_are_appended_are_never_missed(client: Client, tmp_path: Path) -> None:
     paths = directory(tmp_path / "t", partitioned=True)
     done = client.import_table(str(tmp_path / "t"), "events")
-    assert any("directory_guard" in each for each in done.notes)
+    assert any("directory_guard" in note for note in done.notes)
     imported = counts(tmp_path / "t")  # Polars takes files of several kinds in one folder amiss.
     assert set(imported.values()) <= {ROWS, "fails"}
     assert imported["pandas"] == imported["Spark"] == ROWS

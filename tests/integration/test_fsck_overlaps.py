@@ -70,7 +70,9 @@ class Site:
 
     async def held(self) -> list[tuple[bytes | None, bytes, list[str]]]:
         tablets = await self.ground.store.read_range(self.table.id)
-        return [(each.bounds.start, each.bounds.end, sorted(each.files)) for each in tablets]
+        return [
+            (tablet.bounds.start, tablet.bounds.end, sorted(tablet.files)) for tablet in tablets
+        ]
 
 
 @pytest.fixture
@@ -90,7 +92,7 @@ SOUND = [
 
 
 def sentence(report: RepairReport, code: FindingCode = FindingCode.OVERLAP) -> str:
-    (found,) = (each for each in report.checked.findings if each.code is code)
+    (found,) = (finding for finding in report.checked.findings if finding.code is code)
     return f"{found.sentence} | {found.repair}"
 
 

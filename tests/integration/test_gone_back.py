@@ -193,7 +193,7 @@ async def test_while_nobody_has_accepted_nothing_is_released_or_published(ground
 async def test_a_release_after_the_acceptance_keeps_the_output(ground: Ground) -> None:
     site, output = await compacted_and_forgotten(ground, reserved=True)
     report = await site.fsck()
-    codes = {(each.code, each.path) for each in report.checked.findings}
+    codes = {(finding.code, finding.path) for finding in report.checked.findings}
     assert (FindingCode.EVIDENCE, output) in codes
     assert (FindingCode.MISSING, "b.parquet") in codes
     await site.fsck(accept=True)

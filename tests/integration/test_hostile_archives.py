@@ -88,7 +88,7 @@ def archive(served: Gateway, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def restore(client: Client, tmp_path: Path, archive: bytes, **options: Any) -> list[str]:
     (tmp_path / "hostile.neve").write_bytes(archive)
-    return [each.table for each in client.restore(tmp_path / "hostile.neve", **options).tables]
+    return [table.table for table in client.restore(tmp_path / "hostile.neve", **options).tables]
 
 
 def table_of(lines: list[Line]) -> Line:
@@ -335,7 +335,7 @@ def test_the_service_survives_any_scrambled_archive(
         try:
             made = restore(client, tmp_path, scrambled(archive, seed))
         except (CallerError, RefusedError):
-            made = [each.name for each in client.tables()]
+            made = [table.name for table in client.tables()]
         let_in += bool(made)
         for name in made:
             assert client.describe(name).name == name, seed

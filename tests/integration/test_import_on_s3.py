@@ -112,7 +112,7 @@ def test_a_prefix_becomes_a_table_and_is_read_by_its_manifest(gateway: Gateway) 
     put("day=2024-02-01/note.txt", b"hello")
     with gateway.client() as client:
         dry = client.import_table(URI, "events", dry_run=True)
-        assert [(each.path, each.why) for each in dry.misfit_files] == [
+        assert [(misfit_file.path, misfit_file.why) for misfit_file in dry.misfit_files] == [
             ("day=2024-02-01/note.txt", "it is not Parquet")
         ]
         done = client.import_table(URI, "events", leave_misfits=True)

@@ -19,7 +19,7 @@ from common.ids import RandomIds
 from common.metadata.redis import connect
 from common.settings import StoreSettings
 from coordinator.storage.manifests import ManifestPublisher
-from neve.api.tables import ImportProgress
+from neve.api import ImportProgress
 from neve.client import Client
 from neve.client.errors import NotFoundError, RefusedError
 from tests.support.gateway import Gateway, serving
@@ -158,7 +158,7 @@ def test_two_at_once_add_every_file_once(gateway: Gateway, redis: RedisServer, l
     ):
         assert list(pool.map(run, (first, second))) == [True, True]
         assert first.describe("lake").rows == 2 * FILES
-        assert len({each.path for each in first.files("lake")}) == FILES
+        assert len({file.path for file in first.files("lake")}) == FILES
 
 
 @pytest.mark.slow

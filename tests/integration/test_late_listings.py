@@ -110,7 +110,7 @@ async def test_a_file_that_is_listed_and_gone_is_missing(ground: Ground, disk: F
 
     report = await check_and_repair(ground.scope(table), RepairOptions())
 
-    assert [each.code for each in report.checked.findings] == [FindingCode.MISSING]
+    assert [finding.code for finding in report.checked.findings] == [FindingCode.MISSING]
 
 
 async def test_a_file_that_is_not_listed_is_not_forgotten(ground: Ground, disk: Faults) -> None:

@@ -100,7 +100,7 @@ def test_nobody_else_reaches_a_stack(open_home: Path) -> None:
     try:
         with begin(open_home) as stack:
             assert reachable([Path(stack.state.private_folder), stack.folder.path]) == []
-            kinds = {kind_that_refuses(each.port) for each in listeners(alive(stack))}
+            kinds = {kind_that_refuses(listener.port) for listener in listeners(alive(stack))}
             assert kinds == {"HTTP", "Ray"}  # Redis has no port
     finally:
         os.umask(umask)
@@ -347,7 +347,7 @@ def test_a_ray_that_comes_up_too_late_is_started_again(
     environ = slow_ray(tmp_path_factory.mktemp("slow"), tries=2)
     with begin(home, environ=environ, on_progress=steps.append) as stack:
         assert stack.state.running()
-    late = [each for each in steps if each.startswith("Ray did not start in time, the machine's")]
+    late = [step for step in steps if step.startswith("Ray did not start in time, the machine's")]
     assert len(late) == 2
     assert "load average is" in late[0]
 

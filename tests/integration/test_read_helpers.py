@@ -150,7 +150,7 @@ def test_the_documented_lines_run(
     location = tmp_path / "flights"
     schema = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("v", pa.int64())])
     client.create_table("flights", str(location), schema=schema, key=["id"], version_column="v")
-    rows = [{"id": each % 3, "day": dt.date(2025, 1, 1), "v": each} for each in range(5)]
+    rows = [{"id": index % 3, "day": dt.date(2025, 1, 1), "v": index} for index in range(5)]
     client.append("flights", pa.Table.from_pylist(rows, schema))
     publish(client, "flights", location)
     monkeypatch.setenv("NEVE_URL", gateway.url)
@@ -195,7 +195,7 @@ def test_spark_takes_values_from_folders_and_leaves_out_what_has_expired(
     for number, day in enumerate(DAYS):
         folder = lake / f"p={'__HIVE_DEFAULT_PARTITION__' if day is None else quote(day)}"
         folder.mkdir(parents=True)
-        rows = pa.table({"id": [10 * number + each for each in range(3)], "t": times})
+        rows = pa.table({"id": [10 * number + index for index in range(3)], "t": times})
         pq.write_table(rows, folder / "a.parquet")
     client.import_table(
         str(lake),

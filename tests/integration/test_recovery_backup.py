@@ -70,7 +70,7 @@ async def events(ground: Ground) -> Table:
 
 async def shape(ground: Ground, table: Table) -> list[tuple[object, ...]]:
     tablets = await ground.store.read_range(table.id)
-    return [(each.bounds, each.files, each.purge) for each in tablets]
+    return [(tablet.bounds, tablet.files, tablet.purge) for tablet in tablets]
 
 
 async def test_a_table_is_the_same_in_another_store(ground: Ground) -> None:
@@ -89,7 +89,7 @@ async def test_a_table_is_the_same_in_another_store(ground: Ground) -> None:
     assert (restored.schema, restored.settings) == (table.schema, table.settings)
     assert await shape(ground, restored) == wanted
     report = await check_and_repair(ground.scope(restored), RepairOptions())
-    assert [each.code.value for each in report.checked.findings] == ["unknown", "unknown"]
+    assert [finding.code.value for finding in report.checked.findings] == ["unknown", "unknown"]
     (tablet, _) = await ground.store.read_range(restored.id)
     compacted = await ground.compact(restored, tablet.id, *tablet.files)
     assert len(compacted) == 1, "and work goes on"
@@ -225,6 +225,6 @@ async def test_files_come_back_from_an_archive_as_they_were(ground: Ground) -> N
     tablets = [each for each in read_archive(io.BytesIO(archive)) if isinstance(each, TabletDump)]
 
     stored = await ground.store.read_range(table.id)
-    assert [{file.path: file for file in each.files} for each in tablets] == [
+    assert [{file.path: file for file in tablet.files} for tablet in tablets] == [
         each.files for each in stored
     ]

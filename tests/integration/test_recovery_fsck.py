@@ -197,7 +197,11 @@ async def run(site: Site, options: RepairOptions | None = None) -> RepairReport:
 
 def codes(report: RepairReport) -> list[FindingCode]:
     """Return what was found, notes about files of users aside."""
-    return [each.code for each in report.checked.findings if each.code is not FindingCode.UNKNOWN]
+    return [
+        finding.code
+        for finding in report.checked.findings
+        if finding.code is not FindingCode.UNKNOWN
+    ]
 
 
 async def test_a_sound_table_has_nothing_to_mend(site: Site) -> None:
@@ -367,7 +371,7 @@ async def test_files_of_users_are_told_and_left(site: Site) -> None:
 
     report = await run(site, EVERYTHING)
 
-    found = [(each.code, each.path) for each in report.checked.findings]
+    found = [(finding.code, finding.path) for finding in report.checked.findings]
     # c and d were replaced: they wait for the collector and are known.
     assert found == [(FindingCode.UNKNOWN, "other.parquet")]
     assert await site.ground.dump() == before

@@ -38,7 +38,7 @@ async def test_orphans_go_to_the_collector_and_nothing_else(ground: Ground) -> N
     dry = await collect_orphans(ground.scope(table), delete=False)
 
     assert await ground.dump() == before
-    assert [each.path for each in seen.findings if each.code is FindingCode.ORPHANED] == [
+    assert [finding.path for finding in seen.findings if finding.code is FindingCode.ORPHANED] == [
         orphan.path
     ]
     assert (dry.orphans, dry.orphan_bytes, dry.given) == (1, orphan.size_bytes, 0)
@@ -75,7 +75,7 @@ async def test_the_mark_of_an_empty_commit_stays_while_its_inputs_lie_there(
     assert (await find_orphans(ground.scope(table))).marks == 1
     ground.place(table, "a.parquet").unlink()
     found = await find_orphans(ground.scope(table))
-    assert [each.path for each in found.findings] == [assignment.reservation.output_path(0)]
+    assert [finding.path for finding in found.findings] == [assignment.reservation.output_path(0)]
 
 
 def emptied(path: Path) -> None:

@@ -46,7 +46,7 @@ async def rebuilt(ground: Ground, table: Table, **options: object) -> RebuildRes
 async def sound(ground: Ground, table: Table) -> bool:
     report = await check_and_repair(ground.scope(table), RepairOptions(deep=True))
     spare = {"unknown", "orphaned", "evidence"}
-    return all(each.code.value in spare for each in report.checked.findings)
+    return all(finding.code.value in spare for finding in report.checked.findings)
 
 
 async def worked_on(ground: Ground) -> tuple[Table, list[str]]:
@@ -267,7 +267,7 @@ async def test_a_rebuild_brings_partitions_back(ground: Ground) -> None:
     done = await rebuilt(ground, table)
 
     tablets = await ground.store.read_range(done.table.id)
-    assert [(each.bounds.partition, [*each.files]) for each in tablets] == [
+    assert [(tablet.bounds.partition, [*tablet.files]) for tablet in tablets] == [
         ("name=n1", ["name=n1/a.parquet"]),
         ("name=n2", ["_neve/append/b.parquet"]),
     ]

@@ -124,7 +124,7 @@ def test_a_check_tells_what_it_found_and_did(client: Client, location: Path) -> 
     found = client.fsck("events")
     mended = client.fsck("events", repair=True)
 
-    assert [each.code for each in found.findings] == ["orphaned"]
+    assert [finding.code for finding in found.findings] == ["orphaned"]
     assert (found.sound, found.findings[0].done) == (False, None)
     assert (mended.sound, mended.findings[0].done) == (True, True)
     assert client.fsck("events").findings == ()
@@ -212,8 +212,8 @@ def test_a_backup_with_copies_is_restored(client: Client, gateway: Gateway, tmp_
 
     assert size == archive.stat().st_size
     assert any(text.startswith("events: 2 files") for text in texts)
-    assert (dry.dry_run, [each.table for each in dry.tables]) == (True, ["again"])
-    assert [(each.table, each.state, each.missing) for each in done.tables] == [
+    assert (dry.dry_run, [table.table for table in dry.tables]) == (True, ["again"])
+    assert [(table.table, table.state, table.missing) for table in done.tables] == [
         ("again", "live", ())
     ]
     assert client.scan("again").equals(client.scan("events"))
@@ -391,4 +391,4 @@ def test_an_archive_may_come_through_a_pipe(client: Client, tmp_path: Path, loca
     writing.start()
     done = client.restore(tmp_path / "pipe")
     writing.join()
-    assert [each.table for each in done.tables] == ["events"]
+    assert [table.table for table in done.tables] == ["events"]

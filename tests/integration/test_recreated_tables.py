@@ -167,7 +167,7 @@ def test_a_sweep_leaves_the_only_copies_of_a_dropped_table(
 
     assert not orphan.exists()
     assert data.items() <= contents(location).items()
-    found = {each.code: each.path for each in client.fsck("new").findings}
+    found = {finding.code: finding.path for finding in client.fsck("new").findings}
     assert set(found) == {"foreign", "unknown"}
     assert found["unknown"] == "mine.parquet"
     client.drop("new")
@@ -282,7 +282,7 @@ def test_a_location_is_signed_by_its_table(
         with pytest.raises(RefusedError, match="belongs to another table of this service"):
             other.append("one", rows(1))
         report = other.fsck("one", repair=True)
-        assert [each.code for each in report.findings] == ["owner"]
+        assert [finding.code for finding in report.findings] == ["owner"]
         described = json.loads((location / "_neve/table.json").read_text())
         described["table"]["id"] = "another-table"
         (location / "_neve/table.json").write_text(json.dumps(described))
@@ -315,9 +315,9 @@ def test_tables_that_came_to_share_files_are_told_by_a_check(
     create(client, "two", tmp_path / "two")
     (tmp_path / "two").rename(tmp_path / "gone")
     (tmp_path / "two").symlink_to(tmp_path / "one")
-    codes = {each.code for each in client.fsck("one").findings}
+    codes = {finding.code for finding in client.fsck("one").findings}
     assert codes == {"shared"}
-    assert {each.code for each in client.fsck("two").findings} >= {"owner", "shared"}
+    assert {finding.code for finding in client.fsck("two").findings} >= {"owner", "shared"}
     with pytest.raises(RefusedError, match="two tables may not share files"):
         client.gc("one", delete=True)
 

@@ -84,7 +84,7 @@ class Stack:
 
     @property
     def redis(self) -> ProcessRef:
-        (found,) = [each for each in self.state.processes if each.role == "redis"]
+        (found,) = [process for process in self.state.processes if process.role == "redis"]
         return found
 
     def kill_redis(self) -> None:
@@ -220,7 +220,7 @@ def test_a_redis_that_cannot_be_written_down_does_not_run_twice(stack: Stack) ->
     assert processes_of_stack(stack.orders.mark) == []
     while "part is up again" not in stack.events():
         stack.look()
-    assert [each.pid for each in processes_of_stack(stack.orders.mark)] == [stack.redis.pid]
+    assert [process.pid for process in processes_of_stack(stack.orders.mark)] == [stack.redis.pid]
 
 
 def test_no_error_of_a_look_ends_the_supervisor(stack: Stack) -> None:

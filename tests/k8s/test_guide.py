@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import typer.main
 
-from common.metadata.redis.connection import SentinelService, parse_url_of_store
+from common.metadata.redis.address import SentinelService, parse_url_of_store
 from neve.cli.app import build
 from tests.support.manifests import (
     OVERLAYS,
@@ -141,7 +141,7 @@ def test_the_guide_builds_and_loads_the_image_of_the_laptop() -> None:
 
 def test_the_guide_waits_for_what_is_there() -> None:
     resources = [*rendered("laptop"), *rendered("production-sentinel")]
-    names = {name_of(each).lower().replace(" ", "/") for each in resources}
+    names = {name_of(resource).lower().replace(" ", "/") for resource in resources}
     waited = re.findall(r"rollout status (\S+)|port-forward (\S+)", GUIDE)
 
     assert waited
@@ -202,8 +202,10 @@ def test_the_url_of_the_guide_names_every_sentinel() -> None:
     resources = rendered("production-sentinel")
     count = one(resources, "StatefulSet", "neve-sentinel")["spec"]["replicas"]
     wanted = [f"neve-sentinel-{number}.neve-sentinel" for number in range(count)]
-    assert [each.host for each in found.sentinels] == wanted
-    logins = {(each.username, each.password) for each in (*found.sentinels, found.primary)}
+    assert [sentinel.host for sentinel in found.sentinels] == wanted
+    logins = {
+        (sentinel.username, sentinel.password) for sentinel in (*found.sentinels, found.primary)
+    }
     assert logins == {("neve", "abc")}
     settings = one(resources, "ConfigMap", "redis-sentinel-settings")["data"]
     assert f"sentinel monitor {found.name} " in settings["start-sentinel.sh"]

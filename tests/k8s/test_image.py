@@ -35,7 +35,7 @@ OWN = {"neve", "pip"}
 def pinned() -> dict[str, str]:
     """Return the versions that the list has for this machine."""
     lines = map(Requirement, re.findall(r"^([\w.-]+==.*?) \\\n", SERVER_LIST, re.M))
-    here = [each for each in lines if each.marker is None or each.marker.evaluate()]
+    here = [line for line in lines if line.marker is None or line.marker.evaluate()]
     return {canonicalize_name(each.name): str(each.specifier)[2:] for each in here}
 
 

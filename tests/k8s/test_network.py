@@ -69,9 +69,10 @@ def rules(policies: list[Resource], pod: Pod, side: str) -> list[Resource]:
     """Return the rules that hold for a pod; a pod without any policy would be open to all."""
     kind = side.capitalize()
     own = [
-        each["spec"]
-        for each in policies
-        if matches(each["spec"]["podSelector"], pod.labels) and kind in each["spec"]["policyTypes"]
+        policy["spec"]
+        for policy in policies
+        if matches(policy["spec"]["podSelector"], pod.labels)
+        and kind in policy["spec"]["policyTypes"]
     ]
     assert own, f"{pod.owner} has no policy for {side}"
     return [rule for spec in own for rule in spec.get(side, [])]
@@ -197,6 +198,6 @@ def test_traces_reach_a_collector_where_the_overlay_takes_the_way_to_it() -> Non
     # `trace.endpoint` of the settings is read by the coordinator and by compactors.
     workers = [each for each in RAY if each != "headgroup"]
     with_tracing = rendered_together("overlays/production", "tracing")
-    assert to_collector(with_tracing) == {each: [4318] for each in workers}
+    assert to_collector(with_tracing) == {worker: [4318] for worker in workers}
     assert to_collector(rendered("production")) == {}
     assert flows(with_tracing) == FLOWS["production"]

@@ -120,24 +120,24 @@ class Store:
     sentinels: list[RunningPod]
 
     def start(self, password: str = PASSWORD) -> None:
-        for each in (*self.servers, *self.sentinels):
-            each.start(password)
+        for server in (*self.servers, *self.sentinels):
+            server.start(password)
 
     def end(self, number: int = signal.SIGTERM) -> None:
-        for each in (*self.sentinels, *self.servers):
-            each.end(number)
+        for sentinel in (*self.sentinels, *self.servers):
+            sentinel.end(number)
 
     def url(self, password: str = SERVICE_PASSWORD) -> str:
         """Return the URL that the page on the secrets has written."""
-        places = ",".join(f"localhost:{each.port}" for each in self.sentinels)
+        places = ",".join(f"localhost:{sentinel.port}" for sentinel in self.sentinels)
         login = f"sentinel_username=neve&sentinel_password={password}"
         return f"redis+sentinel://neve:{password}@{places}/{SERVICE}/0?{login}"
 
     def all_know(self, password: str = PASSWORD) -> bool:
         """Return whether every Sentinel has found the replicas and the other Sentinels."""
         with suppress(redis.ConnectionError):
-            for each in self.sentinels:
-                state = each.ask("SENTINEL", "MASTER", SERVICE, password=password)
+            for sentinel in self.sentinels:
+                state = sentinel.ask("SENTINEL", "MASTER", SERVICE, password=password)
                 known = (state["num-slaves"], state["num-other-sentinels"], state["flags"])
                 if tuple(map(str, known)) != ("2", "2", "master"):
                     return False
@@ -148,8 +148,12 @@ class Store:
         """Return the port that all Sentinels name; 0: they do not agree, or do not answer."""
         with suppress(redis.ConnectionError):
             ports = {
-                int(each.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE, password=password)[1])
-                for each in self.sentinels
+                int(
+                    sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE, password=password)[
+                        1
+                    ]
+                )
+                for sentinel in self.sentinels
             }
             return ports.pop() if len(ports) == 1 else 0
         return 0
@@ -178,14 +182,14 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def test_it_fails_over_and_keeps_its_roles_when_all_start_anew(store: Store) -> None:
     first, *others = store.servers
     settings = StoreSettings(url=store.url(), wait_replicas=1, timeout_s=5.0)
-    until("replicas that follow", lambda: [each.role() for each in others] == ["slave"] * 2)
+    until("replicas that follow", lambda: [other.role() for other in others] == ["slave"] * 2)
     assert require_store(settings) == ()
     first.ask("SET", "a", "1")
     assert first.ask("WAIT", "2", "10000") == 2
 
     first.end(signal.SIGKILL)
     until("a fail-over", lambda: store.primary() not in (0, first.port))
-    (primary,) = (each for each in others if each.port == store.primary())
+    (primary,) = (other for other in others if other.port == store.primary())
     until("its promotion", lambda: primary.role() == "master")
     # Its pod comes again. It must follow, though it began as the primary.
     first.start()
@@ -199,19 +203,19 @@ def test_it_fails_over_and_keeps_its_roles_when_all_start_anew(store: Store) -> 
     store.start(ANOTHER)
     until("Sentinels that know all", lambda: store.all_know(ANOTHER))
     assert store.primary(ANOTHER) == primary.port
-    assert [each.role(ANOTHER) for each in store.servers].count("master") == 1
+    assert [server.role(ANOTHER) for server in store.servers].count("master") == 1
     assert primary.ask("MGET", "a", "b", password=ANOTHER) == ["1", "2"]
     until("replicas that follow", lambda: primary.replicas(ANOTHER) == 2)
     assert require_store(settings) == ()
 
 
 def test_the_user_of_the_service_may_change_nothing_but_its_keys(store: Store) -> None:
-    for each in (*store.servers, *store.sentinels):
-        link = redis.Redis(port=each.port, username="neve", password=SERVICE_PASSWORD)
+    for server in (*store.servers, *store.sentinels):
+        link = redis.Redis(port=server.port, username="neve", password=SERVICE_PASSWORD)
         for words in ("CONFIG GET requirepass", "ACL LIST", "SHUTDOWN", "SENTINEL RESET *"):
             with pytest.raises(redis.ResponseError, match=r"no permissions|unknown command"), link:
                 link.execute_command(*words.split())
-        assert each.refuses_strangers()
+        assert server.refuses_strangers()
 
 
 def test_the_rights_are_those_that_the_verb_prints() -> None:
@@ -227,8 +231,8 @@ def test_the_rights_are_those_that_the_verb_prints() -> None:
 def test_nobody_else_reads_the_password(store: Store) -> None:
     files = [
         path
-        for each in (*store.servers, *store.sentinels)
-        for path in each.root.rglob("*.conf")
+        for server in (*store.servers, *store.sentinels)
+        for path in server.root.rglob("*.conf")
         if any(secret in path.read_text("utf-8") for secret in (PASSWORD, SERVICE_PASSWORD))
     ]
     assert files

@@ -67,7 +67,7 @@ def test_each_pod_has_the_files_of_the_secrets_that_its_actors_read(overlay: str
     cluster = one(resources, "RayCluster", "neve")["spec"]
     workers = cluster["workerGroupSpecs"]
     pods = {"serve": serve, "head": cluster["headGroupSpec"]["template"]["spec"]}
-    pods |= {each["groupName"]: each["template"]["spec"] for each in workers}
+    pods |= {worker["groupName"]: worker["template"]["spec"] for worker in workers}
 
     for name, pod in pods.items():
         wanted = set(SECRET_FILES) if name in {"serve", "service"} else {"NEVE_STORE_URL_FILE"}

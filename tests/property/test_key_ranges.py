@@ -87,7 +87,7 @@ def test_ranges_tile_the_keys_and_know_whatever_may_be_in_them(seed: int) -> Non
         ]
         ((part, work),) = holding
         assert part == sum(cut < wanted for cut in cuts)
-        missed = [each for each in groups if may_hold(each, wanted) and each not in work.groups]
+        missed = [group for group in groups if may_hold(group, wanted) and group not in work.groups]
         assert not missed
 
 

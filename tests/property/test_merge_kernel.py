@@ -234,7 +234,8 @@ def test_statistics_that_are_wrong_are_found_and_not_believed(tmp_path: Path, co
     newer = rows.set_column(1, "v", pa.array([2] * 100))
     plan = simple_plan(tmp_path, rows, newer, row_group_size=10)
     groups = [
-        replace(each, high=each.low) if each.input else each for each in plan.inputs.row_groups
+        replace(row_group, high=row_group.low) if row_group.input else row_group
+        for row_group in plan.inputs.row_groups
     ]
     assert plan.inputs.row_groups != tuple(groups)
     turns: list[int] = []
@@ -280,7 +281,7 @@ def test_more_small_files_than_a_step_can_number_are_merged_in_several(
     monkeypatch.setattr(range_merge, "STEP_ROWS_MAX", 20)
     monkeypatch.setattr(multi_pass, "HELD_BYTES_MAX", 0)
     keys = [list(range(at, 200, 7)) for at in range(7)]
-    parts = [pa.table({"k": each, "v": [1] * len(each)}) for each in keys]
+    parts = [pa.table({"k": key, "v": [1] * len(key)}) for key in keys]
     plan = simple_plan(tmp_path, *parts)
     assert sorted(plan.inputs.small) == list(range(7))
     result = merge_large_job(plan, here, 1)

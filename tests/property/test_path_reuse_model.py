@@ -85,8 +85,8 @@ def steps(state: State, guards: Guards) -> Iterator[tuple[str, State]]:
 def _hurries(state: State) -> bool:
     """Return whether a process has stood still between two instructions for as long as any may."""
     return any(
-        each.at in {"checked", "deleted"} and state.now - each.looked >= STILL_MAX
-        for each in state.collectors
+        collector.at in {"checked", "deleted"} and state.now - collector.looked >= STILL_MAX
+        for collector in state.collectors
     )
 
 

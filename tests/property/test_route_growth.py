@@ -72,9 +72,9 @@ def test_work_grows_as_the_request_does(tmp_path: Path) -> None:
 
 def test_every_route_reads_json_within_the_bounds() -> None:
     with serving() as gateway:
-        routes = [each for each in create_app(gateway.services).routes if _has_body(each)]
+        routes = [route for route in create_app(gateway.services).routes if _has_body(route)]
     assert routes
-    assert [each.path for each in routes if not isinstance(each, JsonRoute)] == []
+    assert [route.path for route in routes if not isinstance(route, JsonRoute)] == []
 
 
 def _has_body(route: object) -> bool:

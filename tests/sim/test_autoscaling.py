@@ -28,7 +28,7 @@ from tests.support.sim_autoscaling import (
 )
 from tests.support.sim_run import LONG, seeds
 
-SCENARIOS = {each.name: each for each in scenarios()}
+SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
 CHOSEN = os.environ.get("SIM_SEEDS")
 DRAWN = seeds(CHOSEN or ("0-299" if LONG else "0-29"))
 REGRESSIONS = {
@@ -116,9 +116,9 @@ def test_starts_that_are_never_heard_of_are_given_up() -> None:
     scenario = replace(SCENARIOS["burst"], starts_hang=range(200), horizon_s=6_000)
     live(scenario, scaler)
 
-    gone = [name for each in scaler.decisions for name in each.give_up]
+    gone = [name for decision in scaler.decisions for name in decision.give_up]
     assert len(gone) == len(set(gone)) == 20
-    assert any("no heartbeat within 600 s" in each.blocked for each in scaler.decisions)
+    assert any("no heartbeat within 600 s" in decision.blocked for decision in scaler.decisions)
 
 
 def test_failing_starts_are_few_and_explained() -> None:
@@ -165,8 +165,8 @@ def test_a_paused_group_starts_nobody() -> None:
     scaler = Paused()
     live(SCENARIOS["medium bursts"], scaler)
 
-    assert not [each for each in scaler.decisions[100:698] if each.start]
-    assert {each.blocked for each in scaler.decisions[100:698]} == {"the group is paused"}
+    assert not [decision for decision in scaler.decisions[100:698] if decision.start]
+    assert {decision.blocked for decision in scaler.decisions[100:698]} == {"the group is paused"}
 
 
 # ----------------------------------------------------------------------------------- Drawn by seeds

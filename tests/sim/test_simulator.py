@@ -79,7 +79,7 @@ def history(cluster: Cluster) -> list[HistoryEntry]:
 
 def recorded(cluster: Cluster, tablets: list[TabletId], begun_s: float) -> Recording:
     """Return what appenders have written, in its order."""
-    disk, ends = cluster.truth.disk, sorted(each.end for each in tablets)
+    disk, ends = cluster.truth.disk, sorted(tablet.end for tablet in tablets)
     arrivals = [
         RecordedArrival(
             at_s=max(0.0, at_s - begun_s),
@@ -90,7 +90,7 @@ def recorded(cluster: Cluster, tablets: list[TabletId], begun_s: float) -> Recor
         for path, at_s in disk.written_s.items()
         if path.startswith("t0/app")
     ]
-    length_s = max(HOUR_S, max(each.at_s for each in arrivals) + 1.0)
+    length_s = max(HOUR_S, max(arrival.at_s for arrival in arrivals) + 1.0)
     return Recording(table="t0", tablets=len(ends), length_s=length_s, arrivals=tuple(arrivals))
 
 
@@ -142,7 +142,7 @@ def test_an_hour_of_the_service_is_foretold(seed: int) -> None:
 
     assert outcome.at_rest
     assert real.jobs > 300
-    assert outcome.arrived_bytes == sum(each.size_bytes for each in real.recording.arrivals)
+    assert outcome.arrived_bytes == sum(arrival.size_bytes for arrival in real.recording.arrivals)
     assert outcome.rewritten_bytes == pytest.approx(real.rewritten_bytes, rel=0.02)
     assert sum(outcome.jobs.values()) == pytest.approx(real.jobs, rel=0.02)
     assert outcome.files == pytest.approx(real.files, abs=4)

@@ -269,7 +269,7 @@ class Conversation:
     def _story(self, step: Step) -> list[str]:
         """Each entry: when, what, and every fact that is not empty."""
         told = self.state.story(tablet(step.args["of"]), self.now_s)
-        facts = [each._asdict() for each in told.entries]
+        facts = [entry._asdict() for entry in told.entries]
         lines = [f"began at {told.started_s:g}"]
         for fact in facts:
             at_s, kind = fact.pop("at_s"), fact.pop("kind")
@@ -295,18 +295,22 @@ class Conversation:
 
     def _groups(self, step: Step) -> list[str]:
         return [
-            f"{each.group}: {each.queued} queued, {each.running} running, "
-            f"{each.compactors} compactors, {each.waiting_takes} takes"
-            f"{', paused' if each.paused else ''}"
-            for each in self.state.status(self.now_s).groups
+            f"{group.group}: {group.queued} queued, {group.running} running, "
+            f"{group.compactors} compactors, {group.waiting_takes} takes"
+            f"{', paused' if group.paused else ''}"
+            for group in self.state.status(self.now_s).groups
         ]
 
     def _compactors(self, step: Step) -> list[str]:
         return [
-            f"{each.compactor}: {each.busy} of {each.slots} busy, heard {each.heard_ago_s:g} s ago"
-            f"{', draining' if each.draining else ''}"
-            + (f", failed {each.failures}, pauses {each.backing_off_s:g} s" * bool(each.failures))
-            for each in self.state.status(self.now_s).compactors
+            f"{compactor.compactor}: {compactor.busy} of {compactor.slots} busy,"
+            f" heard {compactor.heard_ago_s:g} s ago"
+            f"{', draining' if compactor.draining else ''}"
+            + (
+                f", failed {compactor.failures}, pauses {compactor.backing_off_s:g} s"
+                * bool(compactor.failures)
+            )
+            for compactor in self.state.status(self.now_s).compactors
         ]
 
     def _counters(self, step: Step) -> list[str]:
@@ -314,8 +318,11 @@ class Conversation:
         return [
             f"committed {told.committed}, failed {told.failed}, released {told.released}, "
             f"quarantined {told.quarantined}, tablets {told.tablets_known}",
-            *(f"quarantine {each.table} {each.tablet}: {each.reason}" for each in told.quarantines),
-            *(each for each in told.warnings if "wait for its storage" in each),
+            *(
+                f"quarantine {quarantine.table} {quarantine.tablet}: {quarantine.reason}"
+                for quarantine in told.quarantines
+            ),
+            *(warning for warning in told.warnings if "wait for its storage" in warning),
         ]
 
     @staticmethod

@@ -134,7 +134,7 @@ class FlakySession:
 
     async def execute(self, effects: Sequence[Command], *, durable: bool = False) -> bool:
         spared = self._keyspace.spares_audit and all(
-            each[:2] == ("XADD", AUDIT) for each in effects
+            effect[:2] == ("XADD", AUDIT) for effect in effects
         )
         fault = Fault.NONE if spared else await self._keyspace.script(Point.EXEC)
         if fault is Fault.NONE:

@@ -166,9 +166,9 @@ def _verb_text(path: str, verb: Any) -> str:
 
 def _kind(parameter: inspect.Parameter) -> Any:
     return next(
-        each
-        for each in get_args(parameter.annotation)
-        if isinstance(each, ArgumentInfo | OptionInfo)
+        get_arg
+        for get_arg in get_args(parameter.annotation)
+        if isinstance(get_arg, ArgumentInfo | OptionInfo)
     )
 
 
@@ -182,7 +182,11 @@ def _written(parameter: inspect.Parameter) -> str:
     kind = _kind(parameter)
     if isinstance(kind, ArgumentInfo):
         return f"`{_metavar(parameter)}`"
-    named = [each for each in (kind.default, *(kind.param_decls or ())) if isinstance(each, str)]
+    named = [
+        param_decl
+        for param_decl in (kind.default, *(kind.param_decls or ()))
+        if isinstance(param_decl, str)
+    ]
     return ", ".join(f"`{each}`" for each in named or [f"--{parameter.name.replace('_', '-')}"])
 
 

@@ -162,7 +162,7 @@ def keeps_secrets(resources: Sequence[Resource]) -> Iterator[str]:
     for cluster in of_kind(resources, "RayCluster"):
         if "value" in cluster["spec"].get("gcsFaultToleranceOptions", {}).get("redisPassword", {}):
             yield f"{name_of(cluster)} says the password of Ray's Redis"
-    for of, text in ((each, text) for each in resources for text in _texts(each)):
+    for of, text in ((resource, text) for resource in resources for text in _texts(resource)):
         if found := SECRET_TEXT.search(text):
             yield f"{name_of(of)} says {found.group()!r}"
 
@@ -186,14 +186,14 @@ def _texts(value: object) -> Iterator[str]:
 
 def refers_to_what_exists(resources: Sequence[Resource]) -> Iterator[str]:
     """Accounts, settings, volumes and services that a resource names are there."""
-    there = {(each["kind"], each["metadata"]["name"]) for each in resources}
+    there = {(resource["kind"], resource["metadata"]["name"]) for resource in resources}
     for pod in pods_of(resources):
         for kind, name in _references(pod):
             if (kind, name) not in there:
                 yield f"{pod.owner} wants {kind} {name}, which is not there"
-    for each in resources:
-        if each["kind"] != "Namespace" and each["metadata"].get("namespace") != NAMESPACE:
-            yield f"{name_of(each)} is not in the namespace {NAMESPACE}"
+    for resource in resources:
+        if resource["kind"] != "Namespace" and resource["metadata"].get("namespace") != NAMESPACE:
+            yield f"{name_of(resource)} is not in the namespace {NAMESPACE}"
 
 
 def _references(pod: Pod) -> Iterator[tuple[str, str]]:
@@ -219,17 +219,17 @@ def selects_pods(resources: Sequence[Resource]) -> Iterator[str]:
 
 def _selectors(resources: Sequence[Resource]) -> Iterator[tuple[Resource, Resource]]:
     """Yield what selects pods of this namespace."""
-    for each in resources:
-        spec = each.get("spec", {})
-        match each["kind"]:
+    for resource in resources:
+        spec = resource.get("spec", {})
+        match resource["kind"]:
             case "Service":
-                yield each, {"matchLabels": spec["selector"]}
+                yield resource, {"matchLabels": spec["selector"]}
             case "PodDisruptionBudget" | "PodMonitor":
-                yield each, spec["selector"]
+                yield resource, spec["selector"]
             case "NetworkPolicy":
-                yield each, spec["podSelector"]
+                yield resource, spec["podSelector"]
                 for peers, _, _ in _rules(spec):
-                    yield from ((each, selector) for selector in peers)
+                    yield from ((resource, selector) for selector in peers)
 
 
 def _rules(policy: Resource) -> Iterator[tuple[list[Resource], list[int], bool]]:
@@ -311,7 +311,7 @@ def survives_drains_of_nodes(resources: Sequence[Resource]) -> Iterator[str]:
     """What does not scale has a budget, of the kind that Kubernetes can count."""
     budgets = list(of_kind(resources, "PodDisruptionBudget"))
     for pod in pods_of(resources):
-        own = [each for each in budgets if matches(each["spec"]["selector"], pod.labels)]
+        own = [budget for budget in budgets if matches(budget["spec"]["selector"], pod.labels)]
         is_scaled = pod.labels.get("ray.io/group", "") not in ("", "headgroup", "service")
         if len(own) != (0 if is_scaled else 1):
             yield f"{pod.owner} has {len(own)} budgets"

@@ -118,7 +118,7 @@ def name_of(resource: Resource) -> str:
 
 def of_kind(resources: Sequence[Resource], *kinds: str) -> Iterator[Resource]:
     """Yield the resources of some kinds."""
-    return (each for each in resources if each["kind"] in kinds)
+    return (resource for resource in resources if resource["kind"] in kinds)
 
 
 def one(resources: Sequence[Resource], kind: str, name: str) -> Resource:
@@ -134,11 +134,11 @@ def one(resources: Sequence[Resource], kind: str, name: str) -> Resource:
 
 def pods_of(resources: Sequence[Resource]) -> Iterator[Pod]:
     """Yield the pods that the resources make, one of each template."""
-    for each in resources:
-        if each["kind"] == "RayCluster":
-            yield from ray_pods(each)
-        elif "template" in each.get("spec", {}):
-            yield _pod(name_of(each), each["spec"]["template"])
+    for resource in resources:
+        if resource["kind"] == "RayCluster":
+            yield from ray_pods(resource)
+        elif "template" in resource.get("spec", {}):
+            yield _pod(name_of(resource), resource["spec"]["template"])
 
 
 def ray_pods(cluster: Resource) -> Iterator[Pod]:

@@ -93,7 +93,7 @@ async def many_tablets(
     keys = TabletKeys.of(TabletId(table.id, own))
     prefix = keys.prefix.partition(own.hex())[0]
     suffixes = [key.removeprefix(keys.prefix) for key in (keys.bounds, keys.files, keys.record)]
-    given: list[str | bytes | int] = [prefix, json.dumps([f":{each}" for each in suffixes])]
+    given: list[str | bytes | int] = [prefix, json.dumps([f":{suffix}" for suffix in suffixes])]
     files: list[str | bytes] = []
     for number in range(FILES):
         files += [f"{number:04x}.parquet", FILE.pack(_file(number, own))]

@@ -298,7 +298,9 @@ def _zrangebylex(values: MemoryValues, key: str, words: Words) -> Reply:
     if low == b"-":
         return members[:count]
     inclusive, least = low[:1] == b"[", low[1:]
-    return [each for each in members if each > least or (inclusive and each == least)][:count]
+    return [member for member in members if member > least or (inclusive and member == least)][
+        :count
+    ]
 
 
 def _zrevrangebylex(values: MemoryValues, key: str, words: Words) -> Reply:

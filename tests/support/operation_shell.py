@@ -56,7 +56,7 @@ class Land(Cluster):
             cuts = await self.cuts()
             parts: dict[tuple[bytes, bytes], list[Row]] = {}
             for number, value in enumerate(sorted(keys)):
-                place = next(each for each in cuts if key(value) <= each[0])
+                place = next(cut for cut in cuts if key(value) <= cut[0])
                 parts.setdefault(place, []).append((key(value), self.added + number))
             files: dict[bytes, tuple[DataFile, ...]] = {}
             for (_, end), rows in parts.items():
@@ -150,7 +150,7 @@ class Land(Cluster):
 
     async def operating(self) -> list[Tablet]:
         """Return the tablets with an operation."""
-        return [each for each in await self.tablets() if each.operation is not None]
+        return [tablet for tablet in await self.tablets() if tablet.operation is not None]
 
     async def ends(self) -> list[bytes]:
         """Return the ends of all tablets."""

@@ -17,7 +17,7 @@ def blocks(language: str) -> list[str]:
 
 def settings_file() -> str:
     """Return the settings file of the page."""
-    (text,) = [each for each in blocks("toml") if each.startswith("# neve.toml")]
+    (text,) = [block for block in blocks("toml") if block.startswith("# neve.toml")]
     return text
 
 
@@ -27,8 +27,8 @@ def install(folder: Path) -> None:
     Args:
         folder: To be named in `PYTHONPATH`.
     """
-    (code,) = [each for each in blocks("python") if "class SmallFilesPlanner" in each]
-    (project,) = [each for each in blocks("toml") if each.startswith("# your pyproject.toml")]
+    (code,) = [block for block in blocks("python") if "class SmallFilesPlanner" in block]
+    (project,) = [block for block in blocks("toml") if block.startswith("# your pyproject.toml")]
     points = tomllib.loads(project)["project"]["entry-points"]
     lines = [
         line

@@ -199,7 +199,7 @@ def _chunks(path: Path) -> list[pq.ColumnChunkMetaData]:
 
 def _has_truncated(path: Path) -> bool:
     texts = [chunk.statistics for chunk in _chunks(path) if chunk.path_in_schema == "a"]
-    return len(texts) > 1 and all(len(each.max) == 8 for each in texts)
+    return len(texts) > 1 and all(len(text.max) == 8 for text in texts)
 
 
 def _is_encrypted(path: Path) -> bool:
@@ -233,20 +233,20 @@ PROPERTIES: dict[str, Property] = {
         cells={},
         probes=(("id", 5, 5), ("id", 11_990, 40_010), ("a", "m", "mz"), ("id", -3, -1)),
         is_there=lambda path: all(
-            each.has_offset_index and each.has_column_index for each in _chunks(path)
+            chunk.has_offset_index and chunk.has_column_index for chunk in _chunks(path)
         ),
     ),
     "Bloom filters": Property(
         write=_blooms,
         cells={},
         probes=(("id", 17, 17), ("id", 1 << 40, 1 << 40), ("a", "none", "none")),
-        is_there=lambda path: any(each.bloom_filter_offset for each in _chunks(path)),
+        is_there=lambda path: any(chunk.bloom_filter_offset for chunk in _chunks(path)),
     ),
     "dictionaries": Property(
         write=_dictionaries,
         cells={},
         probes=(("few", "red", "red"), ("few", "c", "d"), ("k", 3, 4)),
-        is_there=lambda path: any(each.has_dictionary_page for each in _chunks(path)),
+        is_there=lambda path: any(chunk.has_dictionary_page for chunk in _chunks(path)),
     ),
     "statistics that hold the beginning of long texts": Property(
         write=_truncated,

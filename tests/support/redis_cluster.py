@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import redis
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
+from redis.crc import key_slot
 
 from common.metadata.keys import TABLES, TableKeys
-from common.metadata.redis.slots import SLOTS, slot_of
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import LOGIN, RedisServer, executable, free_port
 
@@ -81,7 +82,7 @@ class RedisCluster:
     @property
     def url(self) -> str:
         """The URL that names the nodes that began as primaries, and a user of Névé's rights."""
-        places = ",".join(f"127.0.0.1:{each.port}" for each in self.primaries)
+        places = ",".join(f"127.0.0.1:{primary.port}" for primary in self.primaries)
         return f"redis+cluster://{LOGIN}{places}"
 
     def start(self) -> None:
@@ -102,7 +103,7 @@ class RedisCluster:
             "nodes serve", lambda: all("cluster_state:ok" in each.state() for each in self.servers)
         )
         wanted = len(self.servers) // PRIMARIES - 1
-        until("replicas", lambda: all(following(each) == wanted for each in self.primaries))
+        until("replicas", lambda: all(following(primary) == wanted for primary in self.primaries))
         # A primary that is lost is replaced only if all others have heard of its replica.
         until("maps", lambda: all(self._knows_replicas(each) for each in self.servers))
 
@@ -113,23 +114,23 @@ class RedisCluster:
 
     def owner(self, slot: int) -> ClusterServer:
         """Return the node that has a slot, as the first one that lives says."""
-        port = next(port for each in self.servers if (port := each.owner_port(slot)))
-        return next(each for each in self.servers if each.port == port)
+        port = next(port for server in self.servers if (port := server.owner_port(slot)))
+        return next(server for server in self.servers if server.port == port)
 
     def place_of(self, table: str) -> int:
         """Return at which of the first primaries a table lies."""
-        return slot_of(TableKeys(table).table) * PRIMARIES // SLOTS
+        return key_slot((TableKeys(table).table).encode()) * PRIMARIES // SLOTS
 
     @property
     def place_of_names(self) -> int:
         """At which of the first primaries the names lie."""
-        return slot_of(TABLES) * PRIMARIES // SLOTS
+        return key_slot((TABLES).encode()) * PRIMARIES // SLOTS
 
     def until_failed_over(self, lost: ClusterServer, slot: int) -> ClusterServer:
         """Return who has a slot once all that live know that it is not the one that was lost."""
 
         def moved() -> bool:
-            living = [each for each in self.servers if each is not lost]
+            living = [server for server in self.servers if server is not lost]
             return all(each.owner_port(slot) not in {None, lost.port} for each in living)
 
         until("fail-over", moved)

@@ -101,7 +101,7 @@ class RedisGroup:
     @property
     def url(self) -> str:
         """The URL that names the Sentinels."""
-        return sentinel_url(each.port for each in self.sentinels)
+        return sentinel_url(sentinel.port for sentinel in self.sentinels)
 
     def start(self) -> None:
         """Start all, and return when the Sentinels know each other and the replicas follow."""
@@ -112,7 +112,9 @@ class RedisGroup:
         replicas = len(self.servers) - 1
         until(
             "Sentinels know all",
-            lambda: all(each.knows(replicas, len(self.sentinels)) for each in self.sentinels),
+            lambda: all(
+                sentinel.knows(replicas, len(self.sentinels)) for sentinel in self.sentinels
+            ),
         )
         until("replicas follow", lambda: self.following(self.servers[0]) == replicas)
 
@@ -126,7 +128,7 @@ class RedisGroup:
     def primary(self) -> RedisServer:
         """Return the server that the first Sentinel names."""
         _, port = self.sentinels[0].ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
-        return next(each for each in self.servers if each.port == int(port))
+        return next(server for server in self.servers if server.port == int(port))
 
     def following(self, server: RedisServer) -> int:
         """Return how many replicas of a server have all that it has."""
@@ -140,7 +142,8 @@ class RedisGroup:
 
         def moved() -> bool:
             places = (
-                each.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE) for each in self.sentinels
+                sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+                for sentinel in self.sentinels
             )
             ports = {int(port) for _, port in places}
             return len(ports) == 1 and ports != {lost.port}

@@ -112,14 +112,15 @@ class TlsGroup:
 
     def url(self, *, scheme: str = "rediss+sentinel", **query: str) -> str:
         """Return the URL that names the Sentinels, and the group's authority if no other."""
-        places = ",".join(f"{HOST}:{each.port}" for each in self.sentinels)
+        places = ",".join(f"{HOST}:{sentinel.port}" for sentinel in self.sentinels)
         given = {"ssl_ca_certs": str(self.certificates.authority), **query}
         return f"{scheme}://{places}/{SERVICE}/0?{urlencode(given)}"
 
     def primary_port(self) -> set[int]:
         """Return where the Sentinels say that the primary is."""
         asked = (
-            each.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE) for each in self.sentinels
+            sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+            for sentinel in self.sentinels
         )
         return {int(port) for _, port in asked}
 

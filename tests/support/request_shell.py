@@ -169,7 +169,7 @@ class Shell:
 
     async def beat(self, *attempts: str) -> tuple[str, ...]:
         """Return which of these attempts shall not go on."""
-        listed = tuple(AttemptProgress(attempt=each, state="rewriting") for each in attempts)
+        listed = tuple(AttemptProgress(attempt=attempt, state="rewriting") for attempt in attempts)
         beat = Heartbeat(
             compactor="c1",
             incarnation=self.incarnation,
@@ -263,7 +263,7 @@ async def filled(count: int = 2) -> Cluster:
     cluster = Cluster()
     await cluster.create()
     for number, end in enumerate(ENDS):
-        await cluster.add(end, *(f"{number}-{each}" for each in range(count)))
+        await cluster.add(end, *(f"{number}-{index}" for index in range(count)))
     return cluster
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from common.metadata.redis import connect
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
 from common.settings import StoreSettings
-from neve.api.requests import RequestTablet
+from neve.api import RequestTablet
 from neve.client.requests import Request
 from tests.support.ledger import LedgerTable, keyed_rows
 from tests.support.scenario import INPUTS_MAX, NAMES, SPANS, Names, merged
@@ -102,7 +102,7 @@ class Stage:
         told = {job.attempt for job in self.client.jobs() if job.table == self.table.name}
         if told != tablet.running.keys():
             return Counter()  # It hears of them a moment later.
-        return Counter((each.kind.value, self._named(tablet, each.inputs)) for each in entries)
+        return Counter((entry.kind.value, self._named(tablet, entry.inputs)) for entry in entries)
 
     def queued(self) -> Counter[Job]:
         """Return the jobs that wait in the queue."""

@@ -208,7 +208,7 @@ class GroupWorld:
 
     def load(self) -> GroupLoad:
         """Return the snapshot."""
-        running = [job for each in self._compactors.values() for job in each.jobs]
+        running = [job for compactor in self._compactors.values() for job in compactor.jobs]
         oldest_s = min((job.arrived_s for job in self._queue), default=self.now_s)
         failed, self._failed = tuple(self._failed), []
         known = self._busy_slot_s >= MEASURED_S
@@ -226,20 +226,23 @@ class GroupWorld:
             rate_bytes_s=self._moved_bytes / self._busy_slot_s * SLOTS if known else None,
             running=tuple(
                 CompactorLoad(
-                    name=each.name, slots=SLOTS, busy=len(each.jobs), draining=each.draining
+                    name=compactor.name,
+                    slots=SLOTS,
+                    busy=len(compactor.jobs),
+                    draining=compactor.draining,
                 )
-                for each in self._compactors.values()
+                for compactor in self._compactors.values()
             ),
             starting=tuple(
-                StartingCompactor(name=each.name, since_s=each.since_s)
-                for each in self._starts.values()
+                StartingCompactor(name=start.name, since_s=start.since_s)
+                for start in self._starts.values()
             ),
             failed=failed,
         )
 
     def check(self) -> int:
         """Return how many jobs there are and were, each counted once."""
-        running = sum(len(each.jobs) for each in self._compactors.values())
+        running = sum(len(compactor.jobs) for compactor in self._compactors.values())
         waiting = len(self._queue) + len(self._deferred)
         return len(self._coming) + waiting + running + self.outcome.jobs_done
 
@@ -249,7 +252,7 @@ class GroupWorld:
         return done and there == self.scenario.count_min and self.now_s > 0
 
     def _serving(self) -> list[_Compactor]:
-        return [each for each in self._compactors.values() if not each.draining]
+        return [compactor for compactor in self._compactors.values() if not compactor.draining]
 
     def _arrive(self) -> None:
         while self._coming and self._coming[0].at_s <= self.now_s:
@@ -278,26 +281,26 @@ class GroupWorld:
                 self._compactors[start.name] = _Compactor(start.name, dies_s, crashes)
 
     def _die(self) -> None:
-        for each in list(self._compactors.values()):
-            if self.now_s >= each.dies_s:
-                del self._compactors[each.name]
-                self._queue.extendleft(reversed(each.jobs))
-                if each.crashes:
-                    self._failed.append(FailedStart(name=each.name, cause="died after 5 s"))
+        for compactor in list(self._compactors.values()):
+            if self.now_s >= compactor.dies_s:
+                del self._compactors[compactor.name]
+                self._queue.extendleft(reversed(compactor.jobs))
+                if compactor.crashes:
+                    self._failed.append(FailedStart(name=compactor.name, cause="died after 5 s"))
 
     def _work(self) -> None:
-        for each in list(self._compactors.values()):
-            for job in each.jobs:
+        for compactor in list(self._compactors.values()):
+            for job in compactor.jobs:
                 self._busy_slot_s += 1
                 self._moved_bytes += job.size_bytes / job.work_s
                 job.left_s -= 1
-            done = [job for job in each.jobs if job.left_s <= 0]
+            done = [job for job in compactor.jobs if job.left_s <= 0]
             if done:
-                each.jobs = [job for job in each.jobs if job.left_s > 0]
+                compactor.jobs = [job for job in compactor.jobs if job.left_s > 0]
                 self.outcome.jobs_done += len(done)
                 self.outcome.done_s = self.now_s
-            if each.draining and not each.jobs:
-                del self._compactors[each.name]
+            if compactor.draining and not compactor.jobs:
+                del self._compactors[compactor.name]
 
     def _take(self) -> None:
         running = sum(len(each.jobs) for each in self._compactors.values())

@@ -143,8 +143,8 @@ class Chaos:
 
     def _kill_creator(self) -> None:
         """End a user in the middle of a creation or a drop; another one comes."""
-        makers = [each for each in self._cluster.clients if isinstance(each, SimCreator)]
-        victim = self._world.dice.choice([each for each in makers if not each.done] or makers)
+        makers = [client for client in self._cluster.clients if isinstance(client, SimCreator)]
+        victim = self._world.dice.choice([maker for maker in makers if not maker.done] or makers)
         if victim.done:
             return
         self._note("creator killed")

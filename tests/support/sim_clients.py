@@ -117,7 +117,7 @@ class SimAppender(SimClient):
 
     async def _look_up(self, table: str) -> None:
         try:
-            self._ends[table] = [each.end for each in await self.store.tablet_ids(table)]
+            self._ends[table] = [tablet_id.end for tablet_id in await self.store.tablet_ids(table)]
         except (MetadataError, UnavailableError):
             return
 

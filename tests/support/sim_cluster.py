@@ -334,7 +334,7 @@ class Cluster:
                 return f"{tablet}: held by {held}"
             if problem := self._restless_tablet(tablet):
                 return f"{tablet} {problem}"
-        requests = [each for each in self.truth.requests.items() if each[0][0] == table.id]
+        requests = [item for item in self.truth.requests.items() if item[0][0] == table.id]
         if unfinished := [name for name, request in requests if not request.state.ended]:
             return f"requests have not ended: {unfinished}"
         values = self.truth.memory.values

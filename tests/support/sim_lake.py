@@ -32,7 +32,7 @@ from common.parquet.location import open_location
 from common.parquet.service_files import written_generation
 from common.settings import GatewaySettings, Settings
 from coordinator.storage import generations
-from neve.api import tables as api
+from neve import api
 from neve.gateway.ingest import add
 from neve.recovery.findings import NOTES
 from neve.recovery.fsck.repair import RepairOptions as Repairs
@@ -258,7 +258,7 @@ class Lake(Cluster):
         self.come_to_rest()
         self.read("a scan at rest")
         report = self._told("fsck", NAME, Repairs(deep=True))
-        damage = [each for each in report.checked.findings if each.code not in NOTES]
+        damage = [finding for finding in report.checked.findings if finding.code not in NOTES]
         assert not damage, f"a check at rest finds {report.checked.findings}"
 
     def check_quarantines(self) -> None:
@@ -352,7 +352,7 @@ class Lake(Cluster):
         """Let the store go back; whatever operators do, a rebuild brings every row back."""
         with self.storage.still():
             written = written_generation(open_location(self.table.location))
-        behind = [each for each in self.moments if each.generation(self.table.id) < written]
+        behind = [moment for moment in self.moments if moment.generation(self.table.id) < written]
         if not behind:
             self.truth.seen["stores that were never behind"] += 1
             return

@@ -120,8 +120,12 @@ def _first_cause(error: BaseException) -> BaseException:
 
 def _check_counts(cluster: Cluster) -> None:
     """Assert what a healing scan would hide: nothing is orphaned where nobody crashed."""
-    states = [each.cluster_state for each in cluster.coordinators if each.parts is not None]
-    orphaned = sum(each.counters.orphaned for each in states)
+    states = [
+        coordinator.cluster_state
+        for coordinator in cluster.coordinators
+        if coordinator.parts is not None
+    ]
+    orphaned = sum(state.counters.orphaned for state in states)
     assert not (cluster.options.crash_free and orphaned), f"{orphaned} reservations orphaned"
     lost = cluster.truth.seen["attempts lost"]
     assert not (cluster.options.calm and lost), f"{lost} attempts lost in a calm run"

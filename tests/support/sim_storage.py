@@ -64,7 +64,7 @@ class StorageFaults:
 
     def __str__(self) -> str:
         """Name what is wrong."""
-        named = ((each.name, getattr(self, each.name)) for each in fields(self))
+        named = ((field.name, getattr(self, field.name)) for field in fields(self))
         return ", ".join(f"storage {name}={value}" for name, value in named if value)
 
 

@@ -18,7 +18,7 @@ import psutil
 import redis
 
 from common.model.service_paths import SERVICE_FOLDER
-from neve.api.work import Job
+from neve.api import Job
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.living_folder import files_below
 from tests.support.stack import CATCHES_MAX, SLOW, Service, words_of
@@ -99,7 +99,7 @@ class Deaths:
             self.service.wait_until_at_rest(table)
             table.check_rows()
             self._finish_another()
-            self.left = [each for each in victims if each.is_running()]
+            self.left = [victim for victim in victims if victim.is_running()]
         finally:
             _resume(victims)
         return took_s
@@ -210,7 +210,8 @@ class Deaths:
         table.add(*(bag_rows(10, seed) for seed in range(FILES)))
         self.service.wait("commit of another job", table.commits, table=table)
         self.service.wait(
-            "free slot", lambda: [each.busy for each in self.service.client.compactors()] == [0]
+            "free slot",
+            lambda: [compactor.busy for compactor in self.service.client.compactors()] == [0],
         )
 
 

@@ -27,7 +27,7 @@ from common.settings import (
     Settings,
     StoreSettings,
 )
-from neve.api.work import Job
+from neve.api import Job
 from neve.client import Client
 from neve.client.errors import UnavailableError
 from neve.local import LocalStack, StackOptions
@@ -133,7 +133,7 @@ class Service:
 
     def everybody_beats(self) -> bool:
         """Return whether the compactors that the stack was started with are heard of."""
-        return {each.compactor for each in self.client.compactors()} == set(COMPACTORS)
+        return {compactor.compactor for compactor in self.client.compactors()} == set(COMPACTORS)
 
     def running(self, table: LedgerTable) -> Job | None:
         """Return a job that runs on a table."""

@@ -155,10 +155,10 @@ class World:
                 )
             )
         )
-        (reserve,) = [each for each in actions if isinstance(each, do.Reserve)]
+        (reserve,) = [action for action in actions if isinstance(action, do.Reserve)]
         given = assignment_of(reserve.job, f"a{number}", compactor.name, self.now_s)
         actions = self.tell(on.JobReserved(take=take, assignment=given))
-        (assign,) = [each for each in actions if isinstance(each, do.Assign)]
+        (assign,) = [action for action in actions if isinstance(action, do.Assign)]
         granted = assign.assignment.grant_bytes_s
         applied = UNLIMITED if granted is None else granted
         running = Running(assign.attempt, tablet, volume, applied, self.able, self.job_bytes)
@@ -217,7 +217,7 @@ class World:
             )
         )
         actions = self.tell(heard)
-        (answer,) = [each for each in actions if isinstance(each, do.AnswerBeat)]
+        (answer,) = [action for action in actions if isinstance(action, do.AnswerBeat)]
         self.settle(actions)
         if self.chance.random() < self.lost_replies:
             return

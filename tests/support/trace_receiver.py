@@ -42,25 +42,25 @@ class Receiver:
             about = _plain(resource.resource.attributes)
             assert about["service.name"] == "neve", about
             for scope in resource.scope_spans:
-                for each in scope.spans:
+                for span in scope.spans:
                     self.spans.append(
                         Span(
-                            name=each.name,
-                            trace=each.trace_id,
-                            id=each.span_id,
-                            parent=each.parent_span_id,
-                            begin_ns=each.start_time_unix_nano,
-                            end_ns=each.end_time_unix_nano,
+                            name=span.name,
+                            trace=span.trace_id,
+                            id=span.span_id,
+                            parent=span.parent_span_id,
+                            begin_ns=span.start_time_unix_nano,
+                            end_ns=span.end_time_unix_nano,
                             part=str(about["neve.part"]),
-                            attributes=_plain(each.attributes),
+                            attributes=_plain(span.attributes),
                         )
                     )
 
 
 def _plain(attributes: object) -> dict[str, str | int]:
     return {
-        each.key: getattr(each.value, each.value.WhichOneof("value"))
-        for each in attributes  # type: ignore[attr-defined]  # protobuf's repeated field
+        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value"))
+        for attribute in attributes  # type: ignore[attr-defined]  # protobuf's repeated field
     }
 
 

@@ -31,7 +31,8 @@ def messages() -> dict[str, type]:
     return {
         name: kind
         for name, kind in vars(wire).items()
-        if dataclasses.is_dataclass(kind) and kind.__module__ == wire.__name__
+        if dataclasses.is_dataclass(kind)
+        and kind.__module__.startswith((wire.__name__, "neve.api"))
     }
 
 
@@ -44,9 +45,9 @@ def hints_of(kind: type) -> dict[str, Any]:
 def example(hint: Any) -> Any:
     """Return a value of a type, unlike every other and unlike its default."""
     if get_origin(hint) in (Union, UnionType):
-        return example(next(each for each in get_args(hint) if each is not NoneType))
+        return example(next(get_arg for get_arg in get_args(hint) if get_arg is not NoneType))
     if get_origin(hint) is tuple:
-        return tuple(example(each) for each in get_args(hint) if each is not ...)
+        return tuple(example(get_arg) for get_arg in get_args(hint) if get_arg is not ...)
     if isinstance(get_origin(hint), type) and issubclass(get_origin(hint), Mapping):
         return {example(each): example(other) for each, other in [get_args(hint)]}
     if dataclasses.is_dataclass(hint):
@@ -59,7 +60,8 @@ def example(hint: Any) -> Any:
 def _filled(kind: Any) -> Any:
     """Return a dataclass whose fields need not fit each other, as after reading a pickle."""
     value = object.__new__(kind)
-    for name, hint in hints_of(kind).items():
+    names = [each.name for each in dataclasses.fields(kind)]
+    for name, hint in ((name, hints_of(kind)[name]) for name in names):
         absent = (kind.__name__, name) in ABSENT
         object.__setattr__(value, name, None if absent else example(hint))
     return value
@@ -83,7 +85,9 @@ def _single(hint: Any) -> Any:
 def plain(value: Any) -> Any:
     """Return a value as JSON knows it; dataclasses and named tuples become mappings."""
     if dataclasses.is_dataclass(value):
-        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {
+            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     if hasattr(value, "_asdict"):
         return {name: plain(each) for name, each in value._asdict().items()}
     if isinstance(value, Mapping):

@@ -108,7 +108,7 @@ def logs_page() -> str:
     """Return `docs/reference/logs.md`."""
     parts = ["# Logs\n", MADE, LOGS_HEAD]
     for part, events in EVENTS_BY_PART.items():
-        rows = ((each.name, each.level.value, each.meaning) for each in events)
+        rows = ((event.name, event.level.value, event.meaning) for event in events)
         parts += [f"## {part}\n", _table(("event", "level", "meaning"), rows)]
     return "\n".join(parts)
 
@@ -117,8 +117,12 @@ def table_settings_page() -> str:
     """Return `docs/reference/table-settings.md`."""
     documented = dict(_attribute_docs(TableSettings))
     rows = (
-        (f"`{each.name}`", _default(each.name), _of_planner(each.name, documented[each.name]))
-        for each in known_fields(TableSettings)
+        (
+            f"`{known_field.name}`",
+            _default(known_field.name),
+            _of_planner(known_field.name, documented[known_field.name]),
+        )
+        for known_field in known_fields(TableSettings)
     )
     return "\n".join(
         [

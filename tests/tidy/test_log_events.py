@@ -31,7 +31,7 @@ def _logged() -> Iterator[Event]:
             for node in nodes_of(path):
                 if isinstance(node, ast.Call) and _name(node.func) in CALLS:
                     argument = next(
-                        (each.value for each in node.keywords if each.arg == "event"),
+                        (keyword.value for keyword in node.keywords if keyword.arg == "event"),
                         node.args[0] if node.args else None,
                     )
                     if argument is not None:

@@ -323,7 +323,7 @@ def pack_statistics(found: TabletStatistics) -> bytes:
         found.updated_rows,
         [*found.key_quantiles],
         found.compared_rows,
-        [list(each) for each in found.changed_shares],
+        [list(changed_share) for changed_share in found.changed_shares],
         found.merged_share,
     ])  # fmt: skip
 

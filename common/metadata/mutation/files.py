@@ -246,7 +246,7 @@ def _recent(table: Table, before: Notes, files: Iterable[DataFile], seen: Seen) 
     settings = table.settings
     if table.version_column is None or (table.tombstone_column is None and settings.ttl_s is None):
         return {}
-    reached = [each.version_max for each in files if each.version_max is not None]
+    reached = [file.version_max for file in files if file.version_max is not None]
     after = with_add(before, seen.now_s, reached, settings.tombstone_retention_s)
     return {} if after == before else {RECENT_ADDS: pack([list(note) for note in after])}
 

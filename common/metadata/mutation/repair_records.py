@@ -402,7 +402,7 @@ def join_tablets(change: JoinTablets) -> Transaction:
         if refusal := why_not_joined(left, right):
             return refusal
         starts = (left.bounds.start, right.bounds.start)
-        return Write(merge_tablets(left, right, min(each or b"" for each in starts) or None))
+        return Write(merge_tablets(left, right, min(start or b"" for start in starts) or None))
 
     return Transaction(needs, decide)
 

@@ -238,7 +238,7 @@ def _ended(tablets: Sequence[TabletId], seen: Seen) -> bool:
     if found is None or found.operation is not None:
         return False
     before = [seen_of_tablet(tablet, seen) for tablet in tablets[:-1]]
-    return all(each["bounds"] is None or each["operation"] is None for each in before)
+    return all(sighting["bounds"] is None or sighting["operation"] is None for sighting in before)
 
 
 def _carried_out(tablets: Sequence[Tablet], operation: Operation) -> tuple[Command, ...]:

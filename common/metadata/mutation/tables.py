@@ -193,9 +193,9 @@ def _cancel_requests(it: _Drop) -> Transaction:
     def cancelling(names: list[str], seen: Seen) -> Decision:
         found = [unpack_request(keys.request(name), it.table, name, seen[name]) for name in names]
         effects = [
-            hset(keys.request(each.id), request_fields(each))
-            for each in map(_cancelled, found)
-            if each is not None
+            hset(keys.request(request.id), request_fields(request))
+            for request in map(_cancelled, found)
+            if request is not None
         ]
         then = _drop_next(it)
         return Write(tuple(effects), then=then) if effects else NoWrite(it.outcome, then=then)
@@ -256,7 +256,7 @@ def _dropped(it: _Drop, tablet: TabletId, seen: Seen) -> Decision:
         waste = {path: file.key_min for path, file in files.items()}
     outputs = (uncommitted_outputs(table, tablet.end, entry) for entry in running.values())
     effects: tuple[Command, ...] = (
-        *(effect for each in outputs for effect in each),
+        *(effect for output in outputs for effect in output),
         *into_garbage(table, tablet.end, waste),
         delete(*keys.every),
         zrem(table.index, tablet.end),

@@ -148,11 +148,11 @@ def portions(slices: Sequence[RowSlice], rows_max: int) -> Iterator[list[RowSlic
     """Cut rows anywhere into portions of bounded size."""
     portion: list[RowSlice] = []
     room = rows_max
-    for each in slices:
-        start = each.start
-        while start < each.stop:
-            stop = min(each.stop, start + room)
-            portion.append(RowSlice(each.held, start, stop))
+    for slice_ in slices:
+        start = slice_.start
+        while start < slice_.stop:
+            stop = min(slice_.stop, start + room)
+            portion.append(RowSlice(slice_.held, start, stop))
             room -= stop - start
             start = stop
             if room == 0:
@@ -186,7 +186,7 @@ def _spread(slices: Sequence[RowSlice], stride: int, total: int) -> Iterator[tup
     Always the middle of each would be the middle of each slice, where there are many small
     ones: a few thousand rows about one key, and all others left and right of them.
     """
-    starts = np.cumsum([0, *(each.rows for each in slices)])
+    starts = np.cumsum([0, *(slice_.rows for slice_ in slices)])
     stretches = np.arange(max(1, total // stride))
     rows = np.minimum(((stretches + stretches * _GOLDEN % 1) * stride).astype(np.int64), total - 1)
     numbers = np.searchsorted(starts, rows, "right") - 1

@@ -56,14 +56,14 @@ class Step:
 
     def __init__(self, layout: RowLayout, slices: Sequence[RowSlice]) -> None:
         self._layout = layout
-        self.rows = sum(each.rows for each in slices)
-        frames = [each.held.frame.slice(each.start, each.rows) for each in slices]
+        self.rows = sum(slice_.rows for slice_ in slices)
+        frames = [slice_.held.frame.slice(slice_.start, slice_.rows) for slice_ in slices]
         # One chunk: a gather from many costs several times the copy.
         self._frame = pl.concat(frames, rechunk=True) if layout.fast else pl.DataFrame()
         rests = [
-            each.held.rest.slice(each.start, each.rows)
-            for each in slices
-            if each.held.rest is not None
+            slice_.held.rest.slice(slice_.start, slice_.rows)
+            for slice_ in slices
+            if slice_.held.rest is not None
         ]
         self._rest = pa.concat_tables(rests) if rests else None
         self._levels = [_join_words(slices, n) for n in range(len(slices[0].held.levels))]
@@ -180,7 +180,7 @@ class Step:
 
 def _join_words(slices: Sequence[RowSlice], number: int) -> KeyWords:
     """Return one word of all rows."""
-    parts = [(each.held.levels[number], each) for each in slices]
+    parts = [(slice_.held.levels[number], slice_) for slice_ in slices]
     first = parts[0][0]
     if isinstance(first, int) and all(
         isinstance(level, int) and level == first for level, _ in parts
@@ -222,7 +222,7 @@ def merge_step(
     Raises:
         InputError: Too many rows of a few keys do not supersede each other.
     """
-    rows_in = sum(each.rows for each in slices)
+    rows_in = sum(slice_.rows for slice_ in slices)
     step = Step(layout, _fit_step(layout, slices, rows_in))
     chosen, dropped = step.winners(), None
     superseded, tombstones, expired = rows_in - len(chosen), 0, 0
@@ -242,7 +242,7 @@ def _fit_step(layout: RowLayout, slices: Sequence[RowSlice], rows: int) -> Seque
     """Return rows that a step can number, merged before where there are more."""
     while rows > ROWS_MAX:  # So many rows of one key, or of a few.
         slices = [_merge_portion(layout, part) for part in portions(slices, ROWS_MAX // 2)]
-        fewer = sum(each.rows for each in slices)
+        fewer = sum(slice_.rows for slice_ in slices)
         if fewer > rows * 3 // 4:
             raise InputError(f"{rows} rows lie between two keys, and do not supersede each other")
         rows = fewer
@@ -371,7 +371,7 @@ class RangeMerge:
 
     @property
     def _held_bytes(self) -> int:
-        return sum(each.size_bytes for each in self._held)
+        return sum(rows.size_bytes for rows in self._held)
 
     def _words(self, key: bytes) -> list[int]:
         return bound_words(key, self._layout.kinds, self._layout.key_arrows)
@@ -391,14 +391,14 @@ class RangeMerge:
 
     def _load(self) -> Sequence[int] | None:
         """Decode row groups until a step can be settled; return what it must be below."""
-        held = sum(each.rows - each.done for each in self._held)
+        held = sum(rows.rows - rows.done for rows in self._held)
         look_at = self._step_rows
         while self._waiting:
             full = self._held_bytes > self._full_bytes
             low = self._waiting[-1].low
             if low and (full or held >= look_at):
                 limit = self._words(low)
-                ready = sum(self._below(each, limit) - each.done for each in self._held)
+                ready = sum(self._below(rows, limit) - rows.done for rows in self._held)
                 if ready >= (self._step_rows_min if full else self._step_rows):
                     return limit
                 # With many files, a look at all of them after each one would be dear.
@@ -437,17 +437,17 @@ class RangeMerge:
 
     def _steps(self, slices: Sequence[RowSlice]) -> Iterator[list[RowSlice]]:
         """Cut rows into steps between keys."""
-        total, wanted = sum(each.rows for each in slices), self._step_rows
+        total, wanted = sum(slice_.rows for slice_ in slices), self._step_rows
         if total > SLACK * wanted and not self._at_once:
             for cut in step_cuts(slices, wanted, total):
                 step = []
-                for each in slices:
-                    stop = rows_before(each.held.levels, each.stop, cut, after=True)
-                    if stop > each.start:
-                        step.append(RowSlice(each.held, each.start, stop))
-                        each.start = stop
+                for slice_ in slices:
+                    stop = rows_before(slice_.held.levels, slice_.stop, cut, after=True)
+                    if stop > slice_.start:
+                        step.append(RowSlice(slice_.held, slice_.start, stop))
+                        slice_.start = stop
                 if step:
                     yield step
-            slices = [each for each in slices if each.rows]
+            slices = [slice_ for slice_ in slices if slice_.rows]
         if slices:
             yield list(slices)

@@ -157,7 +157,7 @@ def _first_runs(
     # Nothing is believed of row groups that are all held at once.
     unknown = [replace(group, low=None, high=None) for group in groups]
     pieces = split_row_groups(unknown, bundle_max)
-    total, largest = sum(each.size_bytes for each in pieces), max(e.size_bytes for e in pieces)
+    total, largest = sum(piece.size_bytes for piece in pieces), max(e.size_bytes for e in pieces)
     count = -(-total // max(1, bundle_max) // cores) * cores  # No core waits for the last of them.
     bundle = min(bundle_max, total // max(1, count) + largest)
     return [MergeRange(groups=each) for each in bundles_of(pieces, bundle)]

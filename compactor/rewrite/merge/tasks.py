@@ -63,7 +63,7 @@ def restrict_plan(
     """
     numbers = sorted({group.input for group in groups})
     restricted = replace(plan, inputs=plan.inputs.only(numbers))
-    return restricted, {each: sources[each] for each in numbers}
+    return restricted, {number: sources[number] for number in numbers}
 
 
 # ---------------------------------------------------------------------------------- Ranges and runs

@@ -166,8 +166,8 @@ def _indexed(source: Source, chunk: Chunk, rows: int) -> Pages | None:
     try:
         index = decode_whole(source.read(span), {PAGES: {}})
         places = [
-            (_count(each, PAGE_OFFSET), _count(each, PAGE_BYTES), _count(each, FIRST_ROW))
-            for each in elements(index, PAGES)
+            (_count(element, PAGE_OFFSET), _count(element, PAGE_BYTES), _count(element, FIRST_ROW))
+            for element in elements(index, PAGES)
         ]
     except ThriftError:
         return None

@@ -432,9 +432,9 @@ def _file_struct(
     struct = {
         number: field
         for number, field in first.items()
-        if number not in _OURS and all(each.struct.get(number) == field for each in layouts)
+        if number not in _OURS and all(layout.struct.get(number) == field for layout in layouts)
     }
-    versions = [integer(each.struct, ids.VERSION) or _PARQUET_VERSION for each in layouts]
+    versions = [integer(layout.struct, ids.VERSION) or _PARQUET_VERSION for layout in layouts]
     struct[ids.VERSION] = number_field(max(versions), I32)
     struct[ids.SCHEMA] = first[ids.SCHEMA]
     struct[ids.FILE_ROWS] = number_field(sum(group.group.rows for group in groups))

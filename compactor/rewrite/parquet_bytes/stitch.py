@@ -109,7 +109,7 @@ def place_piece(
     """
     placed = place_row_groups(groups, start, _bloom_sizes(source, groups, layout.data_end))
     require_disjoint(placed.copies)
-    return replace(placed, groups=tuple(_with_indexes(source, each) for each in placed.groups))
+    return replace(placed, groups=tuple(_with_indexes(source, group) for group in placed.groups))
 
 
 def _wanted(piece: StitchPiece, layout: FooterLayout) -> list[StoredRowGroup]:
@@ -141,7 +141,7 @@ def _bloom_sizes(source: Source, groups: Sequence[StoredRowGroup], data_end: int
 
 def _with_indexes(source: Source, moved: MovedGroup) -> MovedGroup:
     """Return a row group with its page indexes, of those columns that have both parts."""
-    pairs = [(each.chunk.column_index, each.chunk.offset_index) for each in moved.chunks]
+    pairs = [(chunk.chunk.column_index, chunk.chunk.offset_index) for chunk in moved.chunks]
     spans = [span for pair in pairs if None not in pair for span in pair if span is not None]
     read = read_spans(source, spans, INDEX_BYTES_MAX)
     chunks = [
@@ -263,7 +263,7 @@ def stitch(
             target.write(rest)
             size_bytes = target.position
             target.finish()
-    moved = [group for each in looked for group in each.groups]
+    moved = [group for piece in looked for group in piece.groups]
     return StitchedFile(
         size_bytes=size_bytes,
         rows=sum(each.group.rows for each in moved),
@@ -300,11 +300,11 @@ def _inspect_and_copy(
 def _tail_of_output(looked: Sequence[InspectedPiece], footing: StitchedFooter) -> bytes:
     """Return what follows the bytes of pieces that have been looked at."""
     schema = arrow_schema_of(
-        [(each.piece.path, each.layout.arrow_schema) for each in looked], footing
+        [(piece.piece.path, piece.layout.arrow_schema) for piece in looked], footing
     )
-    moved = [group for each in looked for group in each.groups]
-    end = len(MAGIC) + sum(each.copied_bytes for each in looked)
-    return file_tail(moved, [each.layout for each in looked], footing, schema, end)
+    moved = [group for piece in looked for group in piece.groups]
+    end = len(MAGIC) + sum(piece.copied_bytes for piece in looked)
+    return file_tail(moved, [piece.layout for piece in looked], footing, schema, end)
 
 
 def _require_small_footers(size_bytes: int) -> None:

@@ -62,8 +62,8 @@ def guarded(
         rules: The operator's.
     """
     shares = {
-        each: _moved(_before(readings, each), wanted.shares[each], readings, rules)
-        for each in ShareClass
+        class_: _moved(_before(readings, class_), wanted.shares[class_], readings, rules)
+        for class_ in ShareClass
     }
     part = shares[ShareClass.SYSTEM] / wanted.shares[ShareClass.SYSTEM]
     reasons = wanted.reasons

@@ -27,6 +27,7 @@ from coordinator.core.control.measurements import (
     WorkRates,
     fractions,
 )
+from neve import api
 
 HISTORY_STEP_S = 5.0
 HISTORY_MAX = 720
@@ -50,21 +51,6 @@ class ControlRules:
 # ------------------------------------------------------------------------------------- The loop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlSample:
-    """A point of the history, for plots."""
-
-    at_s: float
-    backlog_bytes: float
-    shares: Mapping[ShareClass, float]
-    used: Mapping[ShareClass, float]
-    """Part of the bytes of the last minute that each class was handed."""
-    bytes_s: float | None
-    slots: int | None
-    busy_slots: int
-    latency_s: float | None
-
-
 class ControlLoop:
     """One controller with what it is told and what it has decided.
 
@@ -84,7 +70,7 @@ class ControlLoop:
         )
         self.usage = ClassUsage()
         self.latencies = ReaderLatencies()
-        self.history: deque[ControlSample] = deque(maxlen=HISTORY_MAX)
+        self.history: deque[api.ControlPoint] = deque(maxlen=HISTORY_MAX)
         self.readings: ControlReadings | None = None
         """Those of the last look."""
         self.failure = ""
@@ -183,11 +169,11 @@ class ControlLoop:
             return
         decision, worst = self.decision, self.latencies.signal(now_s)
         self.history.append(
-            ControlSample(
+            api.ControlPoint(
                 at_s=now_s,
                 backlog_bytes=facts.backlog_bytes,
-                shares=decision.shares,
-                used=fractions(self.usage.last_minute(now_s)),
+                shares=_by_name(decision.shares),
+                used=_by_name(fractions(self.usage.last_minute(now_s))),
                 bytes_s=decision.bytes_s,
                 slots=decision.slots,
                 busy_slots=facts.busy_slots,
@@ -196,17 +182,21 @@ class ControlLoop:
         )
 
 
+def _by_name(shares: Mapping[ShareClass, float]) -> dict[str, float]:
+    return {each.value: share for each, share in shares.items()}
+
+
 def require_sound(decision: ControlDecision) -> None:
     """Refuse a decision under which nothing would move, or that is no decision.
 
     Raises:
         ValueError: Names what is wrong.
     """
-    for each in ShareClass:
-        shares = decision.shares.get(each, 0.0)
+    for class_ in ShareClass:
+        shares = decision.shares.get(class_, 0.0)
         if not SHARES_MIN <= shares <= SHARES_MAX:
             raise ValueError(
-                f"shares of {each} are {shares}, expected {SHARES_MIN:g} to {SHARES_MAX:g}"
+                f"shares of {class_} are {shares}, expected {SHARES_MIN:g} to {SHARES_MAX:g}"
             )
     if decision.bytes_s is not None and not 0 < decision.bytes_s < float("inf"):
         raise ValueError(f"bytes_s is {decision.bytes_s}, expected a rate above 0 or None")

@@ -186,7 +186,7 @@ class ClassUsage:
     def last_minute(self, now_s: float) -> Mapping[ShareClass, int]:
         """Return the bytes of each class in the last minute."""
         self._expire(now_s)
-        return {each: self._window[each] for each in ShareClass}
+        return {class_: self._window[class_] for class_ in ShareClass}
 
     def _expire(self, now_s: float) -> None:
         while self._steps and now_s - self._steps[0][0] >= USED_WINDOW_S:

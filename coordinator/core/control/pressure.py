@@ -161,9 +161,11 @@ class Pressures:
     def check(self) -> None:
         """Assert what is always true; for tests."""
         known = self._tablets.values()
-        assert self._stored_bytes == sum(each.stored_bytes for each in known)
-        assert self._garbage_bytes == sum(each.garbage_bytes for each in known)
-        depths = Counter(each.overlapping_files for each in known if each.overlapping_files)
+        assert self._stored_bytes == sum(pressure.stored_bytes for pressure in known)
+        assert self._garbage_bytes == sum(pressure.garbage_bytes for pressure in known)
+        depths = Counter(
+            pressure.overlapping_files for pressure in known if pressure.overlapping_files
+        )
         assert self._depths == depths
         assert 0 not in self._depths.values()
         assert self.deepest_files == max(depths, default=0)

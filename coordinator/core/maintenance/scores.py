@@ -232,7 +232,7 @@ def find_best_operation(
         data_draw: Another one, for step 4.
         rules: Limits of the scheduler.
     """
-    able = [each for each in operations if each.runnable]
+    able = [operation for operation in operations if operation.runnable]
     for step in (_free_log_cheaply, _free_memory, _free_log):
         if (found := step(able, used_pct, memory_draw, rules)) is not None:
             return found
@@ -266,7 +266,11 @@ def _log_then_memory(each: OperationStatistics) -> tuple[int, int]:
 def _free_log_cheaply(
     able: Sequence[OperationStatistics], _used_pct: float, _draw: float, _rules: SchedulerRules
 ) -> BestOperation | None:
-    cheap = [each for each in able if each.low_io and each.logs_retained_bytes > 0]
+    cheap = [
+        statistics
+        for statistics in able
+        if statistics.low_io and statistics.logs_retained_bytes > 0
+    ]
     if not cheap:
         return None
     return BestOperation(max(cheap, key=attrgetter("logs_retained_bytes")), "low-io")
@@ -275,7 +279,7 @@ def _free_log_cheaply(
 def _free_memory(
     able: Sequence[OperationStatistics], used_pct: float, draw: float, rules: SchedulerRules
 ) -> BestOperation | None:
-    anchoring = [each for each in able if each.ram_anchored_bytes > 0]
+    anchoring = [statistics for statistics in able if statistics.ram_anchored_bytes > 0]
     if used_pct < rules.pressure_pct or not anchoring:
         return None
     ramp, left = rules.soft_pct - rules.pressure_pct, rules.soft_pct - used_pct

@@ -154,7 +154,7 @@ class ClassTurns:
     def __init__(self, shares: Mapping[ShareClass, float]) -> None:
         self._clock = 0.0
         """The clock of the class that gave last, when it did."""
-        self._turns = {each: _ClassTurn(shares[each]) for each in ShareClass}
+        self._turns = {class_: _ClassTurn(shares[class_]) for class_ in ShareClass}
         self._of = {lane: self._turns[share] for lane, share in SHARE_CLASSES.items()}
 
     def set_shares(self, shares: Mapping[ShareClass, float]) -> None:

@@ -245,7 +245,7 @@ class JobIndex:
         if self._shares is not None:
             rank = self._shares.choose_unsaturated(saturated, barred)
             return None if rank is None else self._ranked.get(rank)
-        opened = (each for each in self.best_first() if each.job.tablet.table not in saturated)
+        opened = (entry for entry in self.best_first() if entry.job.tablet.table not in saturated)
         return next(opened, None)
 
     def best_first(self) -> Iterator[QueueEntry]:

@@ -305,11 +305,11 @@ class JobQueues:
             if theirs or self.queue(group).jobs_of(tablet)
         ]
         return Replacement(
-            kept=tuple(job for each in done for job in each.kept),
-            accepted=tuple(job for each in done for job in each.accepted),
-            removed=tuple(job for each in done for job in each.removed),
-            rejected=tuple(pair for each in done for pair in each.rejected),
-            evicted=tuple(job for each in done for job in each.evicted),
+            kept=tuple(job for replacement in done for job in replacement.kept),
+            accepted=tuple(job for replacement in done for job in replacement.accepted),
+            removed=tuple(job for replacement in done for job in replacement.removed),
+            rejected=tuple(pair for replacement in done for pair in replacement.rejected),
+            evicted=tuple(job for replacement in done for job in replacement.evicted),
         )
 
     def check(self) -> None:

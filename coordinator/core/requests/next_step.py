@@ -152,7 +152,7 @@ def _time_bounds(table: Table, file: DataFile) -> Mapping[str, ColumnBounds]:
 
 
 def _type(table: Table, name: str) -> str:
-    return next(each.type for each in table.schema if each.name == name)
+    return next(column.type for column in table.schema if column.name == name)
 
 
 def facts_of(request: Request) -> RequestFacts:

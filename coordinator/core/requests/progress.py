@@ -79,7 +79,7 @@ def _reason(
             pass
     if request.state is RequestState.CANCELLING:
         return f"is being cancelled: {request.cause}"
-    first = first_request([each for each in others if meets_tablet(each, tablet.bounds)], tablet)
+    first = first_request([other for other in others if meets_tablet(other, tablet.bounds)], tablet)
     if state is TabletProgress.PENDING and first is not None and first.id != request.id:
         return f"request {first.id} is first here"
     step = next_step(request, tablet)

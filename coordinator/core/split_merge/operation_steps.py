@@ -174,7 +174,7 @@ def why_not_merge(
     if size >= limit:
         has, least = format_bytes(size), format_bytes(limit)
         return f"the files of it and its right neighbour have {has}, at least merge_bytes {least}"
-    reasons = (_why_left_alone(each, table, now_s, rest_s) for each in (left, right))
+    reasons = (_why_left_alone(tablet, table, now_s, rest_s) for tablet in (left, right))
     return next((why for why in reasons if why is not None), None)
 
 

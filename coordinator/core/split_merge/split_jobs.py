@@ -93,7 +93,7 @@ def _split_job(
 ) -> Job:
     inputs = tuple(sorted(file.path for file in files))
     size = sum(file.size_bytes for file in files)
-    fits = (each for each in groups if each.max_bytes is None or size < each.max_bytes)
+    fits = (group for group in groups if group.max_bytes is None or size < group.max_bytes)
     what = "1 file" if len(files) == 1 else f"{len(files)} files"
     return Job(
         id=job_id(tablet.id, Kind.SYSTEM, None, inputs, (at,)),

@@ -9,13 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from common.bounded_map import BoundedMap
-from common.model.group import (
-    CONTROL_SCOPE,
-    LimitScope,
-    LimitStatus,
-    RateGrant,
-    limit_scopes,
-)
+from common.model.group import CONTROL_SCOPE, LimitScope, RateGrant, limit_scopes
 from common.wire import AttemptProgress
 from coordinator.core.limits import Limits
 from coordinator.core.throttle.allocation import (
@@ -25,6 +19,7 @@ from coordinator.core.throttle.allocation import (
     max_min_shares,
 )
 from coordinator.core.throttle.throttled_attempts import ThrottledAttempt, ThrottledAttempts
+from neve import api
 
 HEADROOM = 0.02
 """Of a limit: left for attempts that begin."""
@@ -107,9 +102,9 @@ class Grants:
             now_s: The time now.
             begins: Whether an attempt that is not listed may be on its way to the compactor.
         """
-        seen = {each.attempt: each for each in listed}
-        for each in seen.values():
-            self._note_progress(compactor, group, each, now_s)
+        seen = {progress.attempt: progress for progress in listed}
+        for progress in seen.values():
+            self._note_progress(compactor, group, progress, now_s)
         for attempt in self._holders.of_compactor(compactor):
             if attempt not in seen and not begins(attempt):
                 self.end(attempt)
@@ -117,12 +112,12 @@ class Grants:
     def answer(self, listed: Iterable[AttemptProgress]) -> tuple[RateGrant, ...]:
         """Return the grants of attempts that shall apply others than they do."""
         grants = []
-        for each in listed:
-            holder = self._holders.get(each.attempt)
+        for progress in listed:
+            holder = self._holders.get(progress.attempt)
             grant = None if holder is None else self._next(holder)
             if holder is not None and grant is not None:
                 self._holders.put(replace(holder, may_bytes_s=max(holder.may_bytes_s, grant)))
-                grants.append(RateGrant(attempt=each.attempt, bytes_s=_wire_rate(grant)))
+                grants.append(RateGrant(attempt=progress.attempt, bytes_s=_wire_rate(grant)))
         return tuple(grants)
 
     def report(self, attempt: str, moved_bytes: int, waited_s: float) -> None:
@@ -155,10 +150,10 @@ class Grants:
             return
         even = {scope: rate / len(self._holders.of_scope(scope)) for scope, rate in limits.items()}
         claims: dict[str, RateClaim[LimitScope]] = {}
-        for each in self._holders:
-            if under := tuple(scope for scope in each.scopes if scope in limits):
+        for holder in self._holders:
+            if under := tuple(scope for scope in holder.scopes if scope in limits):
                 least = WANTED_MIN * min(even[scope] for scope in under)
-                claims[each.attempt] = RateClaim(under, max(each.wanted_bytes_s, least))
+                claims[holder.attempt] = RateClaim(under, max(holder.wanted_bytes_s, least))
         parts = max_min_shares(limits, claims)
         # What nobody wants now is given all the same: whoever wants it soon need not wait.
         for name, part in parts.items():
@@ -173,7 +168,7 @@ class Grants:
         """Return what is known of an attempt, or None."""
         return self._holders.get(attempt)
 
-    def statuses(self) -> tuple[LimitStatus, ...]:
+    def statuses(self) -> tuple[api.Limit, ...]:
         """Return every scope that has a limit of its own, or under which something moves."""
         known = {*self._holders.scopes(), *self.scopes.explicit_scopes()}
         known |= {scope for scope, _ in self._moved}
@@ -185,9 +180,9 @@ class Grants:
         """Assert what is always true of the attempts; for tests."""
         self._holders.check()
 
-    def _status(self, scope: LimitScope) -> LimitStatus:
+    def _status(self, scope: LimitScope) -> api.Limit:
         holders, moved = self._holders.of_scope(scope), self._moved.get(scope) or MovedTotals()
-        return LimitStatus(
+        return api.Limit(
             kind=scope.kind.value,
             name=scope.name,
             limit_bytes_s=self.scopes.limit(scope),
@@ -195,7 +190,7 @@ class Grants:
             rate_bytes_s=self.scopes.rate(scope),
             granted_bytes_s=_wire_rate(self._holders.may_bytes_s(scope)),
             attempts=len(holders),
-            throttled=sum(each.throttled for each in holders),
+            throttled=sum(holder.throttled for holder in holders),
             moved_bytes=moved.moved_bytes,
             waited_s=moved.waited_s,
         )

@@ -126,12 +126,12 @@ class ThrottledAttempts:
 
     def check(self) -> None:
         """Assert what is always true of the indexes; for tests."""
-        listed = [each for members in self._by_compactor.values() for each in members]
+        listed = [member for members in self._by_compactor.values() for member in members]
         assert sorted(listed) == sorted(self._holders)
         for scope, members in self._by_scope.items():
             assert members
-            assert all(scope in self._holders[each].scopes for each in members)
-            total = sum(each.may_bytes_s for each in self.of_scope(scope))
+            assert all(scope in self._holders[member].scopes for member in members)
+            total = sum(attempt.may_bytes_s for attempt in self.of_scope(scope))
             assert isclose(self.may_bytes_s(scope), total, abs_tol=1.0), (scope, total)
         for holder in self:
             assert all(holder.attempt in self._by_scope[scope] for scope in holder.scopes)

@@ -143,10 +143,10 @@ def _mass_between(
 def average_height(sets: Sequence[RowSet]) -> float:
     """Return how many files a reader of one key looks at, on average over the data."""
     covered, end = 0.0, 0.0
-    for each in sorted(sets, key=lambda one: (one.start, one.end)):
-        covered += max(0.0, each.end - max(end, each.start))
-        end = max(end, each.end)
-    return sum(each.width for each in sets) / covered if covered else 0.0
+    for set_ in sorted(sets, key=lambda one: (one.start, one.end)):
+        covered += max(0.0, set_.end - max(end, set_.start))
+        end = max(end, set_.end)
+    return sum(set_.width for set_ in sets) / covered if covered else 0.0
 
 
 # ------------------------------------------------------------------------------- The best set in it
@@ -246,7 +246,7 @@ def best_choice(
         by_density=np.argsort(-densities, kind="stable"),
     )
     promises = _approximate(search)
-    upper = max(each.upper for each in promises)
+    upper = max(promise.upper for promise in promises)
     if options.exact and upper > least and 2 * search.best.quality > least:
         _solve_exactly(search, promises)
     best = search.best
@@ -264,10 +264,10 @@ def _weights(
     if cap_bytes < options.budget_bytes:
         unit = max(1, min(MIB, int(cap_bytes) // UNITS_MIN))
         budget = int(cap_bytes) // unit
-        weights = [max(1, -(-each.size_bytes // unit)) for each in sets]
+        weights = [max(1, -(-set_.size_bytes // unit)) for set_ in sets]
     else:
         budget = options.budget_bytes // MIB
-        weights = [max(1, each.size_bytes // MIB) for each in sets]
+        weights = [max(1, set_.size_bytes // MIB) for set_ in sets]
     if len(sets) > options.max_files:
         # No more than `max_files` of such a weight are within the budget.
         least = budget // (options.max_files + 1) + 1

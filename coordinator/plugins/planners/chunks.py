@@ -99,7 +99,7 @@ def visible(segments: Iterable[Segment]) -> list[Segment]:
     same version and range with a greater minor version was made of all its partitions.
     """
     ordered = in_order(segments)
-    return [each for each in ordered if not _is_hidden(each, ordered)]
+    return [segment for segment in ordered if not _is_hidden(segment, ordered)]
 
 
 def _is_hidden(segment: Segment, others: Sequence[Segment]) -> bool:
@@ -173,7 +173,7 @@ class Contents:
     @property
     def sizes(self) -> list[int]:
         """Bytes of each segment."""
-        return [each.size_up_to(self.max_size) for each in self.segments]
+        return [segment.size_up_to(self.max_size) for segment in self.segments]
 
     @property
     def ideal(self) -> int:
@@ -218,7 +218,7 @@ RULES: tuple[Rule, ...] = (is_empty, is_stable, is_to_be_compacted)
 def score(contents: Contents, rules: Sequence[Rule] = RULES) -> Score:
     """Return the answer of the first rule that has one; without any, a chunk has no opinion."""
     answers = (rule(contents) for rule in rules)
-    return next((each for each in answers if each is not None), Score(ChunkState.NO_OPINION))
+    return next((answer for answer in answers if answer is not None), Score(ChunkState.NO_OPINION))
 
 
 def score_sizes(
@@ -258,7 +258,7 @@ class TimeChunk:
     @property
     def ids(self) -> list[str]:
         """Of its segments, in order."""
-        return [each.id for each in self.segments]
+        return [segment.id for segment in self.segments]
 
 
 def chunk_numbers(segment: Segment, granularity: float, origin: float = 0.0) -> range:
@@ -311,8 +311,8 @@ def chunks_of(
     occupied = occupied_chunks(segments, granularity, max_size, rules=rules, origin=origin)
     found = {chunk.index: chunk for chunk in occupied}
     numbers = [chunk_numbers(segment, granularity, origin) for segment in segments]
-    first = min((each.start for each in numbers), default=0)
-    last = max((each.stop for each in numbers), default=0)
+    first = min((number.start for number in numbers), default=0)
+    last = max((number.stop for number in numbers), default=0)
     return [
         found.get(index) or _chunk(index, (), granularity, max_size, rules, origin)
         for index in range(first, last)
@@ -328,8 +328,8 @@ def _chunk(  # noqa: PLR0917 - what a chunk is made of
     origin: float,
 ) -> TimeChunk:
     start, end = origin + index * granularity, origin + (index + 1) * granularity
-    prior = any(each.start < start for each in segments)
-    later = any(each.end > end for each in segments)
+    prior = any(segment.start < start for segment in segments)
+    later = any(segment.end > end for segment in segments)
     return TimeChunk(
         index=index,
         start=start,
@@ -349,12 +349,14 @@ Chunks = tuple[TimeChunk, ...]
 
 def cost_of(chunks: Iterable[TimeChunk]) -> int:
     """Return the bytes of all segments of some chunks, each counted once."""
-    return sum({each.id: each.size for chunk in chunks for each in chunk.segments}.values())
+    return sum(
+        {segment.id: segment.size for chunk in chunks for segment in chunk.segments}.values()
+    )
 
 
 def _add_sizes(sizes: dict[str, int], chunks: Iterable[TimeChunk]) -> int:
     """Note the sizes of segments of some chunks; return by how much their sum has grown."""
-    fresh = {each.id: each.size for chunk in chunks for each in chunk.segments}
+    fresh = {segment.id: segment.size for chunk in chunks for segment in chunk.segments}
     added = sum(size for name, size in fresh.items() if name not in sizes)
     sizes.update(fresh)
     return added
@@ -411,7 +413,7 @@ def split_large(
     for run in candidates:
         part, sizes, cost = list[TimeChunk](), dict[str, int](), 0
         for chunk in run:
-            added = sum(each.size for each in chunk.segments if each.id not in sizes)
+            added = sum(segment.size for segment in chunk.segments if segment.id not in sizes)
             full = chunks_max is not None and len(part) >= chunks_max
             if part and (full or cost + added > max_cost):
                 found.append(tuple(part))
@@ -501,7 +503,7 @@ class Task:
     @property
     def segments(self) -> list[str]:
         """Ids, sorted."""
-        return sorted({each for chunk in self.chunks for each in chunk.ids})
+        return sorted({id_ for chunk in self.chunks for id_ in chunk.ids})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -524,7 +526,9 @@ def tasks_of(chunks: Iterable[TimeChunk], limits: TaskLimits) -> list[Task]:
     """
     joined = join_small(candidates_of(chunks), limits.small_cost)
     parts = split_large(joined, limits.max_cost, limits.chunks_max)
-    shared = [frozenset(each.id for chunk in part for each in chunk.segments) for part in parts]
+    shared = [
+        frozenset(segment.id for chunk in part for segment in chunk.segments) for part in parts
+    ]
     depend = depend_on_previous if limits.dependencies == "simple" else depend_on_neighbours
     return [
         Task(

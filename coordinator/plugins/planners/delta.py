@@ -184,8 +184,8 @@ class _Work:
 def _plan_sets(work: _Work) -> None:
     """Plan jobs for all sets that want one; each set gets one at a time."""
     sets = delta_sets(work.parameters.files.values())
-    for each in sets:
-        _plan_set(work, each)
+    for set_ in sets:
+        _plan_set(work, set_)
     _merge_neighbours(work, sets)
     if not work.draft.has_jobs and not is_under_way(Kind.SYSTEM, work.parameters):
         files, rules = [*work.free.values()], work.options.tombstone_rules
@@ -281,13 +281,13 @@ def _merge_neighbours(work: _Work, sets: Sequence[DeltaSet]) -> None:
     """Merge base files that are small, next to each other, and that nothing overlaps."""
     below = small_bytes_below(work.options.target_bytes, work.options.small_share)
     run = list[DataFile]()
-    for each in sets:
-        small = not each.deltas and each.base_bytes < below and work.are_free(each.base)
-        if run and not (small and _may_join(work, run, each.base)):
+    for set_ in sets:
+        small = not set_.deltas and set_.base_bytes < below and work.are_free(set_.base)
+        if run and not (small and _may_join(work, run, set_.base)):
             _merge_run(work, run)
             run = []
         if small:
-            run += each.base
+            run += set_.base
     _merge_run(work, run)
 
 

@@ -148,7 +148,7 @@ def _check_divides(segment_bytes: int, capacity: int | None) -> None:
     if capacity is None or capacity % segment_bytes == 0:
         return
     count = max(2, round(capacity / segment_bytes))
-    near = next((each for each in range(count, count + 1000) if capacity % each == 0), capacity)
+    near = next((index for index in range(count, count + 1000) if capacity % index == 0), capacity)
     raise ConfigError(
         f"{_NAME}: option segment_bytes is {segment_bytes} ({format_bytes(segment_bytes)}), "
         f"expected a size that divides capacity_bytes {capacity} ({format_bytes(capacity)}), "
@@ -591,13 +591,13 @@ class _Log:
     # ---- Jobs
 
     def _add_job(self, segments: Sequence[LogSegment], why: str, cost: int | None = None) -> None:
-        options, files = self._options, [file for each in segments for file in each.files]
-        live = sum(each.live_bytes for each in segments) if cost is None else cost
+        options, files = self._options, [file for segment in segments for file in segment.files]
+        live = sum(segment.live_bytes for segment in segments) if cost is None else cost
         wanted = segments_needed(live, options.usable_bytes)
         outputs = max(1, min(len(files), wanted))
         keyed = self._parameters.keyed
         cuts = _cuts(files, outputs) if keyed else ()
-        used = sum(each.used for each in segments)
+        used = sum(segment.used for segment in segments)
         size = format_bytes(total_bytes(files))
         reason = (
             f"{why}; {format_count(len(files), 'file')} of {size}, {format_bytes(live)} live: "
@@ -609,7 +609,7 @@ class _Log:
             outputs_expected=len(cuts) + 1 if keyed else outputs,
             cuts=cuts,
             tags=(
-                (POSITION, f"{min(each.position for each in segments):.3f}"),
+                (POSITION, f"{min(segment.position for segment in segments):.3f}"),
                 RECLAIMED,
                 (SIZE, str(options.segment_bytes)),
             ),

@@ -162,7 +162,7 @@ class _Unit:
 
     @property
     def ids(self) -> frozenset[str]:
-        return frozenset(each.id for each in self.segments)
+        return frozenset(segment.id for segment in self.segments)
 
 
 @dataclass(slots=True)
@@ -188,16 +188,16 @@ class _Work:
         return self.parameters.kind is Kind.USER
 
     def leave(self, segments: Iterable[Segment], why: str) -> None:
-        self.left.update((each.id, why) for each in segments)
+        self.left.update((segment.id, why) for segment in segments)
 
     def fits(self, segments: Sequence[Segment]) -> bool:
         """Return whether one job may have all of these."""
         most = self.parameters.job_bytes_max
-        size = sum(each.size for each in segments)
+        size = sum(segment.size for segment in segments)
         return len(segments) <= self.options.max_files and (most is None or size <= most)
 
     def sizes(self, segments: Iterable[Segment]) -> int:
-        return sum(each.size_up_to(self.options.target_bytes) for each in segments)
+        return sum(segment.size_up_to(self.options.target_bytes) for segment in segments)
 
     def ideal(self, segments: Iterable[Segment]) -> int:
         return max(1, math.ceil(self.sizes(segments) / self.options.target_bytes))
@@ -247,8 +247,8 @@ class TimeChunkPlanner:
         expired, files = _expired(parameters)
         timed = [_segment(file, options) for file in files if file.time_min_s is not None]
         _plan_untimed(work, [file for file in files if file.time_min_s is None])
-        _cut_wide(work, [each for each in timed if _is_wide(each, options)], timed)
-        _plan_chunks(work, [each for each in timed if not _is_wide(each, options)])
+        _cut_wide(work, [segment for segment in timed if _is_wide(segment, options)], timed)
+        _plan_chunks(work, [segment for segment in timed if not _is_wide(segment, options)])
         return _plan_of(work, expired, files)
 
 
@@ -263,7 +263,7 @@ def _rule_of_request(parameters: PlanParameters) -> Rule:
     """Return the rule that a request rewrites whatever is no result of it."""
 
     def rule(contents: Contents) -> Score | None:
-        files = (parameters.files[each.id] for each in contents.segments)
+        files = (parameters.files[segment.id] for segment in contents.segments)
         untouched = any(not is_result(file, parameters) for file in files)
         wanted = parameters.kind is Kind.USER and untouched
         return Score(ChunkState.COMPACT, 1.0) if wanted else None
@@ -402,8 +402,8 @@ def _allowed(work: _Work, chunk: TimeChunk) -> TimeChunk:
     thresholds = work.options.thresholds
     if work.is_user or thresholds is None or chunk.state is not ChunkState.COMPACT:
         return chunk
-    fresh = tuple(each for each in chunk.segments if not _is_compacted(each, chunk, work))
-    rest = [each for each in chunk.segments if each not in fresh]
+    fresh = tuple(segment for segment in chunk.segments if not _is_compacted(segment, chunk, work))
+    rest = [segment for segment in chunk.segments if segment not in fresh]
     verdict = eligibility(_extent(fresh, work), _extent(rest, work), thresholds)
     if verdict == FULL:
         return chunk
@@ -414,7 +414,9 @@ def _allowed(work: _Work, chunk: TimeChunk) -> TimeChunk:
         )
         return replace(chunk, score=Score(ChunkState.STABLE))
     work.leave(rest, f"is compacted; {format_count(len(fresh), 'newer file')} of its chunk will be")
-    return replace(chunk, segments=fresh, prior=any(each.start < chunk.start for each in fresh))
+    return replace(
+        chunk, segments=fresh, prior=any(segment.start < chunk.start for segment in fresh)
+    )
 
 
 def _forbidden(work: _Work, chunk: TimeChunk) -> str:
@@ -436,7 +438,7 @@ def _in_use(work: _Work) -> list[Interval]:
         busy |= parameters.files.keys() - {file.path for file in parameters.candidates}
     files = (parameters.files[path] for path in sorted(busy) if path in parameters.files)
     segments = [_segment(file, work.options) for file in files if file.time_min_s is not None]
-    return merge_intervals((each.start, each.end) for each in segments)
+    return merge_intervals((segment.start, segment.end) for segment in segments)
 
 
 def _skipped(work: _Work) -> list[Interval]:
@@ -460,7 +462,7 @@ def _is_compacted(segment: Segment, chunk: TimeChunk, work: _Work) -> bool:
 
 
 def _extent(segments: Iterable[Segment], work: _Work) -> Extent:
-    files = [work.parameters.files[each.id] for each in segments]
+    files = [work.parameters.files[segment.id] for segment in segments]
     return Extent(count=len(files), bytes=total_bytes(files), rows=sum(f.rows for f in files))
 
 
@@ -480,7 +482,7 @@ def _why_left(work: _Work, chunk: TimeChunk) -> str:
 
 def _add_task(work: _Work, task: Task) -> None:
     """Add the job of a task, or those of its first step if it is too large for one."""
-    segments = in_order({each for chunk in task.chunks for each in chunk.segments})
+    segments = in_order({segment for chunk in task.chunks for segment in chunk.segments})
     ends = sorted({end for chunk in task.chunks for end in (chunk.start, chunk.end)})
     unit = _Unit(
         segments=tuple(segments),
@@ -492,7 +494,7 @@ def _add_task(work: _Work, task: Task) -> None:
     if work.fits(segments):
         work.units.append(replace(unit, cuts_at_s=_inside(ends, segments)))
         return
-    spanning = [each for each in segments if _inside(ends, [each])]
+    spanning = [segment for segment in segments if _inside(ends, [segment])]
     if not spanning:
         for chunk in task.chunks:
             whole = replace(unit, start_s=chunk.start, end_s=chunk.end)
@@ -507,7 +509,7 @@ def _add_task(work: _Work, task: Task) -> None:
 def _inside(ends: Iterable[float], segments: Iterable[Segment]) -> tuple[float, ...]:
     """Return those ends of chunks that lie inside the range of some segments."""
     chosen = list(segments)
-    start, end = min(each.start for each in chosen), max(each.end for each in chosen)
+    start, end = min(segment.start for segment in chosen), max(segment.end for segment in chosen)
     return tuple(at for at in ends if start < at < end)
 
 
@@ -596,15 +598,15 @@ def _intervals(
         return ()
     planned = {path: job.reason for job in jobs for path in job.files}
     running = merge_intervals(
-        (each.start, each.end)
+        (segment.start, segment.end)
         for job in work.parameters.running
-        for each in (_segment(file, work.options) for file in job.files)
+        for segment in (_segment(file, work.options) for file in job.files)
     )
     found: list[PlannedInterval] = []
     for chunk, allowed in work.chunks[-INTERVALS_MAX:]:
         state, reason = _state_of(work, chunk, allowed, running)
         if state is IntervalState.PENDING:
-            paths = [each.id for each in allowed.segments]
+            paths = [segment.id for segment in allowed.segments]
             reason = next((planned[path] for path in paths if path in planned), "")
             reason = reason or left.get(paths[0], "")
         found.append(
@@ -614,7 +616,7 @@ def _intervals(
                 state=state,
                 reason=reason,
                 files=len(chunk.segments),
-                size_bytes=sum(each.size for each in chunk.segments),
+                size_bytes=sum(segment.size for segment in chunk.segments),
             )
         )
     return tuple(found)
@@ -686,7 +688,7 @@ def _tag(work: _Work, unit: _Unit) -> tuple[str, str]:
 
 def _is_repeated(work: _Work, unit: _Unit) -> bool:
     """Return whether the files of a job are what the last one like it has made, and no fewer."""
-    files = [work.parameters.files[each.id] for each in unit.segments]
+    files = [work.parameters.files[segment.id] for segment in unit.segments]
     made = {file.job for file in files}
     if unit.cuts_at_s or len(made) > 1 or made == {None} or work.ideal(unit.segments) < len(files):
         return False
@@ -697,7 +699,7 @@ def _is_repeated(work: _Work, unit: _Unit) -> bool:
 
 def _job(work: _Work, at: int, depends_on: tuple[int, ...], dirty: int, points: int) -> PlannedJob:
     unit, parameters, options = work.units[at], work.parameters, work.options
-    files = [parameters.files[each.id] for each in unit.segments]
+    files = [parameters.files[segment.id] for segment in unit.segments]
     size, rows, cuts = total_bytes(files), sum(file.rows for file in files), len(unit.cuts_at_s)
     ideal = min(work.ideal(unit.segments), OUTPUTS_MAX)
     full = math.ceil(rows * options.target_bytes / max(1, work.sizes(unit.segments)))

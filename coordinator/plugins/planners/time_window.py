@@ -392,13 +392,13 @@ def _sets_to_drop(expired: Sequence[DataFile], work: _Work) -> list[list[DataFil
     taken: set[str] = set()
     for closure in sorted(filter(None, closures), key=len, reverse=True):
         if not closure.keys() & taken:
-            room = (each for each in sets if len(each) + len(closure) <= most)
+            room = (set_ for set_ in sets if len(set_) + len(closure) <= most)
             into = next(room, None)
             if into is None:
                 sets.append(into := {})
             into.update(closure)
             taken.update(closure)
-    return [[*each.values()] for each in sets]
+    return [[*set_.values()] for set_ in sets]
 
 
 def _with_older_rows(

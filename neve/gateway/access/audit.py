@@ -20,7 +20,7 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice, pairwise, takewhile
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from common.clock import Clock
 from common.errors import UnavailableError
 from common.redaction import redacted
 from common.telemetry import Log
+from neve.api import AuditEntry
 
 TEXT_MAX = 500
 """Characters of one text of an entry: callers write some of them."""
@@ -48,35 +49,24 @@ EARLY_PER_S, EARLY_BURST = 1.0, 60
 EARLY_CALLERS_MAX = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEntry:
-    """What is kept of one call. No rows, no header but the call id, and nothing that is secret."""
+BEGUN = "begun"
+"""Outcome of a call that has not ended, or with whose gateway it ended."""
 
-    id: str
-    at_s: float
-    """When it came, by the gateway's clock."""
-    caller: str
-    """Name of the token, `oidc:<subject>`, `gateway.token`, or `-` if nobody was recognised."""
-    action: str
-    """Method and pattern of the route; its path, if it was not routed."""
-    table: str = ""
-    outcome: str = "begun"
-    """`begun`, `done`, `refused` (nothing was changed) or `failed` (something may have been)."""
-    status: int | None = None
-    error: str = ""
-    """Class of the error."""
-    call: str = ""
-    """Call id, if it had one."""
-    address: str = ""
-    """Where the connection came from."""
-    details: str = ""
-    """Parameters of the path and the query, as the route takes them, and those of a JSON body: of
-    lists how many, of objects the names."""
 
-    def line(self) -> bytes:
-        """Return the entry as a line of JSON, without an end of line."""
-        texts = {name: shown_text(getattr(self, name)) for name in self.__slots__}
-        return json.dumps(texts, ensure_ascii=True, separators=(",", ":")).encode()
+def line_of(entry: AuditEntry) -> bytes:
+    """Return an entry as a line of JSON, without an end of line.
+
+    It has no rows, no header but the call id, and nothing that is secret.
+    """
+    texts = {field.name: shown_text(getattr(entry, field.name)) for field in fields(entry)}
+    return json.dumps(texts, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def entry_from(line: Mapping[str, Any]) -> AuditEntry:
+    """Return an entry from a line, perhaps of a release that knows further fields."""
+    return AuditEntry(
+        **{field.name: line[field.name] for field in fields(AuditEntry) if field.name in line}
+    )
 
 
 def shown_text(value: Any) -> Any:
@@ -316,7 +306,7 @@ class Audit:
         Raises:
             UnavailableError: No place takes it, so that the call must not be made.
         """
-        line = entry.line()
+        line = line_of(entry)
         if self._to_file([line]):
             return
         try:
@@ -337,7 +327,7 @@ class Audit:
         self._keep(entry, READS, READS)
 
     def _keep(self, entry: AuditEntry, file: str, stream: str) -> None:
-        line = entry.line()
+        line = line_of(entry)
         if self._file is not None:
             self._ended.setdefault(file, []).append(line)
         if len(self._waiting) >= WAITING_MAX:

@@ -107,7 +107,7 @@ class OidcRules:
         texts = [found] if isinstance(found, str) else found
         if not isinstance(texts, list):
             return ()
-        known = (self.grants.get(each, ()) for each in texts[:TEXTS_MAX] if isinstance(each, str))
+        known = (self.grants.get(text, ()) for text in texts[:TEXTS_MAX] if isinstance(text, str))
         return tuple(dict.fromkeys(grant for grants in known for grant in grants))[:GRANTS_MAX]
 
 

@@ -108,7 +108,7 @@ def _entry(written: Any, where: str) -> NamedToken:
         raise ConfigError(f"{where}: name {str(name)[:100]!r} is no DNS label such as ci-1")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise ConfigError(f"{where} ({name}): digest is no SHA-256, expected 64 hex digits")
-    if not isinstance(grants, list) or not all(isinstance(each, str) for each in grants):
+    if not isinstance(grants, list) or not all(isinstance(grant, str) for grant in grants):
         raise ConfigError(f"{where} ({name}): grants is no list of texts such as `read:events-*`")
     try:
         parse_grants(grants)
@@ -132,7 +132,7 @@ def _is_time(value: object) -> bool:
 
 def tokens_text(tokens: Sequence[NamedToken]) -> str:
     """Return entries as the text of a file."""
-    return json.dumps({"format": FORMAT, "tokens": [asdict(each) for each in tokens]}, indent=1)
+    return json.dumps({"format": FORMAT, "tokens": [asdict(token) for token in tokens]}, indent=1)
 
 
 # ------------------------------------------------------------------------ Changes of the file; pure
@@ -144,7 +144,7 @@ def with_token(tokens: Sequence[NamedToken], fresh: NamedToken) -> tuple[NamedTo
     Raises:
         RefusedError: The name is taken, or there are too many.
     """
-    if any(each.name == fresh.name for each in tokens):
+    if any(token.name == fresh.name for token in tokens):
         raise RefusedError(
             f"token {fresh.name!r} is there already: `neve token rotate {fresh.name}` replaces it,"
             f" `neve token revoke {fresh.name}` ends it"
@@ -174,11 +174,11 @@ def with_rotated(
     )
     end_s = now_s + overlap_s
     kept = [
-        replace(each, expires_at_s=min(end_s, each.expires_at_s or end_s))
-        if each.name == name
-        else each
-        for each in tokens
-        if each.name != name or each.lives(now_s)
+        replace(token, expires_at_s=min(end_s, token.expires_at_s or end_s))
+        if token.name == name
+        else token
+        for token in tokens
+        if token.name != name or token.lives(now_s)
     ]
     return (*kept, fresh)
 
@@ -191,18 +191,20 @@ def without_token(
     Raises:
         RequestError: There is no such token.
     """
-    ids = {each.id for each in _named(tokens, name)}
+    ids = {token.id for token in _named(tokens, name)}
     if token_id is not None and token_id not in ids:
         raise RequestError(
             f"token {name!r} has no id {token_id[:64]!r}, expected one of {', '.join(sorted(ids))}"
         )
-    return tuple(each for each in tokens if each.name != name or (token_id and each.id != token_id))
+    return tuple(
+        token for token in tokens if token.name != name or (token_id and token.id != token_id)
+    )
 
 
 def _named(tokens: Sequence[NamedToken], name: str) -> list[NamedToken]:
-    found = [each for each in tokens if each.name == name]
+    found = [token for token in tokens if token.name == name]
     if not found:
-        known = ", ".join(sorted({each.name for each in tokens})) or "none"
+        known = ", ".join(sorted({token.name for token in tokens})) or "none"
         raise RequestError(f"no token is named {name[:100]!r}; there are: {known}")
     return found
 
@@ -372,7 +374,8 @@ class KnownTokens:
             self._log("tokens read", tokens=len(tokens))
         self._seen, self._fault = seen, ""
         self._by_digest = {
-            each.digest: (each, Caller(each.name, parse_grants(each.grants))) for each in tokens
+            token.digest: (token, Caller(token.name, parse_grants(token.grants)))
+            for token in tokens
         }
 
     def _tell_fault(self, fault: str) -> None:

@@ -25,7 +25,7 @@ from common.rows.partitions import partition_of_path
 from common.rows.rules import RowRules
 from common.rows.schema import schema_id_of
 from common.rows.types import normal_type, type_to_text
-from neve.api import tables as api
+from neve import api
 from neve.gateway.call_ids import (
     call_once,
     checked_call,
@@ -159,14 +159,14 @@ async def add_files(
     async def prepare(now_s: float, _ends: Collection[bytes]) -> RoutedFiles:
         await _refuse_garbage(services, table, plain)
         facts = await _inspect(services, table, plain)
-        refuse_unknown_columns(table, [(f"file {each.path}", each.schema) for each in facts])
+        refuse_unknown_columns(table, [(f"file {fact.path}", fact.schema) for fact in facts])
         routed = await _route(services, table, facts, now_s)
         refuse_future_versions(
             table,
             [
-                (f"file {each.path}", each.version_max)
+                (f"file {file.path}", file.version_max)
                 for files in routed.files.values()
-                for each in files
+                for file in files
             ],
             now_s,
             services.settings.gateway.version_ahead_max_s,
@@ -296,9 +296,9 @@ async def _route(
     services: Services, table: Table, facts: Sequence[FileFacts], now_s: float
 ) -> RoutedFiles:
     routed = RoutedFiles()
-    for each in facts:
-        schema_id = schema_id_of(table, each.schema)
-        file = replace(each.data_file(added_at_s=now_s), schema_id=schema_id)
+    for fact in facts:
+        schema_id = schema_id_of(table, fact.schema)
+        file = replace(fact.data_file(added_at_s=now_s), schema_id=schema_id)
         if table.partition_by:
             partition = partition_of_path(table, file.path)
             routed.put(partition.end, file, partition)

@@ -10,7 +10,7 @@ from common.model.service_paths import SERVICE_FOLDER, is_service_path
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.rows.partitions import Partition
-from neve.api import tables as api
+from neve import api
 from neve.gateway.key_views import file_view, key_text, key_types
 from neve.gateway.services import Services
 
@@ -85,8 +85,13 @@ async def _crossing_error(
     types = key_types(table)
     last = await services.store.locate(table.id, file.key_max or b"")
     more = await services.store.tablet_ids(table.id, first.end, TABLETS_NAMED_MAX)
-    crossed = [first, *(each for each in more if last is not None and each.end <= last.end)]
-    named = ", ".join(f"{each.text} (up to {key_text(each.end, types)})" for each in crossed)
+    crossed = [
+        first,
+        *(tablet_id for tablet_id in more if last is not None and tablet_id.end <= last.end),
+    ]
+    named = ", ".join(
+        f"{tablet_id.text} (up to {key_text(tablet_id.end, types)})" for tablet_id in crossed
+    )
     rest = " and more" if last is not None and last not in crossed else ""
     return RequestError(
         f"file {file.path} has keys from {key_text(file.key_min, types)} to "

@@ -16,7 +16,7 @@ from common.model.tablet import Bounds, Tablet
 from common.wire import AttemptProgress
 from coordinator.core.requests.next_step import meets_tablet
 from coordinator.core.requests.progress import tablet_progress
-from neve.api import requests as api
+from neve import api
 from neve.gateway.access.callers import current_call
 from neve.gateway.call_ids import checked_call, known_call, require_same_call
 from neve.gateway.key_views import key_range
@@ -40,33 +40,33 @@ def sum_commits(request: Request, entries: Sequence[HistoryEntry]) -> api.Result
         entries: The history of its table, newest first.
     """
     own = [
-        each
-        for each in entries
-        if each.request == request.id and each.end == AttemptEnd.COMMITTED.value
+        entry
+        for entry in entries
+        if entry.request == request.id and entry.end == AttemptEnd.COMMITTED.value
     ]
-    read = {path for each in own for path in each.inputs}
-    written = {path for each in own for path in each.outputs}
+    read = {path for entry in own for path in entry.inputs}
+    written = {path for entry in own for path in entry.outputs}
     between_bytes = between_rows = 0
-    for each in own:
-        again = sum(path in read for path in each.outputs)
+    for entry in own:
+        again = sum(path in read for path in entry.outputs)
         if again:
             # A job whose outputs were merged in part only counts by its share.
-            between_bytes += each.bytes_out * again // len(each.outputs)
-            between_rows += each.rows_out * again // len(each.outputs)
+            between_bytes += entry.bytes_out * again // len(entry.outputs)
+            between_rows += entry.rows_out * again // len(entry.outputs)
     return api.Result(
         jobs=len(own),
         files_before=len(read - written),
         files_after=len(written - read),
-        bytes_before=sum(each.bytes_in for each in own) - between_bytes,
-        bytes_after=sum(each.bytes_out for each in own) - between_bytes,
-        rows_before=sum(each.rows_in for each in own) - between_rows,
-        rows_after=sum(each.rows_out for each in own) - between_rows,
-        superseded=sum(each.superseded for each in own),
-        expired=sum(each.expired_dropped for each in own),
-        changed=sum(each.rows_changed for each in own),
+        bytes_before=sum(entry.bytes_in for entry in own) - between_bytes,
+        bytes_after=sum(entry.bytes_out for entry in own) - between_bytes,
+        rows_before=sum(entry.rows_in for entry in own) - between_rows,
+        rows_after=sum(entry.rows_out for entry in own) - between_rows,
+        superseded=sum(entry.superseded for entry in own),
+        expired=sum(entry.expired_dropped for entry in own),
+        changed=sum(entry.rows_changed for entry in own),
         # Earlier releases have counted those of append-only tables alone.
-        deleted=sum(max(each.rows_deleted, each.transform_dropped) for each in own),
-        tombstones_dropped=sum(each.tombstones_dropped for each in own),
+        deleted=sum(max(entry.rows_deleted, entry.transform_dropped) for entry in own),
+        tombstones_dropped=sum(entry.tombstones_dropped for entry in own),
         complete=len(entries) < HISTORY_MAX or entries[-1].ended_s < request.submitted_at_s,
     )
 
@@ -216,7 +216,9 @@ async def _attempt_progress(services: Services) -> Mapping[str, AttemptProgress]
         running = await services.coordinator.running()
     except UnavailableError:
         return {}
-    return {each.attempt: each.progress for each in running if each.progress is not None}
+    return {
+        attempt.attempt: attempt.progress for attempt in running if attempt.progress is not None
+    }
 
 
 async def _cancelled_range(

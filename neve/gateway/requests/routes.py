@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from neve.api import requests as api
+from neve import api
 from neve.gateway.access.callers import Role, require_role
 from neve.gateway.call_ids import (
     Call,
@@ -74,7 +74,7 @@ class RequestRoutes:
         services = self._services
         found = await services.table(table)
         listed = await services.store.requests(found.id, bounded_count(count, LIST_MAX, "count"))
-        return {"requests": [request_view(found, each) for each in listed]}
+        return {"requests": [request_view(found, request) for request in listed]}
 
     async def follow(
         self,

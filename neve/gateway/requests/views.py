@@ -21,7 +21,7 @@ from common.model.table import Table
 from common.model.tablet import Tablet
 from common.wire import AttemptProgress
 from coordinator.core.version_watermark import WATERMARKS_PER_RETENTION
-from neve.api import requests as api
+from neve import api
 from neve.gateway.key_views import key_text, key_types, range_types
 
 TABLETS_MAX = 10_000
@@ -148,7 +148,10 @@ def request_view(
         deadline_at_s=request.deadline_s,
         automatic=request.automatic,
         ended_at_s=request.ended_at_s,
-        cancelled=tuple(keys_view(each, types) or api.Keys() for each in request.cancelled_ranges),
+        cancelled=tuple(
+            keys_view(cancelled_range, types) or api.Keys()
+            for cancelled_range in request.cancelled_ranges
+        ),
         progress=progress or _progress_of_ended(request),
         tablets=tablets,
         notes=retention_notes(table, request, request.ended_at_s or request.submitted_at_s),

@@ -77,8 +77,8 @@ async def check_and_repair(scope: TableScope, options: RepairOptions) -> RepairR
     settled: list[RepairedFinding] = []
     found: Sequence[Finding] = checked.findings
     for _ in range(ROUNDS_MAX):
-        fresh = [each for each in found if each not in [done.finding for done in settled]]
-        work = [each for each in fresh if _is_repairable(each) and options.allow(each)]
+        fresh = [finding for finding in found if finding not in [done.finding for done in settled]]
+        work = [finding for finding in fresh if _is_repairable(finding) and options.allow(finding)]
         if not work:
             break
         settled += await _repair_all(scope, work, fresh, options)
@@ -94,17 +94,17 @@ async def _repair_all(
     scope: TableScope, work: Sequence[Finding], found: Sequence[Finding], options: RepairOptions
 ) -> list[RepairedFinding]:
     """Repair findings, unless the table may not be touched at all."""
-    bars = [each for each in found if each.code in _BARS and not options.allow(each)]
+    bars = [finding for finding in found if finding.code in _BARS and not options.allow(finding)]
     scope.on_progress(f"repairing {len(work)} findings")
     generation = await scope.generation()
     settled = []
-    for each in sorted(work, key=_repair_order):
-        if bars and each.code not in _BARS:
+    for finding in sorted(work, key=_repair_order):
+        if bars and finding.code not in _BARS:
             settled.append(
-                RepairedFinding(finding=each, done=False, outcome=f"first: {bars[0].repair}")
+                RepairedFinding(finding=finding, done=False, outcome=f"first: {bars[0].repair}")
             )
         else:
-            settled.append(await _repair(scope, each, generation))
+            settled.append(await _repair(scope, finding, generation))
     return settled
 
 

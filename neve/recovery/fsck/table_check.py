@@ -89,13 +89,13 @@ async def _check_tablets(scope: TableScope, done: TableCheck) -> dict[str, Table
     holders: dict[str, TabletId] = {}
     twice: set[str] = set()
     async for page in _inspect_tablets(scope):
-        for each in page:
+        for tablet in page:
             done.tablets += 1
-            done.findings += check_tablet(each)
-            files = each.tablet.files if each.tablet else {}
+            done.findings += check_tablet(tablet)
+            files = tablet.tablet.files if tablet.tablet else {}
             done.size_bytes += sum(file.size_bytes for file in files.values())
             twice.update(files.keys() & holders.keys())
-            holders.update(dict.fromkeys(files, each.id))
+            holders.update(dict.fromkeys(files, tablet.id))
     if twice:
         done.findings += await _still_in_two_tablets(scope, twice)
     return holders
@@ -121,19 +121,19 @@ async def _check_tiles(scope: TableScope) -> list[Finding]:
         return []
     await asyncio.sleep(AGAIN_S)
     again = await _tiles_once(scope)
-    return [each for each in again if each in first]
+    return [finding for finding in again if finding in first]
 
 
 async def _tiles_once(scope: TableScope) -> list[Finding]:
     bounds: list[Bounds] = []
     async for page in _inspect_tablets(scope):
-        bounds += [each.tablet.bounds for each in page if each.tablet]
+        bounds += [tablet.tablet.bounds for tablet in page if tablet.tablet]
     found = [*check_holes(scope.table.id, bounds)]
     for left, right in overlapping_neighbours(bounds):
         found += await _overlap(scope, left, right, bounds)
     async for page in _inspect_tablets(scope):
-        for each in page:
-            found += check_bounds(each.tablet, bounds) if each.tablet else ()
+        for tablet in page:
+            found += check_bounds(tablet.tablet, bounds) if tablet.tablet else ()
     return found
 
 
@@ -142,11 +142,11 @@ async def _overlap(
 ) -> list[Finding]:
     """Return what is wrong between two tablets, as they are now; empty: one is gone."""
     ids = [TabletId(scope.table.id, each.end) for each in (left, right)]
-    both = [each.tablet for each in await scope.store.inspect(ids) if each.tablet]
+    both = [tablet.tablet for tablet in await scope.store.inspect(ids) if tablet.tablet]
     if len(both) < 2:
         return []
     start = right.start
-    inside = [each.end for each in bounds if each.end <= left.end]
+    inside = [bound.end for bound in bounds if bound.end <= left.end]
     inside = [end for end in inside if start is None or end > start]
     held = await scope.store.files([TabletId(scope.table.id, end) for end in inside])
     doubles = {path for files in held for path in files}
@@ -155,7 +155,7 @@ async def _overlap(
 
 async def _check_orphans(scope: TableScope, done: TableCheck) -> None:
     broken = {FindingCode.UNDECODABLE, FindingCode.HOLE, FindingCode.OVERLAP}
-    if broken & {each.code for each in done.findings}:
+    if broken & {finding.code for finding in done.findings}:
         scope.on_progress("orphans are not looked for: not every tablet can be read")
         return
     done.findings += (await find_orphans(scope)).findings
@@ -225,7 +225,8 @@ async def _check_forgotten_commits(scope: TableScope) -> list[Finding]:
         for tablet in (each.tablet for each in page if each.tablet):
             attempts += tablet.running.values()
     looks = (
-        scope.run(only_copies, scope.location, each.output_paths, each.inputs) for each in attempts
+        scope.run(only_copies, scope.location, attempt.output_paths, attempt.inputs)
+        for attempt in attempts
     )
     return [
         Finding(
@@ -247,10 +248,10 @@ async def _check_pins(scope: TableScope) -> list[Finding]:
     return [
         Finding(
             code=FindingCode.STALE_PIN,
-            sentence=f"pin {each.pin} ran out {now_s - each.until_s:.0f} s ago",
+            sentence=f"pin {pin.pin} ran out {now_s - pin.until_s:.0f} s ago",
             repair="remove it",
-            changes=(UnpinFiles(table=scope.table.id, pin=each.pin),),
+            changes=(UnpinFiles(table=scope.table.id, pin=pin.pin),),
         )
-        for each in await scope.store.pins(scope.table.id)
-        if each.until_s + scope.grace_s < now_s
+        for pin in await scope.store.pins(scope.table.id)
+        if pin.until_s + scope.grace_s < now_s
     ]

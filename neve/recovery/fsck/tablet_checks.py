@@ -94,7 +94,7 @@ def check_bounds(tablet: Tablet, others: Sequence[Bounds]) -> Iterator[Finding]:
     for path, file in sorted(tablet.files.items()):
         if _belongs(tablet.bounds, file):
             continue
-        home = next((each for each in others if _belongs(each, file)), None)
+        home = next((other for other in others if _belongs(other, file)), None)
         target = None if home is None else TabletId(tablet.id.table, home.end)
         changes = () if target is None else (MoveFile(tablet=tablet.id, target=target, path=path),)
         yield Finding(
@@ -235,28 +235,30 @@ def _home_of(file: DataFile, end: bytes, others: Sequence[Bounds]) -> Bounds | N
     low, high = file.key_min, file.key_max
     if low is None or high is None:
         return None
-    return next((each for each in others if each.end <= end and each.holds(low, high)), None)
+    return next((other for other in others if other.end <= end and other.holds(low, high)), None)
 
 
 def duplicate_finding(path: str, holders: Sequence[Tablet]) -> Finding:
     """Return that several tablets hold a file, and that those let it go that lack its keys."""
-    names = ", ".join(each.id.text for each in holders)
+    names = ", ".join(holder.id.text for holder in holders)
     found = Finding(
         code=FindingCode.DOUBLE,
         path=path,
         tablet=holders[0].id,
         sentence=f"several tablets hold the file: {names}",
     )
-    right = [each for each in holders if _holds(each, path)]
+    right = [holder for holder in holders if _holds(holder, path)]
     if len(right) != 1:
         why = "none of them holds all its keys" if not right else "their bounds overlap"
         return replace(found, sentence=f"{found.sentence}; {why}")
     (keeper,) = right
-    wrong = (each for each in holders if each.id != keeper.id)
+    wrong = (holder for holder in holders if holder.id != keeper.id)
     return replace(
         found,
         repair=f"leave it in tablet {keeper.id.text}, which holds its keys, alone",
-        changes=tuple(DropDuplicate(tablet=each.id, holder=keeper.id, path=path) for each in wrong),
+        changes=tuple(
+            DropDuplicate(tablet=tablet.id, holder=keeper.id, path=path) for tablet in wrong
+        ),
     )
 
 

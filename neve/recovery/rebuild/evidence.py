@@ -148,7 +148,7 @@ class Evidence:
     @property
     def tables(self) -> list[str]:
         """Ids of the tables that outputs were made for."""
-        return sorted({each.table for each in self.footers.values()})
+        return sorted({footer.table for footer in self.footers.values()})
 
 
 async def gather_evidence(
@@ -227,7 +227,7 @@ async def _look_up_named(
     """Take in what the listing misses of what manifest and footers name; return new outputs."""
     published = evidence.published
     named = {*(published.files if published is not None else ())}
-    named.update(path for each in evidence.footers.values() for path in each.outputs or ())
+    named.update(path for footer in evidence.footers.values() for path in footer.outputs or ())
     unlisted = sorted(named - evidence.stored.keys())
     found = await threads.run(location.uri, look_up, location, unlisted) if unlisted else {}
     evidence.stored.update(found)

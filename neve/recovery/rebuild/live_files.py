@@ -119,16 +119,16 @@ def attempts_of(
     """
     ages = {table: age for age, table in enumerate(own)}
     grouped: dict[str, list[OutputFooter]] = {}
-    for each in steps.over(footers):
-        if each.table in ages:
-            grouped.setdefault(each.attempt, []).append(each)
+    for footer in steps.over(footers):
+        if footer.table in ages:
+            grouped.setdefault(footer.attempt, []).append(footer)
     return [
         AttemptOutputs(
             id=attempt,
             inputs=some[0].inputs,
             request=some[0].request,
-            outputs=next((each.outputs for each in some if each.outputs is not None), None),
-            found=tuple(sorted(each.path for each in some)),
+            outputs=next((footer.outputs for footer in some if footer.outputs is not None), None),
+            found=tuple(sorted(footer.path for footer in some)),
             table=some[0].table,
             age=ages[some[0].table],
         )
@@ -162,30 +162,35 @@ class _Tracer:
     ) -> None:
         self._steps = steps
         self._base = {*base}
-        self._attempts = {each.id: each for each in steps.over(attempts)}
+        self._attempts = {outputs.id: outputs for outputs in steps.over(attempts)}
         self._readers: dict[str, AttemptOutputs] = {}
         """Input → an attempt that has read it."""
         self._shared: dict[str, list[AttemptOutputs]] = {}
         """Input of several attempts → all of them."""
-        for each in steps.over(self._attempts.values()):
-            for path in each.inputs:
-                if (first := self._readers.setdefault(path, each)) is not each:
-                    self._shared.setdefault(path, [first]).append(each)
+        for outputs in steps.over(self._attempts.values()):
+            for path in outputs.inputs:
+                if (first := self._readers.setdefault(path, outputs)) is not outputs:
+                    self._shared.setdefault(path, [first]).append(outputs)
         self._refused: dict[str, str] = {}
-        self._stored = {*self._base, *(p for each in self._attempts.values() for p in each.found)}
+        self._stored = {
+            *self._base,
+            *(p for attempt in self._attempts.values() for p in attempt.found),
+        }
 
     def lineage(self) -> Lineage:
         """Return the answer."""
         accepted = [
-            each for each in self._steps.over(self._attempts.values()) if self._accept(each)
+            outputs
+            for outputs in self._steps.over(self._attempts.values())
+            if self._accept(outputs)
         ]
-        gone = {path for each in accepted for path in each.inputs}
-        made = {path for each in accepted for path in outputs_of(each)}
+        gone = {path for outputs in accepted for path in outputs.inputs}
+        made = {path for outputs in accepted for path in outputs_of(outputs)}
         files = (self._base | made) - gone
         left = dict.fromkeys(gone & self._stored, "it was replaced")
-        for each in self._steps.over(self._attempts.values()):
-            if each.id in self._refused:
-                left |= dict.fromkeys(each.found, self._refused[each.id])
+        for outputs in self._steps.over(self._attempts.values()):
+            if outputs.id in self._refused:
+                left |= dict.fromkeys(outputs.found, self._refused[outputs.id])
         lost = dict.fromkeys(made - gone - self._stored, "a committed output is not in storage")
         lost |= self._contested(gone)
         counting = tuple(self._steps.in_order(files & self._stored))
@@ -195,7 +200,7 @@ class _Tracer:
         """Return inputs that are gone although no attempt over them counts."""
         return {
             path: "it is not in storage, and which of its replacements counts cannot be told: "
-            + ", ".join(sorted(each.found[0] for each in self._shared.get(path, [first])))
+            + ", ".join(sorted(outputs.found[0] for outputs in self._shared.get(path, [first])))
             for path, first in self._steps.over(self._readers.items())
             if path not in gone and path not in self._stored
         }
@@ -216,37 +221,39 @@ class _Tracer:
         if newer := self._newer_claim(attempt):
             return f"its input {newer[0]} was in the table still when the table was {newer[1]}"
         rivals = self._rivals(attempt)
-        if any(self._is_certain(each) for each in rivals):
+        if any(self._is_certain(rival) for rival in rivals):
             return "another attempt over the same input was committed"
         if rivals and not self._is_first_of_equals(attempt, rivals):
-            return f"{min(each.found[0] for each in rivals)} claims the same input"
+            return f"{min(rival.found[0] for rival in rivals)} claims the same input"
         return None
 
     def _is_whole(self, attempt: AttemptOutputs) -> bool:
         return attempt.outputs is not None and {*attempt.outputs} <= {*attempt.found}
 
     def _rivals(self, attempt: AttemptOutputs) -> list[AttemptOutputs]:
-        found = {each.id: each for path in attempt.inputs for each in self._shared.get(path, ())}
+        found = {
+            outputs.id: outputs for path in attempt.inputs for outputs in self._shared.get(path, ())
+        }
         return [
-            each
-            for each in found.values()
-            if each is not attempt and each.age == attempt.age and self._is_whole(each)
+            outputs
+            for outputs in found.values()
+            if outputs is not attempt and outputs.age == attempt.age and self._is_whole(outputs)
         ]
 
     def _newer_claim(self, attempt: AttemptOutputs) -> tuple[str, str] | None:
         """Return an input that an attempt of a newer id has read, and that id."""
         for path in attempt.inputs:
-            for each in self._shared.get(path, ()):
-                if each.age < attempt.age:
-                    return path, each.table
+            for outputs in self._shared.get(path, ()):
+                if outputs.age < attempt.age:
+                    return path, outputs.table
         return None
 
     def _is_first_of_equals(self, attempt: AttemptOutputs, rivals: list[AttemptOutputs]) -> bool:
         """Return whether an input is gone, and this is the first of those that did the same."""
         gone = any(path not in self._stored for path in attempt.inputs)
         work = ({*attempt.inputs}, attempt.request)
-        equal = all(({*each.inputs}, each.request) == work for each in rivals)
-        return gone and equal and all(attempt.id < each.id for each in rivals)
+        equal = all(({*rival.inputs}, rival.request) == work for rival in rivals)
+        return gone and equal and all(attempt.id < rival.id for rival in rivals)
 
 
 # ---------------------------------------------------------------------- From the newest manifest on
@@ -301,20 +308,22 @@ class _ManifestTracer:
         self._steps = steps
         self._published = published
         self._stored = stored
-        self._attempts = {each.id: each for each in attempts}
+        self._attempts = {attempt.id: attempt for attempt in attempts}
         every = (*attempts, *former)
-        self._maker = {path: each for each in steps.over(every) for path in outputs_of(each)}
+        self._maker = {
+            path: outputs for outputs in steps.over(every) for path in outputs_of(outputs)
+        }
         before = self._committed_before()
-        self._replaced = {path for each in before.values() for path in each.inputs}
+        self._replaced = {path for outputs in before.values() for path in outputs.inputs}
         self._others = [
-            each
-            for each in steps.over(self._attempts.values())
-            if each.id not in before and self._is_new(each)
+            outputs
+            for outputs in steps.over(self._attempts.values())
+            if outputs.id not in before and self._is_new(outputs)
         ]
 
     def later(self, added: Collection[str]) -> set[str]:
         """Return the files that came into the table after the manifest, perhaps."""
-        inputs = {path for each in self._others for path in each.inputs}
+        inputs = {path for other in self._others for path in other.inputs}
         reserved = {path for path in inputs if path in self._stored and path not in self._maker}
         young = {path for path in self._steps.over(added) if self._is_young(path)}
         return (reserved | young) - self._published.files.keys() - self._replaced
@@ -324,25 +333,29 @@ class _ManifestTracer:
 
         An attempt that could not hold its inputs made none of the inputs of others.
         """
-        left = {each.id: each for each in self._others}
-        makers = Counter(path for each in self._others for path in {*outputs_of(each)})
+        left = {other.id: other for other in self._others}
+        makers = Counter(path for other in self._others for path in {*outputs_of(other)})
         readers: dict[str, list[AttemptOutputs]] = {}
-        for each in self._steps.over(self._others):
-            for path in each.inputs:
-                readers.setdefault(path, []).append(each)
+        for outputs in self._steps.over(self._others):
+            for path in outputs.inputs:
+                readers.setdefault(path, []).append(outputs)
         lasting = {*base}
         known = lasting | makers.keys()
         doubtful = self._others
         while doubtful:
             dropped = [
-                each for each in self._steps.over(doubtful) if not self._could_hold(each, known)
+                outputs
+                for outputs in self._steps.over(doubtful)
+                if not self._could_hold(outputs, known)
             ]
             gone: list[str] = []
-            for each in dropped:
-                if left.pop(each.id, None) is not None:
-                    gone += self._unmade(each, makers)
+            for outputs in dropped:
+                if left.pop(outputs.id, None) is not None:
+                    gone += self._unmade(outputs, makers)
             known.difference_update(path for path in gone if path not in lasting)
-            doubtful = [each for path in gone for each in readers.get(path, ()) if each.id in left]
+            doubtful = [
+                reader for path in gone for reader in readers.get(path, ()) if reader.id in left
+            ]
         return [*left.values()]
 
     def _unmade(self, dropped: AttemptOutputs, makers: Counter[str]) -> list[str]:
@@ -367,8 +380,8 @@ class _ManifestTracer:
         """Return why files in storage do not count, as far as the manifest tells."""
         name, left = self._published.name, dict[str, str]()
         counting = {path for each in possible for path in each.found}
-        new = {path for each in self._others for path in each.found}
-        outputs = [path for each in self._attempts.values() for path in each.found]
+        new = {path for other in self._others for path in other.found}
+        outputs = [path for attempt in self._attempts.values() for path in attempt.found]
         for path in self._steps.over([*added, *outputs]):
             if path in self._published.files or path in later or path in counting:
                 continue
@@ -436,13 +449,13 @@ def lineage_of(evidence: Evidence, steps: Steps) -> Lineage:
     counted = own if published is None else _ids_since(published, own)
     attempts = attempts_of(evidence.footers.values(), counted, steps)
     named = frozenset[str]() if published is None else frozenset(published.files)
-    held = named.union(*(each.inputs for each in evidence.footers.values()))
+    held = named.union(*(footer.inputs for footer in evidence.footers.values()))
     tries = unadded_tries(evidence.added, held, evidence.stored, steps)
     added = [path for path in evidence.added if path not in tries]
     if published is None:
         found = trace_lineage(added, attempts, steps)
     else:
-        others = [each for each in evidence.tables if each not in counted]
+        others = [table for table in evidence.tables if table not in counted]
         former = attempts_of(evidence.footers.values(), others, steps)
         found = trace_since_manifest(
             published, evidence.stored, added, attempts, former, steps=steps
@@ -452,9 +465,9 @@ def lineage_of(evidence: Evidence, steps: Steps) -> Lineage:
         for path, each in steps.over(evidence.footers.items())
         if each.table not in counted and path not in named
     ]
-    left = {each.path: _reason_of_other_id(each, own, published) for each in strange}
-    unknown = (each for each in strange if each.table not in own)
-    lost = {each.path: left[each.path] for each in unknown if _may_be_own(each, evidence)}
+    left = {footer.path: _reason_of_other_id(footer, own, published) for footer in strange}
+    unknown = (footer for footer in strange if footer.table not in own)
+    lost = {footer.path: left[footer.path] for footer in unknown if _may_be_own(footer, evidence)}
     lost = dict(found.lost) | lost
     return _with_all_files(
         replace(found, left=dict(found.left) | left | tries, lost=lost), evidence
@@ -526,7 +539,7 @@ def _may_be_own(footer: OutputFooter, evidence: Evidence) -> bool:
 
 def newest_call_s(evidence: Evidence, steps: Steps) -> float:
     """Return the latest time that the id of an append carries; clocks of callers differ."""
-    inputs = (path for each in steps.over(evidence.footers.values()) for path in each.inputs)
+    inputs = (path for footer in steps.over(evidence.footers.values()) for path in footer.inputs)
     tries = map(append_try_of, chain(steps.over(evidence.added), inputs))
     return max((call_time_s(each.call) or 0.0 for each in tries if each), default=0.0)
 

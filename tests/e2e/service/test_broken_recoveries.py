@@ -9,7 +9,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
-from neve.api.tables import Table
+from neve.api import Table
 from neve.client.errors import NeveError, RefusedError
 from tests.support.stack import Service
 
@@ -50,7 +50,7 @@ def published_table(service: Service) -> str:
 
 def found(service: Service) -> Table | None:
     with suppress(NeveError):
-        return next((each for each in service.client.tables() if each.name == NAME), None)
+        return next((table for table in service.client.tables() if table.name == NAME), None)
     return None
 
 
@@ -96,7 +96,7 @@ def test_no_row_is_lost_by_rebuilds_that_were_broken_off(service: Service) -> No
     if table.filling is not None:
         with pytest.raises(RefusedError, match="is being filled"):
             service.client.append(NAME, pa.table({"id": [0], "v": [2]}))
-        assert any("is being filled" in each for each in service.client.status().warnings)
+        assert any("is being filled" in warning for warning in service.client.status().warnings)
     drop(service)
     done = service.client.rebuild(location, NAME)
     assert (done.rows, done.files, done.lost, done.state) == (FILES * ROWS, FILES, {}, "live")

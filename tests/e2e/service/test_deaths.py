@@ -75,9 +75,9 @@ def check_story_of_quarantine(service: Service, table: LedgerTable, bad: str) ->
     """Nothing is wrong any more, and the story still shows what was."""
     story = story_by_command(service, table, service.client.tablets(table.name)[0].tablet)
     bad_tries = [each for each in story if each["kind"] == "failed"]
-    assert [each["quarantined"] for each in bad_tries] == [False, False, True]
-    assert {each["code"] for each in bad_tries} == {"InputError"}
-    assert all(bad in each["reason"] for each in bad_tries)
+    assert [bad_try["quarantined"] for bad_try in bad_tries] == [False, False, True]
+    assert {bad_try["code"] for bad_try in bad_tries} == {"InputError"}
+    assert all(bad in bad_try["reason"] for bad_try in bad_tries)
     after = [each["kind"] for each in story[story.index(bad_tries[-1]) :]]
     assert [each for each in after if each in ("lifted", "assigned", "committed")] == [
         "lifted",
@@ -90,7 +90,7 @@ def test_a_compactor_is_killed(service: Service) -> None:
     with service.caught(lambda: slow_table(service)) as (table, job):
         (owed,) = service.client.backlog(table.name)
         service.kill(service.compactor(job.compactor))
-        whole = sum(each.size_bytes for each in service.client.files(table.name))
+        whole = sum(file.size_bytes for file in service.client.files(table.name))
         assert owed.size_bytes <= whole
         service.wait("what was lost to be owed again", lambda: owes(service, table) == [whole])
 

@@ -35,7 +35,7 @@ def test_deltas_shrink_by_minor_and_go_by_major_compactions(service: Service) ->
     service.wait("analysis that a trigger asks for", analysed, table=table)
     updated(service, table)
     counted(service, table)
-    size_before = sum(each.size_bytes for each in client.files(table.name))
+    size_before = sum(file.size_bytes for file in client.files(table.name))
     client.set(table.name, {"planner_options": "major_ratio=0.2"})
     service.wait("major compaction", lambda: len(table.commits()) == 2, table=table)
     service.wait_until_at_rest(table)
@@ -53,7 +53,7 @@ def updated(service: Service, table: LedgerTable) -> None:
     client.set(table.name, {"triggers": "admin"})
     for version in range(2, 6):
         table.append(keyed_rows(range(1000 * version, 1000 * version + 1200), version))
-    size_before = sum(each.size_bytes for each in client.files(table.name))
+    size_before = sum(file.size_bytes for file in client.files(table.name))
     client.trigger(table.name)
     service.wait("minor compaction", lambda: len(table.commits()) == 1, table=table)
     client.set(table.name, {"triggers": "change"})
@@ -62,11 +62,11 @@ def updated(service: Service, table: LedgerTable) -> None:
     (minor,) = table.commits()
     assert len(minor) == 4
     assert base not in minor, "the base is not rewritten"
-    files = {each.path: each for each in client.files(table.name)}
+    files = {file.path: file for file in client.files(table.name)}
     (delta,) = files.keys() - {base}
     assert files[delta].tags == {"delta": "minor"}
     assert files[delta].rows == 4200, "600 versions that newer ones hide are gone"
-    size_after = sum(each.size_bytes for each in files.values())
+    size_after = sum(file.size_bytes for file in files.values())
     print(f"bytes of the table: {size_before} before, {size_after} after the minor compaction")
     assert size_after < size_before
 
@@ -85,11 +85,11 @@ def counted(service: Service, table: LedgerTable) -> None:
 
     def explained() -> bool:
         (tablet,) = client.explain(table.name)
-        return any(says in each for each in tablet.sentences)
+        return any(says in sentence for sentence in tablet.sentences)
 
     service.wait("sentence about updates", explained)
     rows: dict[str, MaintenanceOperation] = {
-        each.kind: each for each in client.maintenance(table.name).operations
+        operation.kind: operation for operation in client.maintenance(table.name).operations
     }
     assert rows["minor-delta"].state == rows["major-delta"].state == "idle"
     assert "21 % of the rows of 1 base file are updated by 1 delta" in rows["major-delta"].why

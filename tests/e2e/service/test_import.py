@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from common.model.service_paths import is_guard
-from neve.api.tables import ImportReport
+from neve.api import ImportReport
 from tests.support.living_folder import files_below
 from tests.support.stack import Service
 
@@ -60,7 +60,7 @@ class Lake:
         return self.client.import_table(str(self.folder), "lake", settings=settings, **more)
 
     def listed(self) -> set[str]:
-        return {each.path for each in self.client.files("lake")}
+        return {file.path for file in self.client.files("lake")}
 
     def stored(self) -> set[str]:
         found = (path.relative_to(self.folder) for path in files_below(self.folder))

@@ -53,7 +53,7 @@ def test_a_keyed_table_comes_to_rest(service: Service) -> None:
     }
     service.wait_until_clean(table)
     for tablet in client.explain(table.name):
-        assert any("wanted nothing" in each for each in tablet.sentences), tablet
+        assert any("wanted nothing" in sentence for sentence in tablet.sentences), tablet
         assert set(tablet.left) <= table.listed()
         assert tablet.queued == tablet.running == ()
 
@@ -79,7 +79,9 @@ def test_new_settings_plan_anew(service: Service) -> None:
     table.add(*(bag_rows(200, seed) for seed in range(4)))
     service.wait(
         "plan that wants nothing",
-        lambda: any("wanted nothing" in each for each in client.explain(table.name)[0].sentences),
+        lambda: any(
+            "wanted nothing" in sentence for sentence in client.explain(table.name)[0].sentences
+        ),
         table=table,
     )
     assert "more than 50 times" in " ".join(client.explain(table.name)[0].left.values())
@@ -103,7 +105,9 @@ def test_a_pause_stops_the_handing_out_and_a_resume_goes_on(service: Service) ->
     table.add(*(keyed_rows(range(300), version) for version in range(5)))
     service.wait(
         "sentence about the pause",
-        lambda: any("is paused" in each for each in client.explain(table.name)[0].sentences),
+        lambda: any(
+            "is paused" in sentence for sentence in client.explain(table.name)[0].sentences
+        ),
         table=table,
     )
     other = LedgerTable(client, service.folder, keyed=False, stem="other")

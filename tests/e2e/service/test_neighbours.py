@@ -128,7 +128,7 @@ def test_nobody_else_reaches_what_is_stored(service: Service) -> None:
 def test_no_worker_waits_for_somebody_else(service: Service) -> None:
     tasks = service.tasks()
     numbers = {process.pid for process in tasks}
-    ports = [each.port for each in listeners(p for p in tasks if p.ppid() not in numbers)]
+    ports = [listener.port for listener in listeners(p for p in tasks if p.ppid() not in numbers)]
     assert len(ports) == len(COMPACTORS)
 
     def hung_up(port: int) -> bool:

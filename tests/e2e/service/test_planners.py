@@ -150,7 +150,7 @@ def test_live_bytes_are_counted_and_the_deadest_range_is_compacted(service: Serv
     ]
 
     client.set(table.name, settings={"planner_options": "segment=60KB"})
-    rewrites = service.wait("compaction", lambda: [each for each in table.commits() if each])
+    rewrites = service.wait("compaction", lambda: [commit for commit in table.commits() if commit])
     service.wait_until_at_rest(table)
     table.check_rows()
     replaced = {files[at].path for at in (2, 3, 4, 8)}
@@ -173,7 +173,7 @@ def test_files_of_a_level_move_or_are_merged_and_never_overlap(service: Service)
     table.add(rows)
 
     def levels() -> list[str]:
-        return sorted(each.tags.get("level", "") for each in service.client.files(table.name))
+        return sorted(file.tags.get("level", "") for file in service.client.files(table.name))
 
     service.wait("move", lambda: levels() == ["1"], table=table)
     assert table.listed() == {"in-000.parquet"}, "nothing was rewritten"
@@ -195,7 +195,7 @@ def test_files_of_a_level_move_or_are_merged_and_never_overlap(service: Service)
     assert len(files) >= 2
     assert levels() == ["1"] * len(files)
     spans = sorted(
-        (json.loads(each.key_min or "")[0], json.loads(each.key_max or "")[0]) for each in files
+        (json.loads(file.key_min or "")[0], json.loads(file.key_max or "")[0]) for file in files
     )
     assert all(one[1] < other[0] for one, other in pairwise(spans)), spans
 
@@ -264,11 +264,11 @@ def check_plan_of_chunks(service: Service, table: LedgerTable) -> None:
         plan = client.plan(table.name)
     finally:
         client.resume_group("default")
-    assert {each.action for each in plan.jobs} == {"rewrite"}
-    assert all(time_s % 100 == 0 for each in plan.jobs for time_s in each.cuts_at_s)
-    assert any(each.cuts_at_s and each.outputs > 1 for each in plan.jobs), plan
-    assert any(each.after for each in plan.jobs), plan
-    assert "pending" in {each.state for each in plan.intervals}
+    assert {job.action for job in plan.jobs} == {"rewrite"}
+    assert all(time_s % 100 == 0 for job in plan.jobs for time_s in job.cuts_at_s)
+    assert any(job.cuts_at_s and job.outputs > 1 for job in plan.jobs), plan
+    assert any(job.after for job in plan.jobs), plan
+    assert "pending" in {interval.state for interval in plan.intervals}
 
 
 def test_each_file_lies_in_one_chunk_of_time(service: Service) -> None:
@@ -296,8 +296,8 @@ def test_each_file_lies_in_one_chunk_of_time(service: Service) -> None:
     assert sorted(chunks, key=str) == sorted([*((at, at) for at in range(9)), None], key=str)
     assert sum(file.rows for file in files) == 8 * 150 + 25
     intervals = service.client.plan(table.name).intervals
-    assert [each.start_s for each in intervals] == [100.0 * at for at in range(9)]
-    assert {each.state for each in intervals} == {"complete"}
+    assert [interval.start_s for interval in intervals] == [100.0 * at for at in range(9)]
+    assert {interval.state for interval in intervals} == {"complete"}
     assert {dict(file.tags).get("chunk", "").split(":")[1] for file in files} == {"100"}
     assert len(table.commits()) > 1
     left = service.client.explain(table.name)[0].left

@@ -75,7 +75,7 @@ def test_an_expression_that_fails_on_a_row_ends_its_request_and_harms_nobody(
     with pytest.raises(RequestFailedError, match=r"DIVIDE_BY_ZERO.*at column 17: 1 / \(v - 3\)"):
         wish.wait(timeout_s=SERVICE_S)
     assert wish.status().state == "failed"
-    assert {each.failures for each in client.compactors()} == {0}
+    assert {compactor.failures for compactor in client.compactors()} == {0}
     assert client.status().quarantined == 0
     service.wait_until_at_rest(table)
     failed = [each for each in client.history(table.name) if each.end == "failed"]
@@ -91,7 +91,7 @@ def test_a_deletion_in_one_partition_leaves_the_others_as_they_are(service: Serv
     client.create_table("months", place, schema=schema, partition_by=["month"])
     for month in (3, 4, 5):
         client.append("months", pa.table({"month": [month] * 10, "n": range(10)}, schema=schema))
-    before = {each.path for each in client.files("months")}
+    before = {file.path for file in client.files("months")}
     wish = client.compact("months", delete_where="month = 4 and n < 9")
     done = wish.wait(timeout_s=SERVICE_S)
     assert (done.state, done.result is not None) == ("done", True)
@@ -100,7 +100,7 @@ def test_a_deletion_in_one_partition_leaves_the_others_as_they_are(service: Serv
     assert told == (1, 1, 1)
     assert (done.result.rows_before, done.result.rows_after, done.result.deleted) == (10, 1, 9)
     assert done.result.complete
-    after = {each.path: each.request for each in client.files("months")}
+    after = {file.path: file.request for file in client.files("months")}
     assert [request for request in after.values() if request] == [wish.id]
     changed = client.compact("months", set="n = n + 1").wait(timeout_s=SERVICE_S)
     assert changed.result is not None
@@ -247,7 +247,9 @@ def test_a_table_of_which_a_third_is_deleted_compacts_by_itself(service: Service
         says = f"request {own.id} (made by the table's selector) holds 3 files"
         service.wait(
             "hold that is explained",
-            lambda: any(each.startswith(says) for each in client.explain(table.name)[0].sentences),
+            lambda: any(
+                sentence.startswith(says) for sentence in client.explain(table.name)[0].sentences
+            ),
             table=table,
         )
     finally:

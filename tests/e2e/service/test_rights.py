@@ -42,8 +42,8 @@ def test_a_token_that_may_read_cannot_compact_and_the_audit_shows_it(service: Se
     service.wait("the audit", refused)
     shown = invoke(["audit", "--table", table.name, "--json"], environ)
     told = [
-        (each["caller"], each["action"].rpartition("/")[2], each["outcome"])
-        for each in json.loads(shown.stdout)["entries"]
+        (load["caller"], load["action"].rpartition("/")[2], load["outcome"])
+        for load in json.loads(shown.stdout)["entries"]
     ]
     assert told == [
         ("reader", "append", "refused"),

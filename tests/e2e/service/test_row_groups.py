@@ -85,7 +85,9 @@ def test_a_file_of_an_earlier_release_is_found_and_rewritten(service: Service) -
     assert spark_count(names, 128 * MIB) < client.count(name) == 2 * ROWS
 
     found = client.fsck(name, deep=True)
-    assert [(each.code, each.path) for each in found.findings] == [("layout", "old.parquet")]
+    assert [(finding.code, finding.path) for finding in found.findings] == [
+        ("layout", "old.parquet")
+    ]
     assert not found.sound
     assert client.fsck(name, repair=True).sound is False
     client.resume(name)

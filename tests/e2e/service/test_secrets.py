@@ -15,7 +15,7 @@ def test_the_head_of_ray_gets_to_know_no_secret(service: Service) -> None:
         "password of Redis": stack.redis_url.partition("unix://:")[2].partition("@")[0],
         "an argument of the actors": str(stack.folder.logs),
     }
-    assert all(len(each) > 20 for each in texts.values())
+    assert all(len(text) > 20 for text in texts.values())
     for process in state.processes:
         if process.role == "gcs_server":
             assert held_in_memory(process.pid, texts) == {"an argument of the actors"}

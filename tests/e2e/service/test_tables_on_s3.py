@@ -70,7 +70,7 @@ def test_append_compact_scan_and_collect(service: Service) -> None:
     with location.filesystem.open_output_stream(location.full(orphan)) as sink:
         sink.write(b"left behind by somebody who died")
     found_orphans = service.wait("old orphan", lambda: client.gc("keyed", delete=True).orphans)
-    assert [each.path for each in found_orphans] == [orphan]
+    assert [found_orphan.path for found_orphan in found_orphans] == [orphan]
     service.wait("clean storage", lambda: stored(location) == {left.path})
     assert client.fsck("keyed", deep=True).sound
 
@@ -86,10 +86,10 @@ def test_an_append_only_table_keeps_its_rows(service: Service) -> None:
     for number in range(5):  # As many as the planner of such tables wants.
         client.append("bag", rows(number * ROWS, ROWS, 1))
     client.wait_until_at_rest("bag", timeout_s=120)
-    assert sum(each.rows for each in client.files("bag")) == 5 * ROWS
+    assert sum(file.rows for file in client.files("bag")) == 5 * ROWS
     assert sorted(client.scan("bag")["k"].to_pylist()) == list(range(5 * ROWS))
     check_table(client, "bag", location)
-    kept = {each.path for each in client.files("bag")}
+    kept = {file.path for file in client.files("bag")}
     service.wait("clean storage", lambda: stored(location) == kept)
     assert any(not each.startswith("_neve/append/") for each in kept)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from neve.api.work import Job
+from neve.api import Job
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.stack import COMPACTORS, Service
 
@@ -60,7 +60,7 @@ def test_jobs_of_two_compactors_keep_to_the_limit_of_their_volume(service: Servi
     took_s = max(each.ended_s for each in done) - min(each.started_s for each in done)
     # Files have footers, too, which do not count.
     assert moved <= 1.02 * RATE * took_s
-    (volume,) = [each for each in client.limits() if each.name == VOLUME]
+    (volume,) = [limit for limit in client.limits() if limit.name == VOLUME]
     assert 0.9 * moved <= volume.moved_bytes <= moved
     for table in tables:
         table.check_rows()
@@ -78,7 +78,7 @@ def test_a_throttled_job_can_be_cancelled_and_a_limit_outlives_the_coordinator(
     service.kill(service.actor("CoordinatorActor"))
     service.wait("new coordinator", lambda: client.status().coordinator != before)
     (volume,) = service.wait(
-        "limit", lambda: [each for each in client.limits() if each.name == VOLUME]
+        "limit", lambda: [limit for limit in client.limits() if limit.name == VOLUME]
     )
     assert (volume.limit_bytes_s, volume.is_default) == (64 * 1024, False)
     service.wait("adopted job", lambda: [each for each in client.jobs() if each.state])

@@ -18,9 +18,9 @@ IN_ORDER = ("plan", "queue", "reserve", "prepare", "rewrite", "verify", "commit"
 def trace_of(receiver: Receiver, attempt: str) -> dict[str, Span]:
     """Return the spans of an attempt by name."""
     roots = [
-        each
-        for each in receiver.spans
-        if each.name == "attempt" and each.attributes["neve.attempt"] == attempt
+        span
+        for span in receiver.spans
+        if span.name == "attempt" and span.attributes["neve.attempt"] == attempt
     ]
     return {e.name: e for root in roots for e in receiver.spans if e.trace == root.trace}
 
@@ -38,7 +38,7 @@ def test_the_spans_of_a_compaction_hang_together(service: Service, receiver: Rec
     root = spans["attempt"]
     assert root.parent == b""
     assert {each.parent for name, each in spans.items() if name != "attempt"} == {root.id}
-    assert len({each.id for each in spans.values()}) == len(spans)
+    assert len({span.id for span in spans.values()}) == len(spans)
     assert {name for name, each in spans.items() if each.part == "coordinator"} == OF_COORDINATOR
     assert {name for name, each in spans.items() if each.part == "compactor"} == OF_COMPACTOR
     begins = [spans[name].begin_ns for name in IN_ORDER]

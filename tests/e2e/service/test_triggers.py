@@ -47,8 +47,10 @@ def test_a_table_is_compacted_when_a_trigger_asks(service: Service) -> None:
     assert answer.verdict == "refused"
     assert "is in no set of" in answer.reason
     (explained,) = client.explain(table.name)
-    assert any(f"its planner refused: {answer.reason}" in each for each in explained.sentences)
-    (tally,) = [each for each in client.status().triggers if each.table == table.name]
+    assert any(
+        f"its planner refused: {answer.reason}" in sentence for sentence in explained.sentences
+    )
+    (tally,) = [trigger for trigger in client.status().triggers if trigger.table == table.name]
     assert (tally.trigger, tally.refused, tally.refusal) == ("admin", 1, answer.reason)
 
     every = {"triggers": "periodic", "trigger_interval": "2s", "trigger_spread": 0}
@@ -69,7 +71,7 @@ def rates_of(service: Service, table: LedgerTable) -> TabletRates:
 
 def operation_of(service: Service, table: LedgerTable, kind: str) -> MaintenanceOperation:
     rows = service.client.maintenance(table.name).operations
-    return next(each for each in rows if each.kind == kind)
+    return next(row for row in rows if row.kind == kind)
 
 
 def append_until_rows_count(service: Service, table: LedgerTable) -> None:

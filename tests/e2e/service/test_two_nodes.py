@@ -33,9 +33,9 @@ def test_a_compactor_on_a_second_node_works_with_executors_beside_it(service: Se
         everybody = {*COMPACTORS, COMPACTOR}
         service.wait(
             "three compactors",
-            lambda: {each.compactor for each in client.compactors()} == everybody,
+            lambda: {compactor.compactor for compactor in client.compactors()} == everybody,
         )
-        nodes = {each.compactor: each.node for each in client.compactors()}
+        nodes = {compactor.compactor: compactor.node for compactor in client.compactors()}
         assert nodes[COMPACTOR] == where.second_node
         assert {nodes[name] for name in COMPACTORS}.isdisjoint({where.second_node})
 
@@ -62,7 +62,7 @@ def test_a_job_spans_nodes_when_executors_have_a_resource_of_their_own(
         assert where.executors == (where.second_node,) * EXECUTORS
         service.wait(
             "the compactor with executors elsewhere",
-            lambda: COMPACTOR in {each.compactor for each in client.compactors()},
+            lambda: COMPACTOR in {compactor.compactor for compactor in client.compactors()},
         )
         table = LedgerTable(client, service.folder, keyed=True, splits=SPLITS, settings=SLOW)
 

@@ -81,31 +81,31 @@ def test_at_rest_few_rows_are_updated_and_deltas_are_few(asked: PlanParameters) 
     ratio = float(str(planner_options.get("major_ratio", 0.1)))
     least = ratio / (1 + min(1.0, asked.heat.scans_s))
     minor = min(int(str(planner_options.get("minor_files", 4))), asked.settings.max_files)
-    for each in delta_sets(life.files.values()):
-        if not each.base:
+    for delta_set in delta_sets(life.files.values()):
+        if not delta_set.base:
             continue
-        many = len(each.base) + 1 > asked.settings.max_files
-        assert each.updated_share() < least or many, life.left
-        assert len(each.deltas) < minor, life.left
+        many = len(delta_set.base) + 1 > asked.settings.max_files
+        assert delta_set.updated_share() < least or many, life.left
+        assert len(delta_set.deltas) < minor, life.left
 
 
 @given(asked=tablets())
 @settings(max_examples=200, deadline=None, print_blob=True)
 def test_each_file_is_base_or_delta_and_base_files_are_apart(asked: PlanParameters) -> None:
     sets = delta_sets(asked.files.values())
-    paths = [file.path for each in sets for file in each.files]
+    paths = [file.path for set_ in sets for file in set_.files]
     assert sorted(paths) == sorted(asked.files)
-    base = [span_of([file]) for each in sets for file in each.base]
+    base = [span_of([file]) for set_ in sets for file in set_.base]
     assert all(one[1] < other[0] for one, other in pairwise(base))
-    spans = [span_of(each.files) for each in sets]
+    spans = [span_of(set_.files) for set_ in sets]
     assert all(one[1] < other[0] for one, other in pairwise(spans)), "sets do not touch"
-    for each in sets:
-        for delta in each.deltas:
+    for set_ in sets:
+        for delta in set_.deltas:
             known = delta.key_min is not None
-            if known and each.base:
+            if known and set_.base:
                 low, high = span_of([delta])
                 over = [
-                    f for f in each.base if (f.key_min or b"") <= high and low <= (f.key_max or b"")
+                    f for f in set_.base if (f.key_min or b"") <= high and low <= (f.key_max or b"")
                 ]
                 assert any(f.size_bytes >= delta.size_bytes for f in over)
 

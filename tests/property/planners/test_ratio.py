@@ -172,7 +172,7 @@ def rewrite(arriving: int, ratio: float, max_files: int, rounds: int) -> tuple[i
     sizes: dict[str, int] = {}
     made = rewritten = 0
     for number in range(rounds):
-        sizes |= {f"r{number:04}-{each:02}": 1000 for each in range(arriving)}
+        sizes |= {f"r{number:04}-{index:02}": 1000 for index in range(arriving)}
         while jobs := merge_once(sizes, ratio, max_files):
             for paths in jobs:
                 total = sum(sizes.pop(path) for path in paths)

@@ -14,8 +14,8 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import UnavailableError
-from neve.api import work as api
-from neve.api.tables import Column
+from neve import api
+from neve.api import Column
 from neve.cli.access import render_audit
 from neve.cli.session import Session
 from neve.client import Client
@@ -26,9 +26,9 @@ from neve.gateway.access.audit import (
     LOOK_INTERVAL_S,
     TEXT_MAX,
     Audit,
-    AuditEntry,
     AuditFile,
     folded,
+    line_of,
     outcome_of,
 )
 from neve.gateway.access.tokens import TokenFile
@@ -40,7 +40,7 @@ from tests.support.predictable import ManualClock
 
 FULL = Path("/dev/full")
 """A device that is always full."""
-ENTRY = AuditEntry(id="aud-1", at_s=1.0, caller="ci", action="POST /v1/tables")
+ENTRY = api.AuditEntry(outcome="begun", id="aud-1", at_s=1.0, caller="ci", action="POST /v1/tables")
 COLUMNS = [Column(name="x", type="int64")]
 
 
@@ -107,11 +107,11 @@ def test_what_came_of_a_call(status: int | None, error: str, outcome: str) -> No
 
 def test_of_several_lines_of_a_call_the_last_one_counts() -> None:
     lines = [
-        replace(ENTRY, id="aud-2").line(),
-        replace(ENTRY, outcome="done").line(),
+        line_of(replace(ENTRY, id="aud-2")),
+        line_of(replace(ENTRY, outcome="done")),
         b"not json",
         b"[]",
-        ENTRY.line(),
+        line_of(ENTRY),
     ]
     found = folded(lines, 10, {})
 
@@ -125,7 +125,7 @@ def test_of_several_lines_of_a_call_the_last_one_counts() -> None:
 
 def test_an_entry_holds_no_secrets_and_has_a_bound() -> None:
     entry = replace(ENTRY, details="name=s3://key:secret@lake/a?token=1\n", action="x" * 9999)
-    line = entry.line()
+    line = line_of(entry)
 
     assert b"secret" not in line
     assert b"token=1" not in line
@@ -309,8 +309,8 @@ def test_every_change_has_one_entry_also_a_refused_one(tmp_path: Path) -> None:
         of_reader = admin.audit(caller="reader")
 
     told = [
-        (each.caller, each.action, each.table, each.outcome, each.error)
-        for each in reversed(entries)
+        (entry.caller, entry.action, entry.table, entry.outcome, entry.error)
+        for entry in reversed(entries)
     ]
     assert told == [
         ("gateway.token", "POST /v1/tables", "events", "done", ""),
@@ -346,7 +346,9 @@ def test_the_audit_survives_a_gateway(tmp_path: Path) -> None:
     with serving(MemoryStore(keyspace=keyspace), access=access) as gateway:
         create(gateway, tmp_path)
     with serving(MemoryStore(keyspace=keyspace), access=access) as again, again.client() as client:
-        assert [each.action for each in first_entries(client, 1)] == ["POST /v1/tables"]
+        assert [first_entry.action for first_entry in first_entries(client, 1)] == [
+            "POST /v1/tables"
+        ]
 
 
 def test_without_an_audit_nothing_is_changed_and_everything_can_be_read(tmp_path: Path) -> None:
@@ -366,14 +368,14 @@ def test_without_an_audit_nothing_is_changed_and_everything_can_be_read(tmp_path
         )
         assert answer.status_code == 503
         assert "nothing is changed" in answer.json()["detail"]
-        assert [each.state for each in client.tables()] == ["live"]
+        assert [table.state for table in client.tables()] == ["live"]
         broken["now"] = False
         assert client.pause("events").state == "paused"
 
 
 def test_a_text_that_no_answer_can_hold_is_audited_with_a_mark() -> None:
     """Or one call would have `GET /v1/audit` fail from then on."""
-    line = AuditEntry(id="a", at_s=1.0, caller="c", action="POST", table="x\ud800").line()
+    line = line_of(api.AuditEntry(id="a", at_s=1.0, caller="c", action="POST", table="x\ud800"))
     older = b'{"id": "b", "table": "y\\ud800"}'
 
     assert [each["table"] for each in folded([line, older], 2, {})] == ["x?", "y?"]
@@ -402,7 +404,7 @@ def test_parameters_are_noted_as_the_route_takes_them(
         httpx.delete(f"{gateway.url}/v1/tables/events?{query}", headers=headers)
         with gateway.client() as admin:
             first_entries(admin, 2)
-    noted = [each["details"] for each in lines_of(path) if "DELETE" in str(each["action"])]
+    noted = [line["details"] for line in lines_of(path) if "DELETE" in str(line["action"])]
     assert noted == [details, details]
 
 
@@ -454,11 +456,11 @@ def test_refused_calls_push_out_no_change(tmp_path: Path) -> None:
                 assert reader.delete("/v1/tables/events").status_code == 403
         entries = first_entries(admin, EARLY_BURST + 1, of=1_000)
 
-    assert [each["outcome"] for each in lines_of(path)] == ["begun", "done"]
-    refused = [each for each in entries if each.outcome == "refused"]
+    assert [line["outcome"] for line in lines_of(path)] == ["begun", "done"]
+    refused = [entry for entry in entries if entry.outcome == "refused"]
     assert EARLY_BURST <= len(refused) < 2 * EARLY_BURST
     assert refused[0].action == "DELETE /v1/tables/{table}"
-    assert "POST /v1/tables" in {each.action for each in entries}
+    assert "POST /v1/tables" in {entry.action for entry in entries}
 
 
 def test_reads_are_audited_where_that_is_set(tmp_path: Path) -> None:
@@ -475,7 +477,7 @@ def test_reads_are_audited_where_that_is_set(tmp_path: Path) -> None:
     assert [each.action for each in read] == ["GET /v1/tables/{table}/scan"]
     assert (read[0].table, read[0].outcome, read[0].caller) == ("events", "done", "gateway.token")
     assert read[0].details.startswith("columns=x")
-    assert [each["id"] for each in lines_of(tmp_path / "audit-reads.jsonl")] == [read[0].id]
+    assert [line["id"] for line in lines_of(tmp_path / "audit-reads.jsonl")] == [read[0].id]
 
 
 def test_no_text_of_a_caller_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

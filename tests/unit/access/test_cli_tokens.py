@@ -51,7 +51,7 @@ def test_a_token_is_printed_once_and_alone(shell: Shell) -> None:
     assert made.exit_code == 0
     assert "\n" not in token
     assert digest_of(token.encode()) in shell.file.read_text()
-    assert "the only time" in made.stderr
+    assert "shown only this once" in made.stderr
     listed = shell.run("token", "list")
     assert "ci" in listed.stdout
     assert "read, write:events-*" in listed.stdout
@@ -128,7 +128,7 @@ def test_the_audit_is_shown(shell: Shell) -> None:
     while not entries or entries[0]["outcome"] == "begun":
         entries = json.loads(shell.ask("audit", "--json").stdout)["entries"]
 
-    assert [(each["table"], each["outcome"]) for each in entries] == [("nothing", "refused")]
+    assert [(entry["table"], entry["outcome"]) for entry in entries] == [("nothing", "refused")]
     shown = shell.ask("audit", "--table", "nothing").stdout
     assert "POST /v1/tables/{table}/pause" in shown
     assert "UnknownTableError" in shown

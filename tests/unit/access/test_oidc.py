@@ -260,7 +260,7 @@ def test_keys_that_are_new_are_found_and_old_ones_go(door: Door) -> None:
     door.at_s += UNKNOWN_KEY_PAUSE_S
     assert door.caller(fresh).name == "oidc:ada"
 
-    door.issuer.keys[:] = [each for each in door.issuer.keys if each["kid"] == "two"]
+    door.issuer.keys[:] = [key for key in door.issuer.keys if key["kid"] == "two"]
     assert door.caller(old).name == "oidc:ada", "not looked at again yet"
     door.at_s += FRESH_S + 1
     door.refuses(old, "no such key")

@@ -15,8 +15,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from neve.api.recovery import ARCHIVE
-from neve.api.tables import ARROW_STREAM, Column
+from neve.api import ARCHIVE, ARROW_STREAM, Column
 from neve.client import Client
 from neve.client.errors import ForbiddenError, NotFoundError
 from neve.gateway.access.callers import INCLUDED, Role
@@ -179,10 +178,10 @@ def test_the_service_needs_a_grant_on_all_tables(name: str, door: Door) -> None:
 
 def test_a_listing_has_only_what_may_be_seen(door: Door) -> None:
     with door.client("other-read") as narrow, door.client("read") as whole:
-        assert [each.name for each in narrow.tables()] == ["other-1"]
-        assert [each.name for each in whole.tables()] == ["other-1", "users"]
+        assert [table.name for table in narrow.tables()] == ["other-1"]
+        assert [table.name for table in whole.tables()] == ["other-1", "users"]
         # The job, the queue and the backlog of the coordinator are about `events`.
-        assert [each.table for each in whole.jobs()] == ["events"]
+        assert [job.table for job in whole.jobs()] == ["events"]
         assert [each.table for each in whole.queue()] == ["events"]
         assert [*narrow.jobs(), *narrow.queue(), *narrow.backlog()] == []
 
@@ -270,7 +269,7 @@ def test_answers_forbid_browsers_what_they_must_not_do(door: Door) -> None:
     digests = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in script]
 
     assert digests
-    assert all(f"'sha256-{each}'" in policy for each in digests)
+    assert all(f"'sha256-{digest}'" in policy for digest in digests)
     assert "unsafe" not in policy
     assert "style=" not in page.text, "a policy with digests lets no attribute through"
     for answer in (page, door.answer("GET /v1/tables", None), door.answer("GET /healthz", None)):

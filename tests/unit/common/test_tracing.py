@@ -41,7 +41,7 @@ def test_the_spans_of_an_attempt_hang_together() -> None:
             assert isinstance(each, OtlpSpans)
             flushed(each)
 
-    by_name = {each.name: each for each in receiver.spans}
+    by_name = {span.name: span for span in receiver.spans}
     root, child = by_name["attempt"], by_name["rewrite"]
     assert (root.parent, child.parent, child.trace) == (b"", root.id, root.trace)
     assert (root.part, child.part) == ("coordinator", "compactor")

@@ -19,9 +19,9 @@ def test_every_jvm_reports_its_crash_beside_the_log_and_dumps_no_memory(tmp_path
     configs = spark_configs(DriverSettings(name="c1", log_file=str(tmp_path / "spark-c1.log")))
     options = [value for name, value in configs.items() if name.endswith("xtraJavaOptions")]
     assert len(options) == 3, "driver, app master, executor"
-    for each in options:
-        assert f"-XX:ErrorFile={tmp_path}/hs_err_pid%p.log" in each
-        assert "-XX:-CreateCoredumpOnCrash" in each
+    for option in options:
+        assert f"-XX:ErrorFile={tmp_path}/hs_err_pid%p.log" in option
+        assert "-XX:-CreateCoredumpOnCrash" in option
 
 
 def test_only_jvms_that_run_no_tasks_do_without_the_optimising_compiler() -> None:

@@ -156,9 +156,9 @@ def test_the_last_file_tells_all_of_them(tmp_path: Path) -> None:
     write(tmp_path, "a.parquet", [1, 2, 150, 250])
     plan = make_plan(job(tmp_path, (100.0, 200.0), rows_max=1))
     files = rewrite_bag(plan).files
-    told = [pq.read_metadata(tmp_path / each.path).metadata.get(b"neve.outputs") for each in files]
+    told = [pq.read_metadata(tmp_path / file.path).metadata.get(b"neve.outputs") for file in files]
     assert [each is not None for each in told] == [False, False, False, True]
-    assert all(each.path.encode() in (told[-1] or b"") for each in files)
+    assert all(file.path.encode() in (told[-1] or b"") for file in files)
 
 
 def test_a_table_with_a_key_or_without_times_is_refused(tmp_path: Path) -> None:

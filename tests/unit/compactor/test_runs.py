@@ -107,7 +107,7 @@ def test_steps_are_of_about_the_wanted_size(files: int, rows: int) -> None:
     total = files * rows
     cuts = step_cuts(slices, wanted, total)
     below = [
-        sum(rows_before(each.held.levels, each.rows, cut, after=True) for each in slices)
+        sum(rows_before(slice_.held.levels, slice_.rows, cut, after=True) for slice_ in slices)
         for cut in cuts
     ]
     steps = [after - before for before, after in zip([0, *below], [*below, total], strict=True)]

@@ -160,7 +160,9 @@ def test_an_attempt_that_stands_still_is_given_up_with_the_engine() -> None:
     world = play(reported(2), lambda world: stalling(world, a="still", b="lively"))
     (cause,) = world.engine.restarts
     assert cause.startswith("no progress for")
-    ends = {each.attempt: (each.end, each.error_class) for each in world.coordinator.reports}
+    ends = {
+        report.attempt: (report.end, report.error_class) for report in world.coordinator.reports
+    }
     assert ends == {
         "a": (AttemptEnd.FAILED, "AttemptStalledError"),
         # It was merely in the same engine.
@@ -180,7 +182,7 @@ def test_an_attempt_with_progress_is_never_given_up() -> None:
         await until(lambda: world.coordinator.reports)
 
     world = play(script, lambda world: stalling(world, a="lively"))
-    assert [each.end for each in world.coordinator.reports] == [AttemptEnd.COMMITTED]
+    assert [report.end for report in world.coordinator.reports] == [AttemptEnd.COMMITTED]
     assert not world.engine.restarts
 
 
@@ -381,7 +383,7 @@ def test_a_machine_that_cannot_run_the_engine_says_why_and_is_tried_again() -> N
         start = world.engine.start
 
         async def start_without_java() -> None:
-            said.extend(each.start_problem for each in world.coordinator.beats)
+            said.extend(beat.start_problem for beat in world.coordinator.beats)
             if not any("no Java" in each for each in said):
                 raise ConfigError("Spark does not start: no Java on node n1")
             await start()
@@ -584,7 +586,7 @@ def test_a_job_that_arrives_while_others_are_handed_back_is_handed_back_too() ->
         world.settings = replace(world.settings, slots=1, take_wait_max_s=60.0)
 
     world = play(script, setup)
-    assert [(each.attempt, each.end) for each in world.coordinator.reports] == [
+    assert [(report.attempt, report.end) for report in world.coordinator.reports] == [
         ("late", AttemptEnd.DRAINED)
     ]
     assert not world.engine.assigned

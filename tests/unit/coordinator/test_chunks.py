@@ -208,7 +208,7 @@ def test_chunks_know_their_place_and_what_spans_them() -> None:
     assert told == BASIC["chunks"]
     assert [each.index for each in found] == list(range(8))
     weeks = chunks_of(segments, 7 * 24, BASIC["max_size"])
-    assert [(each.start, len(each.ids)) for each in weeks] == [(0, 8), (168, 0)]
+    assert [(week.start, len(week.ids)) for week in weeks] == [(0, 8), (168, 0)]
 
 
 def test_chunks_may_begin_elsewhere_and_before_zero() -> None:
@@ -234,16 +234,16 @@ def test_tasks_of_the_basic_case() -> None:
     )
     told = [
         {
-            "name": each.name,
-            "chunks": each.starts,
-            "segments": each.segments,
-            "cost": each.cost,
-            "priority": each.priority,
-            "color": each.color,
-            "deps": list(each.depends_on),
-            "oversize": each.oversize,
+            "name": task.name,
+            "chunks": task.starts,
+            "segments": task.segments,
+            "cost": task.cost,
+            "priority": task.priority,
+            "color": task.color,
+            "deps": list(task.depends_on),
+            "oversize": task.oversize,
         }
-        for each in found.tasks
+        for task in found.tasks
     ]
     assert told == BASIC["tasks"]
     assert found.spans == [tuple(each) for each in BASIC["spans"]]
@@ -256,13 +256,13 @@ def test_tasks_of_a_chain_wait_for_each_other(dependencies: str) -> None:
         segments, CHAIN["granularity"], CHAIN["max_size"], limits_of(CHAIN, dependencies)
     )
     told = [
-        {"name": each.name, "color": each.color, "deps": list(each.depends_on)}
-        for each in found.tasks
+        {"name": task.name, "color": task.color, "deps": list(task.depends_on)}
+        for task in found.tasks
     ]
     wanted = CHAIN[dependencies]
     assert told == [{name: each[name] for name in ("name", "color", "deps")} for each in wanted]
     if dependencies == "simple":
-        assert [(each.starts, each.cost) for each in found.tasks] == [
+        assert [(task.starts, task.cost) for task in found.tasks] == [
             (each["chunks"], each["cost"]) for each in wanted
         ]
 
@@ -307,7 +307,7 @@ def test_a_candidate_has_a_chunk_that_is_to_be_compacted() -> None:
     assert plan_timeline(quiet, 24, 500).tasks == []
     tail = [seg("x", 0, 24, 100), seg("y", 0, 24, 100), seg("z", 20, 60, 600, settled=True)]
     chunks = chunks_of(tail, 24, 500)
-    assert [each.state for each in chunks] == ["compact", "no_opinion", "no_opinion"]
+    assert [chunk.state for chunk in chunks] == ["compact", "no_opinion", "no_opinion"]
     assert [len(run) for run in candidates_of(chunks)] == [3]
     assert [len(run) for run in split_large(candidates_of(chunks), 799)] == [1, 2]
 
@@ -328,7 +328,8 @@ def test_a_chunk_without_an_opinion_leaves_the_candidates_as_they_are(at: int) -
 def names_of(candidates: Iterable[Chunks]) -> list[list[tuple[float, list[str]]]]:
     """Return the chunks of each candidate, by their begin and their segments."""
     return [
-        [(chunk.start, [each.id for each in chunk.segments]) for chunk in run] for run in candidates
+        [(chunk.start, [segment.id for segment in chunk.segments]) for chunk in run]
+        for run in candidates
     ]
 
 
@@ -346,7 +347,7 @@ def drawn(chance: random.Random) -> list[frozenset[str]]:
         first = chance.randrange(len(tasks))
         for at in range(first, min(len(tasks), first + chance.randint(1, 4))):
             tasks[at].add(f"s{number}")
-    return [frozenset(each) for each in tasks]
+    return [frozenset(task) for task in tasks]
 
 
 @pytest.mark.parametrize("seed", first_fast(40, range(400)))

@@ -141,7 +141,7 @@ def test_a_set_that_is_more_than_one_job_takes_is_cut_at_ends_of_base_files() ->
     assert job.cuts == (key(299),), "three base files and the part fit into one job"
     parts = [file("d10", (0, 299), 45), file("d11", (300, 599), 45)]
     majors = plan(*base, *parts, max_files=4).jobs
-    assert [set(each.files) for each in majors] == [
+    assert [set(major.files) for major in majors] == [
         {"b0", "b1", "b2", "d10"},
         {"b3", "b4", "b5", "d11"},
     ]

@@ -162,7 +162,7 @@ def test_a_job_weighs_about_what_it_takes() -> None:
     """The estimate is what bounds the coordinator's memory: within a third of the truth."""
 
     def made(number: int) -> Job:
-        inputs = tuple(f"data/day=2026-01-01/part-{number}-{each}.parquet" for each in range(8))
+        inputs = tuple(f"data/day=2026-01-01/part-{number}-{index}.parquet" for index in range(8))
         tablet = TabletId("t1", number.to_bytes(8, "big"))
         reason = f"ratio 3: 8 files of {number} MiB, the largest 1.5 MiB"
         return job(f"job-{number:016d}", number, inputs=inputs, tablet=tablet, reason=reason)

@@ -145,7 +145,7 @@ def test_only_a_part_of_level_0_goes_where_the_rest_is_in_use() -> None:
     both = [(["left", "one00", "one01"], 1), (["one05", "one06", "right"], 1)]
     assert jobs(planned(given)) == both
     running = RunningJob(kind=Kind.SYSTEM, files=(given.files["one05"],))
-    free = tuple(each for each in given.candidates if each.path != "one05")
+    free = tuple(candidate for candidate in given.candidates if candidate.path != "one05")
     busy = planned(replace(given, candidates=free, running=(running,)))
     assert jobs(busy) == [(["left", "one00", "one01"], 1)]
 
@@ -212,7 +212,7 @@ def test_neighbours_go_along_for_nothing() -> None:
     plan = planned(asked(*ones, file("two", 0, 129, 2, size=900 * MIB)))
     ((inputs, level),) = jobs(plan)
     assert level == 2
-    assert set(inputs) == {"two", *(each.path for each in ones)}
+    assert set(inputs) == {"two", *(one.path for one in ones)}
 
 
 def test_a_file_that_has_waited_too_long_goes_first() -> None:
@@ -220,7 +220,7 @@ def test_a_file_that_has_waited_too_long_goes_first() -> None:
     ones[3] = replace(ones[3], added_at_s=NOW_S - 2 * DAY_S)
     twos = [file("two", 25, 45, 2, size=300 * MIB)]
     options = {"starvation": "1d"}
-    young = [replace(each, added_at_s=NOW_S) if each.path != "one03" else each for each in ones]
+    young = [replace(one, added_at_s=NOW_S) if one.path != "one03" else one for one in ones]
     assert jobs(planned(asked(*young, *twos, options=options))) == [(["one03", "two"], 2)]
     assert "two" in planned(asked(*young, *twos)).left
 
@@ -236,7 +236,7 @@ def test_nothing_is_written_where_a_job_under_way_writes() -> None:
     ones = row_of("one", 12, 1)
     given = asked(*ones, file("gone", 0, 200, 1))
     running = RunningJob(kind=Kind.SYSTEM, files=(given.files["gone"],))
-    free = tuple(each for each in given.candidates if each.path != "gone")
+    free = tuple(candidate for candidate in given.candidates if candidate.path != "gone")
     plan = planned(replace(given, candidates=free, running=(running,)))
     assert plan.jobs == ()
     assert "it and what it overlaps are in use" in plan.left["one00"]

@@ -54,7 +54,7 @@ def plan(*files: DataFile, planner: TimeChunkPlanner | None = None, **given: Any
     found = (planner or TimeChunkPlanner()).plan(question)
     checked_jobs("time-chunk", found, question)
     planned = {path for job in found.jobs for path in job.files}
-    assert found.left.keys() == {each.path for each in question.candidates} - planned
+    assert found.left.keys() == {candidate.path for candidate in question.candidates} - planned
     return found
 
 
@@ -241,7 +241,10 @@ def test_a_minor_compaction_rests_until_more_has_come() -> None:
 
 def states_of(found: Plan) -> dict[float, tuple[str, str]]:
     """Return the state and the reason of each interval, by the hour at which it begins."""
-    return {each.start_s / HOUR: (each.state.value, each.reason) for each in found.intervals}
+    return {
+        interval.start_s / HOUR: (interval.state.value, interval.reason)
+        for interval in found.intervals
+    }
 
 
 def test_each_interval_has_a_state_and_the_reason_of_the_first_check_that_decides() -> None:

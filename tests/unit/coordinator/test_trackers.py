@@ -214,7 +214,7 @@ def test_each_window_is_a_tablet_of_its_own() -> None:
 def test_windows_grow_with_age_as_cassandra_s_do(case: dict[str, Any]) -> None:
     windows = date_windows(case["now"], case["unit"], case["base"])
     expected = case["windows"]
-    shown = [[each.start, each.end - 1] for each in itertools.islice(windows, len(expected))]
+    shown = [[window.start, window.end - 1] for window in itertools.islice(windows, len(expected))]
     assert shown == expected
     windows = itertools.islice(date_windows(case["now"], case["unit"], case["base"]), 100)
     assert [names for _, names in in_date_windows(case["files"], windows)] == case["buckets"]

@@ -138,7 +138,7 @@ class FullLoad:
     def parts(self) -> dict[str, float]:
         """Return which part of the last minute's bytes each class was handed."""
         told = self.manager.state.control(self.manager.now_s)
-        return {each.name: each.used for each in told.classes}
+        return {class_.name: class_.used for class_ in told.classes}
 
 
 @pytest.mark.parametrize(
@@ -193,14 +193,14 @@ def test_the_bytes_handed_out_are_counted_by_class_and_told() -> None:
     manager.offer("s0", 10, 100 * MIB)
     manager.offer("u0", CLASS_WIDTH, 50 * MIB, kind=Kind.USER)
     manager.ask(2)
-    found = {each.name: each for each in manager.state.control(manager.now_s).classes}
+    found = {class_.name: class_ for class_ in manager.state.control(manager.now_s).classes}
     assert found["system"].used_bytes == 204 * MIB
     assert found["user"].used_bytes == 104 * MIB
     assert found["system"].used == pytest.approx(204 / 308)
     assert found["user"].granted == pytest.approx(1000 / 11110)
     for _ in range(61):
         manager.tick()
-    late = {each.name: each for each in manager.state.control(manager.now_s).classes}
+    late = {class_.name: class_ for class_ in manager.state.control(manager.now_s).classes}
     assert (late["system"].used_bytes, late["system"].total_bytes) == (0, 204 * MIB)
 
 
@@ -222,7 +222,7 @@ def test_jobs_of_every_group_share_the_rate_of_the_decision() -> None:
     manager.offer("b", 10, group="h")
     manager.ask(1)
     manager.ask(1, group="h")
-    scopes = {each.kind: each for each in manager.state.status(0.0).scopes}
+    scopes = {scope.kind: scope for scope in manager.state.status(0.0).scopes}
     assert scopes["control"].rate_bytes_s == 50_000_000
     assert scopes["control"].attempts == 2
     assert scopes["control"].granted_bytes_s is not None
@@ -233,7 +233,7 @@ def test_without_a_rate_no_limit_is_shown() -> None:
     manager = manager_of(Fixed())
     manager.offer("a", 10)
     manager.ask(1)
-    assert {each.kind for each in manager.state.status(0.0).scopes} == {"group", "volume"}
+    assert {scope.kind for scope in manager.state.status(0.0).scopes} == {"group", "volume"}
 
 
 def test_readers_that_wait_lower_what_attempts_may_move() -> None:

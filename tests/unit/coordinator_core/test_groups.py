@@ -39,7 +39,10 @@ def heard(group: str) -> on.CompactorHeard:
 
 def test_a_group_is_shown_before_it_has_had_a_job_or_compactor() -> None:
     status = state_with("small", "large").status(0.0)
-    assert [(each.group, each.compactors) for each in status.groups] == [("large", 0), ("small", 0)]
+    assert [(group.group, group.compactors) for group in status.groups] == [
+        ("large", 0),
+        ("small", 0),
+    ]
     assert status.warnings == (
         "group large has no compactor: no job waits for it now; start one with"
         " groups.large.compactors in the settings and a restart of the service",

@@ -55,7 +55,7 @@ def test_a_tablet_keeps_its_newest_entries_and_counts_the_others() -> None:
     for at in range(6):
         stories.add(tablet(1), failed(float(at), f"reason {at}"))
 
-    assert [each.at_s for each in stories.entries(tablet(1))] == [2.0, 3.0, 4.0, 5.0]
+    assert [entry.at_s for entry in stories.entries(tablet(1))] == [2.0, 3.0, 4.0, 5.0]
     assert stories.forgotten(tablet(1)) == (2, None)
 
 
@@ -76,12 +76,12 @@ def test_the_same_in_a_row_is_one_entry() -> None:
     for at, reason in enumerate(["full", "full", "full", "slow", "full"]):
         stories.add(tablet(1), failed(float(at), reason))
 
-    told = [(each.at_s, each.times, each.last_s) for each in stories.entries(tablet(1))]
+    told = [(entry.at_s, entry.times, entry.last_s) for entry in stories.entries(tablet(1))]
     assert told == [(0.0, 3, 2.0), (3.0, 1, None), (4.0, 1, None)]
 
 
 def test_every_event_is_told_or_known_to_belong_to_no_tablet() -> None:
-    events = {each for family in get_args(on.Event) for each in get_args(family) or (family,)}
+    events = {get_arg for family in get_args(on.Event) for get_arg in get_args(family) or (family,)}
 
     assert events == story.RECORDED | story.SILENT
     assert not story.RECORDED & story.SILENT

@@ -31,7 +31,7 @@ def test_the_best_run_up_to_the_limit_and_the_worst_are_shed() -> None:
         if "offer" in step:
             name, priority, cost = step["offer"]
             manager.offer(name, round(100 * priority), cost)
-            assert manager.shed == [each for each in manager.records if each in step["shed"]]
+            assert manager.shed == [record for record in manager.records if record in step["shed"]]
         elif "finish" in step:
             assert manager.finish(step["finish"]) == step["launch"]
         else:
@@ -147,7 +147,7 @@ def test_a_queue_that_stays_full_is_overload_and_a_peak_is_not() -> None:
     def told(manager: TaskManager) -> tuple[float, bool, tuple[str, ...]]:
         status = manager.state.status(manager.now_s)
         (group,) = status.groups
-        about = tuple(each for each in status.warnings if "overloaded" in each)
+        about = tuple(warning for warning in status.warnings if "overloaded" in warning)
         return group.full_s, group.overloaded, about
 
     manager = TaskManager(queue_jobs_max=4, overload_after_s=10.0, deferral_max_s=float("inf"))

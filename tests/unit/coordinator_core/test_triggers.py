@@ -12,7 +12,6 @@ from common.model.job import TabletPlan
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, Record, TabletId
 from common.settings import CoordinatorSettings
-from common.wire import TriggerVerdict
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
 from coordinator.core.triggers import (
@@ -33,6 +32,7 @@ from coordinator.core.triggers import (
     wants_analysis,
     why_not_triggered,
 )
+from neve import api
 
 pytestmark = pytest.mark.unit
 
@@ -62,9 +62,9 @@ def test_periodic_is_due_at_the_start_and_after_each_interval() -> None:
 def test_tables_begin_apart_and_each_always_at_its_own_time() -> None:
     own = settings(PERIODIC, trigger_interval_s=3600.0, trigger_spread_s=300.0)
     phases = [phase_s(f"t{number}", own) for number in range(300)]
-    assert all(0 <= each < 300 for each in phases)
+    assert all(0 <= phase < 300 for phase in phases)
     assert phases == [phase_s(f"t{number}", own) for number in range(300)]
-    in_minutes = [sum(60 * n <= each < 60 * (n + 1) for each in phases) for n in range(5)]
+    in_minutes = [sum(60 * n <= phase < 60 * (n + 1) for phase in phases) for n in range(5)]
     assert all(40 <= count <= 80 for count in in_minutes), in_minutes
     late_s = phases[7]
     assert triggers_due(0.0, late_s - 0.01, "t7", own) == 0
@@ -163,7 +163,9 @@ def test_a_refusal_names_the_most_frequent_reasons_first() -> None:
     assert refusal_reason({}) == "the tablet has no files"
 
 
-def decision(verdict: TriggerVerdict, reason: str, triggered_at_s: float = 5.0) -> TriggerDecision:
+def decision(
+    verdict: api.TriggerVerdict, reason: str, triggered_at_s: float = 5.0
+) -> TriggerDecision:
     return TriggerDecision(
         table_name="events",
         trigger=ADMIN,
@@ -176,15 +178,15 @@ def decision(verdict: TriggerVerdict, reason: str, triggered_at_s: float = 5.0) 
 
 def test_the_first_final_answer_is_kept_and_a_later_trigger_has_its_own() -> None:
     known = TriggerDecisions(10)
-    known.put(TABLET, decision(TriggerVerdict.HELD, "a job runs"))
-    known.put(TABLET, decision(TriggerVerdict.ACCEPTED, "four of a size"))
-    known.put(TABLET, decision(TriggerVerdict.REFUSED, "nothing is left to do"))
+    known.put(TABLET, decision(api.TriggerVerdict.HELD, "a job runs"))
+    known.put(TABLET, decision(api.TriggerVerdict.ACCEPTED, "four of a size"))
+    known.put(TABLET, decision(api.TriggerVerdict.REFUSED, "nothing is left to do"))
     found = known.of(TABLET)
     assert found is not None
-    assert (found.verdict, found.reason) == (TriggerVerdict.ACCEPTED, "four of a size")
+    assert (found.verdict, found.reason) == (api.TriggerVerdict.ACCEPTED, "four of a size")
     (tally,) = known.of_tables(5)
     assert (tally.accepted, tally.held, tally.refused, tally.refusal) == (1, 0, 0, "a job runs")
-    known.put(TABLET, decision(TriggerVerdict.REFUSED, "too few", 7.0))
+    known.put(TABLET, decision(api.TriggerVerdict.REFUSED, "too few", 7.0))
     (tally,) = known.of_tables(5)
     assert (tally.triggered_at_s, tally.accepted, tally.refused) == (7.0, 0, 1)
     assert tally.refusal == "too few"
@@ -229,7 +231,7 @@ def test_a_count_of_live_bytes_that_somebody_asked_for_is_no_answer_of_the_plann
     found = state.trigger_decision(TABLET)
     assert found is not None
     assert (found.verdict, found.jobs, found.reason) == (
-        TriggerVerdict.REFUSED,
+        api.TriggerVerdict.REFUSED,
         0,
         "1 file: too few",
     )
@@ -272,7 +274,7 @@ def test_a_plan_of_a_tablet_that_has_changed_much_queues_one_analysis() -> None:
     (queued,) = state.queued("default", 9, 9.0)
     assert queued.job.action == "analyze"
     assert not any(
-        isinstance(each, WriteAnalysis) and each.analysis is Analysis.STABLE for each in notes
+        isinstance(note, WriteAnalysis) and note.analysis is Analysis.STABLE for note in notes
     ), "a scan must look again if the wish is forgotten"
     state.handle(planned, 10.0)
     assert len(state.queued("default", 9, 9.0)) == 1

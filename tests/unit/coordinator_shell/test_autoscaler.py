@@ -13,11 +13,12 @@ from common.errors import RequestError, UnavailableError, UnknownGroupError
 from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.tablet import Record, TabletId
 from common.settings import AutoscalerSettings, CompactorCount, GroupSettings, Settings
-from common.wire import GroupScaling, Heartbeat
+from common.wire import Heartbeat
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.ports import Lack
 from coordinator.wiring import CoordinatorParts, assemble
+from neve import api
 from tests.support.memory_store import MemoryStore
 from tests.support.predictable import CountedIds, ManualClock
 
@@ -107,7 +108,7 @@ class Stage:
             tablet = TabletId("t1", b"%04d" % number)
             self.parts.service.submit(planned(tablet))
 
-    async def rounds(self, seconds: float) -> GroupScaling:
+    async def rounds(self, seconds: float) -> api.GroupScaling:
         for _ in range(int(seconds / 2)):
             self.clock.advance(2.0)
             for name, ready in self.answering.items():
@@ -125,7 +126,7 @@ class Stage:
             await self.parts.autoscaler.round()
         return self.scaling()
 
-    def scaling(self) -> GroupScaling:
+    def scaling(self) -> api.GroupScaling:
         (group,) = (each for each in self.parts.status().groups if each.group == "small")
         assert group.scaling is not None
         return group.scaling
@@ -146,7 +147,7 @@ async def test_queued_jobs_start_compactors_up_to_the_most() -> None:
     assert (scaling.desired, scaling.starting) == (3, 3)
     assert "at the maximum of 3 compactors" in scaling.blocked
     assert stage.logged.count("group scaled") == len(scaling.decisions)
-    started = [name for each in scaling.decisions for name in each.started]
+    started = [name for decision in scaling.decisions for name in decision.started]
     assert sorted(started) == ["small-1", "small-2", "small-3"]
 
 
@@ -203,7 +204,7 @@ async def test_one_that_stays_silent_is_given_up_and_tried_again() -> None:
     assert stage.ray.killed == ["small-1"]
     assert "compactor does not come up" in stage.logged
     assert scaling.starts_failed == 1
-    given_up = [name for each in scaling.decisions for name in each.given_up]
+    given_up = [name for decision in scaling.decisions for name in decision.given_up]
     assert given_up == ["small-1"]
     assert (await stage.rounds(60.0)).starting == 1
 
@@ -217,7 +218,7 @@ async def test_what_no_node_has_is_said_of_a_start_that_lasts_and_of_one_that_wa
     scaling = await stage.rounds(20.0)
     assert scaling.reason.endswith("s: no node has the Ray resource 'r'")
     scaling = await stage.rounds(600.0)
-    (late,) = (each for each in scaling.decisions if each.given_up)
+    (late,) = (decision for decision in scaling.decisions if decision.given_up)
     assert late.reason.endswith("no heartbeat within 600 s: no node has the Ray resource 'r'")
 
 
@@ -241,7 +242,7 @@ async def test_why_spark_does_not_start_is_said_of_a_compactor_and_of_one_that_w
     warnings = stage.parts.status().warnings
     assert "compactor small-1 of group small does not start: no Java on node n1" in warnings
     scaling = await stage.rounds(600.0)
-    (late,) = (each for each in scaling.decisions if each.given_up)
+    (late,) = (decision for decision in scaling.decisions if decision.given_up)
     assert late.reason.endswith("no heartbeat within 600 s: no Java on node n1")
 
 
@@ -267,9 +268,14 @@ async def test_the_number_survives_a_restart_of_the_coordinator() -> None:
 @pytest.mark.parametrize(
     ("group", "count", "error", "says"),
     [
-        ("large", 1, UnknownGroupError, "no group 'large' has compactors, expected one of: small"),
-        ("small", -1, RequestError, "-1 compactors are not possible, expected 0 to 1000"),
-        ("small", 1001, RequestError, "1001 compactors are not possible"),
+        (
+            "large",
+            1,
+            UnknownGroupError,
+            "group 'large' does not exist or has no compactors, expected",
+        ),
+        ("small", -1, RequestError, "number of compactors is -1, expected 0 to 1000"),
+        ("small", 1001, RequestError, "number of compactors is 1001"),
     ],
 )
 async def test_a_number_that_is_none_is_refused(

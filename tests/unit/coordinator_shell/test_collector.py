@@ -216,10 +216,10 @@ def test_the_pin_of_a_reader_that_died_goes_one_grace_after_its_lease() -> None:
         collector = collector_of(store, FakeStorage())
         clock.advance(159)
         await collector.collect(TABLE)
-        assert {each.pin for each in await store.pins("t1")} == {"dead", "alive"}
+        assert {pin.pin for pin in await store.pins("t1")} == {"dead", "alive"}
         clock.advance(2)
         await collector.collect(TABLE)
-        assert {each.pin for each in await store.pins("t1")} == {"alive"}
+        assert {pin.pin for pin in await store.pins("t1")} == {"alive"}
 
     asyncio.run(story())
 

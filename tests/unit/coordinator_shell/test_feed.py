@@ -47,7 +47,7 @@ def test_a_position_outlives_a_commit() -> None:
         await applied(store, commit(tablet, "att", outputs=0))
         await add(store, ENDS[2])
         changes, missed = await feed.read()
-        assert [(each.tablet.end, each.what) for each in changes] == [
+        assert [(change.tablet.end, change.what) for change in changes] == [
             (ENDS[0], "reserve"),
             (ENDS[0], "commit"),
             (ENDS[2], "add"),
@@ -74,7 +74,7 @@ def test_a_gap_in_the_change_stream_is_counted_once(
         missed: list[str] = []
         for _ in range(8):
             changes, others = await feed.read()
-            heard += [each.tablet.end for each in changes]
+            heard += [change.tablet.end for change in changes]
             missed += others
         assert heard == list(ENDS[1:] if not resets else ENDS[-capped:])
         assert (missed, feed.resets) == (["t1"] * resets, resets)

@@ -7,8 +7,8 @@ import pytest
 from common.errors import UnknownTableError
 from common.model.outcome import AttemptEnd
 from common.model.tablet import PLUS_INFINITY, TabletId
-from common.wire import MaintenanceOperation
 from coordinator.core import events as on
+from neve import api
 from tests.support.request_shell import ENDS, TABLE, Cluster, Shell, run, until
 
 pytestmark = pytest.mark.unit
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.unit
 LAST = TabletId(TABLE.id, PLUS_INFINITY)
 
 
-async def row(it: Shell, kind: str, tablet: TabletId = LAST) -> MaintenanceOperation:
+async def row(it: Shell, kind: str, tablet: TabletId = LAST) -> api.MaintenanceOperation:
     found = await it.parts.maintenance.operations(TABLE.id, tablet)
-    (one,) = [each for each in found.operations if each.kind == kind]
+    (one,) = [operation for operation in found.operations if operation.kind == kind]
     return one
 
 
@@ -85,10 +85,12 @@ def test_tablets_are_listed_with_their_rates_and_how_many_more_there_are() -> No
             first = TabletId(TABLE.id, ENDS[0])
             it.parts.service.submit(on.ReadsReported(scans={first: 6}))
             found = await it.parts.maintenance.operations(TABLE.id, None)
-            assert [each.tablet for each in found.rates] == ["40", "80", "last"]
-            assert [each.scans_s for each in found.rates] == pytest.approx([0.1, 0.0, 0.0])
-            assert [each.rows_s for each in found.rates] == pytest.approx([10 / 60] * 3)
-            assert len({each.kind for each in found.operations}) * 3 == len(found.operations)
+            assert [rate.tablet for rate in found.rates] == ["40", "80", "last"]
+            assert [rate.scans_s for rate in found.rates] == pytest.approx([0.1, 0.0, 0.0])
+            assert [rate.rows_s for rate in found.rates] == pytest.approx([10 / 60] * 3)
+            assert len({operation.kind for operation in found.operations}) * 3 == len(
+                found.operations
+            )
             assert not found.more
             with pytest.raises(UnknownTableError, match="table t9 is gone"):
                 await it.parts.maintenance.operations("t9", None)

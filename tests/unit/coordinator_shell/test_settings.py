@@ -37,7 +37,7 @@ def test_groups_with_and_without_compactors_are_known_from_the_start() -> None:
         'services.default.groups=[{ group = "small", max_size = "1MB" }, { group = "large" }]',
     )
     status = parts.state.status(0.0)
-    assert [each.group for each in status.groups] == ["large", "small"]
+    assert [group.group for group in status.groups] == ["large", "small"]
 
 
 def test_patience_counts_the_heartbeats_that_compactors_send() -> None:

@@ -107,8 +107,8 @@ def test_a_refusal_is_told_with_its_reason_and_kept() -> None:
             (tally,) = status.triggers
             assert (tally.table, tally.trigger, tally.refused) == ("events", "admin", 1)
             assert tally.refusal == answer.reason
-            figures = {each.labels: each.value for each in status.figures
-                       if each.metric == "neve_trigger_decisions_total"}  # fmt: skip
+            figures = {figure.labels: figure.value for figure in status.figures
+                       if figure.metric == "neve_trigger_decisions_total"}  # fmt: skip
             assert figures == {("admin", "refused"): 1}
 
     run(story())

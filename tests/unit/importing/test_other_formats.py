@@ -26,7 +26,7 @@ def gateway() -> Iterator[Gateway]:
 
 
 def files_of(folder: Path) -> Mapping[str, bytes]:
-    return {str(each): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -73,7 +73,7 @@ def test_the_usual_columns_are_those_of_most_files() -> None:
 
 def test_files_of_one_schema_make_a_table() -> None:
     found = surveyed({"a": footer(), "b": footer(rows=5)})
-    assert [each.path for each in found.files] == ["a", "b"]
+    assert [file.path for file in found.files] == ["a", "b"]
     assert (found.total.files, found.total.rows, found.total.size_bytes) == (2, 15, 200)
     assert found.columns == tuple(
         TableColumn(name, kind) for name, kind in [("id", "int64"), ("v", "int64"), ("x", "string")]
@@ -87,9 +87,9 @@ def test_schemas_widen_and_the_minority_does_not_fit() -> None:
     other = KEYED.set(2, pa.field("x", pa.int64()))
     files: dict[str, FooterFacts | str] = {f"f{n}": footer() for n in range(3)}
     found = surveyed(files | {"a": footer(other), "g": footer(narrow), "h": footer(more)})
-    assert [each.path for each in found.files] == ["f0", "f1", "f2", "g", "h"]
-    assert {each.name: each.type for each in found.columns}["id"] == "int64"
-    assert [each.name for each in found.columns] == ["id", "v", "x", "y"]
+    assert [file.path for file in found.files] == ["f0", "f1", "f2", "g", "h"]
+    assert {column.name: column.type for column in found.columns}["id"] == "int64"
+    assert [column.name for column in found.columns] == ["id", "v", "x", "y"]
     assert list(found.misfits) == ["a"]
     assert "column x is string in the other files, but int64 in file a" in found.misfits["a"]
 
@@ -110,7 +110,7 @@ def test_a_file_that_does_not_fit_is_told_with_its_reason(
     found = surveyed({"bad": said, "good": footer(), "good2": footer()})
     assert list(found.misfits) == ["bad"]
     assert why in found.misfits["bad"]
-    assert [each.path for each in found.files] == ["good", "good2"]
+    assert [file.path for file in found.files] == ["good", "good2"]
 
 
 def test_versions_that_are_null_or_that_nobody_tells_of_are_counted() -> None:
@@ -130,7 +130,7 @@ def test_a_file_with_nulls_where_the_table_allows_none_does_not_fit() -> None:
     }
     found = surveyed(files, wanted)
     assert found.misfits == {"bad": "its column v holds nulls, but must not be null"}
-    assert [each.path for each in found.files] == ["good", "untold"]
+    assert [file.path for file in found.files] == ["good", "untold"]
 
 
 class TestFolders:
@@ -146,7 +146,7 @@ class TestFolders:
     def test_hive_folders_become_partition_columns(self) -> None:
         found = self.of("m=1/d=2024-01-31/a", "m=01/d=2024-02-01/a", "m=1/d=2024-01-31/b")
         assert found.partition_by == ("m", "d")
-        types = {each.name: each.type for each in found.columns}
+        types = {column.name: column.type for column in found.columns}
         assert types == {"x": "int64", "m": "int32", "d": "date"}
         assert {text: each.files for text, each in found.partitions.items()} == {
             "m=1/d=2024-01-31": 2,
@@ -197,7 +197,7 @@ def test_files_that_join_a_table_must_fit_it() -> None:
     wide = KEYED.append(pa.field("y", pa.int8()))
     found = surveyed({"a": footer(), "b": footer(wide), "c": footer(wide.remove(3))}, wanted)
     assert found.columns == columns
-    assert [each.path for each in found.files] == ["a", "c"]
+    assert [file.path for file in found.files] == ["a", "c"]
     assert "has the columns y" in found.misfits["b"]
 
 
@@ -225,7 +225,7 @@ def test_the_union_of_most_files_is_taken() -> None:
     files: dict[str, FooterFacts | str] = {f"s{n}": footer(text) for n in range(3)}
     files |= {"n1": footer(narrow), "n2": footer(narrow), "w1": footer(wide), "w2": footer(wide)}
     found = surveyed(files)
-    assert [each.path for each in found.files] == ["n1", "n2", "w1", "w2"]
+    assert [file.path for file in found.files] == ["n1", "n2", "w1", "w2"]
     assert sorted(found.misfits) == ["s0", "s1", "s2"]
 
 

@@ -216,7 +216,7 @@ def test_the_oldest_closed_requests_are_forgotten() -> None:
         applied(await harness.apply(move(table.id, RequestState.DONE)))
         applied(await harness.apply(finish(tablet)))
         applied(await harness.apply(close(table.id)))
-        left = {each.id for each in await harness.store.requests(table.id, 2 * REQUESTS_KEPT)}
+        left = {request.id for request in await harness.store.requests(table.id, 2 * REQUESTS_KEPT)}
         assert {each.id for each in old} - left == {"old0", "old2", "old3", "old4", "old5"}
         assert "r1" in left
         assert await harness.store.request(table.id, "old0") is None
@@ -245,7 +245,9 @@ def test_a_request_is_found_by_its_call_whatever_came_after_it() -> None:
         await submitted(harness, table.id, "last")
         await ended(harness, tablet, "last")
 
-        listed = {each.id for each in await harness.store.requests(table.id, 2 * REQUESTS_KEPT)}
+        listed = {
+            request.id for request in await harness.store.requests(table.id, 2 * REQUESTS_KEPT)
+        }
         assert "r0" not in listed
         assert applied(await harness.apply(submit)).repeated
         found = await harness.store.request(table.id, "r0")

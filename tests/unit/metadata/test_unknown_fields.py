@@ -74,7 +74,7 @@ def extended(layout: codec.PackedLayout[Any], value: Any, extras: tuple[Any, ...
 
 def test_every_layout_is_looked_at() -> None:
     modules = (tablet, codec_request, codec_table, tablet)
-    known = [each for module in modules for each in vars(module).values()]
+    known = [var for module in modules for var in vars(module).values()]
     layouts = {id(each) for each in known if isinstance(each, codec.PackedLayout)}
     assert layouts == {id(layout) for layout, _, _ in EVERY}
 

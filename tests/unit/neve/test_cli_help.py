@@ -61,6 +61,6 @@ def test_the_example_parses(words: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("words", VERBS)
 def test_arguments_are_written_in_capitals(words: str) -> None:
-    arguments = [each for each in VERBS[words].params if each.param_type_name == "argument"]
+    arguments = [param for param in VERBS[words].params if param.param_type_name == "argument"]
 
-    assert [each.name for each in arguments if not (each.metavar or "").isupper()] == []
+    assert [argument.name for argument in arguments if not (argument.metavar or "").isupper()] == []

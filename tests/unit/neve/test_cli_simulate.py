@@ -57,7 +57,7 @@ def test_a_seed_gives_the_same_bytes_and_another_one_others(neve: Shell, spec: s
 
 def test_results_are_written_to_files(neve: Shell, spec: str, tmp_path: Path) -> None:
     words = ["--csv", "out.csv", "--plots", "plots", "--report", "report.html"]
-    words = [str(tmp_path / each) if not each.startswith("--") else each for each in words]
+    words = [str(tmp_path / word) if not word.startswith("--") else word for word in words]
     found = neve.json("simulate", spec, *words)
 
     (variant,) = found["variants"]
@@ -87,7 +87,7 @@ def test_controllers_are_set_side_by_side(neve: Shell, spec: str) -> None:
     found = neve.json("simulate", spec, *words)["variants"]
 
     assert [each["variant"] for each in found] == ["static", "control-points"]
-    neve.run("simulate", "--from", "a", *words, code=2, says="--controller goes with a spec")
+    neve.run("simulate", "--from", "a", *words, code=2, says="--controller needs a spec")
 
 
 def test_what_is_wrong_is_said_in_a_sentence(neve: Shell, spec: str, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_is_wrong_is_said_in_a_sentence(neve: Shell, spec: str, tmp_path: P
     bad.write_text("[simulation\n")
     neve.run("simulate", code=2, says="give either a specification or --from")
     neve.run("simulate", spec, "--from", "events", code=2, says="give either")
-    neve.run("simulate", spec, "--set", "ratio=2", code=2, says="--set goes with --from")
+    neve.run("simulate", spec, "--set", "ratio=2", code=2, says="--set needs --from")
     neve.run("simulate", str(bad), code=2, says="is not TOML")
     neve.run("simulate", str(tmp_path / "none.toml"), code=1, says="cannot be read")
     os.mkfifo(tmp_path / "pipe")

@@ -17,7 +17,7 @@ import pytest
 
 import neve
 from common.rows.types import type_from_text
-from neve.api.requests import Plugin
+from neve.api import Plugin
 from neve.client import Client
 from neve.client.dictionaries import table_of, type_of
 from neve.client.errors import CallerError
@@ -230,7 +230,8 @@ def test_no_method_hides_its_arguments() -> None:
         for name, method in methods
         if not name.startswith("_")
         and any(
-            each.kind is each.VAR_KEYWORD for each in inspect.signature(method).parameters.values()
+            parameter.kind is parameter.VAR_KEYWORD
+            for parameter in inspect.signature(method).parameters.values()
         )
     ]
     assert open_ended == []

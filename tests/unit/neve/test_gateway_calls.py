@@ -28,7 +28,7 @@ from common.model.outcome import RowCounts
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.location import open_location
 from common.parquet.service_files import write_generation
-from neve.api.tables import Added
+from neve.api import Added
 from neve.client import Client
 from neve.client.errors import (
     CallerError,
@@ -90,7 +90,7 @@ def client(gateway: Gateway, tmp_path: Path) -> Iterator[Client]:
 
 def rows(*ids: int) -> pa.Table:
     return pa.table(
-        {"id": ids, "v": [1] * len(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA
+        {"id": ids, "v": [1] * len(ids), "name": [f"n{id_}" for id_ in ids]}, schema=SCHEMA
     )
 
 
@@ -252,7 +252,7 @@ def test_a_first_try_that_ends_while_it_is_repeated_is_the_one_that_counts(
 
         def first_try() -> None:
             sent(client, kind, call)
-            files = [each.path for each in client.files("bag")]
+            files = [file.path for file in client.files("bag")]
             if since == "read-only":
                 write_generation(open_location(folder.as_uri()), 7)
             elif files:
@@ -265,7 +265,7 @@ def test_a_first_try_that_ends_while_it_is_repeated_is_the_one_that_counts(
 
         assert store.stands_still == "", "it was overtaken"
         if isinstance(answer, Request):
-            assert [each.id for each in client.requests("bag")] == [answer.id]
+            assert [request.id for request in client.requests("bag")] == [answer.id]
             return
         assert (answer.rows, answer.file_count) == (2, 1)
         assert answer.repeated or kind == "add", "the same file tells not whose try it was"

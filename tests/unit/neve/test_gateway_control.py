@@ -95,11 +95,11 @@ def test_watching_the_controller_ends_with_ctrl_c(gateway: Gateway, *, as_json: 
         assert watching.stdout is not None
         if as_json:
             looks = [json.loads(watching.stdout.readline()) for _ in range(3)]
-            assert [each["controller"] for each in looks] == ["drain-time"] * 3
+            assert [look["controller"] for look in looks] == ["drain-time"] * 3
         else:
             lines = iter(watching.stdout.readline, "")
-            heads = list(islice((each for each in lines if each.startswith("controller")), 3))
-            assert [each.split() for each in heads] == [["controller", "drain-time"]] * 3
+            heads = list(islice((line for line in lines if line.startswith("controller")), 3))
+            assert [head.split() for head in heads] == [["controller", "drain-time"]] * 3
         watching.send_signal(signal.SIGINT)
         said = watching.communicate(timeout=PATIENCE_S)[1]
     assert watching.returncode == 130

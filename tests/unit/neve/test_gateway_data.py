@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from neve.api.tables import ARROW_STREAM, CALL_HEADER
+from neve.api import ARROW_STREAM, CALL_HEADER
 from neve.client import Client
 from neve.client.errors import (
     CallerError,

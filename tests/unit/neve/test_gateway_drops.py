@@ -145,7 +145,7 @@ def test_a_file_under_a_name_that_was_deleted_comes_into_no_table(tmp_path: Path
         client.drop("events", delete_files=True)
         # A collector has deleted the files, and another one stands still right before it does.
         entries = gateway.ask(store.garbage(table.id))
-        paths = tuple(each.path for each in entries)
+        paths = tuple(entry.path for entry in entries)
         forget = ForgetGarbage(table=table.id, paths=paths, location=table.location, retired_s=60.0)
         gateway.ask(store.apply(forget))
         client.drop("events")

@@ -43,8 +43,8 @@ def analysed(client: Client, store: MemoryStore, name: str, live_bytes: int) -> 
     """Do what a compactor does for an analysis that finds so much live of each file."""
     tablet = TabletId(client.describe(name).id, PLUS_INFINITY)
     files = tuple(
-        FileStatistics(path=each.path, size_bytes=each.size_bytes, live_bytes=live_bytes)
-        for each in client.files(name)
+        FileStatistics(path=file.path, size_bytes=file.size_bytes, live_bytes=live_bytes)
+        for file in client.files(name)
     )
     reserve = ReserveFiles(
         tablet=tablet,
@@ -94,7 +94,7 @@ def test_live_bytes_are_asked_for_and_shown_when_they_are_counted(
     assert found.elapsed_s >= 0
     assert found.since_s is not None
     files = client.files("events")
-    assert [(each.live_bytes, each.measured_at_s) for each in files] == [(5, found.since_s)] * 2
+    assert [(file.live_bytes, file.measured_at_s) for file in files] == [(5, found.since_s)] * 2
 
 
 def test_a_tablet_that_is_not_there_is_refused(client: Client, tmp_path: Path) -> None:

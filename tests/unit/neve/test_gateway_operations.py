@@ -66,7 +66,7 @@ def go_on(gateway: Gateway, client: Client) -> int:
     table, ended = client.describe("events").id, 0
     for _ in range(10):
         tablets = gateway.ask(gateway.store.read_range(table))
-        busy = [each for each in tablets if each.operation is not None]
+        busy = [tablet for tablet in tablets if tablet.operation is not None]
         if not busy:
             break
         own = [each for each in busy if each.operation == busy[0].operation]

@@ -53,7 +53,7 @@ def test_null_has_the_name_that_hive_gives_it() -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("f.parquet", r"f.parquet lies in no partition: .* expected a path such as day=…/land=…/"),
+        ("f.parquet", r"f.parquet is in no partition: .* expected a path such as day=…/land=…/"),
         ("day=2024-01-31/f.parquet", r"do not name land"),
         ("day=soon/land=x/f.parquet", r"key value 'soon' cannot be read as date"),
     ],
@@ -83,7 +83,7 @@ def test_files_and_rows_meet_in_their_partitions(client: Client, tmp_path: Path)
     client.append("events", pa.table({"day": days, "id": [7, 7], "v": [1, 1]}, schema=schema))
     client.add_files("events", ["day=2024-01-31/a.parquet"])
 
-    assert [(each.partition, each.files) for each in client.tablets("events")] == [
+    assert [(tablet.partition, tablet.files) for tablet in client.tablets("events")] == [
         ("day=2024-01-31", 2),
         ("day=2024-02-01", 1),
     ]

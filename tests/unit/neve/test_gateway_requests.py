@@ -18,7 +18,7 @@ from common.metadata.changes import (
 )
 from common.model.request import RequestState
 from common.model.tablet import TabletId
-from neve.api.requests import Plugin
+from neve.api import Plugin
 from neve.client import Client
 from neve.client.errors import (
     CallerError,
@@ -72,7 +72,7 @@ def rows(*ids: int) -> pa.Table:
 
 def tablet_ids(client: Client) -> list[TabletId]:
     table = client.describe("events").id
-    return [TabletId.parse(table, each.tablet) for each in client.tablets("events")]
+    return [TabletId.parse(table, tablet.tablet) for tablet in client.tablets("events")]
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -213,8 +213,8 @@ def test_progress_is_told_per_tablet(gateway: Gateway, client: Client) -> None:
     assert told.progress is not None
     assert (told.progress.selected, told.progress.done) == (1, 1)
     assert (told.progress.files_left, told.progress.running) == (2, 0)
-    assert [each.state for each in told.tablets] == ["selected", "done"]
-    assert [each.end for each in told.tablets] == ["[100]", "+inf"]
+    assert [tablet.state for tablet in told.tablets] == ["selected", "done"]
+    assert [tablet.end for tablet in told.tablets] == ["[100]", "+inf"]
     assert request.status(tablets=1).tablets == told.tablets[:1]
     assert request.status(tablets=0).tablets == ()
     gateway.coordinator.up = False

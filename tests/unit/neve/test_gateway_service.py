@@ -22,7 +22,7 @@ from common.model.job import Kind
 from common.model.outcome import RefusalCode
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.telemetry import METRICS, Exporter
-from neve.api.tables import ARROW_STREAM, PROBLEM
+from neve.api import ARROW_STREAM, PROBLEM
 from neve.client import Client
 from neve.client.errors import (
     CallerError,
@@ -251,7 +251,7 @@ def test_the_client_lists_jobs_queue_and_compactors(gateway: Gateway, client: Cl
     (queued,) = client.queue("default")
     assert (queued.id, queued.input_bytes, queued.cost_bytes) == ("job-1", 2048, 4096)
     assert client.queue("other") == []
-    assert [each.compactor for each in client.compactors()] == ["local-1"]
+    assert [compactor.compactor for compactor in client.compactors()] == ["local-1"]
 
 
 def test_the_history_of_backlogs_is_that_of_a_table_or_of_all(
@@ -370,7 +370,7 @@ def test_a_table_is_explained_planned_and_replanned(
     client.replan("events")
     asked = client.trigger("events")
     assert (asked.table, asked.trigger, asked.left) == (table.id, "admin", 3)
-    assert [(each.tablet, each.verdict, each.reason) for each in asked.tablets] == [
+    assert [(tablet.tablet, tablet.verdict, tablet.reason) for tablet in asked.tablets] == [
         ("last", "refused", "2 files: too few")
     ]
     client.lift_quarantine("events", "last")
@@ -453,7 +453,7 @@ def test_scans_are_counted_by_tablet_and_told_to_the_coordinator(
 
     def told() -> int:
         calls = [each for each in gateway.coordinator.told if each[:2] == ("note_scans", table.id)]
-        return sum(int(str(each[2]).removeprefix("last=")) for each in calls)
+        return sum(int(str(call[2]).removeprefix("last=")) for call in calls)
 
     end_s = time.monotonic() + PATIENCE_S
     while told() < 3 and time.monotonic() < end_s:

@@ -14,7 +14,7 @@ from common.metadata.keys import TABLES, TableKeys, TabletKeys
 from common.model.key_values import KeyType
 from common.model.keys import encode_key
 from common.model.tablet import TabletId
-from neve.api.tables import TabletPage
+from neve.api import TabletPage
 from neve.cli.render import render_table as rendered
 from neve.client import Client
 from neve.client.errors import NeveError
@@ -42,7 +42,7 @@ def test_a_tablet_that_cannot_be_read_is_told_beside_the_others(tmp_path: Path, 
         key = getattr(TabletKeys.of(bad), what)
         store.keyspace.run([hset(key, {"f" if what == "record" else "x": b"\x02newer"})])
         page = decode(TabletPage, client._connection.call("GET", "/v1/tables/events/tablets"))
-        assert [each.end for each in page.tablets] == ["[10]", "+inf"]
+        assert [tablet.end for tablet in page.tablets] == ["[10]", "+inf"]
         assert page.unreadable.keys() == {bad.text}
         assert key in page.unreadable[bad.text]
         told = client.describe("events")
@@ -65,9 +65,9 @@ def test_a_table_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
         create(client, tmp_path, "entry")
         create(client, tmp_path, "good")
         store.keyspace.run([hset(TableKeys(bad).table, {"settings": b"\xc1"})])
-        assert [each.name for each in client.tables()] == ["entry", "good"]
+        assert [table.name for table in client.tables()] == ["entry", "good"]
         store.keyspace.run([hset(TABLES, {"entry": b"\xc1"})])
-        assert [each.name for each in client.tables()] == ["good"]
+        assert [table.name for table in client.tables()] == ["good"]
         assert client.describe("good").rows == 3
         with pytest.raises(NeveError, match=rf"neve:.{bad}"):
             client.describe("bad")

@@ -69,7 +69,7 @@ def test_files_with_later_ones_are_named(client: Client, tmp_path: Path) -> None
 
 def test_a_tablet_that_was_closed_is_opened_again(gateway: Gateway, client: Client) -> None:
     client.append("t", rows(PAST))
-    tablet = TabletId(next(each.id for each in client.tables()), PLUS_INFINITY)
+    tablet = TabletId(next(table.id for table in client.tables()), PLUS_INFINITY)
     store = gateway.store
     assert isinstance(store, MemoryStore)
     high = encode_value(datetime(2124, 1, 1, tzinfo=UTC), KeyType.TIMESTAMP)
@@ -77,7 +77,9 @@ def test_a_tablet_that_was_closed_is_opened_again(gateway: Gateway, client: Clie
     store.keyspace.run([("SET", keys.purge, high), ("HSET", keys.record, PURGED, 1)])
 
     (told,) = client.explain("t", "last")
-    assert any("its watermark is" in each and "2124-01-01" in each for each in told.sentences)
+    assert any(
+        "its watermark is" in sentence and "2124-01-01" in sentence for sentence in told.sentences
+    )
     with pytest.raises(RefusedError, match="already purged"):
         client.append("t", rows(NOW))
     with pytest.raises(RefusedError, match="only rises by itself"):

@@ -137,7 +137,7 @@ def test_a_hive_directory_becomes_a_keyed_table(client: Client, tmp_path: Path) 
     assert (done.state, done.added, done.already) == ("paused", 6, 0)
     assert any("neve resume lake" in note for note in done.notes)
     assert sorted_rows(client.scan("lake")) == sorted_rows(rows)
-    assert [(each.partition, each.files) for each in client.tablets("lake")] == [
+    assert [(tablet.partition, tablet.files) for tablet in client.tablets("lake")] == [
         (f"day=2024-01-0{n}", 2) for n in (1, 2, 3)
     ]
     assert {each.text for each in told} >= {"reading footers", "adding files"}
@@ -163,7 +163,7 @@ def test_a_plain_directory_is_one_tablet(client: Client, tmp_path: Path) -> None
         settings={"ratio": 7},
     )  # fmt: skip
     assert (done.state, done.added, done.partitions, done.partition_by) == ("live", 3, 0, ())
-    assert [each.files for each in client.tablets("plain")] == [3]
+    assert [tablet.files for tablet in client.tablets("plain")] == [3]
     assert client.describe("plain").settings["ratio"] == 7
     assert client.scan("plain", ["v"])["v"].to_pylist() == [0, 1, *[2] * 7]
 
@@ -242,7 +242,7 @@ def test_files_that_do_not_fit_are_told_and_left_only_on_purpose(
     broken.write_bytes(content)
 
     dry = client.import_table(str(tmp_path), "lake", dry_run=True, **OPTIONS)
-    why = {each.path.rpartition("/")[2]: each.why for each in dry.misfit_files}
+    why = {misfit_file.path.rpartition("/")[2]: misfit_file.why for misfit_file in dry.misfit_files}
     assert (dry.files, dry.misfits) == (4, 5)
     assert why["empty.parquet"] == "it is empty (0 bytes)"
     assert why["notes.csv"] == "it is not Parquet"
@@ -256,7 +256,7 @@ def test_files_that_do_not_fit_are_told_and_left_only_on_purpose(
 
     done = client.import_table(str(tmp_path), "lake", leave_misfits=True, **OPTIONS)
     assert (done.added, done.misfits) == (3, 6), "one is found to be damaged when it is read"
-    assert any(each.path.endswith("broken.parquet") for each in done.misfit_files)
+    assert any(misfit_file.path.endswith("broken.parquet") for misfit_file in done.misfit_files)
     assert any("unseen by readers of the manifest" in note for note in done.notes)
 
 

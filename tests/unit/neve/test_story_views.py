@@ -97,7 +97,7 @@ def test_a_story_says_what_is_missing(
     started, *others = story_view(facts, TABLE).entries
 
     assert (started.kind, started.at_s) == ("coordinator-started", START_S)
-    assert [each.sentence for each in others] == ([] if told is None else [told])
+    assert [other.sentence for other in others] == ([] if told is None else [told])
 
 
 def test_a_story_fits_a_hundred_columns() -> None:

@@ -58,7 +58,7 @@ def test_the_example_of_a_page_is_what_the_planner_answers(planner: str, tmp_pat
 def test_a_page_lists_every_option(planner: str) -> None:
     page = (PAGES / f"{planner}.md").read_text("utf-8")
     listed = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
-    assert listed == [each.name for each in fields(OPTIONS[planner])]
+    assert listed == [field.name for field in fields(OPTIONS[planner])]
 
 
 def test_the_picture_of_chunks_shows_the_example() -> None:

@@ -68,7 +68,9 @@ def test_a_tablet_that_grew_too_large_is_split_until_none_is() -> None:
 
 
 async def none_is_larger(land: Land, most: int) -> bool:
-    sizes = [sum(file.size_bytes for file in each.files.values()) for each in await land.tablets()]
+    sizes = [
+        sum(file.size_bytes for file in tablet.files.values()) for tablet in await land.tablets()
+    ]
     return max(sizes) <= most and await land.is_free()
 
 
@@ -274,7 +276,7 @@ async def test_a_large_file_is_split_where_its_rows_are(tmp_path: Path) -> None:
     tablet = Tablet(
         id=TabletId("t1", LAST),
         bounds=Bounds(None, LAST),
-        files={each.path: each for each in files},
+        files={file.path: file for file in files},
     )
     logged: list[str] = []
     log = lambda event, **_: logged.append(event)  # noqa: E731  a stub of one line
@@ -354,7 +356,7 @@ def test_one_scan_finds_compactions_splits_and_merges() -> None:
 
             async def all_three() -> bool:
                 *ends, last = [tablet.id for tablet in await land.tablets()]
-                done = [each.end for each in ends] == [key(39), key(79), key(119)]
+                done = [end.end for end in ends] == [key(39), key(79), key(119)]
                 return done and bool(it.parts.state.queued_ids(last))
 
             await until(all_three)

@@ -189,7 +189,7 @@ def test_crossing_files_are_cut_in_few_jobs() -> None:
 def test_a_file_without_keys_is_cut_away_and_a_merge_cuts_nothing() -> None:
     empty = DataFile(path="none", size_bytes=1, rows=0)
     given = tablet(empty, OVER, LEFT, operation=split(CUT))
-    assert [each.path for each in crossing_files(given)] == ["none", "x"]
+    assert [crossing_file.path for crossing_file in crossing_files(given)] == ["none", "x"]
     assert crossing_files(tablet(OVER, operation=merge(DRAIN))) == ()
     assert crossing_files(tablet(OVER)) == ()
     assert not is_cutting(split(DRAIN))

@@ -32,9 +32,10 @@ def attempt(name: str, inputs: str, *, count: int = 1, **more: object) -> Attemp
 def traced(base: str, *attempts: AttemptOutputs) -> Lineage:
     """Return the lineage, the same for every order of attempts."""
     answers = [
-        trace_lineage(base.split(), each, Steps()) for each in itertools.permutations(attempts)
+        trace_lineage(base.split(), permutation, Steps())
+        for permutation in itertools.permutations(attempts)
     ]
-    assert all(each == answers[0] for each in answers)
+    assert all(answer == answers[0] for answer in answers)
     return answers[0]
 
 

@@ -55,10 +55,10 @@ def traced(
     )
     added = sorted(stored.keys() - made)
     answers = [
-        trace_since_manifest(published, stored, added, each, (), steps=Steps())
-        for each in itertools.permutations(attempts)
+        trace_since_manifest(published, stored, added, permutation, (), steps=Steps())
+        for permutation in itertools.permutations(attempts)
     ]
-    assert all(each == answers[0] for each in answers)
+    assert all(answer == answers[0] for answer in answers)
     return answers[0]
 
 

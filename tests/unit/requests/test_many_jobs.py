@@ -126,7 +126,7 @@ def test_three_requests_at_once_over_overlapping_ranges_are_each_their_own() -> 
                 cluster.clock.advance(1)
             await until(cluster.selected)
             owners = [tablet.selection for tablet in await cluster.tablets()]
-            assert [each and each.request for each in owners] == ["r1", "r1", "r2"]
+            assert [owner and owner.request for owner in owners] == ["r1", "r1", "r2"]
             assert {each.reason for each in await cluster.progress("r3")} == {
                 "request r1 is first here",
                 "request r2 is first here",

@@ -186,8 +186,8 @@ def test_jobs_of_a_request_go_before_queued_system_jobs() -> None:
     async def story() -> None:
         cluster = Cluster()
         await cluster.create()
-        await cluster.add(ENDS[0], *(f"many-{each}" for each in range(40)))
-        await cluster.add(ENDS[1], *(f"five-{each}" for each in range(5)))
+        await cluster.add(ENDS[0], *(f"many-{index}" for index in range(40)))
+        await cluster.add(ENDS[1], *(f"five-{index}" for index in range(5)))
         await cluster.add(ENDS[2], "a", "b")
         async with cluster.coordinator() as it:
 

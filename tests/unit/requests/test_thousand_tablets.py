@@ -36,13 +36,13 @@ async def filled(cluster: MortalCluster) -> None:
         end = key(number + 1) if number + 1 < TABLETS else PLUS_INFINITY
         files = tuple(
             DataFile(
-                path=f"{number}-{each}.parquet",
+                path=f"{number}-{index}.parquet",
                 size_bytes=100,
                 rows=10,
                 key_min=key(number) + b"a",
                 key_max=key(number) + b"b",
             )
-            for each in range(FILES)
+            for index in range(FILES)
         )
         change = AddFiles(table="t1", call=call_id(cluster.clock), files={end: files})
         outcome = await cluster.store.apply(change)

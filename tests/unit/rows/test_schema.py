@@ -163,7 +163,7 @@ def test_rows_are_widened_into_the_table_s_schema() -> None:
     ("rows", "words"),
     [
         (pa.table({"d": pa.nulls(1)}), ["f", "lacks", "i"]),
-        (pa.table({"i": [1], "x": [1], "y": [2]}), ["f", "x, y", "does not know"]),
+        (pa.table({"i": [1], "x": [1], "y": [2]}), ["f", "x, y", "does not have"]),
         (
             pa.table({"i": [1], "t": pa.array([2**62], pa.timestamp("s"))}),
             ["t", "f", "timestamp[ns]"],

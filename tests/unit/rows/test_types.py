@@ -107,10 +107,10 @@ def test_arrow_s_own_spelling_is_read(text: str) -> None:
     ],
 )
 def test_other_text_is_refused(text: str) -> None:
-    with pytest.raises(RequestError, match="not known"):
+    with pytest.raises(RequestError, match="is unknown"):
         type_from_text(text)
 
 
 def test_types_that_parquet_lacks_are_refused() -> None:
-    with pytest.raises(RequestError, match="cannot be kept in Parquet"):
+    with pytest.raises(RequestError, match="cannot be stored in Parquet"):
         type_to_text(pa.month_day_nano_interval())

@@ -121,13 +121,16 @@ def test_what_no_node_has_is_said_of_service_and_groups() -> None:
     said = list(missing_resources(settings, [small, room]))
     assert [each.partition(";")[0] for each in said] == [
         "group small: no node with the Ray resource 'neve_group_small' has the 2 CPUs and 2.8 GiB"
-        " that its Spark executors ask for: the largest has 1 and 2.0 GiB"
+        " that its Spark executors require: the largest has 1 and 2.0 GiB"
     ]
 
 
 def test_secrets_that_rays_head_would_keep_are_named() -> None:
     secret = load_settings(environ={"NEVE_GATEWAY_TOKEN": "t", "NEVE_STORE_URL": "redis://:p@h"})
-    assert [each.split()[1] for each in secret_remarks(secret)] == ["store.url", "gateway.token"]
+    assert [secret_remark.split()[1] for secret_remark in secret_remarks(secret)] == [
+        "store.url",
+        "gateway.token",
+    ]
     files = {"NEVE_GATEWAY_TOKEN_FILE": "/run/t", "NEVE_STORE_URL_FILE": "/run/u"}
     assert not [*secret_remarks(load_settings(environ=files))]
     assert not [*secret_remarks(load_settings(environ={"NEVE_STORE_URL": "redis://h:6379"}))]

@@ -76,14 +76,14 @@ def test_shares_rise_with_the_load_where_a_controller_decides(pairs: list[Pair])
 
 
 def test_the_specification_beside_the_page_is_that_of_the_recorded_run(pairs: list[Pair]) -> None:
-    arrived = simulated.arrived_part(PLAN, CAPACITY, [each.real for each in pairs])
+    arrived = simulated.arrived_part(PLAN, CAPACITY, [pair.real for pair in pairs])
     document: dict[str, Any] = tomllib.loads((RECORDED / "simulated.toml").read_text("utf-8"))
     variants = document.pop("variant")
-    assert [each["name"] for each in variants] == list(CONTROLLERS)
-    for each in variants:
-        own = each.get("control", {"options": {}})
-        control = {"controller": each["controller"], **own, **document["control"]}
-        wanted = simulated.document(PLAN, CAPACITY, each["controller"], arrived)
+    assert [variant["name"] for variant in variants] == list(CONTROLLERS)
+    for variant in variants:
+        own = variant.get("control", {"options": {}})
+        control = {"controller": variant["controller"], **own, **document["control"]}
+        wanted = simulated.document(PLAN, CAPACITY, variant["controller"], arrived)
         assert {**document, "control": control} == wanted
 
 

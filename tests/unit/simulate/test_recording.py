@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from common.errors import RequestError
-from neve.api.tables import File
-from neve.api.work import Finished
+from neve.api import File, Finished
 from neve.simulate.recording import (
     ArrivalRecorder,
     RecordedArrival,
@@ -119,8 +118,8 @@ def test_a_wrong_recording_is_refused(change: dict[str, Any], expected: str) -> 
 def test_keys_of_simulated_tablets_go_there_and_back() -> None:
     places = [0.0, 0.125, 0.5, 1.0]
 
-    assert [place_of_key(simulated_key(each), 9.0) for each in places] == places
-    assert [simulated_key(each) for each in places] == sorted(simulated_key(e) for e in places)
+    assert [place_of_key(simulated_key(place), 9.0) for place in places] == places
+    assert [simulated_key(place) for place in places] == sorted(simulated_key(e) for e in places)
     assert place_of_key(None, 0.25) == 0.25
 
 

@@ -33,7 +33,10 @@ EVIL = 'ratio <3> & "more"'
 def outcomes() -> list[Outcome]:
     variants = [{"name": EVIL}, {"name": "size-tiered", "planner": "size-tiered"}]
     written = document(variant=variants, simulation={"sample": "5m"})
-    return [World(each).run() for each in read_specifications(written, lambda name: name)]
+    return [
+        World(specification).run()
+        for specification in read_specifications(written, lambda name: name)
+    ]
 
 
 class _Page(HTMLParser):
@@ -72,7 +75,12 @@ def test_the_page_stands_alone(outcomes: list[Outcome]) -> None:
 
     assert not found.of("script")
     assert not found.of("link")
-    links = [each for _, attributes in found.tags for each in attributes if each in {"src", "href"}]
+    links = [
+        attribute
+        for _, attributes in found.tags
+        for attribute in attributes
+        if attribute in {"src", "href"}
+    ]
     assert not links
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
     assert "url(" not in page
@@ -88,7 +96,7 @@ def test_the_page_can_be_read_by_everybody(outcomes: list[Outcome]) -> None:
     charts = [each for each in found.of("svg") if each.get("role") == "img"]
     assert [each["aria-label"] for each in charts] == [title for title, *_ in CURVES.values()]
     others = [each for each in found.of("svg") if each.get("role") != "img"]
-    assert all(each.get("aria-hidden") == "true" for each in others)
+    assert all(other.get("aria-hidden") == "true" for other in others)
 
 
 def test_no_table_makes_the_page_wider_than_its_window(outcomes: list[Outcome]) -> None:

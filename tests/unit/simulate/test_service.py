@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from common.errors import RequestError
-from neve.api.tables import Column, Table
-from neve.api.work import Compactor, Group, GroupScaling
+from neve.api import Column, Compactor, Group, GroupScaling, Table
 from neve.simulate.service import described, job_speed
 from neve.simulate.specification import read_specifications
 from tests.unit.simulate.test_recording import file, finished
@@ -140,4 +139,4 @@ def test_the_speed_of_jobs_is_that_of_past_ones() -> None:
     assert overhead_s == pytest.approx(0.7, abs=0.01)
     assert slot_bytes_s == pytest.approx(10e6, rel=0.01)
     assert job_speed([]) == (0.5, 50e6)
-    assert job_speed([replace(each, ended_s=each.started_s + 2.0) for each in jobs])[0] == 2.0
+    assert job_speed([replace(job, ended_s=job.started_s + 2.0) for job in jobs])[0] == 2.0

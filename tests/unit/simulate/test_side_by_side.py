@@ -51,7 +51,9 @@ def test_a_process_that_dies_is_named_and_the_others_end() -> None:
     def kill(at: int, _now_s: float) -> None:
         if at == 1:
             (victim,) = [
-                each for each in multiprocessing.active_children() if each.name == "size-tiered"
+                active_child
+                for active_child in multiprocessing.active_children()
+                if active_child.name == "size-tiered"
             ]
             victim.kill()
 

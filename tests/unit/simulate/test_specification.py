@@ -167,7 +167,7 @@ def test_groups_are_ordered_by_the_sizes_they_take() -> None:
     groups = [{"name": "large"}, {"name": "small", "max_size": "10MB", "compactors": {"max": 3}}]
     found = read(document(cluster={"group": groups})).cluster
 
-    assert [each.group.name for each in found.groups] == ["small", "large"]
+    assert [group.group.name for group in found.groups] == ["small", "large"]
     assert found.groups[0].count_max == 3
     refused(document(cluster={"group": [{"name": "a"}, {"name": "b"}]}), "cluster")
     most = {"name": "a", "compactors": {"min": 5, "max": 2}}

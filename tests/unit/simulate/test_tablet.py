@@ -139,8 +139,8 @@ def test_cuts_at_times_lose_no_row_and_end_before_the_cut() -> None:
     cuts = (NOW_S, NOW_S + 90)
     outputs = commit(made, paths, cuts_at_s=cuts, outputs_expected=9)
 
-    assert [made.files[each].rows for each in outputs] == [100, 150, 150]
-    assert [made.files[each].time_max_s for each in outputs] == [
+    assert [made.files[output].rows for output in outputs] == [100, 150, 150]
+    assert [made.files[output].time_max_s for output in outputs] == [
         NOW_S - CUT_STEP_S,
         NOW_S + 90 - CUT_STEP_S,
         NOW_S + 180,
@@ -152,7 +152,7 @@ def test_outputs_have_at_most_so_many_rows() -> None:
     made = tablet(keyed=False)
     paths = [arrive(made, number) for number in range(4)]
     outputs = commit(made, paths, cuts_at_s=(NOW_S + 1,), outputs_expected=9, output_rows_max=150)
-    assert [made.files[each].rows for each in outputs] == [133, 133, 133]
+    assert [made.files[output].rows for output in outputs] == [133, 133, 133]
     assert made.stored_bytes == pytest.approx(40_000, abs=3)
 
 

@@ -160,7 +160,7 @@ def test_compactors_come_with_a_burst_and_leave_after_it() -> None:
             simulation={"days": 0.2, "sample": "2m"},
         )
     )
-    counts = [each.compactors for each in outcome.samples]
+    counts = [sample.compactors for sample in outcome.samples]
     assert counts[0] == 1
     assert max(counts) == 5
     assert counts[-1] <= 2, "most of them have left"
@@ -279,7 +279,9 @@ def test_bytes_and_files_are_conserved_and_slots_never_exceeded(written: dict[st
             made.check()
         running = sum(len(group.running) for group in made.groups.values())
         slots = sum(
-            each.slots for group in made.groups.values() for each in group.compactors.values()
+            compactor.slots
+            for group in made.groups.values()
+            for compactor in group.compactors.values()
         )
         assert running <= slots
     made.check()

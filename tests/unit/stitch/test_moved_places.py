@@ -59,8 +59,8 @@ def test_every_page_is_where_the_offset_index_says(tmp_path: Path) -> None:
     for chunk in chunks:
         index = decode_whole(part(content, chunk.offset_index), {PAGES: {}})
         pages = [
-            (integer(each, PAGE_OFFSET), integer(each, PAGE_BYTES))
-            for each in elements(index, PAGES)
+            (integer(element, PAGE_OFFSET), integer(element, PAGE_BYTES))
+            for element in elements(index, PAGES)
         ]
         assert len(pages) > 1
         for at, size in pages:
@@ -105,7 +105,7 @@ def test_row_groups_say_where_they_are(tmp_path: Path) -> None:
         assert integer(group.struct, ids.ORDINAL) == number
         assert integer(group.struct, ids.GROUP_OFFSET) == group.chunks[0].data.start == end
         assert integer(group.struct, ids.GROUP_COMPRESSED) == group.compressed_bytes
-        assert [integer(each.struct, ids.CHUNK_OFFSET) for each in group.chunks] == [0, 0]
+        assert [integer(chunk.struct, ids.CHUNK_OFFSET) for chunk in group.chunks] == [0, 0]
         end = group.chunks[-1].data.end
 
 
@@ -131,7 +131,7 @@ def test_column_indexes_come_over_as_they_were(tmp_path: Path) -> None:
     before = (tmp_path / "1.parquet").read_bytes()
     old = read_file_layout(open_location(tmp_path.as_uri()), "1.parquet").groups[1].chunks
     content, chunks = join(tmp_path, StitchPiece("1.parquet", (1,)))
-    assert [part(content, each.column_index) for each in chunks] == [
+    assert [part(content, chunk.column_index) for chunk in chunks] == [
         part(before, each.column_index) for each in old
     ]
 
@@ -140,8 +140,8 @@ def test_a_file_without_page_index_beside_one_that_has_one(tmp_path: Path) -> No
     write(tmp_path, 1, write_page_index=False)
     write(tmp_path, 2)
     _, chunks = join(tmp_path, StitchPiece("1.parquet"), StitchPiece("2.parquet"))
-    assert [each.column_index is None for each in chunks] == [True] * 6 + [False] * 6
-    assert [each.offset_index is None for each in chunks] == [True] * 6 + [False] * 6
+    assert [chunk.column_index is None for chunk in chunks] == [True] * 6 + [False] * 6
+    assert [chunk.offset_index is None for chunk in chunks] == [True] * 6 + [False] * 6
     assert pq.read_table(tmp_path / "s.parquet").num_rows == 2 * ROWS
 
 
@@ -166,6 +166,6 @@ def test_bloom_filters_still_rule_out(tmp_path: Path) -> None:
     assert probe(tmp_path / "s.parquet", "v7-2") == [True] * 2
     (tmp_path / "s.parquet").rename(tmp_path / "4.parquet")
     _, chunks = join(tmp_path, StitchPiece("3.parquet", (2, 0)), StitchPiece("3.parquet", (1,)))
-    assert [each.bloom_start is None for each in chunks] == [True, False] * 3
+    assert [chunk.bloom_start is None for chunk in chunks] == [True, False] * 3
     assert probe(tmp_path / "s.parquet", "v7-2") == [False] * 3
     assert probe(tmp_path / "s.parquet", "nothing") == [True] * 3

@@ -83,7 +83,7 @@ def service_that_knows(purl: str, fault: str) -> Iterator[str]:
     class Answers(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             queries = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["queries"]
-            asked = [each["package"]["purl"] for each in queries]
+            asked = [query["package"]["purl"] for query in queries]
             results = [{"vulns": [{"id": fault}]} if each == purl else {} for each in asked]
             self.send_response(200)
             self.end_headers()

@@ -142,7 +142,7 @@ def test_a_slow_volume_gets_less_and_more_again_when_it_recovers() -> None:
     made.pass_time(10)
     slow = 10 * MB + 90 * MB / 4
     assert sum(grants(made).values()) == pytest.approx(0.98 * slow, rel=0.02)
-    told = {each.kind: each for each in made.state.status(made.now_s).scopes}
+    told = {scope.kind: scope for scope in made.state.status(made.now_s).scopes}
     assert (told["volume"].limit_bytes_s, told["volume"].rate_bytes_s) == (100 * MB, int(slow))
     made.latency_s = 0.01
     made.pass_time(4)
