@@ -26,7 +26,7 @@ from common.metadata.changes import (
     RetagFiles,
     Unknown,
 )
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode
 from common.model.table import Table

@@ -8,7 +8,7 @@ from common.clock import Clock
 from common.coordinator_calls import CompactorCalls
 from common.errors import ConfigError, EngineDiedError, UnavailableError
 from common.ids import IdSource
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.job import JobAction
 from common.model.outcome import AttemptEnd
 from common.settings import DEFAULT_GROUP, CompactorSettings

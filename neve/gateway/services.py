@@ -30,7 +30,7 @@ from common.errors import (
     UnknownTabletError,
 )
 from common.ids import IdSource
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.metadata.store_watch import StoreWatch
 from common.model.job import TabletPlan
 from common.model.table import DNS_LABEL, Table, TableSettings, filling_text

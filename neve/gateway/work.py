@@ -17,7 +17,7 @@ from common.errors import (
 from common.metadata import recent_adds
 from common.metadata.changes import LowerWatermark
 from common.metadata.keys import AUDIT_KINDS
-from common.metadata.ports import HistoryEntry
+from common.metadata.store_values import HistoryEntry
 from common.model.group import LimitScope, LimitScopeKind, checked_limit
 from common.model.job import Job, TabletPlan, analysis_id
 from common.model.keys import format_key, parse_key

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from common.clock import SystemClock
 from common.errors import UnavailableError
 from common.ids import RandomIds
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.metadata.store_watch import StoreWatch
 from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.table import Table

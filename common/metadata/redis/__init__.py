@@ -20,7 +20,7 @@ from common.metadata.executor import RetryLimits
 from common.metadata.redis.cluster import ClusterKeyspace
 from common.metadata.redis.connection import ClusterSeeds, parse_url_of_store
 from common.metadata.redis.keyspace import RedisKeyspace
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.secret_files import secret_of
 from common.settings import StoreSettings
 
@@ -29,7 +29,7 @@ __all__ = ["RedisStore", "connect"]
 _CHANCE_STEPS = 1 << 20
 
 
-class RedisStore(KeyspaceStore):
+class RedisStore(TabletStore):
     """The truth, in Redis."""
 
 
