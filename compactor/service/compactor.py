@@ -5,7 +5,6 @@ from contextlib import suppress
 
 from common.backoff import Backoff
 from common.clock import Clock
-from common.coordinator_calls import CompactorCalls
 from common.errors import ConfigError, EngineDiedError, UnavailableError
 from common.ids import IdSource
 from common.metadata.store import TabletStore
@@ -16,6 +15,7 @@ from common.telemetry import Log
 from common.tracing import NoSpans, Spans
 from common.wire import (
     Assignment,
+    CompactorCalls,
     Heartbeat,
     HeartbeatReply,
     TakeRequest,
