@@ -1,6 +1,6 @@
 """The coordinator's actor, called from another process: deadlines, look-ups, errors.
 
-No error of Ray leaves this module.
+Ray's errors are translated here.
 """
 
 import asyncio
@@ -14,28 +14,28 @@ from common.errors import CompactionError, UnavailableError
 from common.wire import COORDINATOR_NAME, NAMESPACE, CompactorCalls
 
 COMPACTOR_WAIT_MAX_S = 10.0
-"""A compactor has time: it calls again anyway."""
+"""Longer, because a compactor repeats its calls anyway."""
 
 
 def compactor_calls() -> CompactorCalls:
-    """Return the coordinator for a compactor: whatever fails is an `UnavailableError`."""
+    """Return the coordinator for a compactor: every failure is an `UnavailableError`."""
     proxy = CoordinatorProxy(COMPACTOR_WAIT_MAX_S, raises_its_errors=False)
     return cast("CompactorCalls", proxy)
 
 
 class CoordinatorProxy:
-    """Has each method of the coordinator's actor, as a remote call.
+    """Provides each method of the coordinator's actor as a remote call.
 
-    The actor is looked up by name, and again after it did not answer. A call that waits on
-    purpose has an argument with `wait_max_s`; its deadline is so much later.
+    The actor is looked up by name, and looked up again after a call was not answered. A call
+    that waits by design has an argument with `wait_max_s`, which is added to its deadline.
     """
 
     def __init__(self, wait_max_s: float, *, raises_its_errors: bool = True) -> None:
-        """Connect to nothing; the first call looks the actor up.
+        """Create a proxy; the first call looks up the actor.
 
         Args:
-            wait_max_s: Longest look-up and call, beyond what the call waits on purpose.
-            raises_its_errors: Raise the coordinator's own errors as they are.
+            wait_max_s: Longest time for look-up and call, without the wait that the call asks for.
+            raises_its_errors: Whether the coordinator's own errors are raised unchanged.
         """
         self._wait_max_s = wait_max_s
         self._raises_its_errors = raises_its_errors
@@ -52,7 +52,7 @@ class CoordinatorProxy:
         try:
             async with asyncio.timeout(max(waits_s, default=0.0) + self._wait_max_s):
                 if self._actor is None:
-                    # A look-up asks Ray's head and blocks: the loop must go on meanwhile.
+                    # A look-up blocks on Ray's head, so it runs in a thread to keep the loop free.
                     self._actor = await asyncio.to_thread(
                         ray.get_actor, COORDINATOR_NAME, namespace=NAMESPACE
                     )
@@ -69,7 +69,7 @@ class CoordinatorProxy:
             self._actor = None
             raise UnavailableError(
                 f"the coordinator does not answer ({type(error).__name__}): "
-                "it is being started, or the cluster has no room for it"
+                "it is starting, or the cluster has no room for it"
             ) from error
 
     def _own_error(self, cause: Exception) -> CompactionError:

@@ -337,21 +337,21 @@ class TabletStory:
 
 
 class CompactorCalls(Protocol):
-    """What a compactor calls; `coordinator.actor.CoordinatorActor` answers.
+    """Calls that a compactor makes; `coordinator.actor.CoordinatorActor` answers them.
 
     Every method raises `UnavailableError` when the coordinator does not answer.
     """
 
     async def take(self, request: TakeRequest) -> Assignment | None:
-        """Wait for a job; None if there was none in time."""
+        """Wait for a job; None if none was available in time."""
         ...
 
     async def withdraw(self, take: str) -> None:
-        """End a call of `take`; it returns soon, perhaps with a job."""
+        """End a call of `take`, which then returns soon, possibly with a job."""
         ...
 
     async def beat(self, beat: Heartbeat) -> HeartbeatReply:
-        """Report that the compactor lives and what it holds."""
+        """Report that the compactor is alive, and which attempts it holds."""
         ...
 
     async def report(self, report: AttemptReport) -> None:
@@ -359,7 +359,7 @@ class CompactorCalls(Protocol):
         ...
 
     async def leave(self, compactor: str, incarnation: str, cause: str) -> None:
-        """Report that the compactor goes and holds nothing any more."""
+        """Report that the compactor stops and holds no attempts any more."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Fields of stored values: do they have their declared types, and those of a newer release. Pure.
+"""Fields of stored values: type checks, and fields of a newer release. Pure.
 
 While releases are exchanged one process after the other, an older one reads what a newer
 one has written, and writes some of it back. Unknown fields are read with the value, go along
@@ -19,19 +19,19 @@ UNKNOWN = "unknown_fields"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredValue:
-    """A value that is stored, and may carry fields of a newer release."""
+    """A stored value, which may carry fields of a newer release."""
 
     unknown_fields: tuple[Any, ...] = field(default=(), compare=False, repr=False)
-    """Values in their order behind the known ones, or pairs of name and value."""
+    """Values that follow the known ones, in order, or pairs of name and value."""
 
 
 def known_fields(value: Any) -> tuple[Field[Any], ...]:
-    """Return the fields of a dataclass, or of a value of it, that this release knows."""
+    """Return the fields of a dataclass or its instance that this release defines."""
     return tuple(each for each in fields(value) if each.name != UNKNOWN)
 
 
 def as_plain(value: Any) -> dict[str, Any]:
-    """Return a dataclass and those inside it as mappings, without unknown fields."""
+    """Return a dataclass and its nested dataclasses as mappings, without unknown fields."""
     return asdict(value, dict_factory=_known)
 
 
@@ -43,10 +43,10 @@ Fits = Callable[[Any], bool]
 
 
 def check_field_types(value: Any) -> None:
-    """Refuse a dataclass one of whose fields has another type than it is declared with.
+    """Refuse a dataclass with a field that does not have its declared type.
 
     Raises:
-        TypeError: Names the field, what it holds and what was wanted.
+        TypeError: Names the field, its value and the expected type.
     """
     kind: Any = type(value)
     for name, wanted, fits in _checks(kind):
@@ -69,7 +69,7 @@ def _name_of(hint: Any) -> str:
 
 
 def _fits(hint: Any) -> Fits:
-    """Return whether a value is of a type, for the types that fields of values have."""
+    """Return a check for a type. It covers the types that fields of values have."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is UnionType:
         choices = [_fits(part) for part in parts]
@@ -90,7 +90,7 @@ def _fits(hint: Any) -> Fits:
 
 _FLOAT_MAX = sys.float_info.max
 _WHOLE_MAX = (1 << 63) - 1
-"""What every part, and msgpack, can hold."""
+"""Largest integer that every part, and msgpack, supports."""
 
 
 def _is_whole(value: Any) -> bool:

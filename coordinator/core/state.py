@@ -253,6 +253,10 @@ class CoordinatorState:
         """Return the ids of a tablet's queued jobs."""
         return tuple(job.id for job in self._cluster.queues.jobs_of(tablet))
 
+    def is_deferred(self, tablet: TabletId) -> bool:
+        """Return whether a tablet waits for room in a queue, or for the end of a pause."""
+        return self._cluster.deferrals.place_of(tablet) is not None
+
     def slots_wanted(self, group: str) -> int | None:
         """Return how many slots of a group the controller wants; None: it leaves that open."""
         return self._cluster.control.slots_of(group)

@@ -1,7 +1,7 @@
 """Import: an existing directory becomes a table."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from neve.api.messages import STRICT, MaxLength, Names, SettingValues, ShortText
 from neve.api.tables import Column
@@ -26,6 +26,9 @@ class NewImport:
     )
     """Types of partition columns that are in no file; guessed from folder names by default."""
     settings: SettingValues = field(default_factory=dict)
+    timestamps: Literal["us", "us-truncated"] | None = None
+    """Copy files with nanoseconds in microseconds. `us` refuses a value that has more digits,
+    `us-truncated` cuts them off."""
     leave_misfits: bool = False
     """Import the files that fit and leave out the misfits."""
     readers_use_manifest: bool = False

@@ -252,7 +252,7 @@ class SimCoordinator:
         (await self._service()).submit(event)
 
     async def cancel(self, attempt: str) -> None:
-        """End an attempt; a request's is cancelled with its request on this tablet."""
+        """Cancel an attempt; for a job of a request, also the request's part on this tablet."""
         service = await self._service()
         assert self.parts is not None
         if (tablet := self.parts.state.tablet_of(attempt)) is not None:

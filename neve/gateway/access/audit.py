@@ -16,6 +16,7 @@ others go on. Lines for the stream wait in memory while the store is away, a bou
 import asyncio
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -55,22 +56,60 @@ BEGUN = "begun"
 def line_of(entry: AuditEntry) -> bytes:
     """Return an entry as a line of JSON, without an end of line.
 
-    It has no body, no header but the call id, and nothing that is secret.
+    It has no rows, no header but the call id, and nothing that is secret.
     """
-    texts = {each.name: shown_text(getattr(entry, each.name)) for each in fields(entry)}
+    texts = {field.name: shown_text(getattr(entry, field.name)) for field in fields(entry)}
     return json.dumps(texts, ensure_ascii=True, separators=(",", ":")).encode()
 
 
 def entry_from(line: Mapping[str, Any]) -> AuditEntry:
     """Return an entry from a line, perhaps of a release that knows further fields."""
     return AuditEntry(
-        **{each.name: line[each.name] for each in fields(AuditEntry) if each.name in line}
+        **{field.name: line[field.name] for field in fields(AuditEntry) if field.name in line}
     )
 
 
 def shown_text(value: Any) -> Any:
     """Return a text bounded, and without what may be a secret in it."""
     return redacted(encodable(value[:TEXT_MAX])) if isinstance(value, str) else value
+
+
+VALUE_CHARS_MAX, VALUES_MAX = 100, 10
+"""Of one parameter: no caller cuts another one off by a long one."""
+_PLAIN_VALUE = re.compile(r"[\w.:/@*+-]*", re.ASCII)
+
+
+def value_text(value: Any) -> str:
+    """Return a parameter bounded, and without what may be a secret in it."""
+    if isinstance(value, list):
+        more = f",… {len(value)} in all" if len(value) > VALUES_MAX else ""
+        return ",".join(map(value_text, value[:VALUES_MAX])) + more
+    text = redacted(value[:VALUE_CHARS_MAX]) if isinstance(value, str) else json.dumps(value)
+    return text if _PLAIN_VALUE.fullmatch(text) else json.dumps(text)
+
+
+def body_text(tree: Any, names: Iterable[str]) -> str:
+    """Return the parameters of a JSON body: of lists how many, of objects the names of entries.
+
+    Args:
+        tree: The body.
+        names: Parameters that its route takes; of others their number is told.
+    """
+    if not isinstance(tree, dict):
+        return ""
+    known = [name for name in names if tree.get(name) not in (None, [], {}, "")]
+    # Those of a fixed form first: no text of a caller cuts them off.
+    known.sort(key=lambda name: isinstance(tree[name], str | dict))
+    words = [f"{name}={_entry_text(tree[name])}" for name in known]
+    if unknown := len(tree.keys() - {*names}):
+        words.append(f"({unknown} unknown)")
+    return " ".join(words)
+
+
+def _entry_text(value: Any) -> str:
+    if isinstance(value, list):
+        return f"({len(value)})"
+    return value_text(list(value)) if isinstance(value, dict) else value_text(value)
 
 
 def encodable(value: Any) -> Any:

@@ -408,6 +408,41 @@ def test_parameters_are_noted_as_the_route_takes_them(
     assert noted == [details, details]
 
 
+def test_bodies_of_changes_are_noted_by_names_and_counts(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with serving(access={"audit_file": str(path)}) as gateway, gateway.client() as admin:
+        create(gateway, tmp_path)
+        admin.set("events", {"target_bytes": 2**30}, add_columns={"more": "int64"})
+        with pytest.raises(CallerError):
+            admin.add_files("events", ["a.parquet", "b.parquet"])
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        url = f"{gateway.url}/v1/tables/events"
+        httpx.patch(url, headers=headers, json={"settings": {}, "sec://k:ret@x": "s" * 99})
+        first_entries(admin, 4)
+    noted = [each["details"] for each in lines_of(path) if each["outcome"] != "begun"]
+    assert noted[0].startswith("schema=(1) paused=false name=events location=/")
+    assert noted[1] == "add_columns=(1) settings=target_bytes"
+    assert noted[2] == "paths=(2)"
+    assert noted[3] == "(1 unknown)"
+
+
+def test_a_token_of_other_tables_leaves_no_begun_call(tmp_path: Path) -> None:
+    file = TokenFile(tmp_path / "tokens.json")
+    _, token = file.create("writer", ["read", "admin:other-*"], now_s=0.0, life_s=None)
+    path = tmp_path / "audit.jsonl"
+    access = {"tokens_file": str(file.path), "audit_file": str(path)}
+    with serving(access=access) as gateway, gateway.client() as admin:
+        create(gateway, tmp_path)
+        with gateway.client(token) as writer, pytest.raises(ForbiddenError):
+            writer.drop("events")
+        first_entries(admin, 2)
+        (refused,) = admin.audit(caller="writer")
+    assert (refused.outcome, refused.status, refused.table) == ("refused", 403, "events")
+    assert {each["caller"] for each in lines_of(path)} == {"gateway.token"}
+    (line,) = lines_of(tmp_path / "audit-refused.jsonl")
+    assert line["outcome"] == "refused"
+
+
 def test_refused_calls_push_out_no_change(tmp_path: Path) -> None:
     file = TokenFile(tmp_path / "tokens.json")
     _, token = file.create("reader", ["read"], now_s=0.0, life_s=None)

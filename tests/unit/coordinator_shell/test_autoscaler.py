@@ -268,9 +268,14 @@ async def test_the_number_survives_a_restart_of_the_coordinator() -> None:
 @pytest.mark.parametrize(
     ("group", "count", "error", "says"),
     [
-        ("large", 1, UnknownGroupError, "no group 'large' has compactors, expected one of: small"),
-        ("small", -1, RequestError, "-1 compactors are not possible, expected 0 to 1000"),
-        ("small", 1001, RequestError, "1001 compactors are not possible"),
+        (
+            "large",
+            1,
+            UnknownGroupError,
+            "group 'large' does not exist or has no compactors, expected",
+        ),
+        ("small", -1, RequestError, "number of compactors is -1, expected 0 to 1000"),
+        ("small", 1001, RequestError, "number of compactors is 1001"),
     ],
 )
 async def test_a_number_that_is_none_is_refused(

@@ -24,7 +24,7 @@ from tests.support.gateway import TOKEN, Gateway, serving
 
 HOSTILE = Path(__file__).parents[2] / "data" / "fuzz" / "files" / "aborts.parquet"
 """A damaged footer that makes Arrow end the process: a file of ours with some bytes changed."""
-DEADLY = r"file bad.parquet cannot be read: the process that looked into it was ended by signal 6"
+DEADLY = r"file bad.parquet cannot be read: the process that read it was ended by signal 6"
 ROWS = pa.table({"id": [1, 2], "v": [1, 1], "s": ["a", "b"], "l": [[1], [2]]})
 TABLE: dict[str, Any] = {"key": ["id"], "version_column": "v"}
 

@@ -452,5 +452,5 @@ DAYS = (
 def test_status_says_that_the_first_scan_goes_on() -> None:
     scanning = replace(STATUS, tables=3, tablets_known=0, tables_unscanned=2)
     text = text_of(work.render_status(scanning))
-    assert "0 so far: the first scan since the start goes on, 2 of 3 tables to go" in text
+    assert "0 so far: the first scan since the start is running, 2 of 3 tables left" in text
     assert "so far" not in text_of(work.render_status(STATUS))

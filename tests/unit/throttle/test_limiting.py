@@ -60,7 +60,7 @@ def test_a_limit_is_written_and_heard_of() -> None:
         assert heard[-1] == on.LimitsSeen(limits={GROUP: 1 << 20})
         with pytest.raises(RequestError, match="limit of group:default is 5 bytes/s"):
             await made.set("group:default", 5)
-        with pytest.raises(RequestError, match="'shelf:a' is no scope"):
+        with pytest.raises(RequestError, match="'shelf:a' is not a scope"):
             await made.set("shelf:a", 0)
 
     asyncio.run(story())
