@@ -105,8 +105,11 @@ Also reservations and commits: the files that a compaction replaces leave the st
 """
 
 
-class KeyspaceStore:
-    """The store that both adapters share; see `common.metadata.ports.TabletStore`."""
+class TabletStore:
+    """The truth about tables and tablets.
+
+    All reads are asynchronous and bounded; every read of a tablet is one moment (one MULTI).
+    """
 
     def __init__(
         self,
@@ -143,11 +146,25 @@ class KeyspaceStore:
         await self._keyspace.close()
 
     async def now_s(self) -> float:
-        """Return the store's time."""
+        """Return the store's time (Redis `TIME`), which holds, leases and stamps use."""
         return time_s(await self._read(TIME))
 
     async def apply(self, change: Change, *, confirm: Confirm | None = None) -> Outcome:
-        """Execute a change; see the port."""
+        """Execute a change: watch, read, decide, write; retry conflicts within bounds.
+
+        Unknown outcomes are resolved by the mark where the protocol has one; only what
+        stays unknown after bounded tries is returned as `Unknown`.
+
+        Args:
+            change: What is to be changed.
+            confirm: Is asked in each try, after everything is watched and right before it is
+                written: what it sees outside the store holds for the store that is written. What
+                it raises is raised.
+
+        Raises:
+            ConflictError: Something required changed on every try.
+            MetadataError: What is stored cannot be decoded, or has another format version.
+        """
         await self.store_id()
         grows = isinstance(change, GROWING)
         return await self._executor.run(transaction_for(change), grows=grows, confirm=confirm)
@@ -160,14 +177,18 @@ class KeyspaceStore:
             raise UnavailableError(f"the metadata store does not answer: {error}") from error
 
     async def keep_reserve(self) -> None:
-        """Set memory aside in the store while there is room."""
+        """Set memory aside while there is room, so that a full store can be emptied."""
         try:
             await self._keyspace.keep_reserve()
         except LinkLostError as error:
             raise UnavailableError(f"the metadata store does not answer: {error}") from error
 
     async def store_id(self) -> str:
-        """Return the id of this store, made at first use."""
+        """Return the random id of this store, made at first use; locations carry it.
+
+        Raises:
+            MetadataError: The store was written by a release with another format.
+        """
         if self._store_id is None:
             await self._executor.run(found_store(self._new_store_id()))
             stored = await self._read(hgetall(STORE))
@@ -181,18 +202,21 @@ class KeyspaceStore:
     # -------------------------------------------------------------------------------------- Tablets
 
     async def tablet(self, tablet: TabletId) -> Tablet | None:
-        """Return all of a tablet."""
+        """Return all of a tablet, or None if its bounds are not there."""
         return (await self.tablets([tablet]))[0]
 
     async def tablet_ids(
         self, table: str, after: bytes | None = None, count: int = 1000
     ) -> Sequence[TabletId]:
-        """Return the next tablets of a table."""
+        """Return up to `count` tablets whose end is greater than `after`, ascending."""
         ends = await self._read(members_after(TableKeys(table).index, after, count))
         return [TabletId(table, end) for end in ends]
 
     async def every(self, table: str, count: int) -> Sequence[bytes]:
-        """Return the end of every `count`-th tablet but the last."""
+        """Return the end of every `count`-th tablet: where a scan of a table is cut.
+
+        The last tablet's is not among them. Costs little, however many tablets there are.
+        """
         index = TableKeys(table).index
         places = range(count - 1, await self._read(zcard(index)) - 1, count)
         found = await bulk_reads.read_each(
@@ -201,12 +225,12 @@ class KeyspaceStore:
         return [end for ends in found for end in ends]
 
     async def locate(self, table: str, key: bytes) -> TabletId | None:
-        """Return the tablet that holds a key: the first whose end is not before it."""
+        """Return the tablet of a range-partitioned table that holds `key`, or None."""
         found = await self._read(members_after(TableKeys(table).index, key, 1, inclusive=True))
         return TabletId(table, found[0]) if found else None
 
     async def locate_each(self, table: str, keys: Sequence[bytes]) -> Sequence[TabletId | None]:
-        """Return the tablets that hold some keys."""
+        """Return what `locate` does for many keys, in few round trips; not at one moment."""
         index = TableKeys(table).index
         return await bulk_reads.read_each(
             self._fetch,
@@ -215,17 +239,17 @@ class KeyspaceStore:
         )
 
     async def tablets(self, tablets: Sequence[TabletId]) -> Sequence[Tablet | None]:
-        """Return many tablets, each read at one moment."""
+        """Return many tablets, each read at one moment, in few round trips."""
         return await bulk_reads.read_tablets(self._fetch, tablets)
 
     async def readable(
         self, tablets: Sequence[TabletId]
     ) -> Sequence[Tablet | UnreadableTablet | None]:
-        """Return many tablets, and what keeps others from being read."""
+        """Return what `tablets` does; for one that cannot be decoded, why, and the others."""
         return await bulk_reads.read_readable(self._fetch, tablets)
 
     async def files(self, tablets: Sequence[TabletId]) -> Sequence[Mapping[str, DataFile]]:
-        """Return only the files of many tablets."""
+        """Return only the files of many tablets: path → file; nothing for one that is gone."""
         keys = [TabletKeys.of(tablet) for tablet in tablets]
         return await bulk_reads.read_each(
             self._fetch,
@@ -236,7 +260,13 @@ class KeyspaceStore:
     async def held_among(
         self, asked: Mapping[TabletId, Sequence[str]]
     ) -> Sequence[Collection[str]]:
-        """Return those of some paths that are files of their tablet."""
+        """Return those of some paths that are files of their tablet, tablet by tablet.
+
+        Costs as much as there are paths, however many files the tablets have.
+
+        Args:
+            asked: Tablet → paths.
+        """
         wanted = [(tablet, list(paths)) for tablet, paths in asked.items() if paths]
         found = await bulk_reads.read_each(
             self._fetch,
@@ -251,34 +281,41 @@ class KeyspaceStore:
         return [held.get(tablet, set()) for tablet in asked]
 
     async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[RawTablet]:
-        """Return everything under the keys of tablets."""
+        """Return everything under the keys of tablets, for `neve fsck`."""
         return await read_raw_tablets(self._fetch, tablets)
 
     async def records(self, tablets: Sequence[TabletId]) -> Sequence[Record | None]:
-        """Return the records only."""
+        """Return the records only: what tells a scan whether to look further."""
         return await bulk_reads.read_records(self._fetch, tablets)
 
     async def read_range(
         self, table: str, start: bytes | None = None, end: bytes | None = None
     ) -> Sequence[Tablet]:
-        """Return the tablets that cover a range, by the tile rule."""
+        """Return the tablets that cover keys from `start` to `end`, by the tile rule.
+
+        Raises:
+            ConflictError: Splits and merges kept changing the range.
+        """
         found = await self.table(table)
         return await self._ranges.read(found, start, end) if found else ()
 
     # ------------------------------------------------------------------------------------- Requests
 
     async def request(self, table: str, request: str) -> Request | None:
-        """Return a request."""
+        """Return a request, or None if there is none, or it ended long ago."""
         key = TableKeys(table).request(request)
         return unpack_request(key, table, request, await self._read(hgetall(key)))
 
     async def requests(self, table: str, count: int = 100) -> Sequence[Request]:
-        """Return the newest requests, newest first."""
+        """Return the newest requests, ended ones too, newest first."""
         members = await self._read(last_members(TableKeys(table).requests, count))
         return await self._requests_at(table, members)
 
     async def open_requests(self, table: str) -> Sequence[Request]:
-        """Return the requests that something is left to do for, oldest first."""
+        """Return the requests that something is left to do for, oldest first.
+
+        Those that have not ended, and those that have but are not closed (`CloseRequest`).
+        """
         key = TableKeys(table).open_requests
         # Two that are submitted at once may both find the last free place: read some more.
         members = await self._read(members_after(key, None, 2 * REQUESTS_OPEN_MAX))
@@ -297,11 +334,11 @@ class KeyspaceStore:
     # ----------------------------------------------- Tables, marks, garbage, pins, history, changes
 
     async def names(self) -> Mapping[str, str]:
-        """Return name → table id."""
+        """Return name → table id of every name that is taken, whatever became of the table."""
         return {named_table.name: named_table.id for named_table in await self.named_tables()}
 
     async def named_tables(self) -> Sequence[NamedTable]:
-        """Return every name that is taken, with the location of its table."""
+        """Return every name that is taken, with the location of its table; by name."""
         stored = await self._read(hgetall(TABLES))
         return [codec_table.unpack_name(name, entry) for name, entry in sorted(stored.items())]
 
@@ -339,7 +376,10 @@ class KeyspaceStore:
         return [hash_ for key in keys for hash_ in await self._hashes([key])]
 
     async def table_ids(self) -> Sequence[str]:
-        """Return the ids of all tables, named or not; walks over every key of the store."""
+        """Return the ids of all tables, also of those that lost their creator or their name.
+
+        Walks over every key of the store: for a full scan, not for a request.
+        """
         found: set[str] = set()
         cursor = 0
         while True:
@@ -361,43 +401,43 @@ class KeyspaceStore:
         ]
 
     async def table(self, table: str) -> Table | None:
-        """Return a table by id."""
+        """Return a table by id, or None."""
         keys = TableKeys(table)
         stored = await self._read(hgetall(keys.table))
         return codec_table.unpack_table(keys.table, table, stored) if stored else None
 
     async def table_named(self, name: str) -> Table | None:
-        """Return a table by name."""
+        """Return a table by name, or None."""
         stored = await self._read(hget(TABLES, name))
         if stored is None:
             return None
         return await self.table(codec_table.unpack_name(name.encode(), stored).id)
 
     async def outcome(self, table: str, attempt: str) -> AttemptOutcome | None:
-        """Return how an attempt ended."""
+        """Return how an attempt ended, or None if there is no mark (yet)."""
         key = TableKeys(table).outcome(attempt)
         stored = await self._read(get(key))
         return codec_table.OUTCOME.unpack(key, stored, attempt=attempt) if stored else None
 
     async def call(self, table: str, call: str) -> CallMark | None:
-        """Return the mark of an accepted call."""
+        """Return what an accepted call brought, or None if there is no mark (any more)."""
         key = TableKeys(table).call(call)
         stored = await self._read(get(key))
         return codec_table.CALL.unpack(key, stored) if stored else None
 
     async def generation(self, table: str) -> int:
-        """Return the table's generation."""
+        """Return the table's generation; 0 if it was never counted up."""
         key = TableKeys(table).generation
         return whole_number(key, await self._read(get(key)))
 
     async def loss(self, table: str) -> AcceptedLoss | None:
-        """Return between which moments changes were lost."""
+        """Return between which moments changes were lost, as somebody has accepted, or None."""
         key = TableKeys(table).loss
         stored = await self._read(get(key))
         return codec_table.LOSS.unpack(key, stored) if stored else None
 
     async def manifest(self, table: str) -> Manifest | None:
-        """Return the last published manifest."""
+        """Return the last published manifest, or None."""
         key = TableKeys(table).manifest
         stored = await self._read(get(key))
         return codec_table.MANIFEST.unpack(key, stored) if stored else None
@@ -409,12 +449,12 @@ class KeyspaceStore:
         return whole_number(f"{key} {codec_table.DELETES}", stored) > 0
 
     async def claim(self) -> CoordinatorClaim | None:
-        """Return who leads, and since when."""
+        """Return which coordinator leads, and since when; None: nobody has claimed it."""
         stored = await self._read(get(COORDINATOR))
         return codec_table.unpack_claim(stored) if stored else None
 
     async def limits(self) -> Mapping[LimitScope, int]:
-        """Return the limits that operators have set; 0: none."""
+        """Return the limits that operators have set, in bytes/s; 0: none."""
         limits: dict[LimitScope, int] = {}
         for name, bytes_s in sorted((await self._read(hgetall(LIMITS))).items()):
             try:
@@ -428,7 +468,7 @@ class KeyspaceStore:
         return limits
 
     async def scales(self) -> Mapping[str, int]:
-        """Return how many compactors operators want, by group."""
+        """Return how many compactors operators want, by group; absent: nobody has said."""
         found = sorted((await self._read(hgetall(SCALES))).items())
         try:
             return {name.decode(): int(count) for name, count in found}
@@ -436,7 +476,7 @@ class KeyspaceStore:
             raise MetadataError(f"{SCALES} cannot be decoded: {error}") from error
 
     async def garbage(self, table: str) -> Sequence[GarbageEntry]:
-        """Return the files to delete; what comes in meanwhile may be missing."""
+        """Return the files to delete."""
         key = TableKeys(table).garbage
         found: dict[bytes, bytes] = {}
         cursor = 0
@@ -458,19 +498,25 @@ class KeyspaceStore:
         return [path for path, entry in zip(paths, stored, strict=True) if entry is not None]
 
     async def retired_among(self, location: str, paths: Sequence[str]) -> Sequence[str]:
-        """Return those of some paths whose names are retired in a location."""
+        """Return those of some paths whose names are retired in a location.
+
+        A collector has deleted files of these names, and one that stood still may do so again.
+        """
         if not paths:
             return ()
         marks = await self._read(mget(retired_name(location, path) for path in paths))
         return [path for path, mark in zip(paths, marks, strict=True) if mark is not None]
 
     async def uncommitted(self, table: str) -> Sequence[Reservation]:
-        """Return what attempts held that ended without a commit, until a collector has looked."""
+        """Return reservations that ended without a commit and whose outputs wait for deletion.
+
+        A collector that has seen their inputs in storage takes them off this list.
+        """
         key = TableKeys(table).uncommitted
         return [*unpack_running(key, await self._read(hgetall(key))).values()]
 
     async def pins(self, table: str) -> Sequence[PinEntry]:
-        """Return the pins."""
+        """Return the pins, ended ones too."""
         key = TableKeys(table).pins
         stored = await self._read(hgetall(key))
         return [
@@ -479,12 +525,16 @@ class KeyspaceStore:
         ]
 
     async def history(self, table: str, count: int = 100) -> Sequence[HistoryEntry]:
-        """Return the newest finished attempts."""
+        """Return the newest finished attempts, newest first."""
         key = TableKeys(table).history
         return bulk_reads.history_entries(table, key, await self._read(newest(key, count)))
 
     async def note_audit(self, lines: Sequence[bytes], entries_max: int, kind: str = "") -> None:
-        """Append lines to a stream of the audit."""
+        """Append lines to the audit, which keeps about `entries_max` of them.
+
+        Raises:
+            UnavailableError: The store does not answer, or is full; lines may have been written.
+        """
         key = audit_key(kind)
         entries = [xadd(key, entries_max, {AUDIT_LINE: line}) for line in lines]
         try:
@@ -494,17 +544,20 @@ class KeyspaceStore:
             raise UnavailableError(f"the metadata store takes no audit: {error}") from error
 
     async def audit(self, count: int, kind: str = "") -> Sequence[bytes]:
-        """Return the newest lines of a stream of the audit."""
+        """Return the newest lines of a stream of the audit, newest first."""
         found = await self._read(newest(audit_key(kind), count))
         return [words[1] for _, words in found]
 
     async def tail(self, table: str) -> str:
-        """Return the position of the newest change."""
+        """Return the position of the newest entry of the table's change stream."""
         entries = await self._read(newest(TableKeys(table).changes, 1))
         return entries[0][0].decode() if entries else NO_CHANGES
 
     async def remembers(self, table: str, position: str) -> bool:
-        """Return whether an entry of a change stream is still there."""
+        """Return whether a table's change stream, which is capped, still has an entry.
+
+        True of the position before every entry: nobody can tell what came after it.
+        """
         if position == NO_CHANGES:
             return True
         return bool(await self._read(entry_at(TableKeys(table).changes, position)))
@@ -512,7 +565,13 @@ class KeyspaceStore:
     async def changes(
         self, after: dict[str, str], count: int = 1000, block_s: float = 1.0
     ) -> Sequence[TabletChanged]:
-        """Return changes of several tables after the given positions."""
+        """Return changes of several tables after the given positions.
+
+        Args:
+            after: Table id → position; from `tail`, or of the last entry seen.
+            count: Most entries per table.
+            block_s: How long to wait if there is none.
+        """
         if not after:
             return ()
         streams = {TableKeys(table).changes: table for table in after}

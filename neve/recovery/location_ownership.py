@@ -14,7 +14,8 @@ from common.metadata.changes import (
     Refused,
 )
 from common.metadata.mutation.tables import location_overlap
-from common.metadata.ports import NamedTable, TabletStore
+from common.metadata.store import TabletStore
+from common.metadata.store_values import NamedTable
 from common.model.location_identity import LocationIdentity, overlap_test
 from common.model.table import Table
 from common.parquet.foreign_formats import foreign_mark, foreign_mark_below

@@ -26,7 +26,7 @@ from common.metadata.changes import (
     RestoreFiles,
 )
 from common.metadata.keys import is_table_id
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.service_paths import is_service_path
 from common.model.table import Filling, Table, TableState, filling_text

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import UnavailableError
-from common.metadata.ports import TabletStore
 from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
+from common.metadata.store import TabletStore
 from common.settings import StoreSettings
 from common.storage_threads import StorageThreads
 from coordinator.core.file_retention import GarbageRules
