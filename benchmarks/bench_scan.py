@@ -52,6 +52,7 @@ from coordinator.scan.scan_ranges import (
 from coordinator.service import CoordinatorService
 from coordinator.store_watch import take_lead
 from coordinator.wiring import CoordinatorParts, assemble
+from neve.local.processes import exit_on_sigterm
 from tests.support.many_tablets import Many, key_of, many_tablets
 from tests.support.redis_server import running
 
@@ -317,4 +318,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     main()

@@ -17,6 +17,7 @@ from common.errors import all_causes
 from common.garbage_collection import collect_oldest_forever, ignore_what_is_loaded
 from common.ids import RandomIds
 from common.log_files import LogFiles
+from common.memory_limit import SERVICE_ENVIRON
 from common.metadata.redis import connect
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
@@ -361,6 +362,7 @@ def start(
             max_restarts=-1,
             max_concurrency=CALLS_AT_ONCE,
             num_cpus=0,
+            runtime_env={"env_vars": SERVICE_ENVIRON},
             **options,
         )
         .remote(settings, log_folder, node_resource, edition)
