@@ -1,9 +1,9 @@
-"""Can a predicate be true for a row of a file, as far as bounds of its columns tell?
+"""Whether a predicate can be true for a row of a file, given bounds of its columns.
 
-What is not understood can be true, and false: a file is left out only if the predicate is
-false or null for every row that its bounds allow. A literal becomes the bytes between which
-values are stored that Spark takes for equal to it. So the order is Spark's: numbers by value,
-NaN above all of them, texts by their bytes, moments by the microsecond that they are in.
+A part that is not understood can be true and false. A file is skipped only if the predicate is
+false or null for every row within its bounds. A literal becomes the range of stored values that
+Spark considers equal to it. So the order is Spark's: numbers by value with NaN above all of them,
+texts by their bytes, moments by their microsecond.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""What the rest of the system may ask of a metadata store.
+"""The interface of a metadata store for the rest of the system.
 
-Both adapters (`redis`, `memory`) and the flaky one satisfy this protocol and the
-same contract suite. All reads are asynchronous and bounded; every read of a tablet
-is one moment (one MULTI).
+Both adapters (`redis`, `memory`) and the flaky one implement this protocol and pass the same
+contract suite. All reads are asynchronous and bounded. Every read of a tablet happens at one moment
+(one MULTI).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -47,40 +47,40 @@ __all__ = [
 
 
 class TabletStore(Protocol):
-    """The truth about tables and tablets."""
+    """The authoritative state of tables and tablets."""
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         ...
 
     async def now_s(self) -> float:
-        """Return the store's time (Redis `TIME`), which holds, leases and stamps use."""
+        """Return the store's time (Redis `TIME`), the time base of holds, leases and stamps."""
         ...
 
     async def apply(self, change: Change, *, confirm: Confirm | None = None) -> Outcome:
         """Execute a change: watch, read, decide, write; retry conflicts within bounds.
 
-        Unknown outcomes are resolved by the mark where the protocol has one; only what
-        stays unknown after bounded tries is returned as `Unknown`.
+        Unknown outcomes are resolved by the mark where the protocol has one; outcomes that stay
+        unknown after bounded tries are returned as `Unknown`.
 
         Args:
-            change: What is to be changed.
-            confirm: Is asked in each try, after everything is watched and right before it is
-                written: what it sees outside the store holds for the store that is written. What
-                it raises is raised.
+            change: The change.
+            confirm: Called in each try, after everything is watched and right before the write.
+                Its observations outside the store are valid for the state that is written. Its
+                errors are passed on.
 
         Raises:
-            ConflictError: Something required changed on every try.
-            MetadataError: What is stored cannot be decoded, or has another format version.
+            ConflictError: A requirement changed on every try.
+            MetadataError: A stored value cannot be decoded, or has another format version.
         """
         ...
 
     async def health(self) -> StoreHealth:
-        """Return how much room the store has, and what it would survive."""
+        """Return the free memory and the durability of the store."""
         ...
 
     async def keep_reserve(self) -> None:
-        """Set memory aside while there is room, so that a full store can be emptied."""
+        """Reserve memory while there is room, so that a full store can be emptied."""
         ...
 
     async def tables(self) -> Sequence[Table]:
@@ -88,26 +88,26 @@ class TabletStore(Protocol):
         ...
 
     async def listed_tables(self) -> ListedTables:
-        """Return the named tables that can be read, and what keeps others from that."""
+        """Return the readable named tables, and why others cannot be read."""
         ...
 
     async def names(self) -> Mapping[str, str]:
-        """Return name → table id of every name that is taken, whatever became of the table."""
+        """Return name → table id for every taken name, whatever the state of its table."""
         ...
 
     async def named_tables(self) -> Sequence[NamedTable]:
-        """Return every name that is taken, with the location of its table; by name."""
+        """Return every taken name with the location of its table, by name."""
         ...
 
     async def table_ids(self) -> Sequence[str]:
-        """Return the ids of all tables, also of those that lost their creator or their name.
+        """Return the ids of all tables, including those without a creator or a name.
 
-        Walks over every key of the store: for a full scan, not for a request.
+        Iterates over every key of the store: for a full scan, not for a request.
         """
         ...
 
     async def store_id(self) -> str:
-        """Return the random id of this store, made at first use; locations carry it.
+        """Return the random id of this store, created at first use; locations carry it.
 
         Raises:
             MetadataError: The store was written by a release with another format.
@@ -123,7 +123,7 @@ class TabletStore(Protocol):
         ...
 
     async def tablet(self, tablet: TabletId) -> Tablet | None:
-        """Return all of a tablet, or None if its bounds are not there."""
+        """Return a complete tablet, or None if its bounds do not exist."""
         ...
 
     async def tablet_ids(
@@ -133,9 +133,9 @@ class TabletStore(Protocol):
         ...
 
     async def every(self, table: str, count: int) -> Sequence[bytes]:
-        """Return the end of every `count`-th tablet: where a scan of a table is cut.
+        """Return the end of every `count`-th tablet, to divide a scan of a table.
 
-        The last tablet's is not among them. Costs little, however many tablets there are.
+        The last tablet is not included. The cost is low, whatever the number of tablets.
         """
         ...
 
@@ -144,7 +144,7 @@ class TabletStore(Protocol):
         ...
 
     async def locate_each(self, table: str, keys: Sequence[bytes]) -> Sequence[TabletId | None]:
-        """Return what `locate` does for many keys, in few round trips; not at one moment."""
+        """Return `locate` for many keys, in few round trips; not at one moment."""
         ...
 
     async def tablets(self, tablets: Sequence[TabletId]) -> Sequence[Tablet | None]:
@@ -154,23 +154,23 @@ class TabletStore(Protocol):
     async def readable(
         self, tablets: Sequence[TabletId]
     ) -> Sequence[Tablet | UnreadableTablet | None]:
-        """Return what `tablets` does; for one that cannot be decoded, why, and the others."""
+        """Return `tablets`, with the reason for each tablet that cannot be decoded."""
         ...
 
     async def records(self, tablets: Sequence[TabletId]) -> Sequence[Record | None]:
-        """Return the records only: what tells a scan whether to look further."""
+        """Return only the records, which show a scan whether to look further."""
         ...
 
     async def files(self, tablets: Sequence[TabletId]) -> Sequence[Mapping[str, DataFile]]:
-        """Return only the files of many tablets: path → file; nothing for one that is gone."""
+        """Return only the files of many tablets: path → file; empty for a missing tablet."""
         ...
 
     async def held_among(
         self, asked: Mapping[TabletId, Sequence[str]]
     ) -> Sequence[Collection[str]]:
-        """Return those of some paths that are files of their tablet, tablet by tablet.
+        """Return which of some paths are files of their tablet, for each tablet.
 
-        Costs as much as there are paths, however many files the tablets have.
+        The cost depends on the number of paths, not on the number of files in the tablets.
 
         Args:
             asked: Tablet → paths.
@@ -188,38 +188,38 @@ class TabletStore(Protocol):
         ...
 
     async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[RawTablet]:
-        """Return everything under the keys of tablets, for `neve fsck`."""
+        """Return all values under the keys of tablets, for `neve fsck`."""
         ...
 
     async def request(self, table: str, request: str) -> Request | None:
-        """Return a request, or None if there is none, or it ended long ago."""
+        """Return a request, or None if it does not exist or ended long ago."""
         ...
 
     async def requests(self, table: str, count: int = 100) -> Sequence[Request]:
-        """Return the newest requests, ended ones too, newest first."""
+        """Return the newest requests, including ended ones, newest first."""
         ...
 
     async def open_requests(self, table: str) -> Sequence[Request]:
-        """Return the requests that something is left to do for, oldest first.
+        """Return the requests that are not closed, oldest first.
 
-        Those that have not ended, and those that have but are not closed (`CloseRequest`).
+        They have not ended, or have ended without `CloseRequest`.
         """
         ...
 
     async def outcome(self, table: str, attempt: str) -> AttemptOutcome | None:
-        """Return how an attempt ended, or None if there is no mark (yet)."""
+        """Return the outcome of an attempt, or None if it has no mark."""
         ...
 
     async def generation(self, table: str) -> int:
-        """Return the table's generation; 0 if it was never counted up."""
+        """Return the table's generation; 0 if it was never incremented."""
         ...
 
     async def call(self, table: str, call: str) -> CallMark | None:
-        """Return what an accepted call brought, or None if there is no mark (any more)."""
+        """Return the result of an accepted call, or None if it has no mark."""
         ...
 
     async def loss(self, table: str) -> AcceptedLoss | None:
-        """Return between which moments changes were lost, as somebody has accepted, or None."""
+        """Return the accepted period in which changes were lost, or None."""
         ...
 
     async def manifest(self, table: str) -> Manifest | None:
@@ -231,15 +231,15 @@ class TabletStore(Protocol):
         ...
 
     async def claim(self) -> CoordinatorClaim | None:
-        """Return which coordinator leads, and since when; None: nobody has claimed it."""
+        """Return the leading coordinator and the start of its lead; None: no claim exists."""
         ...
 
     async def limits(self) -> Mapping[LimitScope, int]:
-        """Return the limits that operators have set, in bytes/s; 0: none."""
+        """Return the limits that operators have set, in bytes/s; 0: no limit."""
         ...
 
     async def scales(self) -> Mapping[str, int]:
-        """Return how many compactors operators want, by group; absent: nobody has said."""
+        """Return the number of compactors set by operators, by group; absent: not set."""
         ...
 
     async def garbage(self, table: str) -> Sequence[GarbageEntry]:
@@ -247,25 +247,25 @@ class TabletStore(Protocol):
         ...
 
     async def garbage_among(self, table: str, paths: Sequence[str]) -> Sequence[str]:
-        """Return those of some paths that are in garbage."""
+        """Return which of some paths are in garbage."""
         ...
 
     async def retired_among(self, location: str, paths: Sequence[str]) -> Sequence[str]:
-        """Return those of some paths whose names are retired in a location.
+        """Return which of some paths have names that are retired in a location.
 
-        A collector has deleted files of these names, and one that stood still may do so again.
+        A collector has deleted files of these names, and a stalled collector may do so again.
         """
         ...
 
     async def uncommitted(self, table: str) -> Sequence[Reservation]:
         """Return reservations that ended without a commit and whose outputs wait for deletion.
 
-        A collector that has seen their inputs in storage takes them off this list.
+        A collector that has seen their inputs in storage removes them from this list.
         """
         ...
 
     async def pins(self, table: str) -> Sequence[PinEntry]:
-        """Return the pins, ended ones too."""
+        """Return the pins, including expired ones."""
         ...
 
     async def history(self, table: str, count: int = 100) -> Sequence[HistoryEntry]:
@@ -291,7 +291,7 @@ class TabletStore(Protocol):
     async def remembers(self, table: str, position: str) -> bool:
         """Return whether a table's change stream, which is capped, still has an entry.
 
-        True of the position before every entry: nobody can tell what came after it.
+        The position before the first entry returns True, because trimming cannot be detected there.
         """
         ...
 
@@ -301,8 +301,8 @@ class TabletStore(Protocol):
         """Return changes of several tables after the given positions.
 
         Args:
-            after: Table id → position; from `tail`, or of the last entry seen.
-            count: Most entries per table.
-            block_s: How long to wait if there is none.
+            after: Table id → position, from `tail` or of the last entry read.
+            count: Largest number of entries per table.
+            block_s: How long to wait if there are none.
         """
         ...

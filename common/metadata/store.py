@@ -1,4 +1,4 @@
-"""`TabletStore` over any keyspace: changes by the executor, reads decoded here."""
+"""`TabletStore` over any keyspace: the executor makes changes, reads are decoded here."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
@@ -91,17 +91,17 @@ from common.model.tablet import Record, Reservation, Tablet, TabletId
 READ_TRIES_MAX = 3
 """Tries of one read whose connection broke."""
 BUSY_TRIES_MAX, BUSY_PAUSE_S = 8, 0.25
-"""Tries of one read that the store refuses because it starts, fails over or is full."""
+"""Tries of one read that the store refuses because it is starting, fails over or is full."""
 SCAN_COUNT = 1000
 """Fields of a large hash read per round trip."""
 AUDIT_LINE = "line"
-"""The field of an entry of the audit."""
+"""The field of an audit entry."""
 NO_CHANGES = "0-0"
-"""The position before every entry of a stream."""
+"""The position before the first entry of a stream."""
 GROWING = (AddFiles, CreateTable, SelectFiles, SubmitRequest, BeginOperation)
-"""Changes that let a store grow, and wait while it is full; all others may use its reserve.
+"""Changes that let a store grow and wait while it is full; all others may use its reserve.
 
-Also reservations and commits: the files that a compaction replaces leave the store at last.
+Reservations and commits use the reserve, because compactions eventually remove files.
 """
 
 
@@ -117,14 +117,14 @@ class KeyspaceStore:
         chance: Callable[[], float],
         new_store_id: Callable[[], str],
     ) -> None:
-        """Stand on a keyspace.
+        """Create a store on a keyspace.
 
         Args:
-            keyspace: Where everything is.
-            patience: How often a change is tried.
+            keyspace: The keyspace.
+            patience: Bounds on the tries of a change.
             sleep: Waits between tries.
-            chance: From 0 to below 1, for the length of these waits.
-            new_store_id: Names a store that has none yet.
+            chance: Returns a random number from 0 to below 1, for the length of these waits.
+            new_store_id: Creates an id for a new store.
         """
         self._keyspace = keyspace
         self._sleep = sleep
@@ -139,7 +139,7 @@ class KeyspaceStore:
         return self._executor.counts
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         await self._keyspace.close()
 
     async def now_s(self) -> float:
@@ -153,21 +153,21 @@ class KeyspaceStore:
         return await self._executor.run(transaction_for(change), grows=grows, confirm=confirm)
 
     async def health(self) -> StoreHealth:
-        """Return how much room the store has, and what it would survive."""
+        """Return the free memory and the durability of the store."""
         try:
             return await self._keyspace.health()
         except LinkLostError as error:
             raise UnavailableError(f"the metadata store does not answer: {error}") from error
 
     async def keep_reserve(self) -> None:
-        """Set memory aside in the store while there is room."""
+        """Reserve memory in the store while there is room."""
         try:
             await self._keyspace.keep_reserve()
         except LinkLostError as error:
             raise UnavailableError(f"the metadata store does not answer: {error}") from error
 
     async def store_id(self) -> str:
-        """Return the id of this store, made at first use."""
+        """Return the id of this store, created at first use."""
         if self._store_id is None:
             await self._executor.run(found_store(self._new_store_id()))
             stored = await self._read(hgetall(STORE))
@@ -181,7 +181,7 @@ class KeyspaceStore:
     # -------------------------------------------------------------------------------------- Tablets
 
     async def tablet(self, tablet: TabletId) -> Tablet | None:
-        """Return all of a tablet."""
+        """Return a complete tablet."""
         return (await self.tablets([tablet]))[0]
 
     async def tablet_ids(
@@ -221,7 +221,7 @@ class KeyspaceStore:
     async def readable(
         self, tablets: Sequence[TabletId]
     ) -> Sequence[Tablet | UnreadableTablet | None]:
-        """Return many tablets, and what keeps others from being read."""
+        """Return many tablets, or why a tablet cannot be read."""
         return await bulk_reads.read_readable(self._fetch, tablets)
 
     async def files(self, tablets: Sequence[TabletId]) -> Sequence[Mapping[str, DataFile]]:
@@ -236,7 +236,7 @@ class KeyspaceStore:
     async def held_among(
         self, asked: Mapping[TabletId, Sequence[str]]
     ) -> Sequence[Collection[str]]:
-        """Return those of some paths that are files of their tablet."""
+        """Return which of some paths are files of their tablet."""
         wanted = [(tablet, list(paths)) for tablet, paths in asked.items() if paths]
         found = await bulk_reads.read_each(
             self._fetch,
@@ -251,7 +251,7 @@ class KeyspaceStore:
         return [held.get(tablet, set()) for tablet in asked]
 
     async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[RawTablet]:
-        """Return everything under the keys of tablets."""
+        """Return all values under the keys of tablets."""
         return await read_raw_tablets(self._fetch, tablets)
 
     async def records(self, tablets: Sequence[TabletId]) -> Sequence[Record | None]:
@@ -278,9 +278,9 @@ class KeyspaceStore:
         return await self._requests_at(table, members)
 
     async def open_requests(self, table: str) -> Sequence[Request]:
-        """Return the requests that something is left to do for, oldest first."""
+        """Return the requests that are not closed, oldest first."""
         key = TableKeys(table).open_requests
-        # Two that are submitted at once may both find the last free place: read some more.
+        # Two concurrent submissions may both get the last free slot, so a few more are read.
         members = await self._read(members_after(key, None, 2 * REQUESTS_OPEN_MAX))
         return await self._requests_at(table, members)
 
@@ -301,12 +301,12 @@ class KeyspaceStore:
         return {named_table.name: named_table.id for named_table in await self.named_tables()}
 
     async def named_tables(self) -> Sequence[NamedTable]:
-        """Return every name that is taken, with the location of its table."""
+        """Return every taken name with the location of its table."""
         stored = await self._read(hgetall(TABLES))
         return [codec_table.unpack_name(name, entry) for name, entry in sorted(stored.items())]
 
     async def listed_tables(self) -> ListedTables:
-        """Return the named tables that can be read, and what keeps others from that."""
+        """Return the readable named tables, and why others cannot be read."""
         broken: dict[str, str] = {}
         ids: dict[str, str] = {}
         for name, entry in sorted((await self._read(hgetall(TABLES))).items()):
@@ -329,17 +329,17 @@ class KeyspaceStore:
         return ListedTables(tables=tuple(tables), broken=broken, broken_ids=known)
 
     async def _hashes(self, keys: Sequence[str]) -> list[Mapping[bytes, bytes] | BrokenValueError]:
-        """Return hashes, and what keeps others from being read."""
+        """Return hashes, or why a hash cannot be read."""
         try:
             return [stored for (stored,) in await self._fetch([[hgetall(key)] for key in keys])]
         except BrokenValueError as error:
             if len(keys) == 1:
                 return [error]
-        # One of them holds no hash. Alone, each tells of itself only.
+        # One of the keys is not a hash. Read separately, only that one fails.
         return [hash_ for key in keys for hash_ in await self._hashes([key])]
 
     async def table_ids(self) -> Sequence[str]:
-        """Return the ids of all tables, named or not; walks over every key of the store."""
+        """Return the ids of all tables, named or not; iterates over every key of the store."""
         found: set[str] = set()
         cursor = 0
         while True:
@@ -374,7 +374,7 @@ class KeyspaceStore:
         return await self.table(codec_table.unpack_name(name.encode(), stored).id)
 
     async def outcome(self, table: str, attempt: str) -> AttemptOutcome | None:
-        """Return how an attempt ended."""
+        """Return the outcome of an attempt."""
         key = TableKeys(table).outcome(attempt)
         stored = await self._read(get(key))
         return codec_table.OUTCOME.unpack(key, stored, attempt=attempt) if stored else None
@@ -391,7 +391,7 @@ class KeyspaceStore:
         return whole_number(key, await self._read(get(key)))
 
     async def loss(self, table: str) -> AcceptedLoss | None:
-        """Return between which moments changes were lost."""
+        """Return the accepted period in which changes were lost."""
         key = TableKeys(table).loss
         stored = await self._read(get(key))
         return codec_table.LOSS.unpack(key, stored) if stored else None
@@ -409,7 +409,7 @@ class KeyspaceStore:
         return whole_number(f"{key} {codec_table.DELETES}", stored) > 0
 
     async def claim(self) -> CoordinatorClaim | None:
-        """Return who leads, and since when."""
+        """Return the leading coordinator and the start of its lead."""
         stored = await self._read(get(COORDINATOR))
         return codec_table.unpack_claim(stored) if stored else None
 
@@ -420,7 +420,7 @@ class KeyspaceStore:
             try:
                 scope = LimitScope.parse(name.decode(errors="replace"))
             except RequestError:
-                continue  # Nothing can run under it: no door lets such a name in.
+                continue  # No attempt can run under it: all entry points refuse such a name.
             try:
                 limits[scope] = int(bytes_s)
             except ValueError as error:
@@ -428,7 +428,7 @@ class KeyspaceStore:
         return limits
 
     async def scales(self) -> Mapping[str, int]:
-        """Return how many compactors operators want, by group."""
+        """Return the number of compactors set by operators, by group."""
         found = sorted((await self._read(hgetall(SCALES))).items())
         try:
             return {name.decode(): int(count) for name, count in found}
@@ -436,7 +436,7 @@ class KeyspaceStore:
             raise MetadataError(f"{SCALES} cannot be decoded: {error}") from error
 
     async def garbage(self, table: str) -> Sequence[GarbageEntry]:
-        """Return the files to delete; what comes in meanwhile may be missing."""
+        """Return the files to delete; concurrent additions may be missing."""
         key = TableKeys(table).garbage
         found: dict[bytes, bytes] = {}
         cursor = 0
@@ -451,21 +451,21 @@ class KeyspaceStore:
         ]
 
     async def garbage_among(self, table: str, paths: Sequence[str]) -> Sequence[str]:
-        """Return those of some paths that are in garbage."""
+        """Return which of some paths are in garbage."""
         if not paths:
             return ()
         stored = await self._read(hmget(TableKeys(table).garbage, paths))
         return [path for path, entry in zip(paths, stored, strict=True) if entry is not None]
 
     async def retired_among(self, location: str, paths: Sequence[str]) -> Sequence[str]:
-        """Return those of some paths whose names are retired in a location."""
+        """Return which of some paths have names that are retired in a location."""
         if not paths:
             return ()
         marks = await self._read(mget(retired_name(location, path) for path in paths))
         return [path for path, mark in zip(paths, marks, strict=True) if mark is not None]
 
     async def uncommitted(self, table: str) -> Sequence[Reservation]:
-        """Return what attempts held that ended without a commit, until a collector has looked."""
+        """Return reservations that ended without a commit, until a collector has seen them."""
         key = TableKeys(table).uncommitted
         return [*unpack_running(key, await self._read(hgetall(key))).values()]
 
@@ -491,7 +491,7 @@ class KeyspaceStore:
             async with self._keyspace.session() as session:
                 await session.execute(entries)
         except (LinkLostError, UnknownOutcomeError) as error:
-            raise UnavailableError(f"the metadata store takes no audit: {error}") from error
+            raise UnavailableError(f"the metadata store refuses audit entries: {error}") from error
 
     async def audit(self, count: int, kind: str = "") -> Sequence[bytes]:
         """Return the newest lines of a stream of the audit."""
@@ -504,7 +504,7 @@ class KeyspaceStore:
         return entries[0][0].decode() if entries else NO_CHANGES
 
     async def remembers(self, table: str, position: str) -> bool:
-        """Return whether an entry of a change stream is still there."""
+        """Return whether an entry of a change stream still exists."""
         if position == NO_CHANGES:
             return True
         return bool(await self._read(entry_at(TableKeys(table).changes, position)))
@@ -520,7 +520,8 @@ class KeyspaceStore:
         try:
             entries = await self._keyspace.wait_entries(positions, count, block_s)
         except BrokenValueError:
-            # One of them is no stream. The others are heard, and the full scan looks at its table.
+            # One of the keys is not a stream. The others are read, and the full scan covers its
+            # table.
             sound = [table for key, table in streams.items() if await self._is_readable(key)]
             if len(sound) == len(after) or not sound:
                 await self._sleep(block_s)
@@ -543,7 +544,7 @@ class KeyspaceStore:
         return (await self._fetch([[command]]))[0][0]
 
     async def _fetch(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
-        """Read, on another connection if one broke."""
+        """Read; use another connection if one breaks."""
         lost = busy = 0
         while True:
             try:

@@ -1,8 +1,7 @@
 """Reads row groups for the merge, and reads back what was written.
 
-A row group is decoded into the columns of the table, with the words of its keys. Errors
-name the file. What a merge has written is read back: keys in order, each once, and the
-facts of the rows.
+A row group is decoded into the columns of the table, with the words of its keys. Errors name the
+file. The outputs of a merge are read back: keys in order, each once, and the facts of the rows.
 """
 
 import itertools
@@ -53,7 +52,7 @@ from compactor.rewrite.parquet_bytes.excerpts import (
 
 
 class FileErrors:
-    """Whatever goes wrong while a file is read says which one it was."""
+    """Adds the file's name to errors while it is read."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -71,7 +70,7 @@ class FileErrors:
             OSError,
         )
         if isinstance(error, MemoryError):
-            return  # Arrow's is both; nothing is said of the file by it.
+            return  # Arrow's error has both classes and is no fault of the file.
         if isinstance(error, broken):
             message = f"{self._source} cannot be read: {error}"
             raise storage_error(InputError, message, error) from error
@@ -84,7 +83,7 @@ PIECE_ROWS = 1 << 13
 
 
 def stored_rows(parquet: pq.ParquetFile, group: RowGroup, names: Sequence[str]) -> pa.Table:
-    """Return columns of a row group, or of a piece of one, which is never read whole."""
+    """Return columns of a row group, or of a piece of one, which is never read completely."""
     if group.rows == parquet.metadata.row_group(group.number).num_rows:
         return parquet.read_row_group(group.number, names, use_threads=False)
     found, before, end = [], 0, group.skip + group.rows
@@ -105,7 +104,7 @@ def stored_rows(parquet: pq.ParquetFile, group: RowGroup, names: Sequence[str]) 
 
 
 EXCERPT_BYTES_MIN = 16 * 1024**2
-"""Stored; of smaller row groups all pages are read for a piece."""
+"""Stored bytes of a row group below which all pages are read for a piece."""
 
 
 class Reader:
@@ -118,16 +117,16 @@ class Reader:
         layout: RowLayout,
         fill: Fill | None = None,
     ) -> None:
-        """Look at the file's columns.
+        """Read the file's columns.
 
         Args:
-            location: Of the file.
-            path: Relative to it.
-            layout: How its rows are wanted.
-            fill: What its folders say of columns that it may leave out.
+            location: Location of the file.
+            path: Path relative to it.
+            layout: Wanted layout of its rows.
+            fill: Values that its folders give for columns it may omit.
 
         Raises:
-            InputError: It is no Parquet file.
+            InputError: It is not a Parquet file.
             UnavailableError: The storage does not answer.
         """
         self._fill = fill or {}
@@ -147,8 +146,8 @@ class Reader:
         """Return the rows of a row group.
 
         Args:
-            group: One of the file.
-            by_key: Sort them, if they are not in the order of their keys.
+            group: A row group of the file.
+            by_key: Whether to sort them, if they are not in key order.
 
         Raises:
             InputError: They cannot be read, or a value does not fit.
@@ -170,7 +169,7 @@ class Reader:
         return self.layout.held(quick, table.select(slow) if slow else None, by_key=by_key)
 
     def _look(self) -> None:
-        """Find out which columns Polars reads as the table has them."""
+        """Determine which columns Polars reads with the table's types."""
         with FileErrors(self._source), open_table_file(self._location, self._path) as parquet:
             metadata = self._metadata = parquet.metadata
             self._arrow = parquet.schema_arrow
@@ -230,7 +229,7 @@ class Reader:
         return pl.concat(columns, how="horizontal") if columns else pl.DataFrame()
 
     def _check_pages(self, number: int) -> None:
-        """Look at the checksums that Polars passes over; Arrow looks at its own."""
+        """Verify the checksums that Polars ignores; Arrow verifies its own."""
         assert self._metadata is not None
         with open(self._location.full(self._path), "rb") as stored:
             for name, start, size in chunk_places(self._metadata.row_group(number), self._quick):
@@ -244,11 +243,11 @@ class Reader:
         fill = {name: value for name, value in self._fill.items() if name in names}
         location, path, known = self._location, self._path, self._metadata
         if known is not None and self._is_excerpt(group):
-            known = None  # Columns that no excerpt is taken of are read bit by bit.
+            known = None  # Columns without excerpts are read in batches.
         with FileErrors(self._source), open_table_file(location, path, known) as parquet:
-            # An object store is not asked for them again.
+            # Cached, so that an object store is not asked for them again.
             self._metadata, self._arrow = parquet.metadata, parquet.schema_arrow
-            # A table without columns would have no rows either.
+            # At least one column, because a table without columns has no rows.
             present = [name for name in names if name in self._arrow.names] or self._arrow.names[:1]
             table = self._stored(parquet, group, present)
             if present[0] not in names:
@@ -271,7 +270,7 @@ class Reader:
 
 
 def _same(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether a column is stored as the table has it; dictionaries go the slow way."""
+    """Return whether a column is stored with the table's type; dictionaries are read slowly."""
     if is_type.is_dictionary(found) or isinstance(found, pa.BaseExtensionType):
         return False
     if is_type.is_fixed_size_binary(found):
@@ -286,13 +285,13 @@ def read_back(location: Location, path: str, rules: RowRules, schema: pa.Schema)
     """Return the facts of a file that was just written.
 
     Args:
-        location: Of the file.
-        path: Relative to it.
-        rules: Of a table with a key.
-        schema: Of its rows.
+        location: Location of the file.
+        path: Path relative to it.
+        rules: Rules of a table with a key.
+        schema: Schema of its rows.
 
     Raises:
-        VerificationError: Its keys are not in order, or one is there twice.
+        VerificationError: Its keys are not in order, or not unique.
         InputError: It cannot be read.
     """
     with opened_input(location, path) as parquet:
@@ -305,14 +304,14 @@ def read_back(location: Location, path: str, rules: RowRules, schema: pa.Schema)
 
 
 def facts_layout(rules: RowRules, schema: pa.Schema) -> RowLayout:
-    """Return the columns that facts are about."""
+    """Return the layout with the columns that facts depend on."""
     named = (*rules.key, rules.version_column, rules.tombstone_column, rules.time_column)
     names = dict.fromkeys(name for name in named if name is not None)
     return RowLayout(pa.schema([schema.field(name) for name in names]), rules)
 
 
 def key_layout(rules: RowRules, schema: pa.Schema) -> RowLayout:
-    """Return the columns of the key."""
+    """Return the layout with the columns of the key."""
     return RowLayout(pa.schema([schema.field(name) for name in rules.key]), rules)
 
 
@@ -320,9 +319,9 @@ def key_ends(reader: Reader, first: RowGroup, last: RowGroup) -> tuple[bytes, by
     """Return the first key of one row group and the last key of another, or of the same.
 
     Args:
-        reader: Of their file, with a layout for keys.
-        first: The former.
-        last: The latter.
+        reader: Reader of their file, with a layout for keys.
+        first: The first row group.
+        last: The last row group.
     """
     at = last.rows - 1
     low = reader.read(replace(first, rows=1))
@@ -334,12 +333,12 @@ def facts_of(reader: Reader, group: RowGroup, source: str) -> RowFacts:
     """Return the facts of one row group.
 
     Args:
-        reader: Of its file, with a layout for facts.
+        reader: Reader of its file, with a layout for facts.
         group: The row group.
-        source: What the file is, for messages.
+        source: Name of the file, for messages.
 
     Raises:
-        VerificationError: Its keys are not in order, or one is there twice.
+        VerificationError: Its keys are not in order, or not unique.
     """
     held = reader.read(group, by_key=False)
     if not is_sorted(held.levels, held.rows, strictly=True):
@@ -348,10 +347,10 @@ def facts_of(reader: Reader, group: RowGroup, source: str) -> RowFacts:
 
 
 def join_facts(parts: Sequence[RowFacts], source: str) -> RowFacts:
-    """Return the facts of rows that follow each other, by key.
+    """Return the facts of consecutive rows, by key.
 
     Raises:
-        VerificationError: The keys of one do not all come after those of the one before.
+        VerificationError: The keys of a part do not all follow those of the part before.
     """
     known = [part for part in parts if part.rows]
     for before, after in itertools.pairwise(known):
@@ -403,7 +402,7 @@ def _column(held: DecodedRows, layout: RowLayout, name: str) -> pa.Array:
 
 
 def _end_values(held: DecodedRows, layout: RowLayout, name: str) -> pa.Array:
-    """Return the first and the last value of a column, without making Arrow of the others."""
+    """Return the first and the last value of a column, without converting the others."""
     places = [0, held.rows - 1]
     if held.rest is not None and name in held.rest.column_names:
         return held.rest.column(name).take(pa.array(places)).combine_chunks()

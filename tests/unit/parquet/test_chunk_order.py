@@ -121,4 +121,4 @@ def test_a_footer_that_lists_columns_in_another_order_is_found() -> None:
 
     fault = chunk_fault(pq.read_metadata(io.BytesIO(file)), len(file))
 
-    assert fault == "row group 0 lists column b at the place of a"
+    assert fault == "row group 0 lists column b in the position of a"
