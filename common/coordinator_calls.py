@@ -11,20 +11,15 @@ from common.wire import (
     Assignment,
     AttemptReport,
     BacklogSample,
-    CompactorStatus,
-    ControlStatus,
     CoordinatorStatus,
-    Explanation,
     Heartbeat,
     HeartbeatReply,
-    OwedTablet,
     QueuedJob,
     RunningAttempt,
-    TableMaintenance,
     TabletStory,
     TakeRequest,
-    TriggerReport,
 )
+from neve import api
 
 
 class CompactorCalls(Protocol):
@@ -72,20 +67,20 @@ class OperatorCalls(Protocol):
         """Return the attempts under way."""
         ...
 
-    async def owed_tablets(self, table: str, count: int) -> Sequence[OwedTablet]:
-        """Return the tablets of a table with the largest backlog."""
+    async def owed_tablets(self, table: str, count: int) -> Sequence[api.OwedTablet]:
+        """Return the tablets of a table in which most is still to be rewritten."""
         ...
 
     async def backlog_history(self) -> Sequence[BacklogSample]:
         """Return the backlog of the last hour, oldest sample first."""
         ...
 
-    async def compactors(self) -> Sequence[CompactorStatus]:
-        """Return the compactors that send heartbeats."""
+    async def compactors(self) -> Sequence[api.Compactor]:
+        """Return the compactors that the coordinator hears from."""
         ...
 
-    async def explain(self, table: str, tablet: str) -> Explanation:
-        """Return the reasons for a tablet's present state.
+    async def explain(self, table: str, tablet: str) -> api.Explanation:
+        """Return why a tablet is as it is.
 
         Args:
             table: Id of the table.
@@ -180,7 +175,7 @@ class OperatorCalls(Protocol):
         """
         ...
 
-    async def maintenance(self, table: str, tablet: str | None) -> TableMaintenance:
+    async def maintenance(self, table: str, tablet: str | None) -> api.TableMaintenance:
         """Return the maintenance operations of the tablets of a table.
 
         Args:
@@ -206,12 +201,12 @@ class OperatorCalls(Protocol):
         """
         ...
 
-    async def control(self) -> ControlStatus:
-        """Return the controller's inputs and decisions."""
+    async def control(self) -> api.Control:
+        """Return what the controller reads and has decided."""
         ...
 
-    async def trigger(self, table: str) -> TriggerReport:
-        """Ask the planner of a table now; return its decision for each tablet.
+    async def trigger(self, table: str) -> api.Trigger:
+        """Have the planner of a table asked now; return what it decides for each tablet.
 
         Args:
             table: Id of the table.

@@ -1,38 +1,38 @@
-"""The coordinator: finds work, orders it, hands it out, and follows requests to their end.
+"""The coordinator: finds work, orders it, assigns it, and drives requests to their end.
 
-What lives here decides; what rewrites files is `compactor`, and neither imports the other.
-`core` and `plugins` are values in, values out; the shell round them does I/O.
+This package decides; `compactor` rewrites files. Neither imports the other. `core` and `plugins`
+compute on values only; the surrounding shell does the I/O.
 
 How a change of a tablet becomes a job of a compactor:
 
-1. `scan.scanner` hears that a tablet changed (or `scan.full_scan` finds it), reads it and asks
-   its planners by `registry` and `core.planning`. The plan is an event.
-2. `service` lets `core.state` handle the event: the plan replaces what is queued for the tablet,
-   and the best jobs meet the compactors that wait. What shall be done comes back as actions.
-3. `store_actions` performs them: it reserves the inputs of a job in the store, or releases
-   them. The answer of the store is an event again.
-4. Once a job is reserved, the compactor gets its assignment. It commits by itself; its report,
+1. `scan.scanner` receives the change of a tablet (or `scan.full_scan` finds it), reads the tablet
+   and asks its planners through `registry` and `core.planning`. The plan is an event.
+2. `service` passes the event to `core.state`: the plan replaces the tablet's queued jobs, and the
+   best jobs are matched with waiting compactors. The result is a list of actions.
+3. `store_actions` performs the actions: it reserves the inputs of a job in the store, or releases
+   them. The store's answer is another event.
+4. Once a job is reserved, the compactor receives its assignment and commits on its own. Its report,
    or the change of the tablet, ends the attempt in `core`, and the tablet is planned again.
 
     actor           the Ray actor: options, calls from outside, loops; no decisions
-    wiring          puts the parts together
-    figures         what the parts have counted, as values of metrics
+    wiring          connects the parts
+    figures         counters of the parts as metric values
     service         one turn at a time: events in, actions performed, answers back as events
-    store_actions   reserve, release, and the analyses that are written in the background
-    context         what every part of the shell is given: store, clock, ids, log, threads
-    autoscaler      keeps as many compactors as the work wants
-    job_traces      spans of attempts: the attempt itself, and what came before its compactor
-    ray_compactors  compactors as Ray actors: started, shut down, killed
-    store_watch     who leads, which rate limits hold, how the store is
+    store_actions   reserve, release, and analyses written in the background
+    context         dependencies shared by the shell: store, clock, ids, log, threads
+    autoscaler      keeps the number of compactors that the work needs
+    job_traces      spans of attempts, including the time before a compactor starts
+    ray_compactors  compactors as Ray actors: start, shut down, kill
+    store_watch     the lead, the rate limits in force, and the health of the store
     core            decisions, without I/O
     scan            finds work: change streams, full scan
-    requests        drives user requests, and those that tables make by themselves
-    maintenance     lists what could be done in tablets
-    triggers        has planners asked: at intervals, and for operators
+    requests        drives requests of users, and automatic requests of tables
+    maintenance     lists possible operations in tablets
+    triggers        asks planners at intervals and for operators
     split_merge     drives splits and merges
     storage         deletes replaced files, publishes manifests, counts generations
-    table_faults    work on one table that fails, left alone while the rest goes on
-    registry        planners and dispatcher that the settings name
-    plugins         the built-in ones
-    ports           what the shell needs of the outside, beside the store
+    table_faults    isolates failing work on one table
+    registry        planners and dispatcher named by the settings
+    plugins         the built-in plug-ins
+    ports           what the shell needs from outside, apart from the store
 """

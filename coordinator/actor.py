@@ -1,7 +1,7 @@
 """The coordinator as a Ray actor: options, wiring, loops; no decisions.
 
-The failure of any loop ends the process, so that Ray restarts it: an actor that answers
-but no longer turns is worse than none. State comes from the store alone.
+If a loop fails, the process ends and Ray restarts it: an actor that answers calls but takes no
+turns does more harm than a missing one. All state is read from the store.
 """
 
 import asyncio
@@ -31,19 +31,13 @@ from common.wire import (
     Assignment,
     AttemptReport,
     BacklogSample,
-    CompactorStatus,
-    ControlStatus,
     CoordinatorStatus,
-    Explanation,
     Heartbeat,
     HeartbeatReply,
-    OwedTablet,
     QueuedJob,
     RunningAttempt,
-    TableMaintenance,
     TabletStory,
     TakeRequest,
-    TriggerReport,
     compactor_actor_name,
 )
 from coordinator.context import ShellContext
@@ -54,27 +48,28 @@ from coordinator.scan.ray_ranges import RayRangeScans
 from coordinator.storage.generations import Generations
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import assemble, storage_loops
+from neve import api
 
 CALLS_AT_ONCE = 10_000
-"""Compactors wait in `take`, so a call may last; none of them blocks a thread."""
+"""Compactors wait in `take`, so calls may last long; none of them blocks a thread."""
 UNREACHED_PAUSE_S = 0.2
-"""Between two questions to a compactor that Ray does not reach."""
+"""Interval between calls to a compactor that Ray cannot reach."""
 LOG_PARTS = ("coordinator", "redis", "ray", "start", "supervisor")
-"""Its own log file, and those of what cannot look after its own."""
+"""Log files: the coordinator's own, and those of parts that cannot write their own."""
 
 
 class RayCompactors:
     """Death notices from Ray: a call that never returns fails when its actor dies."""
 
     async def wait_for_death(self, compactor: str, incarnation: str) -> str:
-        """Return the cause, when this incarnation of the compactor is dead for sure.
+        """Return the cause of death once this incarnation of the compactor is certainly dead.
 
-        One that Ray does not reach may live, or be started again, which its next process tells. So
-        it is asked until it answers or Ray knows that it is dead.
+        A compactor that Ray cannot reach may be alive or restarted; its next process reports which.
+        So this keeps asking until the compactor answers or Ray knows that it is dead.
         """
         name = compactor_actor_name(compactor)
         while True:
-            try:  # Ray's head, which may be slow, is asked in a thread: turns must go on.
+            try:  # Ray's head may be slow, so a thread asks it while turns continue.
                 actor = await asyncio.to_thread(ray.get_actor, name, namespace=NAMESPACE)
                 return str(await actor.stay.remote(incarnation))
             except ValueError:
@@ -86,12 +81,12 @@ class RayCompactors:
 
 
 class CoordinatorActor:
-    """Finds, orders and hands out compaction jobs. One per cluster leads."""
+    """Finds, orders and assigns compaction jobs. One per cluster leads."""
 
     def __init__(
         self, settings: Settings, log_folder: str = "", node_resource: str = "", edition: str = ""
     ) -> None:
-        """Wire the parts and start the loops."""
+        """Connect the parts and start the loops."""
         self._settings = settings
         self._edition = edition
         self._log_files = LogFiles.of(log_folder, settings.log)
@@ -123,7 +118,7 @@ class CoordinatorActor:
         self._loops = [asyncio.get_running_loop().create_task(self._guarded(self._run()))]
 
     async def _guarded(self, loop: Awaitable[None]) -> None:
-        """Run a loop that must never end; if it does, end the process."""
+        """Run a loop that must never end; end the process if it does."""
         try:
             await loop
         except asyncio.CancelledError:
@@ -148,16 +143,16 @@ class CoordinatorActor:
             loops.create_task(asyncio.wait_for(self._service.failed, None))
 
     def _writable(self) -> list[Table]:
-        """Return the tables whose files may be deleted, and whose manifests may be published.
+        """Return the tables whose files may be deleted and whose manifests may be published.
 
-        Those that go: what waits for deletion there was replaced, or its table was dropped.
+        Tables being dropped are included: files that wait for deletion there are already replaced.
         """
         every = self._scanner.tables.values()
         may = self._generations.may_change
         return [table for table in every if table.state is TableState.GOING or may(table.id)]
 
     async def _leave_when_replaced(self, claimed_s: float) -> None:
-        """Leave for good when another coordinator has been started: no restart."""
+        """Exit for good, without a restart, when another coordinator has started."""
         leader = await until_replaced(self._store, self._id, self._log, claimed_s)
         self._log("coordinator leaves", leader=leader)
         await self._service.stop()
@@ -171,16 +166,16 @@ class CoordinatorActor:
         )
 
     async def ping(self) -> str:
-        """Answer with this coordinator's id when it is ready."""
+        """Return this coordinator's id once it is ready."""
         await self._ready.wait()
         return self._id
 
     async def edition(self) -> str:
-        """Return what it was started with, as whoever started it has named that."""
+        """Return the edition that the starter of this coordinator has set."""
         return self._edition
 
     async def stop_scaling(self) -> None:
-        """Start and drain no compactors any more: the service is being taken down."""
+        """Stop starting and draining compactors, because the service is shutting down."""
         self._parts.autoscaler.stop()
 
     async def take(self, request: TakeRequest) -> Assignment | None:
@@ -189,11 +184,11 @@ class CoordinatorActor:
         return await self._service.take(request)
 
     async def withdraw(self, take: str) -> None:
-        """Let a take wait no longer; it is answered soon."""
+        """Cancel a waiting take; it is answered soon."""
         self._service.withdraw(take)
 
     async def beat(self, beat: Heartbeat) -> HeartbeatReply:
-        """Hear a heartbeat; from the first one on, wait for the actor's death notice."""
+        """Receive a heartbeat. The first one also starts the wait for the actor's death notice."""
         await self._ready.wait()
         known = (beat.compactor, beat.incarnation)
         if known not in self._watched:
@@ -209,12 +204,12 @@ class CoordinatorActor:
             self._loops = [task for task in self._loops if not task.done()]
 
     async def report(self, report: AttemptReport) -> None:
-        """Hear how an attempt ended."""
+        """Receive the result of an attempt."""
         await self._ready.wait()
         self._service.report(report)
 
     async def leave(self, compactor: str, incarnation: str, cause: str) -> None:
-        """Hear a compactor's goodbye."""
+        """Receive the sign-off of a compactor."""
         await self._ready.wait()
         self._service.submit(
             on.CompactorGone(compactor=compactor, cause=cause, incarnation=incarnation)
@@ -229,70 +224,70 @@ class CoordinatorActor:
         return self._state.queued(group, count, self._now_s())
 
     async def running(self) -> list[RunningAttempt]:
-        """Return the attempts under way."""
+        """Return the running attempts."""
         return self._state.running(self._now_s())
 
-    async def owed_tablets(self, table: str, count: int) -> list[OwedTablet]:
+    async def owed_tablets(self, table: str, count: int) -> list[api.OwedTablet]:
         """Return the tablets of a table in which most is still to be rewritten.
 
-        Of a million tablets the largest are found in a thread: turns must go on.
+        A thread selects the largest of up to a million tablets while turns continue.
         """
         tablets, done = self._state.owed_tablets(table)
         return await asyncio.to_thread(largest_tablets, tablets, done, count)
 
     async def backlog_history(self) -> list[BacklogSample]:
-        """Return what was still to be rewritten in the last hour, oldest first."""
+        """Return the backlog of the last hour, oldest sample first."""
         return self._state.backlog_history()
 
-    async def compactors(self) -> list[CompactorStatus]:
+    async def compactors(self) -> list[api.Compactor]:
         """Return the compactors."""
         return list((await self.status()).compactors)
 
-    async def explain(self, table: str, tablet: str) -> Explanation:
+    async def explain(self, table: str, tablet: str) -> api.Explanation:
         """Return why a tablet is as it is."""
         return self._parts.explain(TabletId.parse(table, tablet), self._now_s())
 
     async def story(self, table: str, tablet: str) -> TabletStory:
-        """Return what has happened to a tablet, as far as it is remembered."""
+        """Return the remembered history of a tablet."""
         return self._state.story(TabletId.parse(table, tablet), self._now_s())
 
     async def drain(self, compactor: str) -> None:
-        """Have a compactor finish what it holds and take nothing more."""
+        """Drain a compactor: it finishes its jobs and takes no new ones."""
         self._service.submit(on.DrainAsked(compactor=compactor))
 
     async def stop_compactor(self, compactor: str, wait_max_s: float | None) -> None:
-        """Have a compactor end its jobs within a time, hand back what is left, and end for good."""
+        """Stop a compactor: it ends its jobs within a time, hands back the others, and exits."""
         await self._parts.autoscaler.shut_down(compactor, wait_max_s)
 
     async def scale(self, group: str, count: int | None) -> None:
-        """Set how many compactors a group has; None: as many as settings and work want."""
+        """Set the number of compactors of a group; None follows settings and work."""
         await self._parts.autoscaler.scale(group, count)
 
     async def cancel(self, attempt: str, cause: str = "cancelled by the operator") -> None:
-        """End an attempt; a request's is cancelled with its request on this tablet."""
+        """Cancel an attempt; for a job of a request, also the request's part on this tablet."""
         if (tablet := self._state.tablet_of(attempt)) is not None:
             await self._requests.cancel_here(tablet, attempt)
         self._service.submit(on.AttemptCancelAsked(attempt=attempt, cause=cause))
 
     async def pause_group(self, group: str) -> None:
-        """Hand out no job of a group."""
+        """Stop assigning jobs of a group."""
         self._service.submit(on.GroupPaused(group=group))
 
     async def resume_group(self, group: str) -> None:
-        """Hand out jobs of a group again."""
+        """Resume assigning jobs of a group."""
         self._service.submit(on.GroupResumed(group=group))
 
     async def set_limit(self, scope: str, bytes_s: int | None) -> None:
-        """Limit the bytes/s of a group or volume; 0: no limit; None: what the settings say."""
+        """Limit the bytes/s of a group or volume; 0: no limit; None: that of the settings."""
         await self._parts.limiting.set(scope, bytes_s)
 
     async def lift_quarantine(self, table: str, tablet: str | None) -> None:
-        """Try a quarantined tablet again; None: every one of the table."""
+        """Lift the quarantine of a tablet, or of all tablets of the table if None."""
         only = None if tablet is None else TabletId.parse(table, tablet)
         self._service.submit(on.QuarantineLifted(table=table, tablet=only))
 
     async def analyze(self, table: str, tablets: Sequence[str]) -> None:
-        """Have the live bytes of tablets counted, by the last group of the table's service."""
+        """Request a count of live bytes in tablets, in the last group of the table's service."""
         known = self._scanner.tables.get(table)
         services = self._settings.services
         name = None if known is None else known.settings.service
@@ -301,16 +296,16 @@ class CoordinatorActor:
         await self._parts.triggers.ask_analyses(table, asked, service.groups[-1].name)
 
     async def unanalyzed(self, table: str, tablets: Sequence[str]) -> list[str]:
-        """Return which tablets still wait for their live bytes to be counted."""
+        """Return the tablets whose live bytes are not counted so far."""
         wants = self._state.wants_analysis
         return [tablet for tablet in tablets if wants(TabletId.parse(table, tablet))]
 
     async def replan(self, table: str) -> None:
-        """Look at every tablet of a table now."""
+        """Plan every tablet of a table now."""
         await self._scanner.refresh_tables()
         self._parts.full_scan.look(table, every=True)
 
-    async def maintenance(self, table: str, tablet: str | None) -> TableMaintenance:
+    async def maintenance(self, table: str, tablet: str | None) -> api.TableMaintenance:
         """Return the maintenance operations of the tablets of a table."""
         only = None if tablet is None else TabletId.parse(table, tablet)
         return await self._parts.maintenance.operations(table, only)
@@ -321,15 +316,15 @@ class CoordinatorActor:
         self._service.submit(on.ReadsReported(scans=counts))
 
     async def note_latencies(self, latencies: Mapping[str, tuple[float, int]]) -> None:
-        """Hear how long readers of tables have waited."""
+        """Record how long readers of tables have waited."""
         for table, (latency_s, reads) in latencies.items():
             self._service.submit(on.LatencyReported(table=table, latency_s=latency_s, reads=reads))
 
-    async def control(self) -> ControlStatus:
+    async def control(self) -> api.Control:
         """Return what the controller reads and has decided."""
         return self._state.control(self._now_s())
 
-    async def trigger(self, table: str) -> TriggerReport:
+    async def trigger(self, table: str) -> api.Trigger:
         """Have the planner of a table asked now; return what it decides for each tablet."""
         return await self._parts.triggers.ask(table)
 
@@ -345,14 +340,14 @@ def start(
     edition: str = "",
     **options: Any,
 ) -> Any:
-    """Start the coordinator as a detached actor, or return the one that runs.
+    """Start the coordinator as a detached actor, or return the running one.
 
     Args:
         settings: All settings of the service.
-        log_folder: Where it keeps its log file; empty: where Ray keeps its output.
-        node_resource: A Ray resource of the node on which it starts compactors; empty: on any
-            node, or on those that have their group's resource.
-        edition: Names settings and release, to tell this coordinator from others.
+        log_folder: Folder of its log file; if empty, Ray keeps its output.
+        node_resource: Ray resource of the node on which it starts compactors; if empty, any node,
+            or those with the resource of the group.
+        edition: Identifies settings and release, to distinguish this coordinator from others.
         options: Further Ray actor options, such as `resources`.
     """
     answers: type[CoordinatorCalls] = CoordinatorActor

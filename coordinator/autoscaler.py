@@ -1,8 +1,7 @@
-"""Keeps as many compactors as the work wants: looks at each group, asks the policy, does it.
+"""Keeps the number of compactors that the work needs, by asking the policy for each group.
 
-The policy is `core.autoscaling`. Every round begins with a fresh look: at the queues, at what
-compactors say of themselves, and at which actors Ray knows. What is remembered between two rounds
-can be lost without harm.
+The policy is `core.autoscaling`. Every round reads the current state: queues, what compactors
+report, and the actors that Ray knows. State kept between rounds may be lost without harm.
 """
 
 import asyncio
@@ -19,12 +18,6 @@ from common.errors import (
 )
 from common.metadata.changes import SetScale
 from common.settings import COMPACTORS_MAX, Settings
-from common.wire import (
-    CompactorStatus,
-    GroupScaling,
-    GroupStatus,
-    ScalingDecision,
-)
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.autoscaling.demand import (
@@ -40,32 +33,35 @@ from coordinator.core.autoscaling.rate import RewriteRate
 from coordinator.core.state import CoordinatorState
 from coordinator.ports import CompactorLever, Lack, Submit
 from coordinator.scan.scanner import Scanner
+from neve import api
 
 ROUND_INTERVAL_S = 2.0
 SCALES_INTERVAL_S = 10.0
-"""How often what operators have set is read again: a restored store may hold something else."""
+"""Interval between reads of the operators' settings; a restored store may hold different ones."""
 DECISIONS_KEPT = 50
-"""Of each group, for people."""
+"""Decisions kept for each group, for display."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """What is remembered of a group between two rounds."""
+    """State of a group that is kept between rounds."""
 
     memory: Memory = field(default_factory=Memory)
     rate: RewriteRate = field(default_factory=RewriteRate)
     starting: dict[str, float] = field(default_factory=dict)
-    """Compactor that starts → since when."""
+    """Maps each starting compactor to the time of its start."""
     leaving: set[str] = field(default_factory=set)
-    """Compactors that were drained and whose actors have not gone yet."""
+    """Drained compactors whose actors still exist."""
     starts_failed: int = 0
-    decisions: deque[ScalingDecision] = field(default_factory=lambda: deque(maxlen=DECISIONS_KEPT))
+    decisions: deque[api.ScalingDecision] = field(
+        default_factory=lambda: deque(maxlen=DECISIONS_KEPT)
+    )
     last: Decision | None = None
     lack: Lack = field(default_factory=Lack)
 
 
 class Autoscaler:
-    """Scales every group of the settings."""
+    """Scales every group in the settings."""
 
     def __init__(
         self,
@@ -77,15 +73,15 @@ class Autoscaler:
         scanner: Scanner,
         submit: Submit,
     ) -> None:
-        """Do nothing yet.
+        """Create an idle autoscaler.
 
         Args:
-            settings: Of the service.
-            context: What the shell is made of.
-            lever: Starts and ends compactors; None: nobody does, and nothing is scaled.
-            state: Knows groups and compactors; only read.
-            scanner: Knows how many tablets wait to be planned.
-            submit: Tells the core.
+            settings: Settings of the service.
+            context: Shared dependencies of the shell.
+            lever: Starts and ends compactors; None disables scaling.
+            state: State of groups and compactors; read-only.
+            scanner: Provides the number of unplanned tablets.
+            submit: Sends an event to the core.
         """
         own = settings.autoscaler
         self._settings, self._context, self._lever = settings, context, lever
@@ -106,11 +102,11 @@ class Autoscaler:
         self._stopped = lever is None
 
     def stop(self) -> None:
-        """Start and drain nothing any more."""
+        """Stop starting and draining compactors."""
         self._stopped = True
 
     async def run_forever(self) -> None:
-        """Make a round again and again; one that fails is made up for by the next."""
+        """Run rounds forever; the next round makes up for a failed one."""
         while True:
             try:
                 await self.round()
@@ -119,11 +115,11 @@ class Autoscaler:
             await asyncio.sleep(ROUND_INTERVAL_S)
 
     async def round(self) -> None:
-        """Look at every group once, and do what the policy wants.
+        """Examine every group once and do what the policy decides.
 
         Raises:
-            MetadataError: What operators have set cannot be read.
-            UnavailableError: Store or Ray do not answer.
+            MetadataError: The operators' settings cannot be read.
+            UnavailableError: The store or Ray does not answer.
         """
         if self._stopped:
             return
@@ -144,63 +140,63 @@ class Autoscaler:
                 await self._scale(group, found, own, names, now_s)
 
     async def scale(self, group: str, wanted: int | None) -> None:
-        """Set how many compactors a group has.
+        """Set the number of compactors of a group.
 
         Args:
-            group: Its name.
-            wanted: How many; None: as many as settings and work want.
+            group: Name of the group.
+            wanted: Number of compactors; None follows settings and work.
 
         Raises:
             UnknownGroupError: The settings have no such group.
-            RequestError: So many are not possible.
+            RequestError: The number is out of range.
             MetadataError: The store refused.
-            UnavailableError: The store does not answer: it may be written or not.
+            UnavailableError: The store does not answer; the number may or may not be written.
         """
         if group not in self._groups:
             known = ", ".join(self._groups)
-            raise UnknownGroupError(f"no group {group!r} has compactors, expected one of: {known}")
-        if wanted is not None and not 0 <= wanted <= COMPACTORS_MAX:
-            raise RequestError(
-                f"{wanted} compactors are not possible, expected 0 to {COMPACTORS_MAX}"
+            raise UnknownGroupError(
+                f"group {group!r} does not exist or has no compactors, expected one of: {known}"
             )
+        if wanted is not None and not 0 <= wanted <= COMPACTORS_MAX:
+            raise RequestError(f"number of compactors is {wanted}, expected 0 to {COMPACTORS_MAX}")
         change = SetScale(group=group, count=wanted)
         await self._context.write(change, f"number of compactors of group {group}")
         self._context.log("group set", group=group, compactors=wanted)
         await self._read_scales()
 
     async def shut_down(self, compactor: str, wait_max_s: float | None) -> None:
-        """Let a compactor end its jobs within a time, and end for good.
+        """Let a compactor end its jobs within a time, and then exit for good.
 
         Raises:
-            UnavailableError: Ray does not answer, or nothing here ends compactors.
+            UnavailableError: Ray does not answer, or this coordinator cannot end compactors.
         """
         if self._lever is None:
-            raise UnavailableError("this coordinator does not end compactors")
+            raise UnavailableError("this coordinator cannot end compactors")
         self._submit(on.DrainAsked(compactor=compactor))
         for group in self._groups.values():
             group.leaving.add(compactor)
         await self._lever.shut_down(compactor, wait_max_s)
 
-    def scaling(self, group: str, compactors: Sequence[CompactorStatus]) -> GroupScaling | None:
+    def scaling(self, group: str, compactors: Sequence[api.Compactor]) -> api.GroupScaling | None:
         """Return how a group is scaled; None: it is not.
 
         Args:
-            group: Its name.
-            compactors: Those of the group that are heard.
+            group: Name of the group.
+            compactors: Compactors of the group that send heartbeats.
         """
         own = self._groups.get(group)
         if own is None or self._lever is None:
             return None
         least, most = self._bounds(group)
         last = own.last
-        return GroupScaling(
+        return api.GroupScaling(
             least=least,
             most=most,
             set_to=self._scales.get(group),
             desired=least if last is None else last.desired,
             starting=len(own.starting),
             draining=sum(compactor.draining for compactor in compactors),
-            reason="not looked at yet" if last is None else last.reason,
+            reason="not examined so far" if last is None else last.reason,
             blocked="" if last is None else last.blocked,
             missing=own.lack.sentence,
             unobtainable=own.lack.final,
@@ -210,7 +206,7 @@ class Autoscaler:
 
     @property
     def _ray(self) -> CompactorLever:
-        """The lever, in a round: without one there are no rounds."""
+        """The lever during a round; without a lever there are no rounds."""
         assert self._lever is not None
         return self._lever
 
@@ -228,12 +224,12 @@ class Autoscaler:
     async def _scale(
         self,
         group: _Group,
-        found: GroupStatus,
-        heard: Sequence[CompactorStatus],
+        found: api.Group,
+        heard: Sequence[api.Compactor],
         names: frozenset[str],
         now_s: float,
     ) -> None:
-        """Look at one group, and do what the policy wants."""
+        """Examine one group and do what the policy decides."""
         failed = await self._note_starting(group, found.group, heard, names, now_s)
         group.lack = await self._lack(group, found.group)
         problems = (
@@ -250,15 +246,15 @@ class Autoscaler:
             self._remember(group, decision, started, now_s)
 
     async def _lack(self, group: _Group, name: str) -> Lack:
-        """Return what nodes lack for a group; nothing for one that is to have no compactor."""
+        """Return the resources that nodes lack for a group; none if it needs no compactor."""
         if not (group.starting or self._bounds(name)[1]):
             return Lack()
         return await self._ray.lack(name, asked=bool(group.starting))
 
-    def _outdated(self, load: GroupLoad, heard: Sequence[CompactorStatus]) -> tuple[str, ...]:
+    def _outdated(self, load: GroupLoad, heard: Sequence[api.Compactor]) -> tuple[str, ...]:
         """Return a compactor of other settings or another release to drain: one at a time.
 
-        One that drains counts no more, so the policy starts another if the work wants it.
+        A draining compactor no longer counts, so the policy starts another if the work needs it.
         """
         if load.starting or any(each.draining for each in load.running):
             return ()
@@ -271,11 +267,11 @@ class Autoscaler:
         self,
         group: _Group,
         name: str,
-        heard: Sequence[CompactorStatus],
+        heard: Sequence[api.Compactor],
         names: frozenset[str],
         now_s: float,
     ) -> tuple[FailedStart, ...]:
-        """Note which compactors start; return those that have failed to since the last round."""
+        """Record starting compactors; return those that failed to start since the last round."""
         answers = {compactor.compactor for compactor in heard if compactor.ready}
         group.leaving |= {compactor.compactor for compactor in heard if compactor.draining}
         group.leaving &= names
@@ -299,8 +295,8 @@ class Autoscaler:
     def _load(
         self,
         group: _Group,
-        found: GroupStatus,
-        heard: Sequence[CompactorStatus],
+        found: api.Group,
+        heard: Sequence[api.Compactor],
         failed: tuple[FailedStart, ...],
         now_s: float,
     ) -> GroupLoad:
@@ -343,7 +339,7 @@ class Autoscaler:
     async def _perform(
         self, group: _Group, decision: Decision, names: frozenset[str]
     ) -> tuple[str, ...]:
-        """Do what was decided; return the compactors that were started."""
+        """Carry out a decision; return the compactors that were started."""
         for name in decision.give_up:
             self._context.log("compactor does not come up", compactor=name)
             await self._ray.kill(name)
@@ -352,7 +348,7 @@ class Autoscaler:
         free = (each for n in count(1) if (each := f"{decision.group}-{n}") not in names)
         started = tuple(next(free) for _ in range(decision.start))
         for name in started:
-            # From now on, for its failure would not show otherwise.
+            # Record it now; otherwise the failure would stay invisible.
             group.starting[name] = self._context.clock.now_s()
             try:
                 await self._ray.start(decision.group, name)
@@ -364,7 +360,7 @@ class Autoscaler:
         self, group: _Group, decision: Decision, started: tuple[str, ...], now_s: float
     ) -> None:
         group.decisions.append(
-            ScalingDecision(
+            api.ScalingDecision(
                 at_s=now_s,
                 desired=decision.desired,
                 reason=decision.blocked or decision.reason,
@@ -386,9 +382,9 @@ class Autoscaler:
 
 
 def _group_of(compactor: str) -> str:
-    """Return the group that a compactor was started for, by its name; empty: not by us.
+    """Return the group for which this autoscaler started a compactor, or an empty text.
 
-    Whoever starts others by hand ends them.
+    The group is part of the name. Compactors started by others are ended by others.
     """
     group, _, number = compactor.rpartition("-")
     return group if number.isdecimal() else ""

@@ -1,7 +1,7 @@
-"""What every part of the shell is given: the store, clock, ids, log, and shared threads.
+"""Dependencies shared by all parts of the shell: store, clock, ids, log, and threads.
 
-A change of the store goes through `ShellContext.apply`, which refuses changes of a table
-whose store has gone back in time.
+A change of the store goes through `ShellContext.apply`, which refuses changes of a table whose
+store has lost recent changes.
 """
 
 from dataclasses import dataclass, field, replace
@@ -21,22 +21,22 @@ from coordinator.table_faults import TableFaults
 
 @dataclass(frozen=True, slots=True)
 class ShellContext:
-    """What the parts of the shell share. Nothing here decides."""
+    """Shared dependencies of the shell. It makes no decisions."""
 
     store: TabletStore
     clock: Clock
     ids: IdSource
     log: Log
     coordinator: str
-    """The random id under which this coordinator has claimed the lead."""
+    """Random id under which this coordinator has claimed the lead."""
     generations: Generations | None = None
-    """Bars changes of tables whose store has gone back in time."""
+    """Refuses changes of tables whose store has lost recent changes."""
     spans: Spans = field(default_factory=NoSpans)
-    """Where spans of attempts go."""
+    """Receives the spans of attempts."""
     faults: TableFaults = field(init=False)
-    """Keeps what fails for one table from ending the work on all."""
+    """Keeps failures of one table from stopping the work on all tables."""
     threads: StorageThreads = field(init=False)
-    """Where storage is read: what one caller learns of a silent storage, all know."""
+    """Threads that read storage. Callers share what they learn about a silent storage."""
 
     def __post_init__(self) -> None:
         """Share faults and threads with `generations`."""
@@ -48,12 +48,9 @@ class ShellContext:
         )
 
     async def apply(self, change: Change) -> Outcome:
-        """Apply a change, unless its table is behind its location; the change requires it, too.
+        """Apply a change, unless the store of its table is older than the table's location.
 
-        Raises:
-            ConflictError: Something required changed on every try.
-            MetadataError: The store did not answer as it should.
-            UnavailableError: It did not answer.
+        The change requires the same condition.
         """
         if self.generations is None or not isinstance(change, Guarded):
             return await self.store.apply(change)
@@ -64,15 +61,15 @@ class ShellContext:
         return await self.store.apply(guarded)
 
     async def write(self, change: Change, what: str) -> None:
-        """Write what an operator wants.
+        """Write an operator's change.
 
         Args:
-            change: Of the whole store, not of a table.
+            change: A change of the whole store, not of one table.
             what: What is written, for messages.
 
         Raises:
             MetadataError: The store refused.
-            UnavailableError: The store does not answer: it may be written or not.
+            UnavailableError: The store does not answer; the change may or may not be written.
         """
         outcome = await self.store.apply(change)
         if isinstance(outcome, Refused):

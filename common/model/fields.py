@@ -1,59 +1,20 @@
 """Fields of stored values: type checks, and fields of a newer release. Pure.
 
-During an upgrade, processes are replaced one after the other. An older release then reads values
-that a newer one has written, and writes some of them back. Unknown fields are read with the value,
-copied by `dataclasses.replace`, and written back unchanged. They are ignored by comparisons and
-`repr`. Values also come from archives and files. A value with a field of a wrong type is refused
-when it is created.
-
-Messages travel as pickles, whose fields have positions instead of names:
-`readable_across_releases`.
+While releases are exchanged one process after the other, an older one reads what a newer
+one has written, and writes some of it back. Unknown fields are read with the value, go along
+with `dataclasses.replace`, and are written back as they were. They count neither for equality
+nor for people. Values also come from archives and files: one whose field has a wrong type is
+refused where it is made.
 """
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import Field, asdict, dataclass, field, fields
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 UNKNOWN = "unknown_fields"
-T = TypeVar("T")
-
-
-def readable_across_releases(kind: type[T]) -> type[T]:
-    """Make a slotted dataclass readable from pickles of the previous and the next release.
-
-    Such a pickle is a list of values in the order of the fields. Without this decorator, a field
-    that the sender lacks stays unset, and reading it fails. With it, the field gets its default.
-    Values after the last known field are dropped, also by releases without the decorator.
-
-    Therefore a new field comes last and has a default, and no field is removed or moved. If the
-    previous release reads the message, the new field's type must exist there.
-    """
-    kind.__setstate__ = restore_fields  # type: ignore[attr-defined]  # called by pickle
-    return kind
-
-
-def restore_fields(value: Any, state: list[Any]) -> None:
-    """Set the fields of a value that pickle has created.
-
-    Raises:
-        TypeError: A field without a default is not in the pickle.
-    """
-    for place, each in enumerate(fields(value)):
-        found = state[place] if place < len(state) else _default(value, each)
-        object.__setattr__(value, each.name, found)
-
-
-def _default(value: Any, missing: Field[Any]) -> Any:
-    if missing.default is not MISSING:
-        return missing.default
-    if missing.default_factory is not MISSING:
-        return missing.default_factory()
-    raise TypeError(
-        f"{type(value).__name__} of another release has no {missing.name}, which has no default"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from common.model.fields import StoredValue, readable_across_releases
+from common.model.fields import StoredValue
+from neve.api.messages import readable_across_releases
 
 FAULTY_LAYOUT = ("layout", "faulty")
 """Tag of a file whose column chunks are placed such that some readers miss rows."""

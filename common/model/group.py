@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from common.errors import RequestError
-from common.model.fields import readable_across_releases
 from common.model.table import DNS_LABEL
+from neve import api
+from neve.api.messages import readable_across_releases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,23 +121,5 @@ class RateGrant:
     bytes_s: float | None
 
 
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitStatus:
-    """An entry in the listing of limits: a group or a volume, its limit and its throughput."""
-
-    kind: str
-    """`group` or `volume`; `control`: the controller's limit for all attempts."""
-    name: str
-    limit_bytes_s: int | None
-    """None: no limit."""
-    is_default: bool
-    """Whether the limit comes from the settings."""
-    rate_bytes_s: int | None
-    """The limit, or less where the storage is slow."""
-    granted_bytes_s: float | None
-    """Sum of the grants of its attempts; None: some have no limit."""
-    attempts: int
-    throttled: int
-    moved_bytes: int
-    waited_s: float
+LimitStatus = api.Limit
+"""The name under which older releases send it."""

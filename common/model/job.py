@@ -10,7 +10,8 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
 from common.digests import digest
-from common.model.fields import readable_across_releases
+from neve import api
+from neve.api.messages import readable_across_releases
 
 if TYPE_CHECKING:
     from common.model.tablet import TabletId
@@ -325,19 +326,8 @@ class IntervalState(StrEnum):
     COMPLETE = "complete"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedInterval:
-    """A planner's decision about an interval of time, with the first check that decided it."""
-
-    start_s: float
-    end_s: float
-    """Exclusive end of the interval."""
-    state: IntervalState
-    reason: str
-    files: int
-    """Number of files with rows of the interval."""
-    size_bytes: int
-    """Total size of these files."""
+PlannedInterval = api.Interval
+"""What a planner makes of an interval of time, and why: the first check that decides it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

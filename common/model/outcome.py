@@ -6,7 +6,7 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Self
 
-from common.model.fields import readable_across_releases
+from neve.api.messages import readable_across_releases
 
 
 class RefusalCode(StrEnum):

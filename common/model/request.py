@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from common.model.fields import StoredValue, readable_across_releases
+from common.model.fields import StoredValue
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
+from neve.api.messages import readable_across_releases
 
 
 class RequestState(StrEnum):

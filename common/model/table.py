@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from common.model.fields import StoredValue, check_field_types, readable_across_releases
+from common.model.fields import StoredValue, check_field_types
+from neve.api.messages import readable_across_releases
 
 PLANNER_SETTINGS = frozenset({"ratio", "lowest_ratio", "file_limit", "target_bytes"})
 """Table settings that only planners read."""

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from common.model.fields import StoredValue, readable_across_releases
+from common.model.fields import StoredValue
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import TabletStatistics
+from neve.api.messages import readable_across_releases
 
 PLUS_INFINITY = b"\xff"
 """End of the last tablet: sorts after every encoded key."""

@@ -19,8 +19,9 @@ _Test = Callable[[pa.DataType], bool]
 def normal_type(arrow: pa.DataType) -> pa.DataType:
     """Return the normal form of all types that Parquet stores alike.
 
-    Large and view types become plain ones, dictionaries become their values, extensions their
-    storage, dates days, and fixed-size lists become lists.
+    Large and view types become plain ones, dictionaries their values, extensions their
+    storage, dates days; fixed-size lists become lists; Parquet keeps times and timestamps in
+    seconds as milliseconds.
 
     Raises:
         RequestError: Parquet cannot store the type.
@@ -65,6 +66,10 @@ def _is_list(arrow: pa.DataType) -> bool:
     return bool(plain or is_type.is_list_view(arrow) or is_type.is_large_list_view(arrow))
 
 
+def _is_timestamp_in_seconds(arrow: pa.DataType) -> bool:
+    return bool(is_type.is_timestamp(arrow) and arrow.unit == "s")
+
+
 _Rule = tuple[_Test, Callable[[pa.DataType], pa.DataType]]
 _NORMAL: tuple[_Rule, ...] = (
     (is_type.is_large_string, lambda _: pa.string()),
@@ -72,6 +77,8 @@ _NORMAL: tuple[_Rule, ...] = (
     (is_type.is_large_binary, lambda _: pa.binary()),
     (is_type.is_binary_view, lambda _: pa.binary()),
     (is_type.is_date, lambda _: pa.date32()),
+    (is_type.is_time32, lambda _: pa.time32("ms")),
+    (_is_timestamp_in_seconds, lambda arrow: pa.timestamp("ms", arrow.tz)),
     (is_type.is_decimal, _normal_decimal),
     (_is_list, _normal_list),
     (is_type.is_map, _normal_map),

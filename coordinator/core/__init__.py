@@ -1,38 +1,38 @@
-"""Decisions of the coordinator: no I/O, no clock, no chance, no logging in here.
+"""Decisions of the coordinator. Code here does no I/O and uses no clock, randomness or log.
 
-1. Something happened: an `events` value comes in, with the time, by `state.handle`.
-2. The decider of its family answers: `plan_events`, `assignment`, `compactor_events`,
+1. An `events` value arrives at `state.handle` with the current time.
+2. The module for this kind of event decides: `plan_events`, `assignment`, `compactor_events`,
    `attempt_events`, or the timers of `state`. All of them change one `ClusterState`.
-3. `assignment` gives waiting compactors the best jobs of their `queue`.
-4. `actions` go out; the shell performs them, and each answer is an event again.
+3. `assignment` gives the best jobs of the `queue` to waiting compactors.
+4. `actions` go out. The shell performs them, and each answer is another event.
 
     events             what has happened
-    actions            what shall be done
-    limits             every bound and patience
-    state              `CoordinatorState.handle`, and what follows from time alone
-    plan_events        plans come in, and with them what is known of tables and tablets
+    actions            what the shell has to do
+    limits             all bounds and timeouts
+    state              `CoordinatorState.handle`, and what time alone causes
+    plan_events        plans arrive, with the current state of tables and tablets
     assignment         from a take to an assignment
     compactor_events   compactors appear, send heartbeats, drain, fall silent and disappear
     attempt_events     attempts are found in the store, end, and are taken back
-    cluster_state      everything that is known, by the class that owns it
-    attempts           the life of an attempt, and all that are not over
+    cluster_state      all state, each part in the class that owns it
+    attempts           the life cycle of an attempt, and all attempts in progress
     compactors         the living compactors, and their takes
-    queue              the bounded queues of jobs, and who may pass whom
+    queue              the bounded queues of jobs, and the order of jobs
     throttle           bytes per second: limits, shares, grants
-    control            how much compaction there is now: readings, guard, decision
-    enforcement        where a decision holds: queues, slots, grants
+    control            how much compaction runs: readings, guard, decision
+    enforcement        where a decision applies: queues, slots, grants
     autoscaling        how many compactors a group should have
     retry              pauses, quarantine, crash history
-    deferral           tablets to be planned again, when there is room or at a time
+    deferral           tablets to plan again when there is room, or at a time
     planning           from a tablet to its plan
-    backlog            how much is still to be rewritten, and what runs taken off
-    maintenance        what could be done in a tablet, what it is worth, how busy the tablet is
+    backlog            bytes still to rewrite, reduced by running work
+    maintenance        possible operations in a tablet, their value, and the tablet's load
     triggers           when the planner of a table is asked, and what it decided
-    scan_rules         what a full scan reads, and when a quiet tablet is read again
-    version_watermark  since when a tablet has held everything up to a version
-    file_retention     how long replaced files stay, and when a manifest is published anew
-    requests           what a request does next
-    split_merge        what a split or merge does next
-    views              what people and metrics are shown
-    story              what has happened to each tablet, kept to explain it afterwards
+    scan_rules         what a full scan reads, and when it reads an idle tablet again
+    version_watermark  since when a tablet holds everything up to a version
+    file_retention     how long replaced files stay, and when a manifest is published again
+    requests           the next step of a request
+    split_merge        the next step of a split or merge
+    views              data for people and metrics
+    story              the history of each tablet, kept for explanations
 """

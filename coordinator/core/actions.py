@@ -1,6 +1,6 @@
-"""What the coordinator's core wants done; the shell performs it.
+"""Actions that the core asks the shell to perform.
 
-The answer of an action comes back as an event; the shell remembers no action.
+The answer to an action arrives as an event; the shell keeps no actions.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from common.wire import Assignment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserve:
-    """Reserve the job's inputs under a fresh attempt id, for the compactor of this take.
+    """Reserve a job's inputs under a new attempt id, for the compactor of this take.
 
     Answers: JobReserved, JobRefused or JobReserveUnknown.
     """
@@ -32,7 +32,7 @@ class Assign:
     take: str
     attempt: str
     assignment: Assignment = field(compare=False)
-    """What the compactor is given: the attempt alone says whether two answers are the same."""
+    """Details for the compactor. Two answers are equal if their attempts are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +44,9 @@ class AnswerNothing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """Release an attempt's reservation. Answer: AttemptSettled, whichever way it ended.
+    """Release an attempt's reservation. Answer: AttemptSettled, however the attempt ended.
 
-    While the store does not answer, neither does this action, and the core asks again.
+    If the store does not answer, no event follows, and the core repeats the action.
     """
 
     tablet: TabletId
@@ -54,9 +54,9 @@ class Release:
     end: AttemptEnd
     cause: str
     for_silence: bool
-    """Only the leading coordinator may; the store checks."""
+    """Whether to require that this coordinator leads; the store checks it."""
     halvings: int = 0
-    """How often the next attempt at the job halves its memory; 0: not at all."""
+    """How often the next attempt at the job halves its memory; 0 means not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,4 +85,4 @@ class Tell:
 
 
 Action = Reserve | Assign | AnswerNothing | Release | Replan | AnswerBeat | WriteAnalysis | Tell
-"""`WriteAnalysis` is itself the change of the store: it lets scans pass a tablet at rest."""
+"""`WriteAnalysis` is the store change itself. It lets scans skip an idle tablet."""

@@ -1,7 +1,7 @@
-"""From a take to an assignment: which job a compactor gets, and what it is given to run it.
+"""From a take to an assignment: which job a compactor gets, and the data to run it.
 
-A job leaves its queue when its reservation is asked for, and is handed out only after the
-store has said yes. A take has one reservation in flight at most, and is answered once.
+A job leaves its queue when its reservation is requested. It is assigned only after the store has
+confirmed the reservation. A take has at most one reservation in flight and is answered once.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ _UNDER_WAY = frozenset({AttemptState.FOUND, AttemptState.RUNNING})
 
 
 def saturated_tables(cluster: ClusterState) -> frozenset[str]:
-    """Return the tables whose volume runs as many jobs as it may."""
+    """Return the tables whose volume runs its maximum number of jobs."""
     most = cluster.limits.volume_running_max
     if not most:
         return frozenset()
@@ -53,16 +53,16 @@ def saturated_tables(cluster: ClusterState) -> frozenset[str]:
 # ---------------------------------------- Takes, and the answers of the store to their reservations
 
 
-TAKER_LEFT = "the taker left"
-"""Cause of an attempt that was never handed out, because its take was given up."""
+TAKER_LEFT = "the compactor stopped waiting"
+"""Cause of an attempt that was never assigned, because its take was cancelled."""
 UNKNOWN_ACTION_PAUSE_S = 10.0
-"""Until a job is queued again that no compactor knows which waits."""
+"""Delay before a job is queued again if no waiting compactor supports it."""
 HELD_JOBS_MAX = 64
-"""How many paused jobs of a group one turn passes over."""
+"""Maximum number of paused jobs of a group that one turn skips."""
 
 
 def decide(cluster: ClusterState, event: on.TakeEvent, now_s: float) -> list[Action]:
-    """Return what follows from a take, or from an answer to one of its reservations."""
+    """Return the actions that follow from a take, or from the answer to one of its reservations."""
     match event:
         case on.TakeAsked(request=request):
             return _take_asked(cluster, request, now_s)
@@ -83,7 +83,7 @@ def decide(cluster: ClusterState, event: on.TakeEvent, now_s: float) -> list[Act
 
 
 def hand_out(cluster: ClusterState, now_s: float) -> list[Action]:
-    """Reserve jobs for waiting takes, as far as there are both; called in every turn."""
+    """Reserve jobs for waiting takes while there are both; called in every turn."""
     actions: list[Action] = []
     for group in cluster.takes.groups():
         if group not in cluster.paused_groups and len(cluster.queues.queue(group)):
@@ -119,12 +119,12 @@ def _hand_out_group(cluster: ClusterState, group: str, now_s: float) -> list[Act
 
 
 def _knows(take: Take, job: Job) -> bool:
-    """Return whether a compactor knows what a job does: one of an older release may not."""
+    """Return whether a compactor supports a job's action; an older release may not."""
     return job.action in PLANNED_ACTIONS or job.action in take.actions
 
 
 def _next_job(cluster: ClusterState, group: str, free: Sequence[Take], now_s: float) -> Job | None:
-    """Take the next job that nothing holds back; the others are planned again later."""
+    """Take the next job that can run now; blocked jobs are planned again later."""
     only_urgent, barred = cluster.keeps_slots(group), barred_classes(cluster, group)
     admits = admission(cluster, barred)
     for _ in range(HELD_JOBS_MAX):
@@ -170,7 +170,7 @@ def _take_asked(cluster: ClusterState, request: TakeRequest, now_s: float) -> li
 
 
 def _compactor_of_take(cluster: ClusterState, request: TakeRequest, now_s: float) -> Compactor:
-    """Return the compactor as a take shows it; a heartbeat shows more."""
+    """Return the compactor with the details in a take; a heartbeat has more."""
     known = cluster.compactors.get(request.compactor)
     if known is not None and known.incarnation == request.incarnation:
         return replace(known, heard_s=now_s)
@@ -180,13 +180,13 @@ def _compactor_of_take(cluster: ClusterState, request: TakeRequest, now_s: float
 
 
 def _may_take(cluster: ClusterState, name: str, incarnation: str) -> bool:
-    """Return whether a compactor may be given a job: it lives and does not drain."""
+    """Return whether a compactor may receive a job: it is alive and not draining."""
     compactor = cluster.compactors.get(name)
     return compactor is not None and compactor.incarnation == incarnation and not compactor.draining
 
 
 def _job_reserved(cluster: ClusterState, event: on.JobReserved, now_s: float) -> list[Action]:
-    """The inputs are reserved: answer the take, or release them."""
+    """Handle reserved inputs: answer the take, or release the inputs."""
     reserving = _reservation_answered(cluster, event.take)
     assignment = event.assignment
     job, reservation = assignment.job, assignment.reservation
@@ -195,7 +195,7 @@ def _job_reserved(cluster: ClusterState, event: on.JobReserved, now_s: float) ->
     known = cluster.attempts.get(attempt)
     found = known is not None and known.state is AttemptState.FOUND
     if not found and (known is not None or cluster.attempts.ended(attempt) is not None):
-        # Somebody else has ended it, or asked for that, before the answer came.
+        # The attempt ended, or its end was requested, before this answer arrived.
         return [do.Replan(tablet=job.tablet), *_wait_again(cluster, reserving)]
     running = attempt_of_job(job, attempt, reservation.compactor, AttemptState.RUNNING, now_s)
     take = None if reserving is None or reserving.left else reserving.take
@@ -222,8 +222,8 @@ def _transforms_rows(assignment: Assignment) -> bool:
 def _assign_action(
     cluster: ClusterState, take: str, attempt: Attempt, assignment: Assignment, now_s: float
 ) -> do.Assign:
-    """Answer a take; the attempt begins with a grant, never without the limits it is under."""
-    # Until every compactor has had the time to say what it holds, nobody knows what is free.
+    """Answer a take. The attempt starts with a grant, so its limits always apply."""
+    # Free slots are unknown until every compactor has had time to report what it holds.
     young = now_s - (cluster.started_s or 0.0) < cluster.limits.unlisted_max_s
     blind = young or any(each.state is AttemptState.FOUND for each in cluster.attempts.unsettled())
     grant_bytes_s = cluster.grants.begin(
@@ -234,7 +234,7 @@ def _assign_action(
 
 
 def _job_refused(cluster: ClusterState, event: on.JobRefused, now_s: float) -> list[Action]:
-    """The plan was stale: plan the tablet again, and try the next job."""
+    """Handle a refused reservation: the plan was stale. Plan the tablet again, try the next job."""
     reserving = _reservation_answered(cluster, event.take)
     cluster.counters.refused += 1
     cluster.retry.note_refused(event.job, event.code, event.reason, now_s)
@@ -244,12 +244,12 @@ def _job_refused(cluster: ClusterState, event: on.JobRefused, now_s: float) -> l
 def _reservation_unknown(
     cluster: ClusterState, event: on.JobReserveUnknown, now_s: float
 ) -> list[Action]:
-    """The inputs may be reserved: no compactor gets the job, and they are released later."""
+    """Handle an unknown outcome: assign the job to no compactor, and release its inputs later."""
     reserving = _reservation_answered(cluster, event.take)
     compactor = reserving.take.compactor if reserving is not None else ""
     known = cluster.attempts.get(event.attempt)
     if known is None or known.state is AttemptState.FOUND:
-        # The feed may have been faster, and shown it; nobody stands behind it all the same.
+        # The feed may have reported the reservation first. Still, no compactor runs the attempt.
         doubtful = attempt_of_job(event.job, event.attempt, compactor, AttemptState.DOUBTFUL, now_s)
         cluster.attempts.add(doubtful)
     return _wait_again(cluster, reserving)
@@ -261,7 +261,7 @@ def _reservation_answered(cluster: ClusterState, take: str) -> ReservingTake | N
 
 
 def _wait_again(cluster: ClusterState, reserving: ReservingTake | None) -> list[Action]:
-    """Let a take whose reservation came to nothing wait for the next job."""
+    """Let a take wait for the next job after its reservation failed."""
     if reserving is None:
         return []
     take = reserving.take
@@ -275,19 +275,19 @@ def _wait_again(cluster: ClusterState, reserving: ReservingTake | None) -> list[
 
 
 def tablet_folder(tablet: TabletId) -> str:
-    """Return the folder of a tablet's job outputs, below the table's location.
+    """Return the folder of a tablet's job outputs, relative to the table's location.
 
-    Long ends are cut; the attempt in the file's name keeps outputs apart. The folder is for
-    people: what a tablet owns is decided by keys.
+    Long keys are cut; the attempt in the file name keeps outputs apart. The folder name is for
+    people. Keys determine which tablet owns a file.
     """
     return f"{SERVICE_FOLDER}/{tablet.text[:48]}"
 
 
 def output_prefix(job: Job, attempt: str) -> str:
-    """Return the path prefix of an attempt's outputs: job and attempt are in the name.
+    """Return the path prefix of an attempt's outputs, which contains job and attempt.
 
-    The partition's folders are in it, so that engines that know hive paths read outputs
-    and files of users alike.
+    It also contains the partition's folders, so that engines that use hive paths can read both
+    outputs and files of users.
     """
     folder = f"{tablet_folder(job.tablet)}/{partition_folder(job.partition)}"
     return f"{folder}{job.id}-{attempt}"
@@ -306,11 +306,11 @@ def compose_assignment(
 
     Args:
         job: The job as it left the queue.
-        reservation: What the store has written.
-        table: The table as it is now.
+        reservation: The reservation that the store has written.
+        table: The current table.
         tablet: The tablet as it was read under the reservation's `WATCH`.
-        now_s: For the retention of tombstones.
-        request: For kind USER: the request that the job is of. Without it, the job fails.
+        now_s: The time now, for the retention of tombstones.
+        request: The job's request, for kind USER. Without it, the job fails.
     """
     held, record = frozenset(reservation.inputs), tablet.record
     analyzes = job.action == JobAction.ANALYZE

@@ -1,7 +1,7 @@
 """Attempts are found in the store, end, and are taken back.
 
-However an attempt ends, its slot is freed once, the store is asked to release what is still
-reserved, and the tablet is planned again. `compactor_events` ends attempts through this module.
+However an attempt ends, its slot is freed once, the store is asked to release the remaining
+reservation, and the tablet is planned again. `compactor_events` ends attempts through this module.
 """
 
 from dataclasses import replace
@@ -25,17 +25,17 @@ from coordinator.core.cluster_state import ClusterState
 from coordinator.core.retry import Failure, Pause
 
 MEMORY_ERRORS = frozenset({"MemoryShortError", "EngineDiedError"})
-"""Classes of errors after which the next attempt holds half as much at a time."""
+"""Error classes after which the next attempt holds half as much in memory."""
 STALL_ERROR = "AttemptStalledError"
-"""The class of error of an attempt that its compactor has given up for want of progress."""
+"""Error class of an attempt that its compactor gave up for lack of progress."""
 REQUEST_ERROR = "TransformError"
-"""The class of error of an attempt that its request's own expression or plug-in has failed."""
+"""Error class of an attempt whose request has a failing expression or plug-in."""
 
 # ----------------------------------------------------------------- News of attempts, from all sides
 
 
 def decide(cluster: ClusterState, event: on.AttemptEvent, now_s: float) -> list[Action]:
-    """Return what follows from news of an attempt."""
+    """Return the actions that follow from an event about an attempt."""
     match event:
         case on.AttemptReported(report=report):
             return _attempt_reported(cluster, report, now_s)
@@ -50,14 +50,16 @@ def decide(cluster: ClusterState, event: on.AttemptEvent, now_s: float) -> list[
 
 
 def expire_attempts(cluster: ClusterState, now_s: float) -> list[Action]:
-    """Move on what only time moves: doubt, grace, and releases without an answer."""
+    """Advance attempts by time alone: doubt, grace, and unanswered releases."""
     limits = cluster.limits
     actions: list[Action] = []
     for attempt in cluster.attempts.unsettled():
         waited_s = now_s - attempt.state_since_s
         match attempt.state:
             case AttemptState.DOUBTFUL if waited_s >= limits.doubt_max_s:
-                actions += lose_attempt(cluster, attempt, "its reservation got no answer", now_s)
+                actions += lose_attempt(
+                    cluster, attempt, "the store did not answer its reservation", now_s
+                )
             case AttemptState.FOUND if waited_s >= limits.adopt_grace_max_s:
                 actions += release_orphan(cluster, attempt, "no compactor lists it", now_s)
             case AttemptState.RELEASING if waited_s >= limits.release_retry_s:
@@ -84,7 +86,7 @@ def _attempt_reported(cluster: ClusterState, report: AttemptReport, now_s: float
 def _end_as_reported(
     cluster: ClusterState, attempt: Attempt, report: AttemptReport, now_s: float
 ) -> list[Action]:
-    """End an attempt as reported, unless its release was requested: then the store decides."""
+    """End an attempt as reported. If its release was requested, the store decides instead."""
     if attempt.state is AttemptState.RELEASING:
         return []
     if report.end is AttemptEnd.COMMITTED:
@@ -98,7 +100,7 @@ def _end_as_reported(
         logs = [failure_log(attempt, _failure(attempt, report))]
     elif failed:
         logs = _note_failure(cluster, attempt, report, now_s)
-        # Killed processes are counted, too: nobody can say that it was not for memory.
+        # Killed processes count as well, because memory may have been the cause.
         halvings += report.error_class in MEMORY_ERRORS
     cluster.crashes.note_halvings(attempt.tablet, attempt.inputs, halvings)
     ending = Ending(end=report.end, cause=report.cause, for_silence=False, halvings=halvings)
@@ -108,10 +110,10 @@ def _end_as_reported(
 def _note_stall(
     cluster: ClusterState, attempt: Attempt, report: AttemptReport, now_s: float
 ) -> tuple[list[Action], int]:
-    """Hold a first stall against the compactor alone: once is chance, twice may be the job.
+    """Pause only the compactor after a first stall: a second one may be the job's fault.
 
     Returns:
-        What to log, and how often the job is halved from now on.
+        Log actions, and how often the job is halved from now on.
     """
     cluster.counters.stalled += 1
     record = cluster.crashes.note_death(attempt.tablet, attempt.inputs)
@@ -144,7 +146,7 @@ def _note_failure(
 def _reservations_found(
     cluster: ClusterState, event: on.ReservationsFound, now_s: float
 ) -> list[Action]:
-    """A scan has read a tablet: what only the store knows has to be listed by a compactor."""
+    """Handle a scanned tablet: a compactor has to list each attempt that only the store knows."""
     present = {reservation.attempt for reservation in event.reservations}
     for attempt in cluster.attempts.of_tablet(event.tablet):
         if attempt.state is AttemptState.FOUND and attempt.id not in present:
@@ -158,10 +160,10 @@ def _reservations_found(
 
 
 def _is_news(cluster: ClusterState, reservation: Reservation) -> bool:
-    """Return whether a reservation is not known; one that was LOST may have come late.
+    """Return whether a reservation is unknown here; one that was LOST may have arrived late.
 
-    A reservation of an attempt that has ended was read before that end, or a fail-over of the
-    store has forgotten the end. The next reading shows which.
+    The reservation of an ended attempt was either read before the end, or a fail-over of the store
+    has lost the end. The next read shows which.
     """
     if cluster.attempts.get(reservation.attempt) is not None:
         return False
@@ -174,7 +176,7 @@ def _is_news(cluster: ClusterState, reservation: Reservation) -> bool:
 def _add_found_attempt(
     cluster: ClusterState, tablet: TabletId, reservation: Reservation, now_s: float
 ) -> list[Action]:
-    """Note a reservation as FOUND; end or adopt it at once if its compactor has reported it."""
+    """Record a reservation as FOUND; end or adopt it at once if its compactor has reported it."""
     found = attempt_of_reservation(tablet, cluster.table_name(tablet.table), reservation, now_s)
     cluster.attempts.add(found)
     cluster.capacity.enter(found.id, found.group, found.input_bytes)
@@ -191,7 +193,7 @@ def _add_found_attempt(
 def _cancel_attempt(
     cluster: ClusterState, attempt_id: str, cause: str, now_s: float
 ) -> list[Action]:
-    """Cancel an attempt: first in the store; its compactor learns of it at the next heartbeat."""
+    """Cancel an attempt in the store first; the next heartbeat informs its compactor."""
     attempt = cluster.attempts.get(attempt_id)
     if attempt is None or attempt.state is AttemptState.RELEASING:
         return []
@@ -206,12 +208,12 @@ def _cancel_attempt(
 def release_attempt(
     cluster: ClusterState, attempt: Attempt, ending: Ending, now_s: float
 ) -> list[Action]:
-    """Ask the store to give an attempt's reservation up; its slot is free from now on.
+    """Ask the store to release an attempt's reservation; its slot is free from now on.
 
     Args:
-        cluster: Where the attempt is known.
-        attempt: One that is not over and not being released.
-        ending: What to write as its end.
+        cluster: State that contains the attempt.
+        attempt: An attempt in progress that is not being released.
+        ending: The end to write.
         now_s: The time now.
     """
     releasing = replace(
@@ -248,7 +250,7 @@ def release_action(attempt: Attempt) -> do.Release:
 
 
 def failure_log(attempt: Attempt, failure: Failure) -> Action:
-    """Return the log of an attempt that has failed."""
+    """Return the log entry of a failed attempt."""
     fields = (
         ("tablet", str(attempt.tablet)),
         ("attempt", attempt.id),
@@ -260,7 +262,7 @@ def failure_log(attempt: Attempt, failure: Failure) -> Action:
 
 
 def pause_log(attempt: Attempt, pause: Pause) -> list[Action]:
-    """Return the log of a pause that an operator has to lift; other pauses are not logged."""
+    """Return the log entry of a pause that an operator has to lift; others are not logged."""
     if pause.until_s is not None:
         return []
     fields = (("tablet", str(attempt.tablet)), ("job", attempt.job_id), ("reason", pause.reason))
@@ -268,10 +270,10 @@ def pause_log(attempt: Attempt, pause: Pause) -> list[Action]:
 
 
 def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list[Action]:
-    """Note that an attempt is over; a repetition changes nothing.
+    """Record that an attempt has ended; a repeated call changes nothing.
 
-    The change feed shows that a reservation is gone, often before the answer to its release
-    comes, and not why: then the counters count the end that was asked for.
+    The change feed shows that a reservation is gone, often before the release is answered, but not
+    the reason. In that case, the counters count the requested end.
     """
     known = cluster.attempts.end(attempt, end)
     if known is None:
@@ -304,7 +306,7 @@ def adopt_attempt(
     incarnation: str,
     now_s: float,
 ) -> None:
-    """Note that a compactor lists an attempt: it runs there."""
+    """Record that a compactor lists an attempt, so the attempt runs there."""
     cluster.attempts.update(listed_attempt(attempt, progress, incarnation, now_s))
     cluster.capacity.enter(attempt.id, attempt.group, attempt.input_bytes)
 

@@ -1,12 +1,12 @@
-"""The life of an attempt as the coordinator knows it, and all attempts that have not ended.
+"""The life cycle of an attempt as the coordinator knows it, and all attempts in progress.
 
     JobReserved ───────────────► RUNNING ──► RELEASING ──► over
     ReservationsFound ► FOUND ─────┘ └──────────┬──────────► over
                           └─────────────────────┤
     JobReserveUnknown ► DOUBTFUL ───────────────┘
 
-The store is the truth: an attempt has ended when the store, or the compactor that has written
-to it, says so. What is kept here is what the coordinator knows and what it waits for.
+The store is authoritative: an attempt has ended when the store, or the compactor that has written
+to it, reports the end. This module holds the coordinator's view and what it waits for.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,14 +22,14 @@ from common.wire import Assignment, AttemptProgress
 
 
 class AttemptState(StrEnum):
-    """What is known of an attempt that has not ended."""
+    """State of an attempt in progress."""
 
     FOUND = "found"
-    """The store holds it; no compactor has listed it to us yet."""
+    """The store holds its reservation; no compactor has listed it so far."""
     DOUBTFUL = "doubtful"
-    """Its reservation may have been written; no compactor was given it."""
+    """Its reservation may have been written; it was not assigned to a compactor."""
     RUNNING = "running"
-    """Handed out, or listed by a compactor."""
+    """Assigned, or listed by a compactor."""
     RELEASING = "releasing"
     """Its release was requested; the store has not answered."""
 
@@ -40,23 +40,23 @@ NEXT_STATES = {
     AttemptState.RUNNING: (AttemptState.RELEASING,),
     AttemptState.RELEASING: (),
 }
-"""State → states that may follow while the attempt is not over."""
+"""Allowed transitions while the attempt is in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How an attempt shall end, until the store confirms that it has."""
+    """The requested end of an attempt, until the store confirms it."""
 
     end: AttemptEnd
     cause: str
     for_silence: bool
     halvings: int = 0
-    """How often the job ran out of memory, this time included; 0: it did not."""
+    """How often the job ran out of memory, including this time; 0 means never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One attempt that is not over. `ending` is set exactly while it is RELEASING."""
+    """One attempt in progress. `ending` is set exactly while it is RELEASING."""
 
     id: str
     tablet: TabletId
@@ -70,23 +70,23 @@ class Attempt:
     state: AttemptState
     state_since_s: float
     input_bytes: int = 0
-    """0 where only the store's word is known: it does not hold sizes."""
+    """0 if only the store knows the attempt: it holds no sizes."""
     reason: str = ""
     incarnation: str = ""
     listed_s: float = 0.0
-    """When its compactor last listed it, or it was handed out."""
+    """When the attempt was assigned, or last listed by its compactor."""
     unlisted_beats: int = 0
     progress: AttemptProgress | None = None
     request: str | None = None
     ending: Ending | None = None
     assignment: Assignment | None = None
-    """What its compactor was given, while it is RUNNING and this coordinator has handed it out."""
+    """Its assignment, while it is RUNNING and this coordinator has assigned it."""
 
 
 def read_and_written(progress: AttemptProgress) -> tuple[float, int]:
-    """Return the share of the inputs that is read, 0 to 1, and the bytes that are written.
+    """Return the fraction of the inputs that is read, 0 to 1, and the bytes that are written.
 
-    Compactors count what they move as a whole: what is beyond the inputs was written.
+    Compactors count reads and writes together; bytes beyond the inputs were written.
     """
     share = progress.bytes_done / progress.bytes_total if progress.bytes_total else 0.0
     written = max(0, progress.moved_bytes - progress.bytes_done)
@@ -96,7 +96,7 @@ def read_and_written(progress: AttemptProgress) -> tuple[float, int]:
 def attempt_of_job(
     job: Job, attempt: str, compactor: str, state: AttemptState, now_s: float
 ) -> Attempt:
-    """Return the attempt of a job that we have just tried to reserve."""
+    """Return the attempt of a job whose reservation was just requested."""
     return Attempt(
         id=attempt,
         tablet=job.tablet,
@@ -119,7 +119,7 @@ def attempt_of_job(
 def attempt_of_reservation(
     tablet: TabletId, table_name: str, reservation: Reservation, now_s: float
 ) -> Attempt:
-    """Return the attempt behind a reservation that only the store knew."""
+    """Return the attempt of a reservation that only the store knew."""
     return Attempt(
         id=reservation.attempt,
         tablet=tablet,
@@ -138,11 +138,11 @@ def attempt_of_reservation(
 
 
 class Attempts:
-    """All attempts that are not over, and a bounded memory of those that are.
+    """All attempts in progress, and a bounded memory of ended ones.
 
-    Always true: the indexes by tablet, by compactor and of the unsettled (all that are
-    not RUNNING) hold the same attempts as `_attempts`; every change ends in `_put` or
-    `_drop`. Iteration is in the order of arrival.
+    Invariant: the indexes by tablet, by compactor and of the unsettled (all that are not RUNNING)
+    hold the same attempts as `_attempts`; every change ends in `_put` or `_drop`. Iteration follows
+    the order of arrival.
     """
 
     def __init__(self, ended_max: int) -> None:
@@ -159,11 +159,11 @@ class Attempts:
         return iter(list(self._attempts.values()))
 
     def get(self, attempt: str) -> Attempt | None:
-        """Return an attempt that is not over, or None."""
+        """Return an attempt in progress, or None."""
         return self._attempts.get(attempt)
 
     def ended(self, attempt: str) -> AttemptEnd | None:
-        """Return how an attempt ended, as far as it is remembered."""
+        """Return how an attempt ended, if that is still remembered."""
         return self._ended.get(attempt)
 
     def of_tablet(self, tablet: TabletId) -> list[Attempt]:
@@ -176,11 +176,11 @@ class Attempts:
         return [self._attempts[each] for each in self._by_compactor.get(compactor, {})]
 
     def unsettled(self) -> list[Attempt]:
-        """Return the attempts that only time moves on: all but the running ones."""
+        """Return the attempts that only time advances: all except the running ones."""
         return [self._attempts[each] for each in self._unsettled]
 
     def add(self, attempt: Attempt) -> None:
-        """Note an attempt that was not known, or is known as FOUND and now for sure."""
+        """Add an unknown attempt, or replace a FOUND one by confirmed details."""
         before = self._attempts.get(attempt.id)
         assert before is None or before.state is AttemptState.FOUND, before
         if before is not None:
@@ -188,14 +188,14 @@ class Attempts:
         self._put(attempt)
 
     def update(self, attempt: Attempt) -> None:
-        """Note news of an attempt; its state must be one that may follow."""
+        """Update an attempt; the transition between the states must be allowed."""
         before = self._attempts[attempt.id]
         assert attempt.state is before.state or attempt.state in NEXT_STATES[before.state], attempt
         assert (attempt.tablet, attempt.compactor) == (before.tablet, before.compactor), attempt
         self._put(attempt)
 
     def end(self, attempt: str, end: AttemptEnd) -> Attempt | None:
-        """Note that an attempt is over; return what was known of it, or None."""
+        """Record that an attempt has ended; return its last state, or None if it was unknown."""
         known = self._attempts.get(attempt)
         if known is not None:
             self._drop(known)
@@ -204,11 +204,11 @@ class Attempts:
         return known
 
     def doubt_end(self, attempt: str) -> None:
-        """Note that an attempt which is over may not be: the store seems to hold it still."""
+        """Forget that an attempt ended, because the store appears to hold it still."""
         self._ended.put(attempt, AttemptEnd.LOST)
 
     def check(self) -> None:
-        """Assert what is always true of the indexes; for tests."""
+        """Assert the invariants of the indexes; for tests."""
         for index in (self._by_tablet, self._by_compactor):
             listed = [member for members in index.values() for member in members]
             assert sorted(listed) == sorted(self._attempts)
@@ -237,7 +237,7 @@ class Attempts:
 def listed_attempt(
     attempt: Attempt, progress: AttemptProgress, incarnation: str, now_s: float
 ) -> Attempt:
-    """Return the attempt after its compactor has listed it: it runs there for sure."""
+    """Return the attempt after its compactor has listed it: it certainly runs there."""
     found = attempt.state is AttemptState.FOUND
     return replace(
         attempt,
@@ -251,9 +251,9 @@ def listed_attempt(
 
 
 def done_shares(attempts: Iterable[Attempt]) -> list[tuple[TabletId, str, float]]:
-    """Return tablet, id and done share (0 to 1) of each attempt, as its last heartbeat told.
+    """Return tablet, id and done fraction (0 to 1) of each attempt, from its last heartbeat.
 
-    An attempt that is being taken back has done nothing, unless the store says that it committed.
+    An attempt that is being taken back counts as not done, unless the store reports a commit.
     """
     return [
         (attempt.tablet, attempt.id, attempt.progress.fraction)

@@ -1,11 +1,11 @@
-"""The command line: a client like any other. One module per group of verbs.
+"""The command line, built on `neve.client`. Each module holds one group of verbs.
 
     app           all verbs in one command, their groups and examples in the help
-    session       what every verb has: arguments, the client, `--json`, exit codes
+    session       shared by every verb: arguments, the client, `--json`, exit codes
     render        tables and lists for people, and results about tables
-    tablet_keys   tablets by their keys, as people write them
+    tablet_keys   tablets named by their keys, as people write them
     stack         up, down, demo, logs, config
-    serve         serve: on a cluster that runs already
+    serve         serve: start a service on an existing cluster
     tables        table …, pause, resume
     imports       table import, table export
     split_merge   table split, merge, operations
@@ -19,10 +19,11 @@
     compactors    compactor …, group …
     access        token …, audit
     recovery      fsck, gc, rebuild, backup, restore
-    doctor        what keeps Névé from working here
+    doctor        checks of this machine, the service and storage
 
-A verb: `session` parses and finds the service → the verb calls `neve.client` → a render function
-makes a table → `session` prints it, or JSON, and errors become one sentence and an exit code.
+How a verb runs: `session` parses the arguments and locates the service. The verb calls
+`neve.client`. A render function turns the result into a table. `session` prints the table or JSON,
+and maps each error to one sentence and an exit code.
 """
 
 from neve.cli.app import main

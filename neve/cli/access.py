@@ -1,6 +1,7 @@
-"""`neve token …`, `neve audit`, `neve redis-acl`: who may do what, and who has done it.
+"""`neve token …`, `neve audit`, `neve redis-acl`: access rights and the record of calls.
 
-The verbs of `neve token` change the file of named tokens, and ask no service; nor does `redis-acl`.
+The verbs of `neve token` edit the token file directly. They and `redis-acl` need no running
+service.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ from common.clock import SystemClock
 from common.errors import ConfigError
 from common.secret_files import SECRET_BYTES_MAX, regular_text
 from common.units import parse_duration_s
-from neve.api.work import AuditEntry
+from neve.api import AuditEntry
 from neve.cli.render import WHOLE, grid, time_text
 from neve.cli.session import Session, verb
 from neve.cli.stack import AnyStack, ConfigFile, Home, needs_server, stack_folder
@@ -33,7 +34,7 @@ File = Annotated[
     Path | None,
     typer.Option(
         "--file",
-        help="File of the tokens. Default: setting access.tokens_file, else that of the stack.",
+        help="Token file. Default: setting access.tokens_file, else the token file of the stack.",
     ),
 ]
 Grants = Annotated[
@@ -51,7 +52,7 @@ PASSWORD_LENGTH_MIN = 32
 
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
-    token = typer.Typer(no_args_is_help=True, help="Named tokens: who may do what.")
+    token = typer.Typer(no_args_is_help=True, help="Named tokens and their rights.")
     app.add_typer(token, name="token")
     verb(token, "create", remote=False)(create)
     verb(token, "list", remote=False)(list_tokens)
@@ -67,14 +68,14 @@ def create(
     *,
     grant: Grants = None,
     expires: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Its life, as 90d. Default: without end.")
+        str | None, typer.Option(metavar="TIME", help="Lifetime, such as 90d. Default: no expiry.")
     ] = None,
     file: File = None,
     config: ConfigFile = None,
     stack: AnyStack = None,
     home: Home = None,
 ) -> None:
-    """Create a token and print it, once: only its digest is kept."""
+    """Create a token and print it. Only its digest is stored, so it cannot be shown again."""
     tokens = _token_file(file, config, stack, home)
     life_s = None if expires is None else parse_duration_s(expires, "--expires")
     entry, token = tokens.create(name, grant or [], now_s=SystemClock().now_s(), life_s=life_s)
@@ -89,7 +90,7 @@ def list_tokens(
     stack: AnyStack = None,
     home: Home = None,
 ) -> None:
-    """List the tokens: names, grants, and when they end."""
+    """List the tokens with their grants and expiry times."""
     tokens = _token_file(file, config, stack, home)
     found, now_s = tokens.tokens(), SystemClock().now_s()
     told = [_told(token, now_s) for token in found]
@@ -108,7 +109,7 @@ def rotate(
     stack: AnyStack = None,
     home: Home = None,
 ) -> None:
-    """Replace a token by a new one, and print it, once. The old one works for a while."""
+    """Replace a token and print the new one. The old token stays valid during the overlap."""
     tokens = _token_file(file, config, stack, home)
     overlap_s = parse_duration_s(overlap, "--overlap")
     entry, token = tokens.rotate(name, now_s=SystemClock().now_s(), overlap_s=overlap_s)
@@ -121,42 +122,44 @@ def revoke(
     *,
     id_: Annotated[
         str | None,
-        typer.Option("--id", help="Only this one of its tokens; `neve token list` shows ids."),
+        typer.Option(
+            "--id", help="Revoke only the token with this id; `neve token list` shows ids."
+        ),
     ] = None,
     file: File = None,
     config: ConfigFile = None,
     stack: AnyStack = None,
     home: Home = None,
 ) -> None:
-    """End all tokens of a name, or one of them. The gateway knows within a second or two."""
+    """Revoke all tokens of a name, or one of them. The gateway applies this within two seconds."""
     tokens = _token_file(file, config, stack, home)
     left = tokens.revoke(name, id_)
     session.show({"revoked": name, "left": left}, f"revoked {name}; tokens left: {left}")
 
 
 def _tell_token(session: Session, path: Path, entry: "NamedToken", token: str) -> None:
-    """Print the token alone on standard output, so that it can go straight into a file."""
+    """Print only the token on standard output, so that it can be redirected into a file."""
     told = _told(entry, entry.created_at_s)
     if session.as_json:
         session.show({"file": str(path), **told, "token": token}, "")
         return
     session.write(f"{token}\n")
     session.say(
-        f"token {entry.name} ({told['grants']}) is in {path} as a digest; this is the only time"
-        " that it is shown. Give it as NEVE_TOKEN_FILE or NEVE_TOKEN"
+        f"token {entry.name} ({told['grants']}): its digest is stored in {path}. The token "
+        "is shown only this once. Pass it as NEVE_TOKEN_FILE or NEVE_TOKEN"
     )
 
 
 def _token_file(
     file: Path | None, config: Path | None, stack: str | None, home: Path | None
 ) -> "TokenFile":
-    """Return the file that is meant: named, by the settings, or that of the stack here.
+    """Return the token file: the named one, the one in the settings, or that of the local stack.
 
     Raises:
-        ConfigError: There is none of them.
+        ConfigError: None of them exists.
     """
     needs_server()
-    # Here, so that the client's verbs start without the parts of a service.
+    # Imported here so that verbs of the client start without loading the service.
     from neve.gateway.access.tokens import TokenFile
 
     if file is not None:
@@ -168,8 +171,9 @@ def _token_file(
     folder = stack_folder(home, stack)
     if not folder.path.is_dir():
         raise ConfigError(
-            f"there is no stack {folder.path.name!r} here, and access.tokens_file is not set: name"
-            " the file with --file, or the settings with --config"
+            f"there is no stack {folder.path.name!r} on this machine, and "
+            "access.tokens_file is not set: name the file with --file, or the settings "
+            "with --config"
         )
     given = {load_setting["name"]: load_setting["value"] for load_setting in folder.load_settings()}
     return TokenFile(Path(given.get("access.tokens_file") or folder.tokens_file))
@@ -216,17 +220,17 @@ def _render_tokens(told: Sequence[dict[str, Any]]) -> RenderableType:
 def audit(
     session: Session,
     *,
-    count: Annotated[int, typer.Option(help="Entries at most.")] = 100,
-    table: Annotated[str | None, typer.Option(help="Only calls about this table.")] = None,
-    caller: Annotated[str | None, typer.Option(help="Only calls of this caller.")] = None,
+    count: Annotated[int, typer.Option(help="Maximum number of entries.")] = 100,
+    table: Annotated[str | None, typer.Option(help="Show only calls on this table.")] = None,
+    caller: Annotated[str | None, typer.Option(help="Show only calls by this caller.")] = None,
 ) -> None:
-    """Show calls that may have changed something, newest first, refused ones too."""
+    """List recorded calls, newest first: changes, and refused calls."""
     found = session.client.audit(count, table=table, caller=caller)
     session.show({"entries": found}, lambda: render_audit(found))
 
 
 def render_audit(found: Sequence[AuditEntry]) -> RenderableType:
-    """Return a listing of audited calls."""
+    """Render a list of audited calls."""
     return grid(
         [
             ("TIME (UTC)", ""),
@@ -260,14 +264,14 @@ def render_audit(found: Sequence[AuditEntry]) -> RenderableType:
 
 
 class AclForm(StrEnum):
-    """How the rights of a user are written."""
+    """Formats in which a user's rights are printed."""
 
     FILE = "file"
     """A line of `redis.conf` or of an ACL file."""
     COMMAND = "command"
     """A command for `redis-cli`."""
     RULES = "rules"
-    """The rules alone, as managed services want them ("access string")."""
+    """Only the rules, as managed services expect them ("access string")."""
 
 
 def redis_acl(
@@ -276,34 +280,39 @@ def redis_acl(
         str,
         typer.Argument(
             metavar="ROLE",
-            help="store: the user of store.url; sentinel: its login there; monitor: figures only.",
+            help=(
+                "store: the user in store.url; sentinel: the user for Sentinel; monitor: "
+                "read-only, for metrics."
+            ),
         ),
     ] = "store",
     *,
     user: Annotated[str, typer.Option(help="Name of the user.")] = "neve",
     password_file: Annotated[
         Path | None,
-        typer.Option(help="File of the password, of which the digest is printed; `-`: the input."),
+        typer.Option(
+            help="File with the password; only its digest is printed. `-` reads standard input."
+        ),
     ] = None,
     form: Annotated[
         AclForm,
-        typer.Option(help="A line of redis.conf, a command of redis-cli, or the rules alone."),
+        typer.Option(help="Output: a line for redis.conf, a redis-cli command, or only the rules."),
     ] = AclForm.FILE,
 ) -> None:
-    """Print what a user of Redis must be allowed for Névé, and nothing beyond."""
+    """Print the Redis ACL rules that Névé needs: the minimum and nothing more."""
     needs_server()
-    # Here, so that the client's verbs start without the parts of a service.
+    # Imported here so that verbs of the client start without loading the service.
     from common.metadata.redis.acl import RedisUser, rules
 
     try:
         wanted = RedisUser(role)
     except ValueError:
         known = ", ".join(RedisUser)
-        raise typer.BadParameter(f"{role!r} is no role, expected one of {known}") from None
+        raise typer.BadParameter(f"role {role!r} does not exist, expected one of {known}") from None
     if form is AclForm.RULES:
         text = f"on {rules(wanted)}"
     else:
-        # A user that is there already begins anew: it has no earlier password, and no more rights.
+        # `reset` drops the passwords and rights that an existing user has.
         begin = "user {} on" if form is AclForm.FILE else "ACL SETUSER {} reset on"
         named = begin.format(_user(user))
         digest = hashlib.sha256(_password(password_file).encode()).hexdigest()
@@ -312,7 +321,7 @@ def redis_acl(
 
 
 def _user(name: str) -> str:
-    """Return the name of a user if it is one word: what follows would be rules of ours."""
+    """Return the user name if it is one word; a space would start another ACL rule."""
     if not re.fullmatch(r"[\w.@-]{1,64}", name, re.ASCII):
         raise typer.BadParameter(
             f"--user {name!r}: expected 1 to 64 letters, digits, `_`, `.`, `@`, `-`"
@@ -321,16 +330,16 @@ def _user(name: str) -> str:
 
 
 def _password(file: Path | None) -> str:
-    """Return a password that is hard to guess: Redis keeps a fast digest of it.
+    """Return the password. It must be hard to guess, because Redis stores a fast digest.
 
     Raises:
-        BadParameter: None is named.
-        ConfigError: It cannot be read, or is short.
+        BadParameter: No file is given.
+        ConfigError: The file cannot be read, or the password is too short.
     """
     if file is None:
         raise typer.BadParameter(
-            "--password-file is missing: `openssl rand -hex 32 > FILE` draws a password, and"
-            " `--form rules` prints rules without one"
+            "--password-file is missing: `openssl rand -hex 32 > FILE` creates a password, "
+            "and `--form rules` prints rules without one"
         )
     try:
         text = sys.stdin.read() if str(file) == "-" else regular_text(file, SECRET_BYTES_MAX)
@@ -339,7 +348,7 @@ def _password(file: Path | None) -> str:
     password = text.rstrip("\r\n")
     if len(password) < PASSWORD_LENGTH_MIN or re.search(r"\s", password):
         raise ConfigError(
-            f"--password-file {file}: expected one line of at least {PASSWORD_LENGTH_MIN}"
-            " characters without spaces; `openssl rand -hex 32` draws such a password"
+            f"--password-file {file}: expected one line of at least {PASSWORD_LENGTH_MIN} "
+            "characters without spaces; `openssl rand -hex 32` creates such a password"
         )
     return password

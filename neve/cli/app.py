@@ -1,4 +1,4 @@
-"""All verbs in one command, `neve`; their groups in its help, and an example of each."""
+"""The command `neve` with all its verbs, their groups in the help, and an example for each."""
 
 import sys
 from typing import Annotated
@@ -44,7 +44,7 @@ VERBS = (
     stack.register_config,
     doctor.register,
 )
-"""What adds the verbs, in the order of the help."""
+"""Functions that register the verbs, in the order of the help."""
 EXAMPLES = {
     "up": "neve up --compactors 2 --allow s3://lake",
     "down": "neve down",
@@ -116,7 +116,7 @@ EXAMPLES = {
     "config show": "neve config show --given",
     "doctor": "neve doctor --location s3://lake/users",
 }
-"""By the verb's words; each can be typed as it stands."""
+"""Examples, keyed by the verb's words. Each example can be typed as shown."""
 
 PANELS = {
     "Run a service": ("up", "down", "serve", "demo", "logs", "config", "doctor"),
@@ -133,7 +133,7 @@ PANELS = {
     "Rights": ("token", "audit", "redis-acl"),
     "Repair and keep": ("fsck", "gc", "rebuild", "backup", "restore"),
 }
-"""Groups of the first words in `neve --help`, in this order."""
+"""Help groups in display order, with the first word of each verb."""
 
 
 def _version(wanted: bool) -> None:
@@ -143,7 +143,7 @@ def _version(wanted: bool) -> None:
 
 
 def build() -> typer.Typer:
-    """Return the command with every verb."""
+    """Build the command with every verb."""
     app = typer.Typer(
         name="neve",
         no_args_is_help=True,
@@ -169,11 +169,11 @@ def _options(
 
 
 def _add_examples(app: typer.Typer, before: str = "") -> None:
-    """Show below the help of every verb how it is typed.
+    """Add an example to the help of every verb.
 
     Args:
-        app: Its verbs are registered.
-        before: Words that lead to it.
+        app: The command with its registered verbs.
+        before: Words that precede the verb.
     """
     for command in app.registered_commands:
         command.epilog = f"Example: {EXAMPLES[f'{before}{command.name}']}"
@@ -183,7 +183,7 @@ def _add_examples(app: typer.Typer, before: str = "") -> None:
 
 
 def _add_panels(app: typer.Typer) -> None:
-    """Group the verbs in the first help."""
+    """Assign the verbs to groups in the top-level help."""
     panel_of = {word: panel for panel, words in PANELS.items() for word in words}
     order = list(panel_of)
     for command in app.registered_commands:

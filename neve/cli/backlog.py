@@ -1,4 +1,4 @@
-"""`neve backlog`: what is still to be rewritten, of a service by table and tablet, or of a file."""
+"""`neve backlog`: bytes still to rewrite, per table or tablet of a service, or for a file."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from common.errors import RequestError
 from common.units import format_bytes, format_count
-from neve.api import work as api
+from neve import api
 from neve.cli.render import RIGHT, grid, lines, shortened, time_text
 from neve.cli.session import Every, Session, Watch, json_document, name_values, verb
 from neve.cli.tablet_keys import KnownTables, TabletKeys
@@ -27,14 +27,19 @@ def register(app: typer.Typer) -> None:
 _Strategy = Annotated[
     str | None,
     typer.Option(
-        help="With --files: `size-tiered` (default), `leveled`, `time-window`, `date-tiered`, "
-        "`ratio`, or a plug-in's."
+        help=(
+            "With --files: `size-tiered` (default), `leveled`, `time-window`, `date-tiered`, "
+            "`ratio`, or the name of a plug-in."
+        )
     ),
 ]
 _Mode = Annotated[
     str | None,
     typer.Option(
-        help="With --files: `interesting` (default), tiers that are merged, or `seed`, all files."
+        help=(
+            "With --files: `interesting` (default) counts the tiers that are due for a merge, "
+            "`seed` counts all files."
+        )
     ),
 ]
 _Settings = Annotated[
@@ -55,7 +60,7 @@ def backlog(
     mode: _Mode = None,
     settings: _Settings = None,
     tablet: Annotated[
-        str | None, typer.Option(help="With --files: only the files of this tablet.")
+        str | None, typer.Option(help="With --files: measure only the files of this tablet.")
     ] = None,
     watch: Watch = False,
     every: Every = 2.0,
@@ -63,14 +68,16 @@ def backlog(
         bool, typer.Option("--history", help="Show the last hour; --json has every ten seconds.")
     ] = False,
     tablets: Annotated[
-        bool, typer.Option("--tablets", help="Show the tablets of TABLE that owe most.")
+        bool, typer.Option("--tablets", help="Show the tablets of TABLE with the largest backlog.")
     ] = False,
-    count: Annotated[int, typer.Option(help="With --tablets: at most so many.", min=1)] = 20,
+    count: Annotated[
+        int, typer.Option(help="With --tablets: maximum number of tablets.", min=1)
+    ] = 20,
 ) -> None:
-    """Show how many bytes are still to be rewritten until planners want nothing.
+    """Show how many bytes remain to be rewritten before planners have no more work.
 
-    --files takes what `neve table files TABLE --json` prints, or the document of `neve plan`. With
-    --watch and --json each look is one line.
+    --files takes the output of `neve table files TABLE --json`, or the document of `neve plan`.
+    With --watch and --json, each sample is one line.
     """
     measures = strategy is not None or mode is not None or bool(settings) or tablet is not None
     wanted = _Wanted(name, watch=watch, every_s=every, past=past, tablets=tablets, count=count)
@@ -78,7 +85,7 @@ def backlog(
     if files is None:
         _of_service(session, wanted)
         return
-    # Here, so that the client's verbs start without the trackers.
+    # Imported here so that verbs of the client start without loading the trackers.
     from neve.offline_backlog import backlog_offline
 
     overrides = name_values(settings or [], "setting")
@@ -88,7 +95,7 @@ def backlog(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is to be shown of a service."""
+    """The parts of a service's backlog to show."""
 
     name: str | None
     watch: bool
@@ -98,23 +105,21 @@ class _Wanted:
     count: int
 
     def check(self, files: Path | None, *, measures: bool) -> None:
-        """Refuse options that do not go together."""
+        """Reject options that exclude each other."""
         if self.watch and self.past:
             raise RequestError("give either --watch or --history")
         if self.tablets and (self.name is None or files is not None or self.past):
             raise RequestError(
-                "--tablets goes with the name of a table, without --files and --history"
+                "--tablets needs the name of a table and excludes --files and --history"
             )
         if files is not None and (self.watch or self.past):
-            raise RequestError(
-                "--watch and --history show a running service, and --files needs none"
-            )
+            raise RequestError("--watch and --history need a running service and exclude --files")
         if files is not None and self.name is not None:
             raise RequestError("give either the name of a table or --files")
         if files is None and measures:
             raise RequestError(
-                "--strategy, --mode, --set and --tablet go with --files; a table's planner says "
-                "how its backlog is measured"
+                "--strategy, --mode, --set and --tablet need --files; for a table, its "
+                "planner determines how the backlog is measured"
             )
 
 
@@ -144,9 +149,9 @@ def _of_service(session: Session, wanted: _Wanted) -> None:
 
 
 def render_backlog(found: Sequence[api.Backlog]) -> RenderableType:
-    """Return the backlogs of tables, and their sum."""
+    """Render the backlogs of tables with their sum."""
     if not found:
-        return "every table is at rest"
+        return "no table has a backlog"
     columns = [("TABLE", ""), ("BACKLOG", RIGHT), ("TABLETS", RIGHT)]
     columns += [("REQUESTED", RIGHT), ("MEASURED BY", "")]
     lined = [
@@ -161,26 +166,26 @@ def render_backlog(found: Sequence[api.Backlog]) -> RenderableType:
     ]
     total = format_bytes(sum(each.size_bytes for each in found))
     requested = sum(each.requested_bytes for each in found)
-    more = f"; requests wait with {format_bytes(requested)}" if requested else ""
-    return lines(grid(columns, lined), "", f"{total} in all{_by_group(found)}{more}")
+    more = f"; requests add {format_bytes(requested)}" if requested else ""
+    return lines(grid(columns, lined), "", f"{total} in total{_by_group(found)}{more}")
 
 
 def _by_group(found: Sequence[api.Backlog]) -> str:
-    """Return the backlogs of groups, if there are several."""
+    """Return the backlog per group if there is more than one group."""
     sums: Counter[str] = Counter()
     for each in found:
         sums.update(each.groups)
     if len(sums) < 2:
         return ""
-    return ": " + ", ".join(f"{format_bytes(sums[name])} of group {name}" for name in sorted(sums))
+    return ": " + ", ".join(f"{format_bytes(sums[name])} in group {name}" for name in sorted(sums))
 
 
 def render_owed_tablets(
     found: Sequence[api.OwedTablet], table: str, keys: TabletKeys
 ) -> RenderableType:
-    """Return the tablets of a table that owe most. `keys` gives their keys."""
+    """Render the tablets of a table with the largest backlog. `keys` maps tablets to their keys."""
     if not found:
-        return "every tablet is at rest"
+        return "no tablet has a backlog"
     columns = [("TABLET", ""), ("BACKLOG", RIGHT), ("GROUP", ""), ("MEASURED BY", "")]
     return grid(
         columns,
@@ -201,9 +206,9 @@ BAR_WIDTH = 40
 
 
 def render_history(points: Sequence[api.BacklogPoint]) -> RenderableType:
-    """Return what was still to be rewritten as a bar for each of at most 20 moments."""
+    """Render the history of the backlog as a bar for each of at most 20 points in time."""
     if not points:
-        return "nothing is remembered yet: the coordinator takes a sample every ten seconds"
+        return "no samples yet: the coordinator takes a sample every ten seconds"
     step = -(-len(points) // HISTORY_ROWS_MAX)
     shown = points[::-1][::step][::-1]
     most = max(point.size_bytes for point in shown)

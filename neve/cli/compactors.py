@@ -1,4 +1,4 @@
-"""`neve compactor …` and `neve group …`: who runs the jobs, and how many there are."""
+"""`neve compactor …` and `neve group …`: compactors, compaction groups and their scaling."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -8,7 +8,7 @@ from rich.console import RenderableType
 
 from common.errors import RequestError
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
-from neve.api import work as api
+from neve import api
 from neve.cli.render import RIGHT, WHOLE, facts, grid, lines, shortened, time_text
 from neve.cli.session import Session, verb
 
@@ -19,7 +19,7 @@ AUTO = "auto"
 
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
-    compactor = typer.Typer(no_args_is_help=True, help="The compactors that run jobs.")
+    compactor = typer.Typer(no_args_is_help=True, help="Compactors, the processes that run jobs.")
     app.add_typer(compactor, name="compactor")
     verb(compactor, "list")(compactors)
     verb(compactor, "drain")(drain)
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def register_groups(group: typer.Typer) -> None:
-    """Add the verbs of groups to their word."""
+    """Add the verbs to `neve group`."""
     verb(group, "list")(groups)
     verb(group, "show")(show_group)
     verb(group, "pause")(pause_group)
@@ -39,7 +39,7 @@ def register_groups(group: typer.Typer) -> None:
 
 
 def render_groups(found: Sequence[api.Group]) -> RenderableType:
-    """Return a listing of compaction groups."""
+    """Render a list of compaction groups."""
     return grid(
         [
             ("GROUP", ""),
@@ -68,7 +68,7 @@ def render_groups(found: Sequence[api.Group]) -> RenderableType:
 
 
 def render_scaling(found: Sequence[api.Group]) -> Sequence[RenderableType | str]:
-    """Return a sentence for each group whose compactors are being changed, or cannot be."""
+    """Return a sentence for each group that is being scaled, or cannot be scaled."""
     said = []
     for group in found:
         scaling = group.scaling
@@ -77,17 +77,17 @@ def render_scaling(found: Sequence[api.Group]) -> Sequence[RenderableType | str]
         told = scaling.blocked
         if not told and (scaling.starting or scaling.draining):
             told = scaling.reason
-        # Of what starts, the reason tells already what is missing.
+        # The reason for compactors that are starting already names what is missing.
         missing = scaling.missing if scaling.missing not in told else ""
         said += [f"group {group.group}: {sentence}" for sentence in (told, missing) if sentence]
     return said
 
 
 def render_group(group: api.Group) -> RenderableType:
-    """Return one group with how it is scaled, and the last changes."""
+    """Render one group with its scaling and the latest changes."""
     scaling = group.scaling
     if scaling is None:
-        return lines(render_groups([group]), "", "no compactors of this group are started here")
+        return lines(render_groups([group]), "", "no compactors are started for this group")
     changes = [
         (
             time_text(decision.at_s),
@@ -128,7 +128,7 @@ def render_group(group: api.Group) -> RenderableType:
 
 
 def render_compactors(found: Sequence[api.Compactor]) -> RenderableType:
-    """Return a listing of compactors."""
+    """Render a list of compactors."""
     return grid(
         [
             ("COMPACTOR", ""),
@@ -156,12 +156,12 @@ def _bounds_text(scaling: api.GroupScaling) -> str:
     if scaling.set_to is not None:
         return f"{scaling.set_to}, set by `neve compactor scale`"
     if scaling.least == scaling.most:
-        return f"{scaling.least}, by the settings"
-    return f"{scaling.least} to {scaling.most}, by the settings"
+        return f"{scaling.least}, from the settings"
+    return f"{scaling.least} to {scaling.most}, from the settings"
 
 
 def _count_text(group: api.Group) -> str:
-    """Return `2`, or `2 → 5` while there are other than are wanted."""
+    """Return the number of compactors: `2`, or `2 → 5` while the group is being scaled."""
     scaling = group.scaling
     if scaling is None or scaling.desired == group.compactors:
         return str(group.compactors)
@@ -189,7 +189,7 @@ def _compactor_state(compactor: api.Compactor) -> str:
         return f"backing off for {format_duration(compactor.backing_off_s)}"
     if not compactor.ready:
         problem = compactor.start_problem
-        return f"Spark does not start: {problem}" if problem else "starting Spark"
+        return f"Spark cannot start: {problem}" if problem else "starting Spark"
     return "working" if compactor.busy else "idle"
 
 
@@ -203,9 +203,9 @@ def compactors(session: Session) -> None:
 
 
 def drain(session: Session, name: COMPACTOR) -> None:
-    """Let a compactor finish its jobs, take no new ones, and end.
+    """Let a compactor finish its jobs and end. It takes no new jobs.
 
-    Another compactor is started if the group needs it; `neve compactor scale` sets how many.
+    If the group needs another compactor, one is started. `neve compactor scale` sets how many.
     """
     session.client.drain(name)
     session.show({"draining": name}, f"{name} is draining")
@@ -219,13 +219,16 @@ def stop(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Longest wait for its jobs, such as `30s`. Default: compactor.drain_timeout_s.",
+            help=(
+                "Maximum time to wait for its jobs, such as `30s`. Default: "
+                "compactor.drain_timeout_s."
+            ),
         ),
     ] = None,
 ) -> None:
-    """End a compactor soon: jobs that do not end in time are handed to other compactors.
+    """End a compactor soon. Jobs that do not finish in time move to other compactors.
 
-    Another compactor is started if the group needs it.
+    If the group needs another compactor, one is started.
     """
     wait_max_s = None if wait is None else parse_duration_s(wait, "--wait")
     session.client.stop_compactor(name, wait_max_s)
@@ -238,11 +241,11 @@ def scale(
     count: Annotated[
         str,
         typer.Argument(
-            metavar="N", help="Number of compactors; `auto`: as many as the work needs."
+            metavar="N", help="Number of compactors; `auto` follows the amount of work."
         ),
     ],
 ) -> None:
-    """Set the number of compactors of a group. It stays until you set another or `auto`."""
+    """Set the number of compactors of a group. It stays until the next `scale`, or until `auto`."""
     wanted = None if count == AUTO else _count(count)
     session.client.scale_group(group, wanted)
     said = (
@@ -260,13 +263,13 @@ def _count(text: str) -> int:
 
 
 def groups(session: Session) -> None:
-    """List the compaction groups: their queues, their compactors, and what changes there."""
+    """List the compaction groups with their queues, their compactors and current scaling."""
     found = session.client.groups()
     session.show(found, lambda: lines(render_groups(found), *render_scaling(found)))
 
 
 def show_group(session: Session, group: GROUP) -> None:
-    """Show how a group is scaled, why, and what has changed lately."""
+    """Show the scaling of a group: the current target, its reason and recent changes."""
     found = [each for each in session.client.groups() if each.group == group]
     if not found:
         raise RequestError(f"there is no group {group!r}; `neve group list` lists the groups")
@@ -274,12 +277,12 @@ def show_group(session: Session, group: GROUP) -> None:
 
 
 def pause_group(session: Session, name: GROUP) -> None:
-    """Start no new job of a group; running jobs go on."""
+    """Pause a group: no new job starts; running jobs continue."""
     session.client.pause_group(name)
     session.show({"paused": name}, f"group {name} is paused")
 
 
 def resume_group(session: Session, name: GROUP) -> None:
-    """End a pause of a group."""
+    """Resume a paused group."""
     session.client.resume_group(name)
     session.show({"resumed": name}, f"group {name} is resumed")

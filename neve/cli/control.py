@@ -1,4 +1,4 @@
-"""`neve control`: what the controller reads and decides, and what each class of work gets."""
+"""`neve control`: readings and decision of the controller, and the share of each class of work."""
 
 from functools import partial
 from typing import Annotated
@@ -7,12 +7,12 @@ import typer
 from rich.console import RenderableType
 
 from common.units import format_bytes, format_count, format_duration
-from neve.api import control as api
+from neve import api
 from neve.cli.render import RIGHT, facts, grid, lines, shortened, time_text
 from neve.cli.session import Every, Session, Watch, verb
 
 HISTORY_SHOWN = 12
-"""Moments of the history that people are shown; --json has all."""
+"""Number of history points that are printed; `--json` has all."""
 
 
 def register(app: typer.Typer) -> None:
@@ -26,23 +26,24 @@ def control(
     watch: Watch = False,
     every: Every = 2.0,
     history: Annotated[
-        bool, typer.Option("--history", help="Show the last moments, too; --json has an hour.")
+        bool,
+        typer.Option("--history", help="Show recent decisions as well; --json has the last hour."),
     ] = False,
 ) -> None:
-    """Show how much compaction there is: readings, decision, reasons, and shares used.
+    """Show how much compaction runs: readings, decision, reasons, and shares in use.
 
-    With --watch and --json each look is one line.
+    With --watch and --json, each sample is one line.
     """
     render = partial(render_control, history=history)
     session.show_or_watch(session.client.control, render, watch=watch, every_s=every)
 
 
 def render_control(found: api.Control, *, history: bool = False) -> RenderableType:
-    """Return readings and decision of the controller.
+    """Render readings and decision of the controller.
 
     Args:
-        found: As the service tells it.
-        history: Whether the last moments are shown, too.
+        found: The service's answer.
+        history: Whether to include recent decisions.
     """
     parts: list[RenderableType | str] = [facts(_facts(found)), "", _classes(found)]
     if history:
@@ -51,10 +52,10 @@ def render_control(found: api.Control, *, history: bool = False) -> RenderableTy
 
 
 def _facts(found: api.Control) -> list[tuple[str, str | None]]:
-    slots = f"{found.busy_slots} of {found.living_slots} busy, {found.slots_max} at most"
+    slots = f"{found.busy_slots} of {found.living_slots} busy, at most {found.slots_max}"
     waits = [f"{shortened(name)} {_seconds(each)}" for name, each in found.latencies_s.items()]
     limit = found.latency_limit_s
-    heard = ", ".join(waits) or "none is heard"
+    heard = ", ".join(waits) or "no reading"
     readers = heard if limit is None else f"{heard}; limit {_seconds(limit)}"
     weights = [f"{name} x {each:g}" for name, each in sorted(found.table_weights.items())]
     return [
@@ -76,7 +77,7 @@ def _facts(found: api.Control) -> list[tuple[str, str | None]]:
 
 def _overlap(found: api.Control) -> str:
     files = found.deepest_files
-    return f"{format_count(files, 'file')} in the deepest tablet" if files else "no work waits"
+    return f"{format_count(files, 'file')} in the deepest tablet" if files else "no work is waiting"
 
 
 def _classes(found: api.Control) -> RenderableType:

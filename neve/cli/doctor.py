@@ -1,6 +1,6 @@
-"""`neve doctor`: what keeps Névé from working here? Each check says what to do.
+"""`neve doctor`: find what keeps Névé from working on this machine.
 
-A check returns what it found, or raises what has to be done about it.
+Each check returns its result or raises an error that says what to do.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ from rich.console import RenderableType
 from common.clock import SystemClock
 from common.errors import CompactionError, ConfigError
 from common.units import format_count, parse_duration_s
-from neve.api import work as api
+from neve import api
 from neve.cli import render
 from neve.cli.session import (
     Session,
@@ -44,20 +44,20 @@ GATEWAY_PORT = 8642
 STORAGE_WAIT_S = 30.0
 CLUSTER_VARIABLE = "RAY_ADDRESS"
 DAY_S = 86_400
-"""Set where `neve serve` runs: it names a Ray cluster."""
+"""Environment variable that names the Ray cluster; set where `neve serve` runs."""
 
 
 class SkippedError(CompactionError):
-    """The check has no meaning here."""
+    """The check does not apply here."""
 
 
 class WarningError(CompactionError):
-    """Névé works, but something ought to be changed."""
+    """Névé works, but something should be changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What a check came to."""
+    """The result of one check."""
 
     check: str
     state: str
@@ -65,7 +65,7 @@ class CheckResult:
 
 
 def check_python() -> str:
-    """Check the Python of this process."""
+    """Check the Python version of this process."""
     if not PYTHON_MIN <= sys.version_info[:2] < PYTHON_END:
         raise ConfigError(
             f"Python {platform.python_version()} is not supported, expected 3.11 or 3.12"
@@ -74,7 +74,7 @@ def check_python() -> str:
 
 
 def check_java(environ: Mapping[str, str]) -> str:
-    """Check for a Java that Spark runs on."""
+    """Check for a Java version that Spark supports."""
     _needs("psutil")
     from neve.local.machine import find_java
 
@@ -83,14 +83,14 @@ def check_java(environ: Mapping[str, str]) -> str:
     except ConfigError as error:
         if environ.get(CLUSTER_VARIABLE):
             raise WarningError(
-                f"{error}; compactors want it on their nodes, if not here"
+                f"{error}; compactors need it on their nodes, even if this machine does not"
             ) from error
         raise
     return f"version {found.version}{_age(found.released)} in {found.home}"
 
 
 def _age(released: str) -> str:
-    """Return how old something is that was released on a day: `2023-10-17`, or empty."""
+    """Return the date and age of a release, or an empty text if the date is missing."""
     if not released:
         return ""
     since_s = SystemClock().now_s() - datetime.fromisoformat(f"{released}T00:00Z").timestamp()
@@ -109,7 +109,7 @@ def check_redis_server(environ: Mapping[str, str], *, wheels: bool = True) -> st
 
 
 def check_ray() -> str:
-    """Check for Ray, RayDP and Spark, without loading them."""
+    """Check that Ray, RayDP and Spark are installed, without importing them."""
     _needs("ray")
     try:
         return ", ".join(f"{name} {version(name)}" for name in ("ray", "raydp", "pyspark"))
@@ -118,7 +118,7 @@ def check_ray() -> str:
 
 
 def check_compactor_memory(compactors: int) -> str:
-    """Check that so many compactors fit into memory."""
+    """Check that this number of compactors fits into memory."""
     _needs("psutil")
     from common.units import format_bytes
     from neve.local import StackOptions
@@ -132,7 +132,7 @@ def check_compactor_memory(compactors: int) -> str:
 
 
 def check_shared_memory() -> str:
-    """Check where Ray's object store can go."""
+    """Check where Ray's object store can be placed."""
     _needs("psutil")
     import tempfile
     from pathlib import Path
@@ -148,23 +148,23 @@ def check_shared_memory() -> str:
 
 
 def check_gateway_port() -> str:
-    """Tell whether the gateway's usual port is free; a stack takes another one if not."""
+    """Report whether the gateway's default port is free. A stack uses another port if not."""
     _needs("psutil")
     from neve.local.machine import is_free
 
     if is_free(GATEWAY_PORT):
-        return f"{GATEWAY_PORT}, the usual port of the gateway, is free"
-    return f"{GATEWAY_PORT} is in use; the gateway will use another port"
+        return f"port {GATEWAY_PORT}, the default of the gateway, is free"
+    return f"port {GATEWAY_PORT} is in use; the gateway will use another port"
 
 
 def check_storage(location: str, wait_s: float = STORAGE_WAIT_S) -> str:
     """Write, list, read and delete a small file in a location.
 
     Args:
-        location: Where.
-        wait_s: How long it may take.
+        location: The location to test.
+        wait_s: Maximum time for the whole check.
     """
-    # Here, so that the client's verbs start without the parts of a service.
+    # Imported here so that verbs of the client start without loading the service.
     from neve.gateway.table_locations import normal_location
 
     uri = normal_location(location)
@@ -176,11 +176,13 @@ def check_storage(location: str, wait_s: float = STORAGE_WAIT_S) -> str:
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(
-            f"{location}: its storage has not answered for {wait_s:g} s; check its address, the "
-            "network and the credentials, or give it longer with --timeout"
+            f"{location}: the storage did not answer within {wait_s:g} s; check its "
+            "address, the network and the credentials, or allow more time with --timeout"
         ) from None
     if done.returncode:
-        raise ConfigError(done.stderr.strip() or f"{location}: the trial ended without a result")
+        raise ConfigError(
+            done.stderr.strip() or f"{location}: the storage check ended without a result"
+        )
     return done.stdout
 
 
@@ -203,13 +205,14 @@ def register(app: typer.Typer) -> None:
 def doctor(
     session: Session,
     location: Annotated[
-        str | None, typer.Option(help="Location to try: write, list, read and delete a file there.")
+        str | None,
+        typer.Option(help="Location to test: write, list, read and delete a file there."),
     ] = None,
     compactors: Annotated[
         int, typer.Option(help="Number of compactors to run on this machine.")
     ] = 1,
     timeout: Annotated[
-        str, typer.Option(help="With --location: longest wait, such as 30s.")
+        str, typer.Option(help="With --location: maximum time to wait, such as 30s.")
     ] = f"{STORAGE_WAIT_S:g}s",
 ) -> None:
     """Check this machine, the service and, with --location, a storage location."""
@@ -227,7 +230,8 @@ def _checks(session: Session, compactors: int) -> Iterator[Check]:
     yield "python", check_python
     yield "java", lambda: check_java(os.environ)
     yield "ray", check_ray
-    # Where a cluster is named, nobody starts a stack: a small pod would fail for nothing.
+    # With a named cluster, no stack runs on this machine, and the checks for one could fail in a
+    # small pod.
     if not os.environ.get(CLUSTER_VARIABLE):
         yield "redis server", lambda: check_redis_server(os.environ)
         yield "memory", lambda: check_compactor_memory(compactors)
@@ -241,16 +245,16 @@ def _checks(session: Session, compactors: int) -> Iterator[Check]:
 
 
 def _cluster_checks() -> Iterator[Check]:
-    """Yield what `neve serve` would find with this environment."""
+    """Yield the checks of what `neve serve` needs in this environment."""
     for attempt_try in try_cluster():
         yield attempt_try.what, partial(_as_check, attempt_try)
 
 
 def try_cluster() -> "tuple[Tried, ...]":
-    """Try what `neve serve` would need with this environment; empty: it names no Ray cluster."""
+    """Run the checks of what `neve serve` needs; return nothing if no Ray cluster is named."""
     if importlib.util.find_spec("ray") is None:
         return ()
-    # Here, so that the client's verbs start without the parts of a service.
+    # Imported here so that verbs of the client start without loading the service.
     from neve.serve import trial
 
     return trial.try_cluster()
@@ -265,7 +269,7 @@ def _as_check(tried: "Tried") -> str:
 
 
 def _service(session: Session) -> str:
-    """Ask the service that is meant, if there is one."""
+    """Check the configured service, if there is one."""
     try:
         faults = find_target(session.url, stack=session.stack).faults
     except UnavailableError as error:
@@ -281,7 +285,7 @@ def _service(session: Session) -> str:
 
 
 def _groups(session: Session) -> str:
-    """Tell of compaction groups without compactors; jobs that wait for one are a failure."""
+    """Report groups without compactors. It is a failure if jobs wait for such a group."""
     try:
         status = session.client.status()
     except NeveError as error:
@@ -302,7 +306,7 @@ def _groups(session: Session) -> str:
 
 
 def _gets_compactors(group: api.Group) -> bool:
-    """Return whether compactors of a group are on their way, and nothing is in their way."""
+    """Return whether compactors of a group are starting without a problem."""
     scaling = group.scaling
     if scaling is None or scaling.blocked or scaling.unobtainable:
         return False
@@ -310,25 +314,25 @@ def _gets_compactors(group: api.Group) -> bool:
 
 
 def _store(session: Session) -> str:
-    """Tell what the service knows of its Redis: memory, eviction, durability, replicas."""
+    """Report the memory, eviction, durability and replicas of the service's Redis."""
     try:
         status = session.client.status()
     except NeveError as error:
         raise SkippedError("no service answers") from error
     if status.store_warnings:
         raise WarningError("; ".join(status.store_warnings))
-    return "has free memory, evicts nothing and is durable"
+    return "has free memory, no eviction, and is durable"
 
 
 def _tablets(session: Session) -> str:
-    """Tell of tablets that no job reads until an operator acts."""
+    """Report quarantined tablets, which wait for an operator."""
     try:
         status = session.client.status()
     except NeveError as error:
         raise SkippedError("no service answers") from error
     if status.quarantined:
         raise ConfigError("; ".join(render.quarantine_texts(status)))
-    return "none is quarantined"
+    return "no tablet is quarantined"
 
 
 def _run(name: str, check: Callable[[], str]) -> CheckResult:

@@ -1,10 +1,10 @@
-"""`neve table import` and `neve table export`, and how their results look."""
+"""`neve table import` and `neve table export`."""
 
 import codecs
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import typer
 from rich.console import RenderableType
@@ -17,7 +17,7 @@ from rich.progress import (
 )
 
 from common.units import format_bytes, format_count
-from neve.api.tables import ImportProgress, ImportReport
+from neve.api import ImportProgress, ImportReport
 from neve.cli.render import RIGHT, facts, grid, lines
 from neve.cli.session import (
     Columns,
@@ -38,14 +38,14 @@ SHOWN_MAX = 20
 
 
 def render_import(report: ImportReport) -> RenderableType:
-    """Return what an import came to, or would."""
+    """Render the result of an import or of its dry run."""
     new = report.files - report.already
     head = facts(
         [
             ("table", report.table + (" (dry run: nothing was written)" if report.dry_run else "")),
             ("location", report.location),
             ("state", report.state or None),
-            ("files", f"{report.files:,}, {report.already:,} of them there already"),
+            ("files", f"{report.files:,}, {report.already:,} of them imported earlier"),
             (
                 "new",
                 f"{format_count(new, 'file')}, {format_count(report.rows, 'row')}, "
@@ -107,6 +107,28 @@ TombstoneColumn = Annotated[
 ]
 
 
+LeaveMisfits = Annotated[
+    bool, typer.Option("--leave-misfits", help="Import the files that fit and skip the others.")
+]
+ReadersUseManifest = Annotated[
+    bool,
+    typer.Option(
+        "--readers-use-manifest",
+        help=(
+            "Start compacting at once, because every reader uses the manifest. Default: the table "
+            "is paused."
+        ),
+    ),
+]
+Timestamps = Annotated[
+    Literal["us", "us-truncated"] | None,
+    typer.Option(
+        help="Copy files with nanoseconds in microseconds. `us` refuses a value with more "
+        "digits, `us-truncated` cuts them off."
+    ),
+]
+
+
 def register(table: typer.Typer) -> None:
     """Add the verbs to `neve table`."""
     verb(table, "import")(import_)
@@ -116,7 +138,7 @@ def register(table: typer.Typer) -> None:
 def import_(
     session: Session,
     location: Annotated[
-        str, typer.Argument(help="The directory: a URI or path.", metavar="LOCATION")
+        str, typer.Argument(help="Directory to import: a URI or path.", metavar="LOCATION")
     ],
     *,
     name: Annotated[str, typer.Option(help="Name of the new table.")],
@@ -128,29 +150,21 @@ def import_(
         typer.Option("--time-column", "--time", help="Column for expiry and time windows."),
     ] = None,
     partition_by: Annotated[
-        str | None, typer.Option(help="Partition columns. Default: those that the folders name.")
+        str | None, typer.Option(help="Partition columns. Default: those named by the folders.")
     ] = None,
     partition_type: Annotated[
         list[str] | None,
-        typer.Option(help="`column=type` of a partition column; may be repeated."),
+        typer.Option(help="Type of a partition column, `column=type`; may be repeated."),
     ] = None,
     settings: Settings = None,
-    leave_misfits: Annotated[
-        bool,
-        typer.Option("--leave-misfits", help="Import the files that fit and leave out the others."),
-    ] = False,
-    readers_use_manifest: Annotated[
-        bool,
-        typer.Option(
-            "--readers-use-manifest",
-            help="Every reader uses the manifest: start compacting. Default: paused.",
-        ),
-    ] = False,
+    timestamps: Timestamps = None,
+    leave_misfits: LeaveMisfits = False,
+    readers_use_manifest: ReadersUseManifest = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing.")] = False,
 ) -> None:
-    """Create a table from a directory of Parquet files. Repeat it to continue after a failure.
+    """Create a table from a directory of Parquet files. Run it again to continue after a failure.
 
-    With --dry-run the exit code is 1 if files do not fit.
+    With --dry-run, the exit code is 1 if files do not fit.
     """
     with _Bar(session) as bar:
         report = session.client.import_table(
@@ -164,6 +178,7 @@ def import_(
             partition_by=None if partition_by is None else names(partition_by),
             partition_types=name_values(partition_type or [], "partition type"),
             settings=name_values(settings or [], "setting"),
+            timestamps=timestamps,
             leave_misfits=leave_misfits,
             readers_use_manifest=readers_use_manifest,
             dry_run=dry_run,
@@ -178,10 +193,10 @@ def export(
     name: Name,
     to: Annotated[Path | None, typer.Option("--to", help="File to write.")] = None,
 ) -> None:
-    """Write the names of the files to read now, one a line, or with --json the manifest."""
+    """Write the names of the table's current files, one per line, or with --json the manifest."""
     as_names = not session.as_json
     if to is None:
-        text = codecs.getincrementaldecoder("utf-8")()  # A chunk may end inside a letter.
+        text = codecs.getincrementaldecoder("utf-8")()  # A chunk may end inside a character.
         session.client.export(
             name, names=as_names, write=lambda data: session.write(text.decode(data))
         )
@@ -193,7 +208,7 @@ def export(
 
 
 class _Bar:
-    """A bar on standard error for a person; elsewhere a sentence when the work changes."""
+    """Progress output on standard error: a bar on a terminal, else a line per phase."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -226,7 +241,7 @@ class _Bar:
             self._bar.stop()
 
     def show(self, progress: ImportProgress) -> None:
-        """Show how far the import is."""
+        """Show the progress of the import."""
         if self._bar is None:
             if progress.files and progress.text != self._said:
                 self._said = progress.text

@@ -1,4 +1,4 @@
-"""`neve trigger`, `neve ops`: what planners decide when they are asked, and what could be done."""
+"""`neve trigger`, `neve ops`: ask the planners now, and list possible operations."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 from rich.console import RenderableType
 
 from common.units import format_bytes, format_count, format_duration
-from neve.api import work as api
+from neve import api
 from neve.cli.render import RIGHT, grid, lines, shortened
 from neve.cli.session import Name, OptionalTablet, Session, verb
 from neve.cli.tablet_keys import KnownTables, TabletKeys
@@ -20,9 +20,9 @@ def register(app: typer.Typer) -> None:
 
 
 def trigger(session: Session, name: Name) -> None:
-    """Have the planner of a table asked now, and show what it decides for each tablet.
+    """Ask the planner of a table now and show its decision for each tablet.
 
-    The planner may refuse, and says why. `neve compact` forces a run.
+    The planner may find nothing to do and gives its reason. `neve compact` forces a run.
     """
     found = session.client.trigger(name)
     session.show(found, lambda: render_trigger(found, KnownTables(session.client.tables)))
@@ -34,19 +34,19 @@ def ops(
     tablet: OptionalTablet = None,
     *,
     every: Annotated[
-        bool, typer.Option("--all", help="Show kinds with nothing to do as well.")
+        bool, typer.Option("--all", help="Include kinds of operations with nothing to do.")
     ] = False,
 ) -> None:
-    """List what could be done in the tablets of a table: gain, cost, memory, or why not now.
+    """List possible operations in the tablets of a table: gain, cost, memory, or why not now.
 
-    One row for each kind of operation with something to do; --json has all kinds.
+    One row per kind of operation with something to do; --all shows the other kinds as well.
     """
     found = session.client.maintenance(name, tablet)
     session.show(found, lambda: render_ops(found, KnownTables(session.client.tables), every=every))
 
 
 def render_trigger(found: api.Trigger, keys: TabletKeys) -> RenderableType:
-    """Return what a planner decided for each tablet. `keys` gives the keys of tablets."""
+    """Render a planner's decision for each tablet. `keys` maps tablets to their keys."""
     answers = grid(
         [("TABLET", ""), ("PLANNER", ""), ("JOBS", RIGHT), ("FILES", RIGHT), ("WHY", "")],
         [
@@ -63,17 +63,17 @@ def render_trigger(found: api.Trigger, keys: TabletKeys) -> RenderableType:
     if not found.left:
         return answers
     more = format_count(found.left, "more tablet is", "more tablets are")
-    left = f"{more} asked; `neve status` counts what becomes of them"
+    left = f"{more} being planned; `neve status` counts the results"
     return lines(answers, "", left)
 
 
 def render_ops(found: api.TableMaintenance, keys: TabletKeys, *, every: bool) -> RenderableType:
-    """Return a listing of operations, and how much the tablets are read and written.
+    """Render a list of operations, and how much the tablets are read and written.
 
     Args:
         found: The operations.
         keys: Keys of tablets.
-        every: Also those with nothing to do.
+        every: Whether to include kinds with nothing to do.
     """
     shown = [operation for operation in found.operations if every or operation.state in _WITH_WORK]
     parts: list[RenderableType | str] = [_listing(found.table, shown, keys)]

@@ -1,4 +1,4 @@
-"""`neve fsck`, `gc`, `rebuild`, `backup` and `restore`, and how their results look."""
+"""`neve fsck`, `gc`, `rebuild`, `backup` and `restore`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 from rich.console import RenderableType
 
 from common.units import format_bytes, format_count
-from neve.api.recovery import (
+from neve.api import (
     Finding,
     FsckReport,
     GcReport,
@@ -36,7 +36,7 @@ from neve.cli.tablet_keys import KnownTables, TabletKeys
 
 
 def render_fsck(report: FsckReport, keys: TabletKeys) -> RenderableType:
-    """Return what a check found. `keys` gives the keys of tablets."""
+    """Render the findings of a check. `keys` maps tablets to their keys."""
     looked = (
         f"{report.table}: {format_count(report.tablets, 'tablet')}, "
         f"{format_count(report.files, 'file')}, "
@@ -73,7 +73,7 @@ def _repair_lines(finding: Finding) -> str | None:
 
 
 def render_gc(report: GcReport) -> RenderableType:
-    """Return what a sweep came to."""
+    """Render the result of a listing sweep."""
     what = (
         "will be deleted after the grace period"
         if report.given
@@ -86,9 +86,8 @@ def render_gc(report: GcReport) -> RenderableType:
     )
     stays = (
         [
-            f"{format_count(report.evidence, 'file stays', 'files stay')}: the only copy "
-            "of rows may be "
-            "there (docs/recovery.md)"
+            f"{format_count(report.evidence, 'file stays', 'files stay')}: these may hold "
+            "the only copy of rows (docs/recovery.md)"
         ]
         if report.evidence
         else []
@@ -98,7 +97,7 @@ def render_gc(report: GcReport) -> RenderableType:
 
 
 def render_rebuild(report: RebuildReport) -> RenderableType:
-    """Return what a rebuild came to."""
+    """Render the result of a rebuild."""
     return lines(
         facts(
             [
@@ -110,13 +109,13 @@ def render_rebuild(report: RebuildReport) -> RenderableType:
                     "footers" if report.manifest is None else f"manifest {report.manifest}",
                 ),
                 ("tablets", f"{report.tablets:,}"),
-                ("files", f"{report.files:,}, {report.user_files:,} of them of users"),
+                ("files", f"{report.files:,}, {report.user_files:,} of them added by users"),
                 ("rows", f"{report.rows:,}"),
                 ("size", format_bytes(report.size_bytes)),
             ]
         ),
-        *_limited_list("lost, or perhaps lost", report.lost),
-        *_limited_list("files that were found and not used", report.left),
+        *_limited_list("lost, or possibly lost", report.lost),
+        *_limited_list("files that were not used", report.left),
         "",
         "not recovered:",
         *(f"  {each}" for each in report.not_recovered),
@@ -130,22 +129,21 @@ def _limited_list(what: str, named: Mapping[str, str]) -> list[RenderableType | 
 
 
 def render_restore(report: RestoreReport) -> RenderableType:
-    """Return what a restore came to."""
+    """Render the result of a restore."""
     heads = [("TABLE", ""), ("STATE", ""), ("TABLETS", ""), ("FILES", ""), ("LOCATION", "")]
     rows = [
         (table.table, table.state, table.tablets, table.files, table.location)
         for table in report.tables
     ]
     gone = [
-        f"{table.table}: storage lacks {format_count(len(table.missing), 'file')}, the "
-        f"first is {table.missing[0]}"
+        f"{table.table}: storage lacks {format_count(len(table.missing), 'file')}, the first "
+        f"is {table.missing[0]}"
         for table in report.tables
         if table.missing
     ]
     gone += [
-        f"{table.table}: the archive does not name "
-        f"{format_count(len(table.unused), 'file')} that lie there, which "
-        f"are not recovered; the first is {table.unused[0]}"
+        f"{table.table}: {format_count(len(table.unused), 'file')} in the location are not in "
+        f"the archive and were not recovered; the first is {table.unused[0]}"
         for table in report.tables
         if table.unused
     ]
@@ -181,13 +179,16 @@ def fsck(
     deep: Annotated[bool, typer.Option("--deep", help="Decode every file.")] = False,
     adopt: Adopt = False,
     accept: Annotated[
-        bool, typer.Option("--accept", help="Accept that the store has gone back in time.")
+        bool, typer.Option("--accept", help="Accept that the store has lost recent changes.")
     ] = False,
     forget_missing: Annotated[
-        bool, typer.Option("--forget-missing", help="Forget files that storage has lost.")
+        bool,
+        typer.Option(
+            "--forget-missing", help="Remove files from the metadata that storage has lost."
+        ),
     ] = False,
 ) -> None:
-    """Check a table: its metadata and its files. Nothing is written without --repair."""
+    """Check the metadata and files of a table. Nothing is written without --repair."""
     report = session.client.fsck(
         name,
         progress=session.say,
@@ -209,7 +210,7 @@ def gc(
         bool, typer.Option("--delete", help="Delete the files after the grace period.")
     ] = False,
 ) -> None:
-    """Find files of the service that nothing refers to. Nothing is deleted without --delete."""
+    """Find files that no metadata refers to. Nothing is deleted without --delete."""
     report = session.client.gc(name, delete=delete, progress=session.say)
     session.show(report, lambda: render_gc(report))
 
@@ -217,7 +218,7 @@ def gc(
 def rebuild(
     session: Session,
     location: Annotated[
-        str, typer.Argument(help="Folder of the table's files.", metavar="LOCATION")
+        str, typer.Argument(help="Location of the table's files.", metavar="LOCATION")
     ],
     *,
     name: Annotated[str, typer.Option(help="Name of the new table.")],
@@ -230,14 +231,14 @@ def rebuild(
         bool, typer.Option("--append-only", help="The table has no key.")
     ] = False,
     user_files: Annotated[
-        bool, typer.Option(help="Whether Parquet files of users count as added.")
+        bool, typer.Option(help="Whether to treat Parquet files of users as added.")
     ] = True,
     adopt: Adopt = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Create a table again from its files, after its metadata was lost.
+    """Recreate a table from its files after its metadata was lost.
 
-    Key and columns are needed only where `_neve/table.json` is lost, too.
+    Key and columns are needed only if `_neve/table.json` is lost as well.
     """
     given: dict[str, Any] = {
         "key": names(key),
@@ -269,10 +270,12 @@ def backup(
     output: Annotated[Path, typer.Option("--output", "-o", help="The archive to write.")],
     hold: Annotated[
         str,
-        typer.Option(help="Keep replaced files for this time so that they can be copied: `1h`."),
+        typer.Option(
+            help="Keep replaced files for this time so that they can be copied, such as `1h`."
+        ),
     ] = "0s",
     copy_to: Annotated[
-        str | None, typer.Option(help="Also copy the files below this location.")
+        str | None, typer.Option(help="Also copy the files to this location.")
     ] = None,
 ) -> None:
     """Write the metadata of a table, or of all tables, into an archive."""
@@ -301,7 +304,7 @@ def restore(
     adopt: Adopt = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Create the tables of an archive again. Their files must be in their locations."""
+    """Recreate the tables of an archive. Their files must exist in their locations."""
     places = name_values(location or [], "location")
     report = session.client.restore(
         archive,

@@ -1,4 +1,4 @@
-"""Results as tables for people. Values in, renderables out; nothing is printed here."""
+"""Results as tables for people. Functions take values, return renderables and print nothing."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -10,21 +10,21 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from common.units import format_bytes, format_count, format_duration
-from neve.api import tables as api
-from neve.api import work
+from neve import api
 from neve.cli.tablet_keys import ALL_KEYS, TabletKeys, keys_of, range_text
 from neve.setting_values import setting_text
 
 RIGHT = "right"
 WHOLE = "whole"
-"""Left, and never folded: ids and times, which people copy."""
+"""Column style for ids and times that people copy: left-aligned and never folded."""
 
 
 def grid(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> RenderableType:
-    """Return a plain table, or a dash if it has no row.
+    """Return a plain table, or a dash if there are no rows.
 
     Args:
-        columns: Heading and side of each: `RIGHT` (numbers, never folded), `WHOLE`, or left.
+        columns: Headings with their style: `RIGHT` (numbers, never folded), `WHOLE`, or
+            left-aligned.
         rows: Cells; None becomes a dash.
     """
     table = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -42,7 +42,7 @@ def grid(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> R
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> RenderableType:
-    """Return names and values, one pair a line; None becomes a dash."""
+    """Return names and values, one pair per line; None becomes a dash."""
     table = Grid(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -52,12 +52,12 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> RenderableType:
 
 
 def lines(*parts: RenderableType | str) -> RenderableType:
-    """Return renderables below each other."""
+    """Stack renderables vertically."""
     return Lines(*(Text(part) if isinstance(part, str) else part for part in parts))
 
 
 def render_tables(found: Sequence[api.Table]) -> RenderableType:
-    """Return a listing of tables."""
+    """Render a list of tables."""
     return grid(
         [("NAME", ""), ("STATE", ""), ("KEY", ""), ("COLUMNS", RIGHT), ("LOCATION", "")],
         [
@@ -78,7 +78,7 @@ def _key(table: api.Table) -> str | None:
 
 
 def render_table(found: api.Table) -> RenderableType:
-    """Return a table with everything that is known of it."""
+    """Render a table with all its details."""
     settings = [
         (name, _setting(name, value), found.without_effect.get(name, ""))
         for name, value in found.settings.items()
@@ -117,7 +117,7 @@ def render_table(found: api.Table) -> RenderableType:
 
 
 def render_changes(before: api.Table, after: api.Table) -> RenderableType:
-    """Return which settings and columns of a table have changed, as a user writes them."""
+    """Render the changes of a table's settings and columns, as a user writes them."""
     old = {column.name: column.type for column in before.schema}
     changed = [
         (name, f"{setting_text(name, before.settings.get(name))} → {setting_text(name, value)}")
@@ -133,11 +133,11 @@ def render_changes(before: api.Table, after: api.Table) -> RenderableType:
 
 
 def render_files(found: Sequence[api.File], table: str, keys: TabletKeys) -> RenderableType:
-    """Return a listing of files.
+    """Render a list of files.
 
     Args:
         found: The files.
-        table: Whose they are.
+        table: The table that they belong to.
         keys: Keys of its tablets.
     """
     return grid(
@@ -166,7 +166,7 @@ def render_files(found: Sequence[api.File], table: str, keys: TabletKeys) -> Ren
 
 
 def render_tablets(found: Sequence[api.Tablet]) -> RenderableType:
-    """Return a listing of tablets."""
+    """Render a list of tablets."""
     return grid(
         [
             ("KEYS", ""),
@@ -203,7 +203,7 @@ def _tablet_range(tablet: api.Tablet) -> str:
 
 
 def drop_sentence(found: api.Dropped) -> str:
-    """Return what became of a table that was dropped, as a sentence."""
+    """Return the result of a drop as a sentence."""
     if found.name_free_at_s is None:
         return f"dropped {found.table}"
     when = datetime.fromtimestamp(found.name_free_at_s, UTC).strftime("%Y-%m-%d %H:%M")
@@ -212,7 +212,7 @@ def drop_sentence(found: api.Dropped) -> str:
 
 
 def add_sentence(found: api.Added) -> str:
-    """Return what an add brought in, as a sentence."""
+    """Return the result of an add as a sentence."""
     done = f"{format_count(found.rows, 'row')} ({format_bytes(found.size_bytes)})"
     if found.repeated:
         return f"call {found.call} was accepted before, with {done}: nothing was added now"
@@ -223,11 +223,11 @@ def add_sentence(found: api.Added) -> str:
 
 
 def call_sentence(found: api.Call) -> str:
-    """Return what became of a call, as a sentence."""
+    """Return the outcome of a call as a sentence."""
     if found.state == "too-old":
-        return f"call {found.call} is too old: its outcome is no longer known"
+        return f"call {found.call} is too old: its outcome is no longer stored"
     if found.state != "accepted":
-        return f"call {found.call} has not been accepted so far: it is safe to send it again"
+        return f"call {found.call} has not been accepted so far: it is safe to repeat"
     when = time_text(found.at_s or 0.0)
     if found.request is not None:
         return f"call {found.call} was accepted at {when}, as request {found.request}"
@@ -246,7 +246,7 @@ def time_text(at_s: float) -> str:
 
 
 def shortened(text: str, most: int = 40) -> str:
-    """Return a long name shortened in the middle."""
+    """Return a long name with its middle left out."""
     half = (most - 1) // 2
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
@@ -293,11 +293,11 @@ def _totals(found: api.Table) -> list[tuple[str, str | None]]:
 QUARANTINES_SHOWN = 10
 
 
-def quarantine_texts(found: work.Status) -> list[str]:
+def quarantine_texts(found: api.Status) -> list[str]:
     """Return which tablets are quarantined and why, a sentence each; of many, of some."""
     shown = [
         f"table {quarantine.table}, tablet {quarantine.tablet}: {quarantine.reason};"
-        f" `neve lift-quarantine {quarantine.table} {quarantine.tablet}` has it tried again"
+        f" `neve lift-quarantine {quarantine.table} {quarantine.tablet}` retries it"
         for quarantine in found.quarantines[:QUARANTINES_SHOWN]
     ]
     more = found.quarantined - len(shown)

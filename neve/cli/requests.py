@@ -1,4 +1,4 @@
-"""`neve compact`, `neve request …`, `neve job cancel`: ask for compactions and follow them."""
+"""`neve compact`, `neve request …`, `neve job cancel`: start compactions and follow them."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -7,7 +7,7 @@ import typer
 from rich.console import RenderableType
 
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
-from neve.api import requests as api
+from neve import api
 from neve.cli.render import (
     RIGHT,
     WHOLE,
@@ -35,7 +35,7 @@ NOT_COUNTED = "not counted"
 
 
 def render_requests(found: Sequence[api.Request]) -> RenderableType:
-    """Return a listing of requests."""
+    """Render a list of requests."""
     return grid(
         [
             ("REQUEST", WHOLE),
@@ -64,7 +64,7 @@ def render_requests(found: Sequence[api.Request]) -> RenderableType:
 
 
 def render_request(found: api.Request) -> RenderableType:
-    """Return a request with how far it is."""
+    """Render a request with its progress."""
     told = facts(
         [
             ("request", found.id),
@@ -87,7 +87,7 @@ def render_request(found: api.Request) -> RenderableType:
 
 
 def render_dry_run(found: api.DryRun) -> RenderableType:
-    """Return what a request would take."""
+    """Render the files that a request would compact."""
     transform = [("transform", found.transform), ("rows touched", NOT_COUNTED)]
     touched = transform if found.transform else []
     told = facts(
@@ -183,13 +183,13 @@ def _progress_facts(found: api.Request) -> list[tuple[str, str]]:
 
 
 def _result_facts(request: api.Request) -> list[tuple[str, str]]:
-    """Return what a request has done, a line each; nothing if no job of it is known."""
+    """Return the results of a request, or nothing if the history has none of its jobs."""
     found = request.result
     if found is not None and not found.jobs and found.complete and request.state == "done":
-        return [("result", "nothing to do: no file had to be rewritten")]
+        return [("result", "nothing to do: no file needs rewriting")]
     if found is None or not found.jobs:
         return []
-    part = "" if found.complete else " (the history does not go back to its first job)"
+    part = "" if found.complete else " (the history does not reach back to its first job)"
     dropped = {
         "changed": found.changed,
         "superseded": found.superseded,
@@ -232,31 +232,35 @@ def _duration_text(start_s: float, end_s: float) -> str:
 
 KEYS_PANEL, ROWS_PANEL, OUTPUT_PANEL = "What to compact", "Rows to change", "Files to write"
 
-Timeout = Annotated[str | None, typer.Option(help="With --wait: longest wait, such as 30s or 10m.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Show its progress until it ends.")]
+Timeout = Annotated[
+    str | None, typer.Option(help="With --wait: maximum time to wait, such as 30s or 10m.")
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Show progress until the request ends.")]
 Start = Annotated[
     str | None,
-    typer.Option(help="First key, included; may be a prefix.", rich_help_panel=KEYS_PANEL),
+    typer.Option(help="First key, inclusive; may be a prefix.", rich_help_panel=KEYS_PANEL),
 ]
 End = Annotated[
     str | None,
-    typer.Option(help="Last key, included; may be a prefix.", rich_help_panel=KEYS_PANEL),
+    typer.Option(help="Last key, inclusive; may be a prefix.", rich_help_panel=KEYS_PANEL),
 ]
 Selector = Annotated[
     str | None,
     typer.Option(
-        help="Chooses the files of each tablet.", metavar=PLUGIN, rich_help_panel=KEYS_PANEL
+        help="Selector that chooses the files of each tablet.",
+        metavar=PLUGIN,
+        rich_help_panel=KEYS_PANEL,
     ),
 ]
 Assignments = Annotated[
     str | None,
     typer.Option(
-        "--set", help="Change columns: `a = a + 1, b = null`.", rich_help_panel=ROWS_PANEL
+        "--set", help="Update columns: `a = a + 1, b = null`.", rich_help_panel=ROWS_PANEL
     ),
 ]
 DeleteWhere = Annotated[
     str | None,
-    typer.Option(help="Delete the rows where this is true.", rich_help_panel=ROWS_PANEL),
+    typer.Option(help="Delete the rows that match this condition.", rich_help_panel=ROWS_PANEL),
 ]
 RowGroup = Annotated[
     str | None,
@@ -267,7 +271,9 @@ Boost = Annotated[
 ]
 Transform = Annotated[
     str | None,
-    typer.Option(help="Change rows by a transform.", metavar=PLUGIN, rich_help_panel=ROWS_PANEL),
+    typer.Option(
+        help="Change rows with a transform plug-in.", metavar=PLUGIN, rich_help_panel=ROWS_PANEL
+    ),
 ]
 
 
@@ -275,7 +281,7 @@ Deadline = Annotated[
     str | None, typer.Option(help="The request fails after this time, such as `10m`.")
 ]
 CallId = Annotated[
-    str | None, typer.Option(help="Id of the call; the same id again repeats the call.")
+    str | None, typer.Option(help="Id of the call; a retry with the same id has no further effect.")
 ]
 
 
@@ -302,18 +308,18 @@ def compact(
     ] = None,
     row_group: RowGroup = None,
     hint: Annotated[
-        list[str] | None, typer.Option(help="For plug-ins, `name=value`; may be repeated.")
+        list[str] | None, typer.Option(help="Options of a plug-in, `name=value`; may be repeated.")
     ] = None,
     boost: Boost = 0,
     deadline: Deadline = None,
     wait: Wait = False,
     timeout: Timeout = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the files; start nothing.")
+        bool, typer.Option("--dry-run", help="Show the files and start nothing.")
     ] = False,
     call: CallId = None,
 ) -> None:
-    """Compact a table, or a range of its keys; rows may be deleted or changed on the way."""
+    """Compact a table or a key range, optionally deleting or changing rows."""
     wanted: dict[str, Any] = {
         "start": start,
         "end": end,
@@ -344,32 +350,32 @@ def compact(
 
 
 def wait_max_s(timeout: str | None, *, wait: bool) -> float | None:
-    """Return what `--timeout` says in seconds; None: as long as it takes.
+    """Return the value of `--timeout` in seconds; None means no limit.
 
     Raises:
-        CallerError: There is no `--wait`.
-        RequestError: It is no duration.
+        CallerError: `--wait` is missing.
+        RequestError: The value is not a duration.
     """
     if timeout is None:
         return None
     if not wait:
-        raise CallerError("--timeout goes with --wait")
+        raise CallerError("--timeout needs --wait")
     return parse_duration_s(timeout, "--timeout")
 
 
 def wait_for(session: Session, request: Request, timeout_s: float | None) -> None:
-    """Show a request's progress until it has ended, then show it.
+    """Show the progress of a request until it ends, then its result.
 
     Args:
         session: The run of the verb.
-        request: Which.
-        timeout_s: Longest wait; None: as long as it takes.
+        request: The request to wait for.
+        timeout_s: Maximum time to wait; None means no limit.
     """
     try:
         found = request.wait(progress=not session.as_json, timeout_s=timeout_s)
     except KeyboardInterrupt:
         session.say(
-            f"{request.id} goes on; `neve request cancel {request.table} {request.id}` ends it"
+            f"{request.id} continues; `neve request cancel {request.table} {request.id}` cancels it"
         )
         raise
     session.show(found, lambda: render_request(found))
@@ -383,12 +389,12 @@ RequestId = Annotated[str, typer.Argument(help="Id of the request.", metavar="RE
 
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
-    request = typer.Typer(no_args_is_help=True, help="Requests for compactions.")
+    request = typer.Typer(no_args_is_help=True, help="Compaction requests.")
     app.add_typer(request, name="request")
     verb(request, "list")(list_requests)
     verb(request, "show")(show_request)
     verb(request, "cancel")(cancel_request)
-    job = typer.Typer(no_args_is_help=True, help="Single jobs; `neve jobs` lists them.")
+    job = typer.Typer(no_args_is_help=True, help="Individual jobs; `neve jobs` lists them.")
     app.add_typer(job, name="job")
     verb(job, "cancel")(cancel_job)
 
@@ -398,7 +404,7 @@ def list_requests(
     name: Annotated[
         str | None, typer.Argument(help="Name of the table. Default: all.", metavar="[TABLE]")
     ] = None,
-    count: Annotated[int, typer.Option(help="Number of requests per table at most.")] = 20,
+    count: Annotated[int, typer.Option(help="Maximum number of requests per table.")] = 20,
 ) -> None:
     """List the requests, newest first."""
     client = session.client
@@ -413,11 +419,11 @@ def show_request(
     name: Name,
     request: RequestId,
     *,
-    tablets: Annotated[int, typer.Option(help="Number of tablets at most.")] = 100,
+    tablets: Annotated[int, typer.Option(help="Maximum number of tablets.")] = 100,
     wait: Wait = False,
     timeout: Timeout = None,
 ) -> None:
-    """Show the progress of a request, overall and per tablet."""
+    """Show the progress of a request, in total and per tablet."""
     asked = session.client.request(name, request)
     if wait:
         wait_for(session, asked, wait_max_s(timeout, wait=wait))
@@ -434,10 +440,10 @@ def cancel_request(
     start: Annotated[str | None, typer.Option(help="Only tablets from this key on.")] = None,
     end: Annotated[str | None, typer.Option(help="Only tablets up to this key.")] = None,
     tablet: Annotated[
-        str | None, typer.Option(help="Only this tablet: its id, as `neve table tablets` shows it.")
+        str | None, typer.Option(help="Only this tablet; `neve table tablets` shows its id.")
     ] = None,
 ) -> None:
-    """Cancel a request, or its part in some tablets; committed work stays."""
+    """Cancel a request, or its part in some tablets. Committed work stays."""
     found = session.client.request(name, request).cancel(start=start, end=end, tablet=tablet)
     whole = start is None and end is None and tablet is None
     told = f"{request} is being cancelled" if whole else f"part of {request} is cancelled"
@@ -447,15 +453,15 @@ def cancel_request(
 def cancel_job(
     session: Session,
     attempt: Annotated[
-        str, typer.Argument(help="Id of the attempt, as `neve jobs` shows it.", metavar="ATTEMPT")
+        str, typer.Argument(help="Id of the attempt; `neve jobs` shows it.", metavar="ATTEMPT")
     ],
 ) -> None:
-    """Cancel a running job; the same files are not planned again for a while.
+    """Cancel a running job. Its files are not planned again for a while.
 
-    A job of a request takes its tablet out of the request, which ends `done_in_part`.
+    If the job belongs to a request, the request skips its tablet and ends as `done_in_part`.
     """
     jobs = [job for job in session.client.jobs() if job.attempt == attempt]
     session.client.cancel_job(attempt)
     of_request = any(job.kind == "USER" for job in jobs)
-    told = "; its request leaves out this tablet and ends done_in_part" if of_request else ""
+    told = "; its request skips this tablet and will end as done_in_part" if of_request else ""
     session.show({"cancelled": attempt}, f"cancelling {attempt}{told}")

@@ -1,4 +1,4 @@
-"""`neve add`, `append`, `call` and `scan`: rows in and out, from and to files on this machine."""
+"""`neve add`, `append`, `call` and `scan`: write rows to tables and read them."""
 
 import os
 import signal
@@ -19,8 +19,7 @@ from common.model.table import Column
 from common.rows.schema import arrow_schema
 from common.secret_files import open_regular
 from common.units import format_count
-from neve import row_reader
-from neve.api import tables as api
+from neve import api, row_reader
 from neve.cli import render
 from neve.cli.session import Name, Session, names, verb
 
@@ -35,12 +34,12 @@ def read_rows(path: Path, columns: Callable[[], Sequence[api.Column]]) -> pa.Tab
     """Return the rows of a file.
 
     Args:
-        path: Its suffix tells its kind; `-` is an Arrow stream on standard input.
-        columns: Asked for the table's, which tell what the texts of a CSV file mean.
+        path: The suffix determines the format; `-` is an Arrow stream on standard input.
+        columns: Returns the table's columns; called for CSV files only.
 
     Raises:
-        RequestError: The suffix is not known.
-        InputError: It is missing or broken.
+        RequestError: The suffix is unknown.
+        InputError: The file is missing or broken.
     """
     suffix = ".arrow" if str(path) == "-" else path.suffix.lower()
     try:
@@ -64,14 +63,14 @@ def read_rows(path: Path, columns: Callable[[], Sequence[api.Column]]) -> pa.Tab
 
 
 def write_rows(path: Path, reader: pa.RecordBatchReader) -> int:
-    """Write batches to a file as they come and return how many rows there were.
+    """Write batches to a file as they arrive and return the number of rows.
 
     Args:
-        path: Its suffix tells its kind.
-        reader: Where they come from.
+        path: The suffix determines the format.
+        reader: Source of the batches.
 
     Raises:
-        RequestError: The suffix is not known.
+        RequestError: The suffix is unknown.
     """
     suffix, rows = path.suffix.lower(), 0
     if suffix not in {".parquet", ".csv"} | ARROW:
@@ -97,7 +96,7 @@ def _writer(
 
 
 def _read_in_process(kind: str, path: Path) -> pa.Table:
-    """Have a process of its own read a file: a damaged one may end it."""
+    """Read a file in a separate process, because a damaged file may crash it."""
     search = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-m", row_reader.__name__, kind, str(path)]
     rows: pa.Table | None = None
@@ -109,7 +108,7 @@ def _read_in_process(kind: str, path: Path) -> pa.Table:
         try:
             rows = pa.ipc.open_stream(reader.stdout).read_all()
         except pa.ArrowException:
-            rows = None  # It broke off: how the process ended says why.
+            rows = None  # The process ended early; its exit code gives the reason.
         said = reader.stderr.read().decode(errors="replace").strip()
     if reader.returncode == 0 and rows is not None:
         return rows
@@ -118,20 +117,20 @@ def _read_in_process(kind: str, path: Path) -> pa.Table:
 
 def _read_error(path: Path, code: int, said: str) -> InputError:
     if code < 0:
-        said = f"it ends the process that reads it ({signal.Signals(-code).name})"
-    return InputError(f"file {path} cannot be read: {said or 'it breaks off'}")
+        said = f"it crashes the process that reads it ({signal.Signals(-code).name})"
+    return InputError(f"file {path} cannot be read: {said or 'it ends unexpectedly'}")
 
 
 def read_schema(example: str | None, written: str | None) -> pa.Schema | None:
-    """Return the schema that a user gave, or None if the service has to read the example.
+    """Return the schema from the user's input, or None if the service has to read the example.
 
     Args:
-        example: A Parquet file; if it lies on this machine, it is read here.
-        written: Columns as `id:int64,name:string not null`.
+        example: A Parquet file; a file on this machine is read here.
+        written: Columns, such as `id:int64,name:string not null`.
 
     Raises:
-        RequestError: A column has no type, or one that is not known.
-        InputError: The example is no Parquet file.
+        RequestError: A column has no type or an unknown one.
+        InputError: The example is not a Parquet file.
     """
     if written is not None:
         return arrow_schema(_parse_column(text) for text in _split_columns(written))
@@ -144,7 +143,7 @@ def read_schema(example: str | None, written: str | None) -> pa.Schema | None:
 
 
 def _split_columns(written: str) -> list[str]:
-    """Split at the commas that stand outside brackets."""
+    """Split at commas outside brackets."""
     parts, depth = [""], 0
     for letter in written:
         depth += (letter in "<([") - (letter in ">)]")
@@ -171,10 +170,10 @@ LIMIT_DEFAULT = 20
 
 Start = Annotated[
     str | None,
-    typer.Option(help="First key, included; with partitions: the first of them, `2025,4`."),
+    typer.Option(help="First key, inclusive; with partitions, the first one, such as `2025,4`."),
 ]
 End = Annotated[
-    str | None, typer.Option(help="Last key, included; with partitions: the last of them.")
+    str | None, typer.Option(help="Last key, inclusive; with partitions, the last one.")
 ]
 
 
@@ -193,7 +192,8 @@ def add(
         list[str], typer.Argument(help="Files in the table's location.", metavar="FILE...")
     ],
     call: Annotated[
-        str | None, typer.Option(help="Id of the call; the same id again repeats the call.")
+        str | None,
+        typer.Option(help="Id of the call; a retry with the same id has no further effect."),
     ] = None,
 ) -> None:
     """Add Parquet files in the table's location: all or none, at most 10,000."""
@@ -211,7 +211,8 @@ def append(
         ),
     ],
     call: Annotated[
-        str | None, typer.Option(help="Id of the call; the same id again repeats the call.")
+        str | None,
+        typer.Option(help="Id of the call; a retry with the same id has no further effect."),
     ] = None,
 ) -> None:
     """Append the rows of a file on this machine."""
@@ -225,7 +226,7 @@ def call(
     name: Name,
     call: Annotated[str, typer.Argument(help="Id of the call.", metavar="CALL")],
 ) -> None:
-    """Show the outcome of a call: accepted, unknown, or too old to be known."""
+    """Show the outcome of a call: accepted, not accepted, or too old."""
     found = session.client.call(name, call)
     session.show(found, lambda: render.call_sentence(found))
 
@@ -234,24 +235,30 @@ def scan(
     session: Session,
     name: Name,
     *,
-    columns: Annotated[str | None, typer.Option(help="Names, separated by commas.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Column names, separated by commas.")] = None,
     start: Start = None,
     end: End = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write a file: .parquet, .csv or .arrow.")
+        Path | None, typer.Option("--output", "-o", help="Output file: .parquet, .csv or .arrow.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="Number of rows at most; 0: all.")] = LIMIT_DEFAULT,
+    limit: Annotated[
+        int, typer.Option(help="Maximum number of rows; 0 means all.")
+    ] = LIMIT_DEFAULT,
     count: Annotated[bool, typer.Option("--count", help="Only count the rows.")] = False,
     include_expired: Annotated[
         bool,
-        typer.Option("--include-expired", help="Also expired rows, until a compaction drops them."),
+        typer.Option(
+            "--include-expired", help="Include expired rows that no compaction has dropped."
+        ),
     ] = False,
     include_deleted: Annotated[
         bool,
-        typer.Option("--include-deleted", help="Also tombstones, until a compaction drops them."),
+        typer.Option(
+            "--include-deleted", help="Include tombstones that no compaction has dropped."
+        ),
     ] = False,
 ) -> None:
-    """Read a table as it is now: the newest row of each key, without deleted and expired rows."""
+    """Read a table: the newest row of each key, without deleted and expired rows."""
     more = {"include_expired": include_expired, "include_deleted": include_deleted}
     if count:
         rows = session.client.count(name, start, end, **more)
@@ -271,12 +278,13 @@ def scan(
     session.show(shown, lambda: render.grid([(each, "") for each in reader.schema.names], cells))
     if limit > 0 and next(found, None) is not None:
         session.say(
-            f"the first {format_count(limit, 'row')}; --limit 0 shows all, --output writes a file"
+            f"only the first {format_count(limit, 'row')}; --limit 0 shows all, --output "
+            "writes a file"
         )
 
 
 def _path_for_service(path: str) -> str:
-    """Return a path as the service understands it: what exists here is meant as it is here."""
+    """Return a path for the service: an absolute path if the file exists on this machine."""
     if "://" in path or not Path(path).exists():
         return path
     return str(Path(path).resolve())

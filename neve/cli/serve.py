@@ -1,4 +1,4 @@
-"""`neve serve`: a service on a Ray cluster and a Redis that run already."""
+"""`neve serve`: run a service on an existing Ray cluster and Redis."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -26,8 +26,10 @@ def serve(
     address: Annotated[
         str | None,
         typer.Option(
-            help="Ray cluster: ray://host:10001, or host:6379 on one of its machines."
-            " Default: RAY_ADDRESS."
+            help=(
+                "Ray cluster: ray://host:10001, or host:6379 on one of its machines. Default: "
+                "RAY_ADDRESS."
+            )
         ),
     ] = None,
     config: ConfigFile = None,
@@ -35,33 +37,37 @@ def serve(
     wait: Annotated[
         str,
         typer.Option(
-            metavar="TIME", help="Longest wait for a Ray cluster that cannot be joined yet."
+            metavar="TIME", help="Maximum time to wait until the Ray cluster can be joined."
         ),
     ] = "60s",
     once: Annotated[
-        bool, typer.Option("--once", help="End when the service answers; nobody watches it then.")
+        bool,
+        typer.Option("--once", help="Exit as soon as the service answers, without watching it."),
     ] = False,
     with_service: Annotated[
         bool,
         typer.Option(
             "--with-service",
-            help="On SIGTERM or Ctrl-C, take the service down: compactors end their jobs first."
-            " Default: it stays.",
+            help=(
+                "On SIGTERM or Ctrl-C, shut the service down; compactors finish their jobs "
+                "first. Default: leave it running."
+            ),
         ),
     ] = False,
-    health_host: Annotated[str, typer.Option(help="Address of /live and /ready.")] = "127.0.0.1",
+    health_host: Annotated[str, typer.Option(help="Address for /live and /ready.")] = "127.0.0.1",
     health_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65_535, help="Port of /live and /ready. Default: none."),
+        typer.Option(min=0, max=65_535, help="Port for /live and /ready. Default: none."),
     ] = None,
 ) -> None:
-    """Start a service on a Ray cluster and a Redis that run already, and watch over it.
+    """Start a service on an existing Ray cluster and Redis, and watch it.
 
-    It finds or starts the coordinator and the gateway. Several may run at the same time.
-    With --json it prints one document a line: a step each, and where the service is.
+    It uses the running coordinator and gateway or starts them. Several `neve serve` may run at
+    once. With --json, it prints one document per line for each step, and the address of the
+    service.
     """
     needs_server()
-    # Here, so that the client's verbs start without Ray.
+    # Imported here so that verbs of the client start without loading Ray.
     from neve.serve.watchdog import Orders, serve_until_told
 
     orders = Orders(
@@ -77,7 +83,7 @@ def serve(
 
 
 def _tell_answer(session: Session, told: Mapping[str, Any]) -> None:
-    """Say where the service is: the result of the start, so on standard output."""
+    """Print the address of the service on standard output, as the result of the start."""
     from neve.serve.watch import ServeStep
 
     text = f"Névé runs on {told['ray']}, its gateway at {told['url']}"
@@ -88,7 +94,7 @@ def _tell_answer(session: Session, told: Mapping[str, Any]) -> None:
 
 
 def _settings(session: Session, config: Path | None, flags: Sequence[str]) -> "Settings":
-    """Return the settings; say what is odd about them, and about the store that they name."""
+    """Return the settings. Print warnings about them and about their store."""
     from neve.gateway.actor import require_token
     from neve.serve.preflight import require_store, secret_remarks
     from neve.serve.watch import ServeStep

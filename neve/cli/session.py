@@ -1,4 +1,4 @@
-"""What every verb has: common arguments, the client, `--json`, errors with exit codes."""
+"""What all verbs share: common arguments, the client, `--json`, and errors with exit codes."""
 
 import functools
 import inspect
@@ -48,24 +48,24 @@ Name = Annotated[
 OptionalTablet = Annotated[
     str | None,
     typer.Argument(
-        help="Id of the tablet, as `neve table tablets` shows it.",
+        help="Id of the tablet; `neve table tablets` shows it.",
         metavar="[TABLET]",
         show_default=False,
     ),
 ]
 Columns = Annotated[str | None, typer.Option(help="Column names, separated by commas.")]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="A setting, `name=value`; may be repeated.")
+    list[str] | None, typer.Option("--set", help="Setting, `name=value`; may be repeated.")
 ]
 
-Watch = Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Refresh the output until Ctrl-C.")]
 Every = Annotated[
-    float, typer.Option(help="With --watch: seconds between two looks.", min=0.2, max=3600)
+    float, typer.Option(help="With --watch: seconds between refreshes.", min=0.2, max=3600)
 ]
 
 
 def names(written: str | None) -> tuple[str, ...]:
-    """Return column names from a text with commas."""
+    """Return column names from a comma-separated text."""
     return tuple(part.strip() for part in (written or "").split(",") if part.strip())
 
 
@@ -73,11 +73,11 @@ DOCUMENT_BYTES_MAX = 512 * 1024**2
 
 
 def document_text(path: Path) -> str:
-    """Return what is in a document that somebody has named.
+    """Return the text of a file named by the user.
 
     Raises:
-        InputError: It cannot be read, is no regular file, or is too large.
-        RequestError: It is no text.
+        InputError: The file cannot be read, is not a regular file, or is too large.
+        RequestError: The file is not text.
     """
     try:
         return regular_text(path, DOCUMENT_BYTES_MAX)
@@ -88,11 +88,11 @@ def document_text(path: Path) -> str:
 
 
 def json_document(path: Path) -> Any:
-    """Return what a JSON file holds that somebody has named.
+    """Return the content of a JSON file named by the user.
 
     Raises:
-        InputError: It cannot be read.
-        RequestError: It is not JSON.
+        InputError: The file cannot be read.
+        RequestError: The file is not JSON.
     """
     try:
         return json.loads(document_text(path))
@@ -103,7 +103,7 @@ def json_document(path: Path) -> Any:
 
 
 def absolute(location: str) -> str:
-    """Return a location; a relative path is meant from here."""
+    """Return a location; a relative path is resolved against the working directory."""
     return location if "://" in location else str(Path(location).expanduser().resolve())
 
 
@@ -112,7 +112,7 @@ def absolute(location: str) -> str:
 
 EXIT_INTERRUPTED = 130
 WIDTH_PIPED = 4096
-"""What goes to a file or another program is not folded."""
+"""Output to a file or another program is not folded."""
 EXIT_BY_BRANCH: tuple[tuple[type[CompactionError], int], ...] = (
     (RequestError, EXIT_USAGE),
     (SettingError, EXIT_USAGE),
@@ -121,7 +121,7 @@ EXIT_BY_BRANCH: tuple[tuple[type[CompactionError], int], ...] = (
     (UnavailableError, EXIT_UNAVAILABLE),
     (UnknownOutcomeError, EXIT_UNAVAILABLE),
 )
-"""For verbs that work without a service; all other branches failed."""
+"""Exit codes for verbs that need no service; all other errors exit with EXIT_FAILED."""
 
 COMMON_PANEL = "Service and output"
 
@@ -132,7 +132,7 @@ UrlOption = Annotated[
     str | None,
     typer.Option(
         "--url",
-        help="URL of the service. Default: NEVE_URL, else the stack here.",
+        help="URL of the service. Default: NEVE_URL, else the stack on this machine.",
         rich_help_panel=COMMON_PANEL,
     ),
 ]
@@ -140,7 +140,7 @@ StackOption = Annotated[
     str | None,
     typer.Option(
         "--stack",
-        help="Stack of this machine. Default: NEVE_STACK, else the only one.",
+        help="Name of a stack on this machine. Default: NEVE_STACK, else the only one.",
         rich_help_panel=COMMON_PANEL,
     ),
 ]
@@ -148,38 +148,41 @@ TokenOption = Annotated[
     str | None,
     typer.Option(
         "--token",
-        help="Bearer token, for all on this machine to see. Default: NEVE_TOKEN_FILE, NEVE_TOKEN.",
+        help=(
+            "Bearer token; visible to all users of this machine. Default: NEVE_TOKEN_FILE, "
+            "NEVE_TOKEN."
+        ),
         rich_help_panel=COMMON_PANEL,
     ),
 ]
 
 REMOTE = {"url": UrlOption, "stack": StackOption, "token": TokenOption}
-"""Options of every verb that talks to a service."""
+"""Options of every verb that calls a service."""
 
 
 _UNSEEN = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|[\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters, and those that turn the direction of writing."""
+"""Control characters, and characters that change the writing direction."""
 
 
 def visible(text: str) -> str:
-    """Return a text with escapes in place of characters that would steer a terminal."""
+    """Return a text with escapes in place of characters that would control a terminal."""
     return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 class TerminalConsole(Console):
-    """The one way to print for people: no text from outside steers the terminal."""
+    """Console for human-readable output; text from outside cannot control the terminal."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the segments of what is printed; those of rich itself steer as they like."""
+        """Yield the printed segments; control segments of rich itself pass unchanged."""
         for segment in super().render(renderable, options):
             safe = segment.control or segment.text == visible(segment.text)
             yield segment if safe else Segment(visible(segment.text), segment.style)
 
 
 class Session:
-    """One run of a verb: where its answers go, and the client, once it is asked for."""
+    """One run of a verb: its output streams, and the client, created on first use."""
 
     def __init__(
         self,
@@ -201,18 +204,18 @@ class Session:
 
     @property
     def client(self) -> Client:
-        """The client of the service that is meant."""
+        """The client of the selected service."""
         if self._client is None:
             if self._token is not None:
                 self.say(
-                    "note: everybody on this machine can read --token in the list of processes;"
-                    " NEVE_TOKEN_FILE or NEVE_TOKEN hide it"
+                    "note: all users of this machine can see --token in the process list; "
+                    "use NEVE_TOKEN_FILE or NEVE_TOKEN instead"
                 )
             self._client = connect(self.url, self._token, stack=self.stack)
         return self._client
 
     def show(self, value: Any, render: Callable[[], RenderableType] | RenderableType) -> None:
-        """Print a result: as JSON, or as `render` has it for people."""
+        """Print a result: as JSON, or in the human-readable form that `render` returns."""
         if self.as_json:
             self.write(json.dumps(to_dictionaries(value), indent=2, default=str) + "\n")
         else:
@@ -228,13 +231,14 @@ class Session:
         watch: bool,
         every_s: float,
     ) -> None:
-        """Print what is found: once, or again and again until Ctrl-C.
+        """Print a result once, or repeatedly until Ctrl-C.
 
         Args:
-            look: Finds it.
-            render: Returns it for people. As JSON, each look of several is one line.
-            watch: Whether there is more than one look.
-            every_s: Between two looks.
+            look: Fetches the result.
+            render: Returns the human-readable form. With `--json` and `watch`, each result is one
+                line.
+            watch: Whether to repeat.
+            every_s: Interval between repetitions.
         """
         if not watch:
             found = look()
@@ -251,22 +255,22 @@ class Session:
             pause.wait(every_s)
 
     def write(self, text: str) -> None:
-        """Write text to standard output as it is, at once."""
+        """Write text to standard output unchanged, and flush."""
         sys.stdout.write(text)
         sys.stdout.flush()
 
     def say(self, text: str) -> None:
-        """Tell a person something on standard error; not with `--json`."""
+        """Print a message on standard error, except with `--json`."""
         if not self.as_json:
             self._err.print(text, markup=False)
 
     def step(self, name: str, text: str, **facts: Any) -> None:
-        """Tell of a step of a verb that takes long: a JSON document of one line, or a sentence.
+        """Report a step of a long-running verb: one line of JSON, or a sentence.
 
         Args:
-            name: Of the step; programs look for it.
-            text: About it, for people, on standard error.
-            facts: For programs, in place of the text.
+            name: Name of the step, for programs.
+            text: Message for people, on standard error.
+            facts: Fields for programs, in place of the text.
         """
         if self.as_json:
             self.write(json.dumps({"step": name, **(facts or {"text": text})}) + "\n")
@@ -275,14 +279,14 @@ class Session:
 
     @property
     def stack_faults(self) -> tuple[str, ...]:
-        """What is wrong with the processes of the stack that is meant, a sentence each."""
+        """Return a sentence for each failed process of the selected stack."""
         try:
             return find_target(self.url, stack=self.stack).faults
         except NeveError:
             return ()
 
     def fail(self, error: Exception, name: str, faults: Iterable[str] = ()) -> None:
-        """Print what went wrong, and `faults` that may be its cause."""
+        """Print an error, and the `faults` that may have caused it."""
         detail = "; ".join((str(error), *faults))
         if self.as_json:
             body = {"error": name, "detail": detail, "code": getattr(error, "code", "")}
@@ -291,13 +295,13 @@ class Session:
             self._err.print(f"neve: {detail}", markup=False)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         if self._client is not None:
             self._client.close()
 
 
 def to_dictionaries(value: Any) -> Any:
-    """Return a value with its wire models as dictionaries."""
+    """Return a value with its wire models converted to dictionaries."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, Mapping):
@@ -308,12 +312,12 @@ def to_dictionaries(value: Any) -> Any:
 
 
 def verb(app: typer.Typer, name: str, *, remote: bool = True) -> Callable[..., Any]:
-    """Make a function with a first argument `session` a verb.
+    """Register a function with a first argument `session` as a verb.
 
     Args:
-        app: Where the verb belongs.
-        name: As users write it.
-        remote: Whether it talks to a service, and so has `--url`, `--stack` and `--token`.
+        app: The command or group of the verb.
+        name: Name of the verb on the command line.
+        remote: Whether the verb calls a service and therefore has `--url`, `--stack` and `--token`.
     """
 
     def register(work: Callable[..., None]) -> Callable[..., None]:
@@ -341,7 +345,7 @@ def verb(app: typer.Typer, name: str, *, remote: bool = True) -> Callable[..., A
 
 
 def exit_code_of(session: Session, work: Callable[[], None]) -> int:
-    """Do the work and return the exit code; expected errors become one sentence."""
+    """Run the work and return the exit code; print expected errors as one sentence."""
     try:
         work()
     except NeveError as error:
@@ -352,7 +356,7 @@ def exit_code_of(session: Session, work: Callable[[], None]) -> int:
         session.fail(error, type(error).__name__)
         return next((code for kind, code in EXIT_BY_BRANCH if isinstance(error, kind)), EXIT_FAILED)
     except BrokenPipeError:
-        # Whoever read our output has had enough; Python would complain at its end.
+        # The reader of the output has closed it. Without this, Python reports an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except OSError as error:
@@ -367,7 +371,7 @@ def exit_code_of(session: Session, work: Callable[[], None]) -> int:
 
 
 def _about_file(error: OSError) -> str:
-    """Return what is wrong with a file or folder that the user has named."""
+    """Describe a failure to use a file or folder named by the user."""
     cause = error.strerror or str(error)
     return f"{error.filename} cannot be used: {cause}" if error.filename else cause
 
@@ -382,11 +386,11 @@ def name_values(written: Iterable[str], what: str) -> dict[str, str]:
     """Return `name=value` texts as a dictionary.
 
     Args:
-        written: By the user.
-        what: They are, for the message.
+        written: Texts given by the user.
+        what: What a text stands for, such as "setting"; used in the message.
 
     Raises:
-        RequestError: One has no `=`.
+        RequestError: A text has no `=`.
     """
     values: dict[str, str] = {}
     for text in written:

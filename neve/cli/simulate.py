@@ -1,4 +1,4 @@
-"""`neve simulate`, `neve record`: days of compaction in seconds, and what comes to a table."""
+"""`neve simulate`, `neve record`: simulate days of compaction in seconds, and record arrivals."""
 
 import json
 import sys
@@ -25,35 +25,43 @@ if TYPE_CHECKING:
     from neve.simulate.specification import Specification
 
 HISTORY_MAX = 10_000
-"""Attempts that a service tells of at a time."""
+"""Maximum number of attempts that a service returns per call."""
 LOOK_S = 2.0
-"""Between two looks of `neve record`; more where a look takes long."""
+"""Minimum interval between two samples of `neve record`; longer if a sample takes long."""
 LOOKED_BACK = 1_000
-"""Attempts that a look goes back."""
+"""Number of attempts that a sample looks back."""
 LOOK_SHARE = 20
-"""A look takes at most one part in so many of the time."""
+"""A sample takes at most this fraction of the time: one part in 20."""
 
 
 Planners = Annotated[
     list[str] | None,
-    typer.Option("--planner", help="A planner, in place of the variants; may be repeated."),
+    typer.Option(
+        "--planner", help="Simulate this planner in place of the variants; may be repeated."
+    ),
 ]
 Controllers = Annotated[
     list[str] | None,
-    typer.Option("--controller", help="A controller, as --planner; may be repeated."),
+    typer.Option(
+        "--controller", help="Simulate this controller in place of the variants; may be repeated."
+    ),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(
-        help="Variants that are simulated at a time, each by a process of its own. "
-        "If it is left out: as many as there are cores, and one where few files arrive.",
+        help=(
+            "Number of variants to simulate in parallel, one process each. Default: the number "
+            "of cores; one if few files arrive."
+        ),
         min=1,
         max=64,
     ),
 ]
 PlannerSettings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="With --from: `name=value` for the planner; may be repeated."),
+    typer.Option(
+        "--set", help="With --from: option of the planner, `name=value`; may be repeated."
+    ),
 ]
 
 
@@ -70,49 +78,51 @@ def simulate(
     session: Session,
     specification: Annotated[
         Path | None,
-        typer.Argument(help="TOML file that says what is simulated.", metavar="[SPECIFICATION]"),
+        typer.Argument(help="TOML file with the specification.", metavar="[SPECIFICATION]"),
     ] = None,
     *,
     example: Annotated[
-        bool, typer.Option("--example", help="Print a specification with comments, and end.")
+        bool, typer.Option("--example", help="Print a commented specification and exit.")
     ] = False,
     planners: Planners = None,
     controllers: Controllers = None,
     settings: PlannerSettings = None,
     table: Annotated[
         str | None,
-        typer.Option("--from", help="Simulate this table of a service as it is now."),
+        typer.Option("--from", help="Simulate the current state of this table of a service."),
     ] = None,
     days: Annotated[
-        float | None, typer.Option(help="Days that are simulated, whatever the file says.")
+        float | None, typer.Option(help="Number of days to simulate; overrides the file.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed, whatever the file says.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed; overrides the file.")] = None,
     workers: Workers = None,
-    csv: Annotated[Path | None, typer.Option(help="Write the samples to this file.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the samples to this CSV file.")] = None,
     plots: Annotated[
-        Path | None, typer.Option(help="Write a picture of each figure into this folder, as SVG.")
+        Path | None, typer.Option(help="Write a chart of each measure to this folder, as SVG.")
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(help="Write one HTML page with everything to this file.")
+        Path | None, typer.Option(help="Write the full report to this file, as one HTML page.")
     ] = None,
 ) -> None:
-    """Simulate days of compaction in seconds, by the code that decides in the service.
+    """Simulate days of compaction in seconds, with the decision code of the service.
 
-    The file describes tables, arrivals and a cluster; --example prints one. --from takes a table
-    of a service as it is now instead, and sets other planners beside the present one.
+    The file describes tables, arrivals and a cluster; --example prints one. --from uses the current
+    state of a service's table instead and compares other planners with the present one.
     """
-    # Here, so that the client's verbs start without the planners.
+    # Imported here so that verbs of the client start without loading the planners.
     from neve.simulate.example import EXAMPLE
 
     if example:
         session.write(EXAMPLE)
         return
     if (specification is None) == (table is None):
-        raise RequestError("give either a specification or --from; --example prints one")
+        raise RequestError(
+            "give either a specification or --from; --example prints a specification"
+        )
     if table is None and settings:
-        raise RequestError("--set goes with --from; a specification has settings of its own")
+        raise RequestError("--set needs --from; a specification contains its own settings")
     if table is not None and controllers:
-        raise RequestError("--controller goes with a specification, which has a [cluster]")
+        raise RequestError("--controller needs a specification, which has a [cluster] section")
     named = (planners or [], controllers or [])
     given = name_values(settings or [], "setting")
     source = (
@@ -130,12 +140,15 @@ def record(
     name: Name,
     *,
     length: Annotated[
-        str, typer.Option("--for", help="How long, such as 10m or 1h. Ctrl-C ends it earlier.")
+        str,
+        typer.Option(
+            "--for", help="Length of the recording, such as 10m or 1h. Ctrl-C ends it earlier."
+        ),
     ] = "1h",
 ) -> None:
-    """Record what comes to a table of a running service, for `neve simulate`.
+    """Record the files that arrive in a table of a running service, for `neve simulate`.
 
-    Prints JSON to be named in a specification: `arrivals = { recorded = "arrivals.json" }`.
+    The output is JSON for a specification: `arrivals = { recorded = "arrivals.json" }`.
     """
     from neve.simulate.recording import ArrivalRecorder, recording_document
 
@@ -169,12 +182,12 @@ def record(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A document, its text for people, and how it becomes runs."""
+    """A document, its human-readable text, and a way to create runs from it."""
 
     document: dict[str, Any]
     text: str
     folder: Path = Path()
-    """Where files lie that it names."""
+    """Folder of the files that the document names."""
     planners: Sequence[str] = ()
     controllers: Sequence[str] = ()
 
@@ -187,12 +200,13 @@ def _of_file(path: Path, planners: Sequence[str], controllers: Sequence[str]) ->
 def _toml(text: str, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # Also of numbers that are too long.
+    # RecursionError: nesting too deep. ValueError also covers numbers that are too long.
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"file {path} is not TOML: {error}") from error
 
 
 def _reader(folder: Path) -> Callable[[str], object]:
-    """Return what reads the JSON files that a specification in a folder names."""
+    """Return a function that reads the JSON files named by a specification in a folder."""
 
     def read(name: str) -> object:
         path = folder / name
@@ -207,7 +221,7 @@ def _reader(folder: Path) -> Callable[[str], object]:
 def _of_service(
     session: Session, table: str, planners: Sequence[str], settings: dict[str, str]
 ) -> _Source:
-    """Return the specification of a table of a service."""
+    """Return a specification made from a table of a service."""
     from neve.simulate.service import described
 
     client = session.client
@@ -221,7 +235,7 @@ def _of_service(
         settings=settings,
         now_s=SystemClock().now_s(),
     )
-    # Files and arrivals are too many to be read.
+    # People do not read the files and arrivals: there are too many.
     shown = [
         {name: value for name, value in each.items() if name not in {"files", "arrivals"}}
         for each in document["table"]
@@ -233,18 +247,18 @@ def _of_service(
 
 
 def _with_basics(document: dict[str, Any], **basics: float | None) -> dict[str, Any]:
-    """Return a document with what the command line says of the section `simulation`."""
+    """Return a document with the command line's values in its section `simulation`."""
     changed = {name: value for name, value in basics.items() if value is not None}
     before = document.get("simulation", {})
     if not changed or not isinstance(before, dict):
-        return document  # What is no table is refused when it is read.
+        return document  # The parser rejects a value that is not a table.
     return {**document, "simulation": {**before, **changed}}
 
 
 def _simulated(
     session: Session, source: _Source, workers: int | None, **basics: float | None
 ) -> "list[Outcome]":
-    """Return what each variant comes to; bars show how far each is."""
+    """Run each variant and return the outcomes; progress bars show how far each is."""
     from neve.simulate.side_by_side import simulated, workers_for
     from neve.simulate.specification import read_specifications
 
@@ -260,7 +274,7 @@ def _simulated(
 
 @contextmanager
 def _bars(runs: "Sequence[Specification]") -> "Iterator[Callable[[int, float], None]]":
-    """Show a bar for each variant; the function that is given says until when one has come."""
+    """Show a progress bar per variant; the yielded function updates one."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"),
         TimeRemainingColumn(),
@@ -300,7 +314,7 @@ def _as_document(outcomes: "Sequence[Outcome]") -> dict[str, Any]:
 
 
 def render_outcomes(outcomes: "Sequence[Outcome]") -> RenderableType:
-    """Return a table with one line per variant, within 100 columns, and what does not fit in it."""
+    """Render one line per variant within 100 columns, and below it what does not fit."""
     from neve.simulate.report import days_text, drain_text
 
     shown = grid(
@@ -328,19 +342,19 @@ def render_outcomes(outcomes: "Sequence[Outcome]") -> RenderableType:
         f"{format_bytes(first.arrived_bytes)} arrive"
     )
     late = [outcome.variant for outcome in outcomes if not outcome.at_rest]
-    notes = [f"work was left in the end: {', '.join(late)}"] if late else []
+    notes = [f"work remains at the end: {', '.join(late)}"] if late else []
     notes += [note for outcome in outcomes for note in _notes_of(outcome)]
     return lines(arrived, "", shown, *notes)
 
 
 def _notes_of(outcome: "Outcome") -> list[str]:
-    """Return what is to be said of a run's requests and failures, if it had any."""
+    """Return notes on a run's requests and failures, if it had any."""
     notes: list[str] = []
     if outcome.requests_done or outcome.requests_failed:
         waits, times = outcome.request_waits, outcome.request_times
         notes.append(
-            f"{outcome.variant}: {format_count(outcome.requests_done, 'request')} of users done, "
-            f"{outcome.requests_failed:,} failed; wait p50 "
+            f"{outcome.variant}: {format_count(outcome.requests_done, 'request')} of users "
+            f"done, {outcome.requests_failed:,} failed; wait p50 "
             f"{format_duration(waits.percentile_s(0.5))}, p99 "
             f"{format_duration(waits.percentile_s(0.99))}; done after p99 "
             f"{format_duration(times.percentile_s(0.99))}"

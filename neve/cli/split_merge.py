@@ -1,4 +1,4 @@
-"""`neve table split`, `merge` and `operations`: the bounds of tablets."""
+"""`neve table split`, `merge` and `operations`: change the bounds of tablets."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from neve.api import split_merge as api
-from neve.api.split_merge import Operation
+from neve import api
+from neve.api import Operation
 from neve.cli.render import WHOLE, grid, shortened, time_text
 from neve.cli.requests import Timeout, wait_max_s
 from neve.cli.session import Name, Session, verb
@@ -16,11 +16,11 @@ from neve.client.errors import CallerError
 
 
 def render_operations(found: Sequence[Operation], table: str, keys: TabletKeys) -> RenderableType:
-    """Return a listing of splits and merges.
+    """Render a list of splits and merges.
 
     Args:
-        found: What is under way.
-        table: In which table.
+        found: Operations in progress.
+        table: The table that they belong to.
         keys: Keys of tablets.
     """
     return grid(
@@ -53,10 +53,13 @@ def render_operations(found: Sequence[Operation], table: str, keys: TabletKeys) 
 # -------------------------------------------------------------------------------------------- Verbs
 
 
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the operation has ended.")]
 Abandon = Annotated[
     bool,
-    typer.Option("--abandon", help="Abandon what is under way, everywhere or in --tablet."),
+    typer.Option(
+        "--abandon",
+        help="Abandon all operations of this kind, or with --tablet only that tablet's.",
+    ),
 ]
 
 
@@ -78,20 +81,25 @@ def split(
     ] = None,
     into: Annotated[
         int | None,
-        typer.Option(help="With --tablet: number of parts; more than 2 waits until it has ended."),
+        typer.Option(
+            help=(
+                "With --tablet: number of parts; with more than 2, the command waits until the "
+                "split has ended."
+            )
+        ),
     ] = None,
     wait: Wait = False,
     timeout: Timeout = None,
     abandon: Abandon = False,
 ) -> None:
-    """Split a tablet in two or more, or abandon splits under way."""
+    """Split a tablet into two or more, or abandon splits in progress."""
     if abandon:
         if at is not None or into is not None or wait:
-            raise CallerError("--abandon goes with --tablet only")
+            raise CallerError("--abandon accepts only --tablet")
         _abandon_operations(session, name, "split", tablet)
         return
     if into is not None and tablet is None:
-        raise CallerError("--into goes with --tablet")
+        raise CallerError("--into needs --tablet")
     parts = into or 2
     wait = wait or parts > 2
     timeout_s = wait_max_s(timeout, wait=wait)
@@ -102,7 +110,7 @@ def split(
         into=parts,
         wait=wait,
         timeout_s=timeout_s,
-        progress=lambda each: session.say(f"split at {each.at} begins"),
+        progress=lambda each: session.say(f"split at {each.at} started"),
     )
     _show_started(session, name, begun, wait=wait)
 
@@ -123,17 +131,21 @@ def merge(
     end: Annotated[
         str | None,
         typer.Option(
-            "--to", help="A key of the last tablet; merging more than two waits until it has ended."
+            "--to",
+            help=(
+                "A key of the last tablet; with more than two tablets, the command waits until "
+                "the merge has ended."
+            ),
         ),
     ] = None,
     wait: Wait = False,
     timeout: Timeout = None,
     abandon: Abandon = False,
 ) -> None:
-    """Merge neighbouring tablets, or abandon merges under way."""
+    """Merge neighbouring tablets, or abandon merges in progress."""
     if abandon:
         if start is not None or end is not None or wait:
-            raise CallerError("--abandon goes with --tablet only")
+            raise CallerError("--abandon accepts only --tablet")
         _abandon_operations(session, name, "merge", tablet)
         return
     if tablet is None and start is None and end is None:
@@ -146,25 +158,25 @@ def merge(
         end=end,
         wait=wait,
         timeout_s=timeout_s,
-        progress=lambda each: session.say(f"merge at {each.at} begins"),
+        progress=lambda each: session.say(f"merge at {each.at} started"),
     )
     _show_started(session, name, begun, wait=wait)
 
 
 def operations(session: Session, name: Name) -> None:
-    """List the splits and merges under way, and what they wait for."""
+    """List the splits and merges in progress with what they wait for."""
     found = session.client.operations(name)
     session.show(found, lambda: render_operations(found, name, KnownTables(session.client.tables)))
 
 
 def _abandon_operations(session: Session, name: str, kind: str, tablet: str | None) -> None:
-    """Give up all operations of a kind, or that of one tablet."""
+    """Abandon all operations of a kind, or those of one tablet."""
     found = session.client.operations(name, tablet=tablet)
     given_up = [operation for operation in found if operation.kind == kind]
     for operation in given_up:
         session.client.abandon(name, operation.id)
     told = ", ".join(f"{kind} at {operation.at}" for operation in given_up)
-    session.show(given_up, f"abandoned: {told}" if given_up else f"no {kind} is under way")
+    session.show(given_up, f"abandoned: {told}" if given_up else f"no {kind} is in progress")
 
 
 def _show_started(session: Session, name: str, begun: api.StartedOperation, *, wait: bool) -> None:
@@ -172,7 +184,7 @@ def _show_started(session: Session, name: str, begun: api.StartedOperation, *, w
     if operation is None:
         session.show(begun, "nothing to do: the tablets already have these bounds")
     elif wait:
-        session.show(begun, f"{operation.kind} of {name} is over")
+        session.show(begun, f"{operation.kind} of {name} has ended")
     else:
         follow = f"`neve table operations {name}` shows what it waits for"
-        session.show(begun, f"{operation.kind} at {operation.at} begins; {follow}")
+        session.show(begun, f"{operation.kind} at {operation.at} started; {follow}")

@@ -1,4 +1,4 @@
-"""`neve up`, `down`, `demo`, `logs`, `config …`: a whole service on this machine."""
+"""`neve up`, `down`, `demo`, `logs`, `config …`: a complete service on this machine."""
 
 import importlib.util
 import os
@@ -52,25 +52,29 @@ def up(
     settings: SetFlags = None,
     compactors: Annotated[
         int | None,
-        typer.Option(help="Compactors of the default group, 1.5 GB of memory each. Default: 1."),
+        typer.Option(
+            help="Number of compactors in the default group, 1.5 GB of memory each. Default: 1."
+        ),
     ] = None,
     slots: Annotated[
-        int | None, typer.Option(help="Jobs at a time per compactor of the default group.")
+        int | None, typer.Option(help="Concurrent jobs per compactor of the default group.")
     ] = None,
     port: Annotated[int | None, typer.Option(help="Port of the gateway.")] = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PLACE",
-            help="Folder, bucket or prefix where tables may be; may be repeated, is remembered."
-            " Home, the working directory and the folder for temporary files are allowed anyway,"
-            " unless `gateway.locations` is set.",
+            help=(
+                "Folder, bucket or prefix where tables may be created; may be repeated and is "
+                "remembered. The home folder, the working directory and the folder for "
+                "temporary files are allowed as well, unless `gateway.locations` is set."
+            ),
         ),
     ] = None,
 ) -> None:
     """Start Redis, Ray, a coordinator, compactors and a gateway on this machine."""
     needs_server()
-    # Here, so that the client's verbs start without it.
+    # Imported here so that verbs of the client start without loading the service.
     from neve.local import LocalStack, StackOptions
     from neve.local.processes import exit_on_sigterm
     from neve.service_settings import load_service_settings, setting_remarks
@@ -92,11 +96,11 @@ def up(
     }
     session.show(
         told,
-        f"Névé runs at {started.gateway_url}\n"
-        f"tables may be below {', '.join(started.locations)}; more with --allow\n"
-        f"its interface: {started.gateway_url}/docs   its token: {started.folder.token_file}\n"
-        f"its logs: {started.folder.logs}, or neve logs\n"
-        "next: neve status, neve table create, neve demo; neve down ends it",
+        f"Névé runs at {started.gateway_url}\ntables may be created in "
+        f"{', '.join(started.locations)}; --allow adds locations\ninterface: "
+        f"{started.gateway_url}/docs   token: {started.folder.token_file}\nlogs: "
+        f"{started.folder.logs}, or neve logs\nnext: neve status, neve table create, neve "
+        "demo; neve down stops the service",
     )
 
 
@@ -115,21 +119,23 @@ def down(
         bool,
         typer.Option(
             "--delete-data",
-            help="Also forget its tables, logs and token; files of tables go only from the stack's"
-            " own folder.",
+            help=(
+                "Also delete metadata, logs and the token. Files of tables are deleted only in "
+                "the stack's own folder."
+            ),
         ),
     ] = False,
 ) -> None:
-    """Stop the stack of this machine; its data and logs stay.
+    """Stop the stack on this machine. Its data and logs stay.
 
-    Running jobs may end first, for up to `compactor.drain_timeout_s`.
+    Running jobs may finish first, for up to `compactor.drain_timeout_s`.
     """
     needs_server()
     from neve.local.stack import shut_down, stop_stack
 
     folder = stack_folder(home, stack)
     if not now:
-        session.say("waiting for running jobs; `neve down --now` does not")
+        session.say("waiting for running jobs; `neve down --now` ends them at once")
         shut_down(folder)
     ended = stop_stack(folder, delete_data=delete_data)
     name = folder.path.name
@@ -143,7 +149,7 @@ def logs(
     part: Annotated[
         str | None,
         typer.Argument(
-            help="Name of a part, such as `gateway`. Default: list the parts.", metavar="[PART]"
+            help="Name of a process, such as `gateway`. Default: list the names.", metavar="[PART]"
         ),
     ] = None,
     *,
@@ -151,12 +157,12 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Keep printing new lines.")
     ] = False,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", min=0, help="Number of lines at most.")
+        int, typer.Option("--lines", "-n", min=0, help="Maximum number of lines.")
     ] = 100,
     stack: AnyStack = None,
     home: Home = None,
 ) -> None:
-    """Show the logs of a part of the stack of this machine; `neve down` keeps them."""
+    """Show the logs of a process of the local stack. `neve down` keeps them."""
     needs_server()
     from neve.local.logs import StackLogs
 
@@ -165,7 +171,7 @@ def logs(
     found = StackLogs(folder.logs, None if state is None else state.ray_folder)
     if part is None:
         if follow:
-            raise RequestError("--follow wants a part; `neve logs` lists them")
+            raise RequestError("--follow needs the name of a process; `neve logs` lists them")
         told = {each: str(found.files(each)[-1]) for each in found.parts()}
         session.show(told, "\n".join(f"{name:24} {path}" for name, path in told.items()) or "none")
         return
@@ -202,15 +208,15 @@ def demo(
 
 
 def stack_folder(home: Path | None, stack: str | None, *, ended: bool = False) -> "StackFolder":
-    """Return the folder of the stack that is meant: named, the only one that runs, the default.
+    """Return the folder of the selected stack: the named one, the only running one, or the default.
 
     Args:
-        home: Where stacks live.
-        stack: Its name, if the user has said it.
-        ended: Whether the only one that has ended is meant if none runs.
+        home: Folder of the stacks.
+        stack: Name of the stack, if the user gave one.
+        ended: Whether to select the only stopped stack if none runs.
 
     Raises:
-        RequestError: There are several, and none is named.
+        RequestError: There are several stacks and none is named.
     """
     from neve.local.stack_folder import StackFolder
 
@@ -222,25 +228,25 @@ def stack_folder(home: Path | None, stack: str | None, *, ended: bool = False) -
     if len(chosen) > 1:
         names = ", ".join(folder.path.name for folder in chosen)
         raise RequestError(
-            f"{len(chosen)} stacks {what} on this machine: {names}; say which one is meant with"
-            " --stack or NEVE_STACK"
+            f"{len(chosen)} stacks {what} on this machine: {names}; choose one with --stack "
+            "or NEVE_STACK"
         )
     return chosen[0] if chosen else StackFolder.of(home, DEFAULT_STACK, os.environ)
 
 
 def needs_server() -> None:
-    """Refuse if this installation is only the client.
+    """Raise an error if only the client is installed.
 
     Raises:
-        ConfigError: It is.
+        ConfigError: Only the client is installed.
     """
     missing = [
         name for name in ("ray", "redis", "psutil") if importlib.util.find_spec(name) is None
     ]
     if missing:
         raise ConfigError(
-            f"this installation is the client only ({', '.join(missing)} missing): "
-            "install `neve[server,embedded]` to run a service"
+            f"only the client is installed ({', '.join(missing)} missing): install "
+            "`neve[server,embedded]` to run a service"
         )
 
 
@@ -248,7 +254,7 @@ def needs_server() -> None:
 
 
 class _SettingLike(Protocol):
-    """What is told of a setting, here or by a service."""
+    """The shared fields of a setting read here and of one returned by a service."""
 
     @property
     def name(self) -> str: ...
@@ -275,8 +281,8 @@ def check_settings(
         list[str] | None, typer.Option("--set", help="`section.name=value`; may be repeated.")
     ] = None,
 ) -> None:
-    """Read the settings as `neve up` would: defaults, file, environment, flags."""
-    # Here, so that the client's verbs start without the parts of a service.
+    """Check the settings that `neve up` would use: defaults, file, environment, flags."""
+    # Imported here so that verbs of the client start without loading the service.
     from neve.service_settings import (
         load_service_settings,
         setting_remarks,
@@ -299,7 +305,7 @@ def show_settings(
         bool, typer.Option("--given", help="Only settings that differ from the defaults.")
     ] = False,
 ) -> None:
-    """Show the settings of the running service, and where each value comes from."""
+    """Show the settings of the running service and the source of each value."""
     found = session.client.config()
     if given:
         found = [setting for setting in found if setting.source != "default"]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from neve.api import tables as api
+from neve import api
 from neve.cli import (
     imports,
     render,
@@ -28,7 +28,7 @@ from neve.setting_values import known_name
 
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
-    table = typer.Typer(no_args_is_help=True, help="Create, look at, change and drop tables.")
+    table = typer.Typer(no_args_is_help=True, help="Create, show, change and drop tables.")
     app.add_typer(table, name="table")
     verb(table, "create")(create)
     verb(table, "list")(list_tables)
@@ -50,7 +50,9 @@ def create(
     location: Annotated[str, typer.Option(help="Folder of its files: a URI or absolute path.")],
     example: Annotated[
         str | None,
-        typer.Option(help="A Parquet file that has the schema, here or below the location."),
+        typer.Option(
+            help="Parquet file to take the schema from, on this machine or in the location."
+        ),
     ] = None,
     schema: Annotated[
         str | None, typer.Option(help="Columns, `id:int64,name:string`; instead of an example.")
@@ -65,10 +67,11 @@ def create(
     time: Annotated[str | None, typer.Option(help="Column for expiry and time windows.")] = None,
     partition_by: Columns = None,
     split: Annotated[
-        list[str] | None, typer.Option(help="Last key of a tablet; repeat it in ascending order.")
+        list[str] | None,
+        typer.Option(help="Last key of a tablet; may be repeated in ascending order."),
     ] = None,
     settings: Settings = None,
-    paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
+    paused: Annotated[bool, typer.Option("--paused", help="Create the table paused.")] = False,
 ) -> None:
     """Create a table."""
     given = read_schema(example, schema)
@@ -134,7 +137,7 @@ def set_settings(
         ),
     ] = None,
 ) -> None:
-    """Change settings or columns of a table: all changes or none."""
+    """Change settings or columns of a table. Either all changes apply or none."""
     if not (settings or add_column or widen_column):
         raise typer.BadParameter("give a setting, --add-column or --widen-column")
     before = session.client.describe(name)
@@ -157,7 +160,7 @@ def drop(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Drop a table; its files stay unless `--delete-files` is given."""
+    """Drop a table. Its files stay unless `--delete-files` is given."""
     what = "and delete its files" if delete_files else "(its files stay)"
     if not yes and not session.as_json:
         typer.confirm(f"Drop table {name} {what}?", abort=True, err=True)
@@ -168,19 +171,19 @@ def drop(
 
 
 def pause(session: Session, name: Name) -> None:
-    """Start no new job on a table; running jobs go on."""
+    """Pause a table: no new job starts; running jobs continue."""
     found = session.client.pause(name)
     session.show(found, f"{name} is {found.state}")
 
 
 def resume(session: Session, name: Name) -> None:
-    """End a pause of a table."""
+    """Resume a paused table."""
     found = session.client.resume(name)
     session.show(found, f"{name} is {found.state}")
 
 
 def _say_unread(session: Session, table: api.Table, written: list[str]) -> None:
-    """Say of the settings that were given which ones change nothing."""
+    """Print a note for each given setting that has no effect."""
     for text in written:
         name = known_name(text.partition("=")[0].strip()) or ""
         if name in table.without_effect:
@@ -188,7 +191,7 @@ def _say_unread(session: Session, table: api.Table, written: list[str]) -> None:
 
 
 def _columns(texts: list[str] | None) -> dict[str, str]:
-    """Return name → type of columns written as `name:type`; a type may hold colons itself."""
+    """Return the types of columns written as `name:type`, by name. A type may contain colons."""
     columns: dict[str, str] = {}
     for text in texts or []:
         name, colon, kind = text.partition(":")

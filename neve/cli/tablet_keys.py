@@ -1,4 +1,4 @@
-"""Tablets as people know them: by their keys. Ids are for `--json` and for other commands."""
+"""Name tablets by their keys for people. Ids are for `--json` and for arguments of commands."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,23 +6,23 @@ from common.errors import RequestError
 from common.model.key_values import key_type_of, value_to_json
 from common.model.keys import decode_key, format_key
 from common.model.tablet import PLUS_INFINITY, TabletId
-from neve.api import tables as api
+from neve import api
 from neve.client.errors import NeveError
 
 TabletKeys = Callable[[str, str], str]
-"""Name of a table, id of a tablet → its keys as a user writes them."""
+"""Maps the name of a table and the id of a tablet to the tablet's keys, as a user writes them."""
 
 ALL_KEYS = "all keys"
 
 
 class KnownTables:
-    """The keys of tablets of these tables. Tables are read when the first tablet is shown.
+    """Keys of the tablets of these tables. A table is read when its first tablet is shown.
 
-    A tablet of a table that is gone, or whose keys have another type, keeps its id.
+    A tablet keeps its id if its table is gone or its keys have another type.
     """
 
     def __init__(self, tables: Callable[[], Iterable[api.Table]]) -> None:
-        """Remember how to read the tables."""
+        """Store the function that reads the tables."""
         self._read = tables
         self._tables: dict[str, api.Table] | None = None
 
@@ -32,13 +32,13 @@ class KnownTables:
             try:
                 self._tables = {each.name: each for each in self._read()}
             except NeveError:
-                self._tables = {}  # The listing itself is more important than its names.
+                self._tables = {}  # Show the listing without keys rather than fail.
         known = self._tables.get(table)
         return tablet if known is None else keys_of(known, tablet)
 
 
 def keys_of(table: api.Table, tablet: str) -> str:
-    """Return the keys of a tablet by its id: `to [100]`, or its partition `day=1`."""
+    """Return the keys of a tablet: a range such as `to [100]`, or a partition such as `day=1`."""
     columns = table.partition_by or table.key
     types = {column.name: column.type for column in table.schema}
     try:
@@ -58,12 +58,12 @@ def keys_of(table: api.Table, tablet: str) -> str:
 
 
 def range_text(start: str | None, end: str | None, partition: str | None = None) -> str:
-    """Return the keys that a tablet holds.
+    """Return a range of keys as text.
 
     Args:
-        start: Key before its first; None: from the beginning, or not known.
-        end: Its last key; None: no bound.
-        partition: Of a table with partitions, instead of keys.
+        start: The key before the first one; None if there is no bound or it is unknown.
+        end: The last key; None if there is no bound.
+        partition: Partition values, which replace the keys in a partitioned table.
     """
     if partition is not None:
         return partition

@@ -1,4 +1,4 @@
-"""`neve status`, `jobs`, `queue`, `explain`, `plan`, `history`, compactors, and limits on bytes."""
+"""`neve status`, `jobs`, `queue`, `explain`, `plan`, `history`, quarantine, and byte limits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from common.clock import SystemClock
 from common.errors import RequestError
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
-from neve.api import work as api
+from neve import api
 from neve.cli.compactors import (
     register_groups,
     render_compactors,
@@ -43,13 +43,13 @@ from neve.client.errors import UnavailableError
 
 
 TRIGGERS_SHOWN = 5
-"""Tables whose last trigger `neve status` shows; --json has more."""
+"""Number of tables whose last trigger `neve status` shows; `--json` has more."""
 QUIET_MIN_S = 5.0
-"""Heartbeats come every few seconds. Less than this since the last progress means nothing."""
+"""Shorter silences are normal, because heartbeats arrive every few seconds."""
 
 
 def render_status(found: api.Status) -> RenderableType:
-    """Return the service as a whole."""
+    """Render the state of the whole service."""
     return lines(
         facts(
             [
@@ -79,21 +79,21 @@ def render_status(found: api.Status) -> RenderableType:
 
 
 def _tablets_text(found: api.Status) -> str:
-    """Return how many tablets are known, and whether more may be found."""
+    """Return the number of known tablets, and whether the first scan may add more."""
     if not found.tables_unscanned:
         return f"{found.tablets_known:,}"
     return (
-        f"{found.tablets_known:,} so far: the first scan since the start goes on, "
-        f"{found.tables_unscanned:,} of {format_count(found.tables, 'table')} to go"
+        f"{found.tablets_known:,} so far: the first scan since the start is running, "
+        f"{found.tables_unscanned:,} of {format_count(found.tables, 'table')} left"
     )
 
 
 def render_jobs(found: Sequence[api.Job], now_s: float, keys: TabletKeys) -> RenderableType:
-    """Return a listing of running jobs.
+    """Render a list of running jobs.
 
     Args:
         found: The jobs.
-        now_s: The time by the clock of this machine.
+        now_s: The current time on this machine.
         keys: Keys of tablets.
     """
     return grid(
@@ -126,7 +126,7 @@ def render_jobs(found: Sequence[api.Job], now_s: float, keys: TabletKeys) -> Ren
 
 
 def render_queue(found: Sequence[api.PlannedJob], keys: TabletKeys) -> RenderableType:
-    """Return a listing of queued jobs. `keys` gives the keys of tablets."""
+    """Render a list of queued jobs. `keys` maps tablets to their keys."""
     return grid(
         [
             ("PLACE", RIGHT),
@@ -157,7 +157,12 @@ def render_queue(found: Sequence[api.PlannedJob], keys: TabletKeys) -> Renderabl
 
 
 def render_plan(found: api.Plan, keys: TabletKeys) -> RenderableType:
-    """Return what would be planned, and why files are left. `keys` gives the keys of tablets."""
+    """Render a plan: its jobs, and the reasons for files that are left out.
+
+    Args:
+        found: The plan.
+        keys: Maps tablets to their keys.
+    """
     planned = grid(
         [
             ("JOB", RIGHT),
@@ -194,7 +199,7 @@ def render_plan(found: api.Plan, keys: TabletKeys) -> RenderableType:
 
 
 def _intervals(found: Sequence[api.Interval], keys: TabletKeys) -> RenderableType:
-    """Return what the planner makes of intervals of time."""
+    """Render the planner's state of each time interval."""
     return grid(
         [
             ("INTERVAL FROM (UTC)", WHOLE),
@@ -219,17 +224,17 @@ def _intervals(found: Sequence[api.Interval], keys: TabletKeys) -> RenderableTyp
 
 
 _NARROW = 20
-"""Letters of a name in a listing with many columns."""
+"""Maximum length of a name in a list with many columns."""
 
 
 def _outputs_text(job: api.PlannedJob) -> list[str]:
-    """Return what a planned job does besides making one file, and what it waits for."""
+    """Return what is special about a planned job's outputs, and what the job waits for."""
     said: list[str] = []
     if job.cuts_at_s:
         first, last = time_text(job.cuts_at_s[0]), time_text(job.cuts_at_s[-1])
         times = f"at {first}" if len(job.cuts_at_s) == 1 else f"{len(job.cuts_at_s)} times"
         between = "" if len(job.cuts_at_s) == 1 else f" from {first} to {last}"
-        said.append(f"outputs are cut {times}{between} UTC")
+        said.append(f"outputs are split {times}{between} UTC")
     elif job.outputs > 1:
         said.append(f"makes up to {format_count(job.outputs, 'file')}")
     if job.output_rows_max:
@@ -242,9 +247,9 @@ def _outputs_text(job: api.PlannedJob) -> list[str]:
 
 
 def render_explanations(found: Sequence[api.Explanation], keys: TabletKeys) -> RenderableType:
-    """Return why tablets are as they are, one paragraph a tablet.
+    """Render the state of tablets with reasons, one paragraph per tablet.
 
-    Each begins with the keys of the tablet and the id that other commands take.
+    Each paragraph begins with the keys of the tablet and the id that other commands accept.
     """
     parts: list[RenderableType | str] = []
     for explanation in found:
@@ -256,7 +261,7 @@ def render_explanations(found: Sequence[api.Explanation], keys: TabletKeys) -> R
 
 
 def render_story(found: api.Story, keys: TabletKeys) -> RenderableType:
-    """Return what has happened to a tablet, one entry a row. `keys` gives its keys."""
+    """Render the history of a tablet, one event per row. `keys` maps tablets to their keys."""
     where = shortened(keys(found.table, found.tablet))
     return lines(
         f"{found.table}, tablet {where} (id {found.tablet})",
@@ -291,11 +296,11 @@ def _trigger_text(found: api.TableTrigger) -> str:
 
 
 def render_history(found: Sequence[api.Finished], table: str, keys: TabletKeys) -> RenderableType:
-    """Return a listing of finished attempts.
+    """Render a list of finished attempts.
 
     Args:
         found: The attempts.
-        table: Whose they are.
+        table: The table that they belong to.
         keys: Keys of tablets.
     """
     return grid(
@@ -335,7 +340,7 @@ def _job_state(job: api.Job) -> str:
 
 
 def render_offline_plan(planned: Mapping[str, Any]) -> RenderableType:
-    """Return a plan that was made without a service."""
+    """Render a plan that was made without a service."""
     columns = [("GROUP", ""), ("KIND", ""), ("PRIORITY", RIGHT), ("FILES", ""), ("REASON", "")]
     jobs_planned = [
         (each["group"], each["kind"], each["priority"], " ".join(each["files"]), each["reason"])
@@ -356,7 +361,9 @@ Wish = Annotated[
     str,
     typer.Argument(
         metavar="LIMIT",
-        help="Bytes per second, such as `50MB`; `none`; or `default`, the limit of the settings.",
+        help=(
+            "Bytes per second, such as `50MB`; `none`; or `default` for the limit in the settings."
+        ),
         show_default=False,
     ),
 ]
@@ -369,13 +376,13 @@ def register_limits(app: typer.Typer) -> None:
     app.add_typer(group, name="group")
     register_groups(group)
     verb(group, "limit")(limit_group)
-    volume = typer.Typer(no_args_is_help=True, help="Volumes: storage that tables share.")
+    volume = typer.Typer(no_args_is_help=True, help="Volumes, the storage that tables share.")
     app.add_typer(volume, name="volume")
     verb(volume, "limit")(limit_volume)
 
 
 def limits(session: Session) -> None:
-    """List the limits of groups and volumes, and the bytes per second that they use."""
+    """List the limits of groups and volumes with the bytes per second in use."""
     found = session.client.limits()
     session.show(found, lambda: render_limits(found))
 
@@ -385,7 +392,7 @@ def limit_group(
     name: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")],
     limit: Wish,
 ) -> None:
-    """Limit the bytes per second that all rewrites of a group read and write."""
+    """Limit the bytes per second of all rewrites of a group, reads and writes together."""
     _change_limit(
         session, f"group {name}", limit, lambda wish: session.client.limit_group(name, wish)
     )
@@ -396,14 +403,14 @@ def limit_volume(
     name: Annotated[str, typer.Argument(metavar="VOLUME", help="Name of the volume.")],
     limit: Wish,
 ) -> None:
-    """Limit the bytes per second that all rewrites on a volume read and write."""
+    """Limit the bytes per second of all rewrites on a volume, reads and writes together."""
     _change_limit(
         session, f"volume {name}", limit, lambda wish: session.client.limit_volume(name, wish)
     )
 
 
 def render_limits(found: list[api.Limit]) -> RenderableType:
-    """Return a listing of limits."""
+    """Render a list of limits."""
     return grid(
         [
             ("KIND", ""),
@@ -450,17 +457,17 @@ def _rate_text(bytes_s: float | None) -> str:
 # -------------------------------------------------------------------------------------------- Verbs
 
 
-Count = Annotated[int, typer.Option(help="Number of entries at most.")]
+Count = Annotated[int, typer.Option(help="Maximum number of entries.")]
 
 
 def render_live_bytes(
     found: Sequence[api.LiveBytes], table: str, keys: TabletKeys
 ) -> RenderableType:
-    """Return what is live in tablets.
+    """Render the live bytes of tablets.
 
     Args:
-        found: By tablet.
-        table: Whose they are.
+        found: Live bytes per tablet.
+        table: The table that they belong to.
         keys: Keys of its tablets.
     """
     return grid(
@@ -516,8 +523,7 @@ def status(session: Session) -> None:
     try:
         found = session.client.status()
     except UnavailableError as error:
-        # Whoever starts services has the cluster's address in the environment: then it is said
-        # why none could be started there.
+        # With a cluster address in the environment, explain why no service could be started there.
         wrong = [
             attempt_try.found
             for attempt_try in try_cluster()
@@ -553,18 +559,18 @@ def explain(
     tablet: OptionalTablet = None,
     *,
     history: Annotated[
-        bool, typer.Option("--history", help="Show what has happened to the tablet so far.")
+        bool, typer.Option("--history", help="Show the tablet's past events.")
     ] = False,
 ) -> None:
     """Explain for each tablet of a table why jobs run, wait or are not needed.
 
-    --history shows what has happened to one tablet since the coordinator started.
+    --history shows the events of one tablet since the coordinator started.
     """
     if history:
         if tablet is None:
             raise RequestError(
-                f"--history is about one tablet: `neve explain {name} TABLET --history`; "
-                f"`neve table tablets {name}` lists them"
+                f"--history needs a tablet: `neve explain {name} TABLET --history`; `neve "
+                f"table tablets {name}` lists the tablets"
             )
         story = session.client.story(name, tablet)
         session.show(story, lambda: render_story(story, _keys(session)))
@@ -589,10 +595,10 @@ def plan(
         typer.Option(help="With --files: plan only the files of this tablet."),
     ] = None,
 ) -> None:
-    """Show what would be planned now; nothing is started.
+    """Show which jobs would be planned now. Nothing is started.
 
-    --files takes what `neve table files TABLE --json` prints, or a document with settings,
-    groups and running jobs.
+    --files takes the output of `neve table files TABLE --json`, or a document with settings, groups
+    and running jobs.
     """
     if (name is None) == (files is None):
         raise RequestError("give either the name of a table or --files")
@@ -601,7 +607,7 @@ def plan(
         return
     if planner is not None or settings or tablet is not None:
         raise RequestError(
-            "--planner, --set and --tablet go with --files; settings of a table are stored"
+            "--planner, --set and --tablet need --files; a table has its own settings"
         )
     found = session.client.plan(str(name))
     session.show(found, lambda: render_plan(found, _keys(session)))
@@ -619,12 +625,12 @@ def analyze(
     tablet: OptionalTablet = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until everything is counted.")] = False,
     timeout: Annotated[
-        str, typer.Option("--timeout", help="Longest wait, such as 30s or 10m.")
+        str, typer.Option("--timeout", help="Maximum time to wait, such as 30s or 10m.")
     ] = "1h",
 ) -> None:
-    """Count the live bytes of files: rows that a reader sees or a rewrite has to keep.
+    """Count the live bytes of files: rows that a reader sees or that a rewrite must keep.
 
-    Compactors read the columns that tell it, after all other jobs. Nothing is rewritten.
+    Compactors read only the necessary columns, after all other jobs. Nothing is rewritten.
     """
     timeout_s = parse_duration_s(timeout, "--timeout") if wait else None
     found = session.client.analyze(name, tablet, timeout_s=timeout_s)
@@ -636,7 +642,7 @@ def lift_quarantine(
     name: Name,
     tablet: OptionalTablet = None,
 ) -> None:
-    """Plan tablets again that are in quarantine after failures; `neve explain` names them."""
+    """Release tablets from quarantine so that they are planned again; `neve explain` lists them."""
     session.client.lift_quarantine(name, tablet)
     where = f"tablet {tablet} of {name}" if tablet is not None else f"every tablet of {name}"
     session.show({"lifted": name, "tablet": tablet}, f"{where} is planned again")
@@ -647,16 +653,14 @@ def lower_watermark(
     name: Name,
     tablet: Annotated[
         str,
-        typer.Argument(
-            help="Id of the tablet, as `neve table tablets` shows it.", metavar="TABLET"
-        ),
+        typer.Argument(help="Id of the tablet; `neve table tablets` shows it.", metavar="TABLET"),
     ],
     to: Annotated[
         str | None,
-        typer.Option(help="Newest version that stays refused. Default: none is refused."),
+        typer.Option(help="Newest version that stays refused. Default: no version is refused."),
     ] = None,
 ) -> None:
-    """Lower the watermark of a tablet, so that it takes older rows again."""
+    """Lower the watermark of a tablet so that it accepts older rows again."""
     found = session.client.lower_watermark(name, tablet, to)
     session.show(
         found, f"watermark: {found.before or 'none'} → {found.after or 'none'}; {found.may_rise}"
@@ -666,7 +670,7 @@ def lower_watermark(
 def _plan_offline(
     session: Session, files: Path, planner: str | None, settings: list[str], tablet: str | None
 ) -> None:
-    # Here, so that the client's verbs start without the planners.
+    # Imported here so that verbs of the client start without loading the planners.
     from neve.offline import plan_offline
 
     planned = plan_offline(json_document(files), planner, name_values(settings, "setting"), tablet)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from neve.api.work import Finished, Group, Job, Status
+from neve.api import Finished, Group, Job, Status
 from tests.support.kubernetes.service import LaptopService
 from tests.support.patience import SERVICE_S
 
@@ -256,7 +256,7 @@ def pods_of(service: LaptopService, group: str) -> set[str]:
 def a_start_that_fails_is_counted_and_tried_again(service: LaptopService, watch: Watch) -> None:
     watch.until("large: start given up", lambda status: starts_failed(status, LARGE) >= 1)
     said = service.neve("group", "show", LARGE)
-    assert "failed, the next try is in" in said or "one is tried now" in said, said
+    assert "failed, the next try is in" in said or "one is being tried now" in said, said
     assert "no heartbeat within 150 s" in said, said
     assert not committed(service, DOCUMENTS)
     service.cluster.mend_group(LARGE)

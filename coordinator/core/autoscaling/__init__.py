@@ -2,8 +2,8 @@
 
 Reading order:
 
-    demand  what a group has to do, and how many compactors that takes
-    memory  what a decision needs of those before it; starts that succeed, fail and pause
+    demand  the work of a group, and how many compactors it needs
+    memory  state kept between decisions; starts that succeed, fail and pause
     policy  when compactors are started and drained, one decision per snapshot
-    rate    how fast a compactor rewrites, measured
+    rate    measured rewrite rate of a compactor
 """

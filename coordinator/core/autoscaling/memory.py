@@ -1,8 +1,8 @@
-"""What a decision needs of those before it, and what follows from starts that succeed or fail.
+"""State kept between decisions, and the effect of starts that succeed or fail.
 
-A round of failed starts brings a pause, each further round one of twice the length. The first
-heartbeat of a new compactor ends the row. It proves nothing if compactors die soon after it: then
-one has to last for as long as the longest pause.
+A round of failed starts causes a pause; each further round doubles it. The first heartbeat of a new
+compactor ends the series. If compactors die soon after their start, a heartbeat is not enough: one
+compactor has to run for the length of the longest pause.
 """
 
 from dataclasses import dataclass, replace
@@ -13,40 +13,40 @@ from coordinator.core.autoscaling.demand import AutoscalerRules, GroupLoad
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What is remembered of one group between two decisions."""
+    """State of one group that is kept between decisions."""
 
     seen_s: float | None = None
-    """When the last decision was made."""
+    """Time of the last decision."""
     short_since_s: float | None = None
-    """Since when the group has had fewer compactors than it wants."""
+    """Since when the group has had fewer compactors than it needs."""
     idle_since_s: float | None = None
     """Since when there has been no work at all."""
     grown_s: float | None = None
     shrunk_s: float | None = None
     count: int = 0
-    """Compactors that the group had after the last decision, those that died since counted."""
+    """Compactors that the group had after the last decision, including those that died since."""
     spare_s: float = 0.0
-    """How long the group could have done without a compactor, less how long it could not."""
+    """Time in which the group could have worked with one compactor less, minus the other time."""
     running: frozenset[str] = frozenset()
-    """Compactors that answered at the last decision."""
+    """Compactors that sent heartbeats at the last decision."""
     given_up: frozenset[str] = frozenset()
-    """Compactors that were given up and have not disappeared yet."""
+    """Compactors that were given up and still exist."""
     failed_starts: int = 0
-    """Starts that failed since the last one that succeeded."""
+    """Failed starts since the last successful one."""
     failed_rounds: int = 0
-    """The same, failures during one pause counted once."""
+    """The same, but all failures during one pause count once."""
     crashing: bool = False
-    """Whether compactors die soon after they came up: a heartbeat proves nothing then."""
+    """Whether compactors die soon after their start; a heartbeat then proves nothing."""
     appeared_s: float | None = None
-    """When a compactor sent its first heartbeat, the first one since the last failed start."""
+    """Time of the first heartbeat since the last failed start."""
     retry_s: float = 0.0
-    """No start before this time."""
+    """Earliest time of the next start."""
     cause: str = ""
-    """Of the last failed start."""
+    """Cause of the last failed start."""
 
 
 def not_ahead(memory: Memory, rules: AutoscalerRules, now_s: float) -> Memory:
-    """Return the memory with no time that has not come yet: a clock may have gone back."""
+    """Return the state with future times removed: a clock may have gone back."""
 
     def past(time_s: float | None) -> float | None:
         return None if time_s is None else min(time_s, now_s)
@@ -70,7 +70,7 @@ def after_starts(
     rules: AutoscalerRules,
     now_s: float,
 ) -> Memory:
-    """Return the memory after the starts that succeeded, failed or took too long."""
+    """Return the state after starts that succeeded, failed or timed out."""
     memory = _after_heartbeats(load, memory, rules, now_s)
     failed = {start.name: start.cause for start in load.failed if start.name not in memory.given_up}
     late = load.with_obstacle(f"no heartbeat within {rules.start_timeout_s:,.0f} s")
@@ -80,7 +80,7 @@ def after_starts(
     if not failed:
         return memory
     rounds, retry_s = memory.failed_rounds, memory.retry_s
-    if now_s >= retry_s:  # Otherwise they were started with the one that brought the pause.
+    if now_s >= retry_s:  # A start during the pause belongs to the round that caused the pause.
         rounds += 1
         backoff = Backoff(base_s=rules.start_backoff_s, max_s=rules.start_backoff_max_s)
         retry_s = now_s + backoff.wait_s(rounds)
@@ -98,7 +98,7 @@ def after_starts(
 def _after_heartbeats(
     load: GroupLoad, memory: Memory, rules: AutoscalerRules, now_s: float
 ) -> Memory:
-    """Return the memory after new compactors sent a heartbeat, or have lasted since."""
+    """Return the state after new compactors have sent a heartbeat, or have run long enough."""
     appeared = not {compactor.name for compactor in load.running} <= memory.running
     if appeared and memory.appeared_s is None:
         memory = replace(memory, appeared_s=now_s)
@@ -111,10 +111,10 @@ def _after_heartbeats(
 
 
 def has_lasted(since_s: float | None, length_s: float, now_s: float) -> bool:
-    """Return whether something has been so for a time; None: it is not so."""
+    """Return whether a condition has held for a time; None means it does not hold."""
     return since_s is not None and now_s - since_s >= length_s
 
 
 def is_past(last_s: float | None, pause_s: float, now_s: float) -> bool:
-    """Return whether a pause since something is over; None: it never was."""
+    """Return whether a pause since `last_s` is over; None means there was none."""
     return last_s is None or now_s - last_s >= pause_s

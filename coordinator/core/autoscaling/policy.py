@@ -1,10 +1,10 @@
 """When compactors are started and drained: one decision per snapshot of a group.
 
-Growth follows demand that persists, in steps. A compactor leaves when the group could have done
-without it for long enough, one at a time, by a drain. Between growth and shrinking lies a band in
-which nothing happens, so that a constant load ends in a constant count.
+Growth follows persistent demand, in steps. A compactor is drained when the group could have worked
+without it for long enough, one at a time. Between growth and shrinking lies a band in which nothing
+happens, so that a constant load leads to a constant count.
 
-A fresh `Memory` is always safe: it only makes the policy wait as long as it waits after a start.
+A fresh `Memory` is always safe: the policy only waits as long as after a start.
 """
 
 from dataclasses import dataclass, replace
@@ -29,35 +29,35 @@ from coordinator.core.autoscaling.memory import (
 )
 
 LATE_FACTOR = 2.0
-"""A job that waited this many drain targets shows that the arithmetic is wrong."""
+"""A job that waited for this many drain targets shows that the estimate is wrong."""
 GAP_MAX_S = 5.0
-"""Of a longer gap between two snapshots, only this much counts: nobody saw the rest."""
+"""Maximum time counted for a gap between two snapshots, because its state is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What shall happen to the compactors of a group now, and why."""
+    """What to do with the compactors of a group now, and why."""
 
     group: str
     desired: int
-    """How many the group should have; always within its bounds."""
+    """Target number of compactors, within the group's bounds."""
     current: int
-    """How many serve or are starting."""
+    """Compactors that serve or are starting."""
     start: int = 0
-    """How many to start now."""
+    """Number to start now."""
     drain: tuple[str, ...] = ()
-    """Which to drain now; at most one."""
+    """Compactors to drain now; at most one."""
     give_up: tuple[str, ...] = ()
-    """Which have been starting for too long, and are to be killed."""
+    """Compactors to kill because they have been starting for too long."""
     reason: str
-    """One sentence with the figures that decided."""
+    """One sentence with the numbers that led to the decision."""
     blocked: str = ""
-    """Why the group cannot grow to what it needs; empty: it can."""
+    """Why the group cannot grow to its demand; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _View:
-    """A snapshot as this decision sees it."""
+    """Values that this decision derives from a snapshot."""
 
     load: GroupLoad
     starting: tuple[StartingCompactor, ...]
@@ -65,26 +65,26 @@ class _View:
     """Compactors that serve or are starting."""
     need: Demand
     asked: int
-    """What the work asks for."""
+    """Number that the work asks for."""
     wanted: int
-    """The same, without compactors that would be idle, before the group's bounds."""
+    """The same without compactors that would be idle, before the group's bounds apply."""
     desired: int
     lost: int
-    """Compactors that died or did not come up, and would find work."""
+    """Compactors that died or failed to start, and would have work."""
     late: bool
-    """Whether the oldest job has waited so long that one more is wanted."""
+    """Whether the oldest job has waited long enough to need one more compactor."""
 
 
 def decide(
     load: GroupLoad, memory: Memory, rules: AutoscalerRules, now_s: float
 ) -> tuple[Decision, Memory]:
-    """Return what shall happen to a group's compactors, and what to remember of it.
+    """Return what to do with a group's compactors, and the state to keep.
 
     Args:
-        load: A fresh snapshot of the group.
-        memory: What the last decision returned; `Memory()` if there was none.
-        rules: The group's.
-        now_s: The time now; one that goes back delays nothing for longer than a rule's own time.
+        load: A new snapshot of the group.
+        memory: State returned by the last decision; `Memory()` for the first.
+        rules: Rules of the group.
+        now_s: The time now. If it goes back, delays stay within the rules' own times.
     """
     give_up = tuple(
         compactor.name
@@ -132,11 +132,11 @@ def _view(load: GroupLoad, memory: Memory, rules: AutoscalerRules) -> _View:
         and need.wanted <= capacity < need.divisible
     )
     asked = capacity + 1 if late else need.wanted
-    # The drain target is counted from now. Without this, a group whose compactors die one by one
-    # would always be just about to be done.
+    # The drain target starts now. Otherwise, a group whose compactors die one by one would always
+    # appear almost done.
     lost = max(0, min(memory.count, need.divisible) - capacity)
     asked = max(asked, capacity + lost) if lost else asked
-    # What is starting has not shown yet whether it finds work.
+    # Starting compactors have not shown so far whether they find work.
     wanted = ceil(min(asked, max(useful_compactors(load), capacity if starting else 0)))
     return _View(
         load=load,
@@ -152,12 +152,12 @@ def _view(load: GroupLoad, memory: Memory, rules: AutoscalerRules) -> _View:
 
 
 def _is_held_back(view: _View) -> bool:
-    """Return whether jobs wait although slots are free: more compactors would be idle, too."""
+    """Return whether jobs wait although slots are free: more compactors would be idle as well."""
     return view.asked > view.capacity >= view.wanted
 
 
 def _is_spare(view: _View) -> bool:
-    """Return whether the group could do without one of its compactors at this moment."""
+    """Return whether the group could work with one compactor less at this moment."""
     if view.late or view.capacity <= view.load.count_min:
         return False
     return useful_compactors(view.load) < len(view.load.serving) or fits_without_one(
@@ -169,10 +169,10 @@ def _is_spare(view: _View) -> bool:
 
 
 def _after_look(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> Memory:
-    """Return the memory with how long the group has been short, spare or without work.
+    """Return the state with updated times of shortage, spare capacity and idleness.
 
-    Spare time is paid back second by second, not forgotten at once: otherwise a job a minute
-    would keep twenty compactors.
+    Spare time is reduced second by second, not reset: otherwise one job per minute would keep
+    twenty compactors.
     """
 
     def since(time_s: float | None, *, still: bool) -> float | None:
@@ -192,11 +192,11 @@ def _after_look(view: _View, memory: Memory, rules: AutoscalerRules, now_s: floa
 
 
 def _starts(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> int:
-    """Return how many compactors to start now."""
+    """Return the number of compactors to start now."""
     missing = view.desired - view.capacity
     if missing <= 0 or view.load.paused or now_s < memory.retry_s:
         return 0
-    if memory.failed_starts:  # One shows whether starts succeed again.
+    if memory.failed_starts:  # One start shows whether starts succeed again.
         return 0 if view.starting else 1
     below = max(0, view.load.count_min - view.capacity)
     if not _may_grow(view, memory, rules, now_s):
@@ -207,7 +207,7 @@ def _starts(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -
 def _may_grow(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> bool:
     if not has_lasted(memory.short_since_s, rules.grow_after_s, now_s):
         return False
-    # What is late shows again in the next snapshot; what one more achieves takes longer.
+    # If the job is still late, the next snapshot shows it; another compactor takes longer to help.
     pause_s = rules.drain_target_s if view.late else rules.grow_interval_s
     return is_past(memory.grown_s, pause_s, now_s)
 
@@ -221,14 +221,14 @@ def _drains(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -
         rested = is_past(memory.shrunk_s, rules.shrink_interval_s, now_s)
         if not (due and rested):
             return ()
-        # To stop and start the last one for a job a minute would save nothing.
+        # Stopping and starting the last compactor for one job per minute saves nothing.
         if view.capacity == 1 and not has_lasted(memory.idle_since_s, rules.shrink_after_s, now_s):
             return ()
     return _least_busy(view)
 
 
 def _least_busy(view: _View) -> tuple[str, ...]:
-    """Return the compactor with the fewest jobs; a busy one only if nobody is on the way."""
+    """Return the compactor with the fewest jobs; a busy one only if none is starting."""
     least = min(view.load.serving, key=lambda each: (each.busy, each.name), default=None)
     if least is None or (least.busy and view.starting and view.capacity <= view.load.count_max):
         return ()
@@ -245,16 +245,16 @@ def _blocked(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) 
     if memory.failed_starts and view.desired > view.capacity:
         starts = format_count(memory.failed_starts, "start")
         wait_s = memory.retry_s - now_s
-        tried = "another one is starting" if view.starting else "one is tried now"
+        tried = "another one is starting" if view.starting else "one is being tried now"
         following = f"the next try is in {wait_s:,.0f} s" if wait_s > 0 else tried
         return f"{starts} failed, {following}: {memory.cause}"
     if _is_held_back(view) and has_lasted(memory.short_since_s, rules.grow_after_s, now_s):
         free = format_count(load.free_slots, "slot")
         jobs = format_count(load.queued_jobs, "job")
-        return f"{free} free while {jobs} wait: limits or pauses hold the jobs back"
+        return f"{free} free while {jobs} wait: limits or pauses block the jobs"
     if view.wanted > load.count_max <= view.capacity:
         most = format_count(load.count_max, "compactor")
-        return f"at the maximum of {most}, the work asks for {view.wanted:,}"
+        return f"at the maximum of {most}, the work needs {view.wanted:,}"
     return ""
 
 

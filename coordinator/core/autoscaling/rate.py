@@ -1,10 +1,10 @@
-"""How fast a compactor of a group rewrites, measured. Pure.
+"""Measured rewrite rate of a compactor of a group. Pure.
 
     rate = slots · input bytes committed / slot-seconds that were busy
 
-Both sums decay alike, so that old work counts less and less: after `DECAY_S`, to 1/e. Bytes count
-when a job commits and its slot-seconds as they pass, so the rate of a group whose first long job
-still runs is not known.
+Both sums decay equally, so older work counts less: after `DECAY_S`, 1/e of it. Bytes count when a
+job commits, slot-seconds as they pass. The rate of a group whose first long job still runs is
+therefore unknown.
 """
 
 from dataclasses import dataclass, replace
@@ -12,24 +12,24 @@ from math import exp
 
 DECAY_S = 600.0
 BUSY_MIN_S = 1.0
-"""Less than that says nothing."""
+"""Less busy time gives no reliable rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteRate:
-    """What a group has done lately."""
+    """Recent work of a group."""
 
     seen_s: float | None = None
     committed_bytes: int = 0
-    """The group's counter when it was last seen."""
+    """The group's counter at the last update."""
     done_bytes: float = 0.0
     busy_s: float = 0.0
 
     def seen(self, committed_bytes: int, busy_slots: int, now_s: float) -> "RewriteRate":
-        """Return the rate after a look at the group.
+        """Return the updated rate.
 
         Args:
-            committed_bytes: Input bytes of all commits so far; a lower number is a new count.
+            committed_bytes: Input bytes of all commits so far; a lower number restarts the count.
             busy_slots: Slots with a job now.
             now_s: The time now.
         """
@@ -46,7 +46,7 @@ class RewriteRate:
         )
 
     def bytes_s(self, slots: int) -> float | None:
-        """Return what a compactor with all its slots busy rewrites per second; None: not known."""
+        """Return what a fully busy compactor rewrites per second; None if unknown."""
         if not self.done_bytes or self.busy_s < BUSY_MIN_S:
             return None
         return slots * self.done_bytes / self.busy_s

@@ -51,7 +51,7 @@ def test_a_token_is_printed_once_and_alone(shell: Shell) -> None:
     assert made.exit_code == 0
     assert "\n" not in token
     assert digest_of(token.encode()) in shell.file.read_text()
-    assert "the only time" in made.stderr
+    assert "shown only this once" in made.stderr
     listed = shell.run("token", "list")
     assert "ci" in listed.stdout
     assert "read, write:events-*" in listed.stdout

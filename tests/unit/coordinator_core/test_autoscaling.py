@@ -109,15 +109,15 @@ def first_drain(snapshot: GroupLoad, *, until_s: int = 400) -> tuple[int, str] |
             load(**queued(9, 300 * GIB)),
             3,
             "9 jobs of 2.6 TiB would take 43,200 s with the first compactor, target 300 s; "
-            "jobs cannot be divided, 3 compactors can take all of them at once",
+            "jobs cannot be divided, 3 compactors can run all of them at once",
         ),
         (
             load(**queued(33), rate_bytes_s=None),
             3,
-            "33 jobs at a rate not known yet, 4 for each of 4 slots of a compactor",
+            "33 jobs at an unknown rate, 4 for each of 4 slots of a compactor",
         ),
-        (load(**queued(33), rate_bytes_s=0.0), 3, "33 jobs at a rate not known yet"),
-        (load(unplanned_tablets=70_000), 1, "70,000 changed tablets not planned yet"),
+        (load(**queued(33), rate_bytes_s=0.0), 3, "33 jobs at an unknown rate"),
+        (load(unplanned_tablets=70_000), 1, "70,000 changed tablets to plan"),
         (load(deferred_tablets=8), 1, "8 jobs of 0 B would take 0 s"),
         # Deferred tablets cost what queued jobs cost.
         (load(**queued(10), deferred_tablets=590), 32, "600 jobs of 600.0 GiB would take 9,600 s"),
@@ -463,17 +463,17 @@ def test_a_minimum_is_kept_with_pauses_when_starts_fail() -> None:
     [
         (
             load((4,) * 20, **queued(10_000)),
-            "at the maximum of 20 compactors, the work asks for 534",
+            "at the maximum of 20 compactors, the work needs 534",
         ),
         (load((4,), **queued(9), paused=True), "the group is paused"),
         (
             load((4, 0, 0), **queued(1000)),
-            "8 slots free while 1,000 jobs wait: limits or pauses hold the jobs back",
+            "8 slots free while 1,000 jobs wait: limits or pauses block the jobs",
         ),
         (load((4, 4, 0, 0), **queued(30), oldest_age_s=900.0), ""),  # an idle one will take it
         (
             load((1, 1, 1), **queued(30), oldest_age_s=900.0),
-            "9 slots free while 30 jobs wait: limits or pauses hold the jobs back",
+            "9 slots free while 30 jobs wait: limits or pauses block the jobs",
         ),
         (load((4,), **queued(1000)), ""),
         (load(), ""),

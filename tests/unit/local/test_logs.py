@@ -116,7 +116,7 @@ def test_logs_are_shown_after_the_stack_has_ended(folder: Path, tmp_path: Path) 
     shell.run("logs", "gateway", "--lines", "1", says="three")
     assert shell.json("logs", "gateway", "-n", "2")["lines"] == ["two", "three"]
     shell.run("logs", "nonsense", code=1, says="no part 'nonsense' has a log")
-    shell.run("logs", "--follow", code=2, says="--follow wants a part")
+    shell.run("logs", "--follow", code=2, says="--follow needs the name of a process")
     (tmp_path / "home" / "other" / "logs").mkdir(parents=True)
     shell.run("logs", code=2, says="2 stacks have logs on this machine: other, user; say which")
     shell.run("logs", "gateway", "--stack", "user", says="one two three")

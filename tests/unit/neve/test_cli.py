@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.parquet.foreign_formats import ForeignMark
-from common.wire import GroupScaling, Quarantine
+from neve import api
 from neve.cli import doctor
 from neve.cli import doctor as checks
 from neve.cli import rows as row_files
@@ -121,10 +121,10 @@ def test_backlogs_are_shown_by_table_tablet_and_time(neve: Shell, folder: Path) 
     neve.run("backlog", "--history", says="100 B ████████████████████████████████████████")
     assert [each["size_bytes"] for each in neve.json("backlog", "events", "--history")] == [90, 0]
     neve.run("backlog", "events", "--tablets", says="90 B default ratio")
-    neve.run("backlog", "--tablets", code=2, says="--tablets goes with the name of a table")
-    neve.run("backlog", "events", "--tablets", "--history", code=2, says="without --files and")
+    neve.run("backlog", "--tablets", code=2, says="--tablets needs the name of a table")
+    neve.run("backlog", "events", "--tablets", "--history", code=2, says="excludes --files and")
     neve.run("backlog", "--watch", "--history", code=2, says="give either --watch or --history")
-    neve.run("backlog", "--watch", "--files", "f.json", code=2, says="show a running service")
+    neve.run("backlog", "--watch", "--files", "f.json", code=2, says="need a running service")
     nested = folder / "nested.json"
     nested.write_text("[" * 100_000, "utf-8")
     neve.run("backlog", "--files", str(nested), code=2, says="is nested too deeply")
@@ -138,7 +138,7 @@ def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> 
     neve.run("plan", "events", says="none")
     neve.run("explain", "events", "last", says="nothing to do")
     neve.run("explain", "events", "last", "--history", says="job-1 failed on local-1: InputError")
-    neve.run("explain", "events", "--history", code=2, says="--history is about one tablet")
+    neve.run("explain", "events", "--history", code=2, says="--history needs a tablet")
     told = neve.json("explain", "events", "last", "--history")
     assert [each["kind"] for each in told["entries"]] == ["coordinator-started", "failed"]
     assert told["entries"][1]["job"] == "job-1"
@@ -180,7 +180,7 @@ def test_what_could_be_done_and_what_planners_decide_is_shown(neve: Shell, folde
     neve.run("ops", "events", "last", "--all", says="split idle - - - - - - never")
     assert neve.json("ops", "events")["operations"][1]["kind"] == "split"
     neve.run("trigger", "events", says="last refused 0 0 2 files: too few")
-    neve.run("trigger", "events", says="3 more tablets are asked; `neve status` counts")
+    neve.run("trigger", "events", says="3 more tablets are being planned; `neve status` counts")
     assert neve.json("trigger", "events")["tablets"][0]["reason"] == "2 files: too few"
     neve.run("status", says="events: admin at 1970-01-12 13:46:40, tablets: 2 accepted, 1 refused")
 
@@ -257,7 +257,7 @@ def test_a_file_without_an_end_is_not_read_whole(tmp_path: Path) -> None:
         (
             ["plan", "events", "--planner", "ratio"],
             2,
-            "--planner, --set and --tablet go with --files",
+            "--planner, --set and --tablet need --files",
         ),
         (["plan", "--files", "none.json"], 1, "file none.json cannot be read"),
         (["table", "create", "e", "--location", "/tmp/e", "--schema", "id"], 2, "name:type"),
@@ -298,7 +298,7 @@ def test_a_damaged_file_is_refused_before_anything_is_sent(
         neve.run("append", "events", str(each), code=1, says=f"file {each} cannot be read: ")
     assert neve.json("scan", "events", "--count")["rows"] == 0
     told = row_files._read_error(odd, -signal.SIGSEGV, "")
-    assert str(told).endswith("cannot be read: it ends the process that reads it (SIGSEGV)")
+    assert str(told).endswith("cannot be read: it crashes the process that reads it (SIGSEGV)")
 
 
 def test_an_archive_that_cannot_be_written_is_one_sentence(neve: Shell, folder: Path) -> None:
@@ -362,7 +362,7 @@ def test_the_only_stack_of_this_machine_is_found_by_every_verb(
     shell.run("status", code=2, says="2 stacks run on this machine: other, user; say which one is")
     shell.run("status", "--stack", "other", says="coordinator up for")
     Shell(tmp_path, NEVE_STACK="other").run("status", says="coordinator up for")
-    shell.run("down", code=2, says="2 stacks run on this machine: other, user; say which one is")
+    shell.run("down", code=2, says="2 stacks run on this machine: other, user; choose one with")
 
 
 def test_a_dead_supervisor_is_named_and_the_gateway_asked(gateway: Gateway, tmp_path: Path) -> None:
@@ -447,7 +447,7 @@ def test_a_group_without_compactors_is_said(gateway: Gateway, neve: Shell) -> No
 
 def test_what_no_node_gives_a_group_is_said(gateway: Gateway, neve: Shell) -> None:
     coordinator = gateway.coordinator
-    may_come = GroupScaling(
+    may_come = api.GroupScaling(
         least=0,
         most=2,
         set_to=None,
@@ -499,9 +499,9 @@ def test_warnings_of_the_store_are_shown(gateway: Gateway, neve: Shell) -> None:
 
 
 def test_quarantined_tablets_are_named(gateway: Gateway, neve: Shell) -> None:
-    neve.run("doctor", says="tablets ok none is quarantined")
+    neve.run("doctor", says="tablets ok no tablet is quarantined")
     coordinator = gateway.coordinator
-    torn = Quarantine(table="events", tablet="61", reason="quarantined, failed 5 times: torn")
+    torn = api.Quarantine(table="events", tablet="61", reason="quarantined, failed 5 times: torn")
     lift = "`neve lift-quarantine events 61` has it tried again"
     said = f"table events, tablet 61: quarantined, failed 5 times: torn; {lift}"
     try:
@@ -546,7 +546,7 @@ def test_the_doctor_waits_for_no_storage_that_is_silent(
     silent: socket.socket, tmp_path: Path
 ) -> None:
     shell = Shell(tmp_path, **environ_of(silent))
-    shell.run(*DOCTOR, "--timeout", "0.5", code=1, says="has not answered for 0.5 s")
+    shell.run(*DOCTOR, "--timeout", "0.5", code=1, says="did not answer within 0.5 s")
 
 
 def test_the_doctor_can_be_interrupted(silent: socket.socket, tmp_path: Path) -> None:

@@ -18,24 +18,26 @@ def test_splits_and_merges_run_from_the_command_line(
     neve = Shell(tmp_path / "home", NEVE_URL=gateway.url, NEVE_TOKEN=TOKEN)
     client.append("events", rows(1, 9))
     neve.run("table", "operations", "events", says="none")
-    neve.run("table", "split", "events", "--at", "5", says="split at [5] begins; `neve table op")
+    neve.run("table", "split", "events", "--at", "5", says="split at [5] started; `neve table op")
     neve.run("table", "operations", "events", says="files lie on both sides")
     (found,) = neve.json("table", "operations", "events")
     assert (found["kind"], found["step"], found["tablets"]) == ("split", "cut", ["last"])
     neve.run("table", "split", "events", "--at", "6", code=3, says="a split is under way")
-    neve.run("table", "merge", "events", "--abandon", says="no merge is under way")
+    neve.run("table", "merge", "events", "--abandon", says="no merge is in progress")
     neve.run("table", "split", "events", "--abandon", says="abandoned: split at [5]")
-    neve.run("table", "split", "events", "--abandon", says="no split is under way")
+    neve.run("table", "split", "events", "--abandon", says="no split is in progress")
 
     with Drives(gateway, client):
-        neve.run("table", "split", "events", "--at", "9", "--wait", says="split of events is over")
+        neve.run(
+            "table", "split", "events", "--at", "9", "--wait", says="split of events has ended"
+        )
         neve.run("table", "split", "events", "--at", "9", "--wait", says="nothing to do")
         neve.run("table", "merge", "events", "--from", "1", "--to", "10", "--wait", says="is over")
     wrong = {
-        ("split", "--abandon", "--at", "5"): "--abandon goes with --tablet only",
-        ("merge", "--abandon", "--from", "5"): "--abandon goes with --tablet only",
-        ("split", "--at", "5", "--into", "3"): "--into goes with --tablet",
-        ("split", "--at", "5", "--timeout", "3"): "--timeout goes with --wait",
+        ("split", "--abandon", "--at", "5"): "--abandon accepts only --tablet",
+        ("merge", "--abandon", "--from", "5"): "--abandon accepts only --tablet",
+        ("split", "--at", "5", "--into", "3"): "--into needs --tablet",
+        ("split", "--at", "5", "--timeout", "3"): "--timeout needs --wait",
         ("merge",): "give --tablet, or --from and --to",
     }
     for (verb, *words), says in wrong.items():

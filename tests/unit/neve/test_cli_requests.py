@@ -60,7 +60,7 @@ def test_mistakes_end_with_two(neve: Shell) -> None:
     neve.run("compact", "events", "--selector", ":x=1", code=2, says="has no name")
     neve.run("compact", "events", "--selector", "all:x", code=2, says="form name=value")
     neve.run("compact", "events", "--hint", "x", code=2, says="hint 'x' is not of the form")
-    neve.run("compact", "events", "--timeout", "1", code=2, says="--timeout goes with --wait")
+    neve.run("compact", "events", "--timeout", "1", code=2, says="--timeout needs --wait")
     neve.run("request", "show", "events", "req-1", code=2, says="has no request 'req-1'")
 
 

@@ -87,7 +87,7 @@ def test_controllers_are_set_side_by_side(neve: Shell, spec: str) -> None:
     found = neve.json("simulate", spec, *words)["variants"]
 
     assert [each["variant"] for each in found] == ["static", "control-points"]
-    neve.run("simulate", "--from", "a", *words, code=2, says="--controller goes with a spec")
+    neve.run("simulate", "--from", "a", *words, code=2, says="--controller needs a spec")
 
 
 def test_what_is_wrong_is_said_in_a_sentence(neve: Shell, spec: str, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_is_wrong_is_said_in_a_sentence(neve: Shell, spec: str, tmp_path: P
     bad.write_text("[simulation\n")
     neve.run("simulate", code=2, says="give either a specification or --from")
     neve.run("simulate", spec, "--from", "events", code=2, says="give either")
-    neve.run("simulate", spec, "--set", "ratio=2", code=2, says="--set goes with --from")
+    neve.run("simulate", spec, "--set", "ratio=2", code=2, says="--set needs --from")
     neve.run("simulate", str(bad), code=2, says="is not TOML")
     neve.run("simulate", str(tmp_path / "none.toml"), code=1, says="cannot be read")
     os.mkfifo(tmp_path / "pipe")

@@ -17,7 +17,7 @@ import pytest
 
 from common.readers.pool import open_readers, use_readers
 from common.settings import ReaderSettings
-from neve.api.tables import ARROW_STREAM
+from neve.api import ARROW_STREAM
 from neve.client import Client
 from neve.client.errors import CallerError
 from tests.support.gateway import TOKEN, Gateway, serving
