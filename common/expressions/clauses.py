@@ -119,8 +119,8 @@ class Checker:
             )
         return TypedSql(".".join(map(quoted_name, node.parts)), kind, node)
 
-    def _unknown(self, what: str, name: str, span: TextSpan, known: Iterable[str]) -> Exception:
-        expected = f"expected a {what} of the table's schema{suggestion(name, known)}"
+    def _unknown(self, what: str, name: str, span: TextSpan, names: Iterable[str]) -> Exception:
+        expected = f"expected a {what} of the table's schema{suggestion(name, names)}"
         return self._source.refusal(span, f"there is no {what} {self._source.of(span)}", expected)
 
     def _case(self, node: Case) -> TypedSql:

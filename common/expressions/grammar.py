@@ -466,8 +466,8 @@ class Parser:
         token = self.here
         name = {"INTEGER": "INT"}.get(token.value.upper(), token.value.upper())
         if token.kind is not TokenKind.NAME or name not in CAST_KINDS:
-            known = ", ".join(sorted(CAST_KINDS)).lower()
-            raise self.unexpected(f"expected one of the types {known}")
+            types = ", ".join(sorted(CAST_KINDS)).lower()
+            raise self.unexpected(f"expected one of the types {types}")
         self.take()
         if name != "DECIMAL":
             return name

@@ -76,8 +76,8 @@ class SourceText:
         line = before.count("\n") + 1
         column = span.start - (before.rfind("\n") + 1) + 1
         shown, caret = self._line(span, column)
-        place = f"expression refused at line {line}, column {column}"
-        return RequestError(f"{place}: {fact}; {expected}\n    {shown}\n    {caret}")
+        heading = f"expression refused at line {line}, column {column}"
+        return RequestError(f"{heading}: {fact}; {expected}\n    {shown}\n    {caret}")
 
     def of(self, span: TextSpan) -> str:
         """Return the text of a span in printable form."""
@@ -110,12 +110,12 @@ def suggestion(word: str, names: Iterable[str]) -> str:
     """Return `; did you mean amount?`, or an empty text if no name is similar."""
     if len(word) > SUGGEST_CHARS_MAX:
         return ""
-    known: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for name in islice(sorted(names), SUGGEST_COLUMNS_MAX):
         if len(name) <= SUGGEST_CHARS_MAX:
-            known.setdefault(name.lower(), name)
-    close = get_close_matches(word.lower(), known, n=1)
-    return f"; did you mean {printable(known[close[0]])}?" if close else ""
+            spellings.setdefault(name.lower(), name)
+    close = get_close_matches(word.lower(), spellings, n=1)
+    return f"; did you mean {printable(spellings[close[0]])}?" if close else ""
 
 
 # ---- String literals
@@ -145,10 +145,10 @@ def read_string(source: SourceText, at: int) -> tuple[str, int]:
     """
     text = source.text
     if text[at] in "rR":
-        found = _RAW.match(text, at)
-        if found is None:
+        raw = _RAW.match(text, at)
+        if raw is None:
             raise _open(source, at)
-        return found[1], found.end()
+        return raw[1], raw.end()
     parts: list[str] = []
     here = at + 1
     while here < len(text):
@@ -170,10 +170,10 @@ def _escape(source: SourceText, at: int) -> tuple[str, int]:
     letter = source.text[at + 1 : at + 2]
     if letter in _ESCAPES:
         return _ESCAPES[letter], at + 2
-    if found := _UNICODE.match(source.text, at):
-        code = int(found[1], 16)
+    if escape := _UNICODE.match(source.text, at):
+        code = int(escape[1], 16)
         if not 0xD800 <= code <= 0xDFFF:
-            return chr(code), found.end()
+            return chr(code), escape.end()
     fact = f"the escape \\{letter} is not known"
     expected = r"expected \\, \', \n, \t, \r, \%, \_ or \u0041, or a raw string r'…'"
     raise source.refusal(TextSpan(at, at + 2), fact, expected)
@@ -270,8 +270,8 @@ def tokens_of(source: SourceText) -> tuple[Token, ...]:
     length = len(source.text)
     if length > TEXT_CHARS_MAX:
         fact = f"the expression has {length} characters"
-        place = TextSpan(TEXT_CHARS_MAX, TEXT_CHARS_MAX + 1)
-        raise source.refusal(place, fact, f"expected at most {TEXT_CHARS_MAX}")
+        excess = TextSpan(TEXT_CHARS_MAX, TEXT_CHARS_MAX + 1)
+        raise source.refusal(excess, fact, f"expected at most {TEXT_CHARS_MAX}")
     _refuse_invisible(source)
     tokens: list[Token] = []
     for token in _scan(source):
@@ -306,28 +306,28 @@ def _token(source: SourceText, at: int) -> Token:
     if _STRING_START.match(text, at):
         value, end = read_string(source, at)
         return Token(TokenKind.STRING, value, TextSpan(at, end))
-    if found := _NAME.match(text, at):
-        return Token(TokenKind.NAME, found.group(), TextSpan(*found.span()))
-    if found := _QUOTED.match(text, at):
-        return Token(TokenKind.QUOTED, found[1].replace("``", "`"), TextSpan(*found.span()))
-    if found := _NUMBER.match(text, at):
-        return _number(source, found)
-    if found := _REFUSED.match(text, at):
-        raise _unexpected(source, found.group(), TextSpan(*found.span()))
-    if found := _SYMBOL.match(text, at):
-        symbol = found.group()
-        return Token(TokenKind.SYMBOL, _SAME.get(symbol, symbol), TextSpan(*found.span()))
+    if match := _NAME.match(text, at):
+        return Token(TokenKind.NAME, match.group(), TextSpan(*match.span()))
+    if match := _QUOTED.match(text, at):
+        return Token(TokenKind.QUOTED, match[1].replace("``", "`"), TextSpan(*match.span()))
+    if match := _NUMBER.match(text, at):
+        return _number(source, match)
+    if match := _REFUSED.match(text, at):
+        raise _unexpected(source, match.group(), TextSpan(*match.span()))
+    if match := _SYMBOL.match(text, at):
+        symbol = match.group()
+        return Token(TokenKind.SYMBOL, _SAME.get(symbol, symbol), TextSpan(*match.span()))
     raise _unexpected(source, text[at], TextSpan(at, at + 1))
 
 
-def _number(source: SourceText, found: re.Match[str]) -> Token:
-    if after := _AFTER_NUMBER.match(source.text, found.end()):
-        span = TextSpan(found.start(), after.end())
+def _number(source: SourceText, match: re.Match[str]) -> Token:
+    if after := _AFTER_NUMBER.match(source.text, match.end()):
+        span = TextSpan(match.start(), after.end())
         fact = f"{source.of(span)} is not a number"
         raise source.refusal(span, fact, "expected digits such as 12, 1.5 or 2e3, without a suffix")
-    return Token(TokenKind.NUMBER, found.group(), TextSpan(*found.span()))
+    return Token(TokenKind.NUMBER, match.group(), TextSpan(*match.span()))
 
 
-def _unexpected(source: SourceText, found: str, span: TextSpan) -> Exception:
-    code = "" if found.isascii() else f" (U+{ord(found[0]):04X})"
-    return source.refusal(span, f"unexpected '{found}'{code}", _INSTEAD.get(found, _EXPECTED))
+def _unexpected(source: SourceText, symbol: str, span: TextSpan) -> Exception:
+    code = "" if symbol.isascii() else f" (U+{ord(symbol[0]):04X})"
+    return source.refusal(span, f"unexpected '{symbol}'{code}", _INSTEAD.get(symbol, _EXPECTED))

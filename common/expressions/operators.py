@@ -120,7 +120,7 @@ def timestamp_sql(source: SourceText, text: str, span: TextSpan) -> str:
     try:
         moment = moment_of(text)
     except (ValueError, OverflowError) as error:
-        expected = "expected '2024-12-31 23:59:59.999999', with Z or +01:00 behind it if not UTC"
+        expected = "expected '2024-12-31 23:59:59.999999', followed by Z or +01:00 if not UTC"
         raise source.refusal(span, "this is not a timestamp", expected) from error
     return f"TIMESTAMP '{moment.replace(tzinfo=None).isoformat(' ')}Z'"
 
@@ -326,30 +326,30 @@ class _RegexReader:
         return cost
 
     def _piece(self) -> _Cost:
-        if found := _OPEN.match(self._pattern, self._at):
+        if atom := _OPEN.match(self._pattern, self._at):
             self._groups += 1
             if self._groups > _GROUPS_MAX:
                 raise ValueError(f"has more than {_GROUPS_MAX} groups")
-            self._at = found.end()
+            self._at = atom.end()
             cost = self._choice()
             if not self._pattern.startswith(")", self._at):
                 raise ValueError("has a group that does not close")
             self._at += 1
             return cost
-        found = _ATOM.match(self._pattern, self._at)
-        if found is None:
+        atom = _ATOM.match(self._pattern, self._at)
+        if atom is None:
             raise ValueError(
                 f"has {self._pattern[self._at : self._at + 2]} that is not known there"
             )
-        self._at = found.end()
+        self._at = atom.end()
         return _Cost()
 
     def _repeated(self, cost: _Cost) -> _Cost:
-        found = _COUNTS.match(self._pattern, self._at)
-        if found is None:
+        counts = _COUNTS.match(self._pattern, self._at)
+        if counts is None:
             return cost
-        self._at = found.end()
-        sign, low_text, comma, high_text = found.groups()
+        self._at = counts.end()
+        sign, low_text, comma, high_text = counts.groups()
         if sign == "?":
             return _Cost().either(cost)
         if sign or (comma and not high_text):

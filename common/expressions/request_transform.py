@@ -67,15 +67,15 @@ def parse_transform(
         case TransformKind.DELETE_WHERE:
             return _deletion(spec, table, schema)
         case TransformKind.SET:
-            said = f"set {spec.text}"
+            description = f"set {spec.text}"
             assignments = parse_assignments(spec.text, schema, protected_columns(table))
-            return Transform(kind=spec.kind, said=said, assignments=assignments)
+            return Transform(kind=spec.kind, said=description, assignments=assignments)
         case TransformKind.PLUGIN:
             if not spec.name:
                 raise RequestError("a transform by a plug-in lacks the plug-in's name")
-            said = f"transform {spec.name}"
+            description = f"transform {spec.name}"
             return Transform(
-                kind=spec.kind, said=said, plugin=spec.name, options=dict(spec.options)
+                kind=spec.kind, said=description, plugin=spec.name, options=dict(spec.options)
             )
 
 

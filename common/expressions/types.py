@@ -192,7 +192,7 @@ class Expression:
         """
         fixed = f"timestamp_micros({int(now_us)})"
         return _NOW_OR_QUOTED.sub(
-            lambda found: fixed if found.group() == NOW_PLACEHOLDER else found.group(), self.sql
+            lambda match: fixed if match.group() == NOW_PLACEHOLDER else match.group(), self.sql
         )
 
 

@@ -96,19 +96,19 @@ async def read_tablets(fetch: Fetch, tablets: Sequence[TabletId]) -> list[Tablet
     Raises:
         BrokenValueError: One cannot be decoded.
     """
-    found: list[Tablet | None] = []
+    result: list[Tablet | None] = []
     for tablet in await read_readable(fetch, tablets):
         if isinstance(tablet, UnreadableTablet):
             raise BrokenValueError(tablet.cause)
-        found.append(tablet)
-    return found
+        result.append(tablet)
+    return result
 
 
 async def read_readable(
     fetch: Fetch, tablets: Sequence[TabletId]
 ) -> list[Tablet | UnreadableTablet | None]:
     """Return many tablets, each read at one moment, or why a tablet cannot be read."""
-    found: list[Tablet | UnreadableTablet | None] = []
+    result: list[Tablet | UnreadableTablet | None] = []
     unread: list[int] = []
     trips = [
         tablets[first : first + TABLETS_PER_TRIP]
@@ -119,14 +119,14 @@ async def read_readable(
             for at in range(0, len(batch), 3):
                 bounds, files, record = batch[at : at + 3]
                 if bounds is None or codec_tablet.is_bare(record):
-                    tablet = tablets[len(found)]
-                    found.append(_readable(tablet, partial(_bare, tablet, bounds, files, record)))
+                    tablet = tablets[len(result)]
+                    result.append(_readable(tablet, partial(_bare, tablet, bounds, files, record)))
                 else:
-                    unread.append(len(found))
-                    found.append(None)
+                    unread.append(len(result))
+                    result.append(None)
     for number, whole in zip(unread, await _whole(fetch, tablets, unread), strict=True):
-        found[number] = whole
-    return found
+        result[number] = whole
+    return result
 
 
 def _readable(
@@ -170,17 +170,17 @@ async def _whole(
     fetch: Fetch, tablets: Sequence[TabletId], numbers: Sequence[int]
 ) -> list[Tablet | UnreadableTablet | None]:
     """Read every key of some tablets."""
-    found: list[Tablet | UnreadableTablet | None] = []
+    result: list[Tablet | UnreadableTablet | None] = []
     for first in range(0, len(numbers), TABLETS_PER_TRIP):
         some = [tablets[number] for number in numbers[first : first + TABLETS_PER_TRIP]]
         needs = [whole_tablet(TabletKeys.of(tablet), ()) for tablet in some]
         replies = await fetch([[*need.reads.values()] for need in needs])
         for tablet, need, reply in zip(some, needs, replies, strict=True):
             seen = Seen(dict(zip(need.reads, reply, strict=True)), 0.0)
-            found.append(
+            result.append(
                 _readable(tablet, partial(tablet_seen, tablet, TabletKeys.of(tablet), seen))
             )
-    return found
+    return result
 
 
 async def _pipelined(
@@ -214,8 +214,8 @@ def changed_tablets(
         entries: Key of the stream → its entries.
     """
     changes: list[TabletChanged] = []
-    for key, found in entries.items():
-        for position, fields in found:
+    for key, stream_entries in entries.items():
+        for position, fields in stream_entries:
             try:
                 changes.append(_changed(streams[key], position, fields))
             except (KeyError, ValueError):
@@ -332,8 +332,8 @@ class RangeReader:
         for _ in range(RANGE_TRIES_MAX):
             partitioned = bool(table.partition_by)
             ids = await self._ids(table.id, None if partitioned else start, end)
-            found = await read_tablets(self._fetch, ids)
-            tablets = [tablet for tablet in found if tablet is not None]
+            pieces = await read_tablets(self._fetch, ids)
+            tablets = [tablet for tablet in pieces if tablet is not None]
             if partitioned:
                 return tablets
             tiles = tile(tablets, start, end)
@@ -381,15 +381,15 @@ _WORDS = {
 
 async def read_raw_tablets(fetch: Fetch, tablets: Sequence[TabletId]) -> list[RawTablet]:
     """Return the raw values under the keys of tablets, each read at one moment."""
-    found: list[RawTablet] = []
+    result: list[RawTablet] = []
     for first in range(0, len(tablets), RAW_TABLETS_PER_TRIP):
         some = tablets[first : first + RAW_TABLETS_PER_TRIP]
         needs = [whole_tablet(TabletKeys.of(tablet), ()) for tablet in some]
         replies = await fetch([[*need.reads.values()] for need in needs])
         for tablet, need, reply in zip(some, needs, replies, strict=True):
             seen = Seen(dict(zip(need.reads, reply, strict=True)), 0.0)
-            found.append(await _inspected(fetch, tablet, seen))
-    return found
+            result.append(await _inspected(fetch, tablet, seen))
+    return result
 
 
 async def _inspected(fetch: Fetch, id_: TabletId, seen: Seen) -> RawTablet:

@@ -71,9 +71,9 @@ def last_members(key: str, count: int) -> Command:
     return ("ZREVRANGEBYLEX", key, "+", "-", "LIMIT", 0, count)
 
 
-def member_at(key: str, place: int) -> Command:
+def member_at(key: str, index: int) -> Command:
     """Read the member of a sorted set at an index from 0, as a list of one or no members."""
-    return ("ZRANGE", key, place, place)
+    return ("ZRANGE", key, index, index)
 
 
 def zcard(key: str) -> Command:

@@ -183,11 +183,11 @@ def _joins(tablet: Tablet, entry: Reservation, at: bytes) -> bool:
 
 def merge_settled_versions(one: Marks, other: Marks) -> Marks:
     """Return the settled versions that are valid for both of two tablets."""
-    found: list[tuple[float, bytes]] = []
+    merged: list[tuple[float, bytes]] = []
     for time_s in sorted({time_s for time_s, _ in (*one, *other)}):
         sides = [[version for at_s, version in marks if at_s <= time_s] for marks in (one, other)]
         if all(sides):
             lower = min(side[-1] for side in sides)
-            if not found or lower > found[-1][1]:
-                found.append((time_s, lower))
-    return tuple(found)
+            if not merged or lower > merged[-1][1]:
+                merged.append((time_s, lower))
+    return tuple(merged)

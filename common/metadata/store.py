@@ -172,8 +172,10 @@ class KeyspaceStore:
             await self._executor.run(found_store(self._new_store_id()))
             stored = await self._read(hgetall(STORE))
             if stored.get(b"format") != str(FORMAT).encode():
-                found = stored.get(b"format", b"none").decode(errors="replace")
-                message = f"{STORE}: the store has format {found}, this release reads {FORMAT}"
+                stored_format = stored.get(b"format", b"none").decode(errors="replace")
+                message = (
+                    f"{STORE}: the store has format {stored_format}, this release reads {FORMAT}"
+                )
                 raise MetadataError(message)
             self._store_id = stored[b"id"].decode()
         return self._store_id
@@ -194,16 +196,18 @@ class KeyspaceStore:
     async def every(self, table: str, count: int) -> Sequence[bytes]:
         """Return the end of every `count`-th tablet but the last."""
         index = TableKeys(table).index
-        places = range(count - 1, await self._read(zcard(index)) - 1, count)
+        indexes = range(count - 1, await self._read(zcard(index)) - 1, count)
         found = await bulk_reads.read_each(
-            self._fetch, [member_at(index, place) for place in places], lambda _number, ends: ends
+            self._fetch,
+            [member_at(index, index_in_table) for index_in_table in indexes],
+            lambda _number, ends: ends,
         )
         return [end for ends in found for end in ends]
 
     async def locate(self, table: str, key: bytes) -> TabletId | None:
         """Return the tablet that holds a key: the first whose end is not before it."""
-        found = await self._read(members_after(TableKeys(table).index, key, 1, inclusive=True))
-        return TabletId(table, found[0]) if found else None
+        ends = await self._read(members_after(TableKeys(table).index, key, 1, inclusive=True))
+        return TabletId(table, ends[0]) if ends else None
 
     async def locate_each(self, table: str, keys: Sequence[bytes]) -> Sequence[TabletId | None]:
         """Return the tablets that hold some keys."""
@@ -211,7 +215,7 @@ class KeyspaceStore:
         return await bulk_reads.read_each(
             self._fetch,
             [members_after(index, key, 1, inclusive=True) for key in keys],
-            lambda _, found: TabletId(table, found[0]) if found else None,
+            lambda _, ends: TabletId(table, ends[0]) if ends else None,
         )
 
     async def tablets(self, tablets: Sequence[TabletId]) -> Sequence[Tablet | None]:
@@ -238,7 +242,7 @@ class KeyspaceStore:
     ) -> Sequence[Collection[str]]:
         """Return which of some paths are files of their tablet."""
         wanted = [(tablet, list(paths)) for tablet, paths in asked.items() if paths]
-        found = await bulk_reads.read_each(
+        entries = await bulk_reads.read_each(
             self._fetch,
             [hmget(TabletKeys.of(tablet).files, paths) for tablet, paths in wanted],
             lambda number, stored: {
@@ -247,7 +251,7 @@ class KeyspaceStore:
                 if entry is not None
             },
         )
-        held = dict(zip((tablet for tablet, _ in wanted), found, strict=True))
+        held = dict(zip((tablet for tablet, _ in wanted), entries, strict=True))
         return [held.get(tablet, set()) for tablet in asked]
 
     async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[RawTablet]:
@@ -262,8 +266,8 @@ class KeyspaceStore:
         self, table: str, start: bytes | None = None, end: bytes | None = None
     ) -> Sequence[Tablet]:
         """Return the tablets that cover a range, by the tile rule."""
-        found = await self.table(table)
-        return await self._ranges.read(found, start, end) if found else ()
+        present = await self.table(table)
+        return await self._ranges.read(present, start, end) if present else ()
 
     # ------------------------------------------------------------------------------------- Requests
 
@@ -288,11 +292,11 @@ class KeyspaceStore:
         names = [request_of_member(member) for member in members]
         keys = [TableKeys(table).request(name) for name in names]
         replies = await self._fetch([[hgetall(key)] for key in keys])
-        found = (
+        requests = (
             unpack_request(key, table, name, stored)
             for key, name, (stored,) in zip(keys, names, replies, strict=True)
         )
-        return [request for request in found if request is not None]
+        return [request for request in requests if request is not None]
 
     # ----------------------------------------------- Tables, marks, garbage, pins, history, changes
 
@@ -325,8 +329,8 @@ class KeyspaceStore:
                     tables.append(codec_table.unpack_table(each.table, ids[name], stored))
             except BrokenValueError as error:
                 broken[name] = str(error)
-        known = frozenset(ids[name] for name in broken if name in ids)
-        return ListedTables(tables=tuple(tables), broken=broken, broken_ids=known)
+        broken_ids = frozenset(ids[name] for name in broken if name in ids)
+        return ListedTables(tables=tuple(tables), broken=broken, broken_ids=broken_ids)
 
     async def _hashes(self, keys: Sequence[str]) -> list[Mapping[bytes, bytes] | BrokenValueError]:
         """Return hashes, or why a hash cannot be read."""
@@ -340,23 +344,23 @@ class KeyspaceStore:
 
     async def table_ids(self) -> Sequence[str]:
         """Return the ids of all tables, named or not; iterates over every key of the store."""
-        found: set[str] = set()
+        ids: set[str] = set()
         cursor = 0
         while True:
             position, keys = await self._read(scan(TABLE_KEYS, cursor, SCAN_COUNT))
-            found |= {key.decode().split("{", 1)[1].split("}", 1)[0] for key in keys}
+            ids |= {key.decode().split("{", 1)[1].split("}", 1)[0] for key in keys}
             if (cursor := int(position)) == 0:
-                return sorted(found)
+                return sorted(ids)
 
     async def tables(self) -> Sequence[Table]:
         """Return every named table, by name."""
         ids = list((await self.names()).values())
         keys = [TableKeys(table) for table in ids]
         replies = await self._fetch([[hgetall(key.table)] for key in keys])
-        found = zip(keys, replies, strict=True)
+        hashes = zip(keys, replies, strict=True)
         return [
             codec_table.unpack_table(each.table, each.id, stored)
-            for each, (stored,) in found
+            for each, (stored,) in hashes
             if stored
         ]
 
@@ -429,25 +433,25 @@ class KeyspaceStore:
 
     async def scales(self) -> Mapping[str, int]:
         """Return the number of compactors set by operators, by group."""
-        found = sorted((await self._read(hgetall(SCALES))).items())
+        entries = sorted((await self._read(hgetall(SCALES))).items())
         try:
-            return {name.decode(): int(count) for name, count in found}
+            return {name.decode(): int(count) for name, count in entries}
         except ValueError as error:
             raise MetadataError(f"{SCALES} cannot be decoded: {error}") from error
 
     async def garbage(self, table: str) -> Sequence[GarbageEntry]:
         """Return the files to delete; concurrent additions may be missing."""
         key = TableKeys(table).garbage
-        found: dict[bytes, bytes] = {}
+        entries: dict[bytes, bytes] = {}
         cursor = 0
         while True:
             position, words = await self._read(hscan(key, cursor, SCAN_COUNT))
-            found.update(zip(words[::2], words[1::2], strict=True))
+            entries.update(zip(words[::2], words[1::2], strict=True))
             if (cursor := int(position)) == 0:
                 break
         return [
             codec_table.GARBAGE.unpack(f"{key} {path!r}", stored, path=stored_name(key, path))
-            for path, stored in sorted(found.items())
+            for path, stored in sorted(entries.items())
         ]
 
     async def garbage_among(self, table: str, paths: Sequence[str]) -> Sequence[str]:
@@ -495,8 +499,8 @@ class KeyspaceStore:
 
     async def audit(self, count: int, kind: str = "") -> Sequence[bytes]:
         """Return the newest lines of a stream of the audit."""
-        found = await self._read(newest(audit_key(kind), count))
-        return [words[1] for _, words in found]
+        entries = await self._read(newest(audit_key(kind), count))
+        return [words[1] for _, words in entries]
 
     async def tail(self, table: str) -> str:
         """Return the position of the newest change."""

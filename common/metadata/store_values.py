@@ -57,8 +57,8 @@ class NamedTable:
         cls, name: str, table: str, location: str, identity: LocationIdentity | None = None
     ) -> "NamedTable":
         """Return an entry; without an identity, the URI's is used."""
-        known = identity or identity_of_uri(location)
-        return cls(name=name, id=table, location=location, identity=known)
+        known_identity = identity or identity_of_uri(location)
+        return cls(name=name, id=table, location=location, identity=known_identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +176,8 @@ class Manifest(StoredValue):
             grace_s: How long a reader may use what it has listed.
         """
         every = ((self.begun_s, self.published_s), *((each[2], each[3]) for each in self.earlier))
-        known = [begun_s for begun_s, out_s in every if out_s and now_s - out_s >= grace_s]
-        return max(known, default=None)
+        begins = [begun_s for begun_s, out_s in every if out_s and now_s - out_s >= grace_s]
+        return max(begins, default=None)
 
     def outdated(self, now_s: float, grace_s: float) -> tuple[str, ...]:
         """Return the paths of manifests that no reader uses any more: replaced a grace ago."""

@@ -181,8 +181,8 @@ def _require_values(
     file = whole.parquet
     for field in filter(requires_values, wanted):
         if field.name not in file.schema_arrow.names:
-            told = fill.get(field.name)
-            if not field.nullable and (told is None or not told.is_valid):
+            folder_value = fill.get(field.name)
+            if not field.nullable and (folder_value is None or not folder_value.is_valid):
                 message = f"{source} lacks the column {field.name}, which must not be null"
                 raise RequestError(message)
             continue
@@ -210,10 +210,10 @@ def _null_count(file: pq.ParquetFile, field: pa.Field) -> int | None:
     metadata, total = file.metadata, 0
     names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
     for group in range(metadata.num_row_groups):
-        found = metadata.row_group(group).column(names.index(field.name)).statistics
-        if found is None or not found.has_null_count:
+        statistics = metadata.row_group(group).column(names.index(field.name)).statistics
+        if statistics is None or not statistics.has_null_count:
             return None
-        total += found.null_count
+        total += statistics.null_count
     return total
 
 
@@ -271,10 +271,10 @@ def stream_rows(
     fill = fill_of_path(rules.partition_by, full, path)
     mine = {name: value for name, value in fill.items() if name in schema.names}
     with open_table_file(location, path) as file:
-        known = [name for name in schema.names if name in file.schema_arrow.names]
-        for rows in _batches(OpenFile(location, path, file), known):
-            found = conform(filled(rows.select(known), mine), free, f"file {path}")
-            yield pa.Table.from_arrays(found.columns, schema=schema)
+        present = [name for name in schema.names if name in file.schema_arrow.names]
+        for rows in _batches(OpenFile(location, path, file), present):
+            table = conform(filled(rows.select(present), mine), free, f"file {path}")
+            yield pa.Table.from_arrays(table.columns, schema=schema)
 
 
 def _batches(file: OpenFile, columns: list[str]) -> Iterator[pa.Table]:
@@ -315,11 +315,13 @@ def sample_keys(location: Location, path: str, rules: RowRules) -> list[bytes]:
         groups = _row_groups(file.metadata)
         if not groups:
             return []
-        known = [name for name in schema.names if name in file.schema_arrow.names]
+        present = [name for name in schema.names if name in file.schema_arrow.names]
         count = max(2, SAMPLES // len(groups))
         try:
             parts = [
-                rows_at(file, group, known, _spread(file.metadata.row_group(group).num_rows, count))
+                rows_at(
+                    file, group, present, _spread(file.metadata.row_group(group).num_rows, count)
+                )
                 for group in groups
             ]
             rows = conform(pa.concat_tables(parts), schema, f"file {path}")
@@ -368,11 +370,11 @@ def read_summaries(
             text.
         UnavailableError: The storage does not answer.
     """
-    found: dict[str, dict[str, str]] = {}
+    summaries: dict[str, dict[str, str]] = {}
     for first in range(0, len(paths), AT_ONCE):
         some = tuple(paths[first : first + AT_ONCE])
-        found.update(zip(some, _summaries(location, some, tuple(names)), strict=True))
-    return found
+        summaries.update(zip(some, _summaries(location, some, tuple(names)), strict=True))
+    return summaries
 
 
 @in_reader("footers of some files")
@@ -381,11 +383,11 @@ def _summaries(
 ) -> list[dict[str, str]]:
     def look(path: str) -> dict[str, str]:
         with open_table_file(location, path) as file:
-            known = file.metadata.metadata or {}
+            metadata = file.metadata.metadata or {}
         return {
-            name: _summary(path, name, known[name.encode()])
+            name: _summary(path, name, metadata[name.encode()])
             for name in names
-            if name.encode() in known
+            if name.encode() in metadata
         }
 
     return map_files(location, look, paths)

@@ -46,9 +46,9 @@ def footer_fault(metadata: pq.FileMetaData) -> str | None:
         if group.num_columns != len(physical) or group.num_rows < 0 or group.total_byte_size < 0:
             return f"row group {number} has impossible sizes"
         for at, wanted in enumerate(physical):
-            if (found := group.column(at).physical_type) != wanted:
+            if (chunk_type := group.column(at).physical_type) != wanted:
                 name = metadata.schema.column(at).path
-                return f"column {name} is {wanted}, but {found} in row group {number}"
+                return f"column {name} is {wanted}, but {chunk_type} in row group {number}"
     if rows != metadata.num_rows:
         return f"row groups have {rows} rows, the file {metadata.num_rows}"
     return None
@@ -135,13 +135,13 @@ def _fault_of_words(number: int, group: RowGroupPlaces) -> str | None:
     """Return the contradiction in a footer's fields of a row group, or None."""
     start, size = group.chunks[0][0], sum(size for _, size in group.chunks)
     if group.file_offset not in (None, start):
-        said = group.file_offset
-        return f"row group {number} is said to begin at byte {said}, but begins at byte {start}"
+        stated = group.file_offset
+        return f"row group {number} claims to begin at byte {stated}, but begins at byte {start}"
     if group.total_compressed_size not in (None, size):
-        said = group.total_compressed_size
-        return f"row group {number} is said to have {said} bytes, but has {size}"
+        stated = group.total_compressed_size
+        return f"row group {number} claims to have {stated} bytes, but has {size}"
     if group.ordinal not in (None, number):
-        return f"row group {number} is said to be number {group.ordinal}"
+        return f"row group {number} claims to be number {group.ordinal}"
     return None
 
 
@@ -151,8 +151,8 @@ def _order_of_columns(metadata: pq.FileMetaData) -> str | None:
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         for at, wanted in enumerate(names):
-            if (found := group.column(at).path_in_schema) != wanted:
-                return f"row group {number} lists column {found} in the position of {wanted}"
+            if (chunk_path := group.column(at).path_in_schema) != wanted:
+                return f"row group {number} lists column {chunk_path} in the position of {wanted}"
     return None
 
 

@@ -126,11 +126,11 @@ def foreign_mark_below(location: Location) -> ForeignMark | None:
             break
         for each in _listed(location, folders.popleft()):
             path = each.path.removeprefix(prefix)
-            found = mark_in_path(path)
-            if found is not None and not own.intersection({path, path.partition("/")[0]}):
-                return ForeignMark(found[1], each.path)
+            mark = mark_in_path(path)
+            if mark is not None and not own.intersection({path, path.partition("/")[0]}):
+                return ForeignMark(mark[1], each.path)
             is_folder = each.type == fs.FileType.Directory
-            if is_folder and "=" not in each.base_name and path != SERVICE_FOLDER and not found:
+            if is_folder and "=" not in each.base_name and path != SERVICE_FOLDER and not mark:
                 folders.append(each.path)
     return None
 
@@ -173,9 +173,9 @@ def _mark_in_folder(
 def _listed(location: Location, folder: str) -> list[fs.FileInfo]:
     selector = fs.FileSelector(folder, allow_not_found=True)
     try:
-        found: list[fs.FileInfo] = location.filesystem.get_file_info(selector)
+        infos: list[fs.FileInfo] = location.filesystem.get_file_info(selector)
     except NotADirectoryError:
         return []
     except OSError as error:
         raise UnavailableError(fault(location, folder, error)) from error
-    return found
+    return infos

@@ -362,14 +362,14 @@ def size_of(location: Location, path: str) -> int:
         UnavailableError: The storage does not answer.
     """
     try:
-        found = location.filesystem.get_file_info(location.full(path))
+        info = location.filesystem.get_file_info(location.full(path))
     except OSError as error:
         raise UnavailableError(fault(location, path, error)) from error
-    if found.type != arrow_fs.FileType.File:
-        what = "is a folder" if found.type == arrow_fs.FileType.Directory else "does not exist"
+    if info.type != arrow_fs.FileType.File:
+        what = "is a folder" if info.type == arrow_fs.FileType.Directory else "does not exist"
         message = f"file {path} {what} in {location.uri}"
         raise RequestError(message)
-    return int(found.size)
+    return int(info.size)
 
 
 def existing_files(location: Location, paths: Sequence[str]) -> dict[str, int]:
@@ -381,12 +381,12 @@ def existing_files(location: Location, paths: Sequence[str]) -> dict[str, int]:
     """
     full = [location.full(path) for path in paths]
     try:
-        found = location.filesystem.get_file_info(full)
+        infos = location.filesystem.get_file_info(full)
     except OSError as error:
         raise UnavailableError(fault(location, "some files", error)) from error
     return {
         path: int(info.size)
-        for path, info in zip(paths, found, strict=True)
+        for path, info in zip(paths, infos, strict=True)
         if info.type == arrow_fs.FileType.File
     }
 
@@ -508,8 +508,8 @@ def _write(location: Location, full: str) -> None:
 
 def _list(location: Location, full: str) -> None:
     selector = arrow_fs.FileSelector(posixpath.dirname(full), allow_not_found=True)
-    found = {each.path: each.size for each in location.filesystem.get_file_info(selector)}
-    if found.get(full) != len(CONTENT):
+    sizes = {each.path: each.size for each in location.filesystem.get_file_info(selector)}
+    if sizes.get(full) != len(CONTENT):
         raise OSError("a file that was just written is not listed")
 
 
@@ -522,8 +522,8 @@ def _read(location: Location, full: str) -> None:
 
 def _delete(location: Location, full: str) -> None:
     location.filesystem.delete_file(full)
-    found = location.filesystem.get_file_info(full)
-    if found.type != arrow_fs.FileType.NotFound:
+    info = location.filesystem.get_file_info(full)
+    if info.type != arrow_fs.FileType.NotFound:
         raise OSError("a file that was just deleted still exists")
 
 

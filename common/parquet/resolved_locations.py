@@ -146,14 +146,14 @@ def _local_path(uri: str) -> str | None:
     if canonical_scheme(parts.scheme) != "file":
         return None
     path = unquote(parts.path)
-    # What lies behind a link is not what its text says, so `..` is left to the machine.
+    # A link may lead elsewhere than its text suggests, so the machine resolves `..`.
     return path.rstrip("/") if ".." in path.split("/") else normal_path(path)
 
 
 def _resolved(path: str) -> str:
     try:
         return os.path.realpath(path or "/").rstrip("/")
-    except (OSError, ValueError):  # A link that nobody may read, a byte that no path has.
+    except (OSError, ValueError):  # An unreadable link, or an invalid byte in the path.
         return normal_path(path)
 
 
@@ -168,10 +168,10 @@ def _up_from(real: str) -> Iterator[str]:
 def _number_of(folder: str) -> str:
     """Return device and inode of a folder; empty: it is not there, or not for us to look at."""
     try:
-        found = os.stat(folder)
+        status = os.stat(folder)
     except (OSError, ValueError):
         return ""
-    return f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}:{found.st_ino}"
+    return f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}:{status.st_ino}"
 
 
 def endpoints(environ: Mapping[str, str]) -> dict[str, str]:

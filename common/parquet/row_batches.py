@@ -292,7 +292,7 @@ def rows_at(
         places: Row numbers in the row group, ascending.
     """
     schema = pa.schema([parquet.schema_arrow.field(name) for name in names])
-    found, before, at = [schema.empty_table()], 0, 0
+    tables, before, at = [schema.empty_table()], 0, 0
     batches = parquet.iter_batches(
         _BATCH_ROWS, row_groups=[group], columns=list(names), use_threads=False
     )
@@ -303,8 +303,8 @@ def rows_at(
         if end > at:
             here = [place - before for place in places[at:end]]
             picked = batch.select(list(names)).take(pa.array(here, pa.int64()))
-            found.append(pa.Table.from_batches([picked]))
+            tables.append(pa.Table.from_batches([picked]))
         before, at = before + batch.num_rows, end
         if at == len(places):
             break
-    return pa.concat_tables(found)
+    return pa.concat_tables(tables)

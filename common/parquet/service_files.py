@@ -92,8 +92,8 @@ def owner_of(location: Location) -> str | None:
     Raises:
         UnavailableError: The storage does not answer.
     """
-    found = read_owner(location)
-    return None if found is None else found.store
+    owner = read_owner(location)
+    return None if owner is None else owner.store
 
 
 def read_owner(location: Location) -> LocationOwner | None:
@@ -128,10 +128,10 @@ def claim_location(
         RequestError: The bucket does not exist, or the credentials do not allow the access.
         UnavailableError: The storage does not answer, or forbids it.
     """
-    found = read_owner(location)
-    if found is not None:
-        refuse_other_owner(location.uri, found, store, table if found.table in tables else "")
-        if found.table == table:
+    owner = read_owner(location)
+    if owner is not None:
+        refuse_other_owner(location.uri, owner, store, table if owner.table in tables else "")
+        if owner.table == table:
             return
     write_owner(location, LocationOwner(store, table))
 
@@ -229,10 +229,10 @@ def generation_fault(name: str, stored: int, written: int) -> str | None:
     """
     if stored >= written:
         return None
-    known = "no number" if written == UNREADABLE_GENERATION else str(written)
+    shown = "no number" if written == UNREADABLE_GENERATION else str(written)
     return (
         f"table {name} is read-only: its store is at generation {stored}, but {GENERATION_PATH} "
-        f"of its location has {known}, so the store has lost changes; check it with "
+        f"of its location has {shown}, so the store has lost changes; check it with "
         f"`neve fsck {name}`, then accept with `neve fsck {name} --accept`"
     )
 

@@ -123,8 +123,8 @@ class Progress:
 
     def advanced(self, news: RewriteProgress) -> Self:
         """Return the progress after a report of the engine, which may be late."""
-        known = news.state in set(_ORDER[:-1])
-        moved = self.at(AttemptPhase(news.state)) if known else self
+        is_known = news.state in set(_ORDER[:-1])
+        moved = self.at(AttemptPhase(news.state)) if is_known else self
         return replace(moved, engine=self.engine.advanced(news, self.bytes_total))
 
     def message(self, quiet_s: float = 0.0) -> AttemptProgress:
@@ -232,9 +232,9 @@ class StallWatch:
         ]
         if not stalled:
             return None
-        said = ", ".join(f"{progress.attempt} ({progress.state})" for progress in stalled)
+        listing = ", ".join(f"{progress.attempt} ({progress.state})" for progress in stalled)
         longest_s = max(self.quiet_s(progress.attempt) for progress in stalled)
-        cause = f"no progress for {longest_s:.0f} s: {said}"
+        cause = f"no progress for {longest_s:.0f} s: {listing}"
         return Stall(cause=cause, attempts=tuple(progress.attempt for progress in stalled))
 
     def _stands_still(self, each: Progress, watched: list[Progress], health: EngineHealth) -> bool:

@@ -131,17 +131,17 @@ def _analyze(
             _raise_if_cancelled(cancelled)
             reporter.rewriting(plan)
             columns = assignment.table.settings.analysis_columns
-            found = count_live(plan, read.inputs, partial(run_tasks, spark, plan), columns)
+            live = count_live(plan, read.inputs, partial(run_tasks, spark, plan), columns)
             _raise_if_cancelled(cancelled)
             allowance.settle()
             reporter.done(plan.inputs.rows)
     statistics = Statistics(
-        files=found.files,
+        files=live.files,
         tablet_version=assignment.tablet_version,
         rows=plan.inputs.rows,
-        read_bytes=found.read_bytes,
+        read_bytes=live.read_bytes,
         elapsed_s=clock.now_s() - begun_s,
-        tablet=found.tablet,
+        tablet=live.tablet,
     )
     return RewriteResult(outputs=(), counts=RowCounts(), kernel="analyze", statistics=statistics)
 

@@ -48,16 +48,16 @@ class BySize:
 
 def _parsed(options: Mapping[str, str]) -> _Options:
     if unknown := sorted(set(options) - set(OPTIONS)):
-        known = ", ".join(OPTIONS)
-        raise RequestError(f"configurer by-size has no option {unknown[0]!r}; it has {known}")
+        expected = ", ".join(OPTIONS)
+        raise RequestError(f"configurer by-size has no option {unknown[0]!r}; it has {expected}")
     for name in ("threshold", "codec"):
         if not options.get(name):
             raise RequestError(f"configurer by-size lacks the option {name}")
     codec = codec_name(options["codec"])
     if codec is None:
-        known = ", ".join(CODECS)
+        expected = ", ".join(CODECS)
         raise RequestError(
-            f"configurer by-size: codec {options['codec']!r} is unknown, expected {known}"
+            f"configurer by-size: codec {options['codec']!r} is unknown, expected {expected}"
         )
     threshold_bytes = parse_size_bytes(options["threshold"], "configurer by-size: threshold")
     return _Options(threshold_bytes, codec, _level(options.get("codec_level"), codec))

@@ -47,8 +47,8 @@ def leaf_columns(metadata: pq.FileMetaData, columns: Sequence[str] | None) -> li
 
 def stored_bytes(metadata: pq.FileMetaData, group: int, leaves: Sequence[int]) -> int:
     """Return the compressed size of leaf columns in a row group."""
-    found = metadata.row_group(group)
-    return sum(found.column(leaf).total_compressed_size for leaf in leaves)
+    row_group = metadata.row_group(group)
+    return sum(row_group.column(leaf).total_compressed_size for leaf in leaves)
 
 
 def paid_batches(
@@ -187,8 +187,8 @@ def read_tables(
         with open_table_file(location, path) as parquet:
             chosen = None
             if columns is not None:
-                known = parquet.schema_arrow.names
-                chosen = [name for name in known if name in columns] or known[:1]
+                names = parquet.schema_arrow.names
+                chosen = [name for name in names if name in columns] or names[:1]
             for batch in paid_batches(parquet, rows_max, chosen, pay):
                 yield pa.Table.from_batches([batch])
     except RequestError as error:

@@ -281,9 +281,9 @@ def _read_input(
     fill = folder_fill(plan.rules.row_rules, plan.rules.schema, path)
     pay = allowance_of(plan.folder).pay
     location = table_location(plan.location)
-    for found in read_tables(location, path, plan.read_rows_max, pay=pay):
+    for table in read_tables(location, path, plan.read_rows_max, pay=pay):
         try:
-            read = filled(found, fill)
+            read = filled(table, fill)
             fitting = conform(read, plan.rules.schema, f"file {path}")
         except RequestError as error:
             raise InputError(str(error)) from error

@@ -156,8 +156,11 @@ def _count_keyed(
         partial(_compare_range, small, paths, work, tuple(columns), f"columns-{number}")
         for number, work in enumerate(compared)
     ]
-    found = list(run(calls)) if calls else []
-    counts, comparisons = found[: len(found) - len(compared)], found[len(found) - len(compared) :]
+    results = list(run(calls)) if calls else []
+    counts, comparisons = (
+        results[: len(results) - len(compared)],
+        results[len(results) - len(compared) :],
+    )
     live = _live_files(files, dict.fromkeys(range(len(files)), 0), counts)
     statistics = TabletStatistics(
         tablet_version=0,
@@ -176,9 +179,9 @@ def _live_files(
     files: Sequence[DataFile], known: Mapping[int, int], counts: Iterable[LiveCount]
 ) -> LiveFiles:
     total, read_bytes = dict(known), 0
-    for found in counts:
-        read_bytes += found.read_bytes
-        for at, rows in found.rows.items():
+    for count in counts:
+        read_bytes += count.read_bytes
+        for at, rows in count.rows.items():
             total[at] = total.get(at, 0) + rows
     return LiveFiles(
         tuple(_statistics_of(file, total.get(at, 0)) for at, file in enumerate(files)), read_bytes
@@ -191,24 +194,30 @@ def _told_keys(points: KeyPoints) -> tuple[bytes, ...]:
 
 
 def _with_comparison(
-    statistics: TabletStatistics, files: Sequence[DataFile], found: Sequence[Comparison]
+    statistics: TabletStatistics, files: Sequence[DataFile], comparisons: Sequence[Comparison]
 ) -> TabletStatistics:
     """Return statistics with the shares of updates that change columns and that merge."""
-    updates = sum(comparison.updates for comparison in found)
-    names = sorted({name for comparison in found for name in comparison.changed})
+    updates = sum(comparison.updates for comparison in comparisons)
+    names = sorted({name for comparison in comparisons for name in comparison.changed})
     deltas = {file.path for delta_set in delta_sets(files) for file in delta_set.deltas}
     numbers = {at for at, file in enumerate(files) if file.path in deltas}
     rows = sum(
-        count for comparison in found for at, count in comparison.rows.items() if at in numbers
+        count
+        for comparison in comparisons
+        for at, count in comparison.rows.items()
+        if at in numbers
     )
     merged = sum(
-        count for comparison in found for at, count in comparison.merged.items() if at in numbers
+        count
+        for comparison in comparisons
+        for at, count in comparison.merged.items()
+        if at in numbers
     )
     return replace(
         statistics,
         compared_rows=updates,
         changed_shares=tuple(
-            (name, sum(comparison.changed.get(name, 0) for comparison in found) / updates)
+            (name, sum(comparison.changed.get(name, 0) for comparison in comparisons) / updates)
             for name in names
             if updates
         ),
@@ -253,9 +262,9 @@ def _compared_ranges(
     groups = plan.inputs.row_groups
     rows = sum(group.rows for group in groups)
     decoded = sum(group.size_bytes for group in groups) // max(1, rows)
-    found = _tiled(plan, points, _rows_max(plan, files, 2 * decoded, COMPARED_ROWS_MAX))
-    step = max(1, -(-len(found) // COMPARED_RANGES_MAX))
-    return found[step // 2 :: step]
+    ranges = _tiled(plan, points, _rows_max(plan, files, 2 * decoded, COMPARED_ROWS_MAX))
+    step = max(1, -(-len(ranges) // COMPARED_RANGES_MAX))
+    return ranges[step // 2 :: step]
 
 
 def _rows_max(plan: RewritePlan, files: Sequence[DataFile], row_bytes: int, rows_max: int) -> int:
@@ -280,13 +289,13 @@ def _live_of_range(
 ) -> LiveCount:
     """Count the live rows of one range of keys, by file."""
     rules = _narrow_rules(plan.rules.row_rules)
-    found = _rows_of_range(plan, paths, work, rules, name)
-    if found.rows is None:
-        return LiveCount({}, found.read_bytes)
-    ordered = sorted_rows(found.rows, rules)
-    live = _live_rows(found.rows, ordered, rules, plan.rules.now_s, plan.rules.drop.settled)
-    counts = _by_file(found.sources[live])
-    return LiveCount(counts, found.read_bytes, len(ordered.row) - int(ordered.new_key.sum()))
+    range_rows = _rows_of_range(plan, paths, work, rules, name)
+    if range_rows.rows is None:
+        return LiveCount({}, range_rows.read_bytes)
+    ordered = sorted_rows(range_rows.rows, rules)
+    live = _live_rows(range_rows.rows, ordered, rules, plan.rules.now_s, plan.rules.drop.settled)
+    counts = _by_file(range_rows.sources[live])
+    return LiveCount(counts, range_rows.read_bytes, len(ordered.row) - int(ordered.new_key.sum()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,9 +319,9 @@ def _rows_of_range(
     tables, sources = list[pa.Table](), list[Int64s]()
     for at in sorted({group.input for group in work.groups}):
         numbers = sorted({group.number for group in work.groups if group.input == at})
-        for found in _read(location, paths[at], rules, paid, numbers):
-            mark.add(found.nbytes, found.num_rows)
-            rows = in_range(found, rules, start, end)
+        for table in _read(location, paths[at], rules, paid, numbers):
+            mark.add(table.nbytes, table.num_rows)
+            rows = in_range(table, rules, start, end)
             if rows.num_rows:
                 tables.append(rows)
                 sources.append(np.full(rows.num_rows, at, np.int64))
@@ -337,29 +346,29 @@ def _compare_range(
     """Compare the updates in one range of keys with the rows that they hide."""
     own = plan.rules.row_rules
     rules = _narrow_rules(own)
-    known = {column.name for column in rules.schema}
-    more = [each for each in own.schema if each.name in columns and each.name not in known]
+    names = {column.name for column in rules.schema}
+    more = [each for each in own.schema if each.name in columns and each.name not in names]
     rules = replace(rules, schema=(*rules.schema, *more))
-    found = _rows_of_range(plan, paths, work, rules, name)
-    if found.rows is None:
-        return Comparison(read_bytes=found.read_bytes)
-    ordered = sorted_rows(found.rows, rules)
+    range_rows = _rows_of_range(plan, paths, work, rules, name)
+    if range_rows.rows is None:
+        return Comparison(read_bytes=range_rows.read_bytes)
+    ordered = sorted_rows(range_rows.rows, rules)
     ranks = np.flatnonzero(ordered.new_rank)
     newer = np.flatnonzero(~np.append(ordered.new_key[ranks][1:], True))
     new, old = ordered.row[ranks[newer]], ordered.row[ranks[newer + 1]]
-    tombstones, _ = dead_rows(found.rows, rules, plan.rules.now_s)
+    tombstones, _ = dead_rows(range_rows.rows, rules, plan.rules.now_s)
     both = ~(tombstones[new] | tombstones[old])
     return Comparison(
         updates=int(both.sum()),
         changed={
             each: count
             for each in columns
-            if each in found.rows.column_names
-            and (count := _changed(found.rows.column(each), new[both], old[both])) is not None
+            if each in range_rows.rows.column_names
+            and (count := _changed(range_rows.rows.column(each), new[both], old[both])) is not None
         },
-        rows=_by_file(found.sources),
-        merged=_by_file(found.sources[new]),
-        read_bytes=found.read_bytes,
+        rows=_by_file(range_rows.sources),
+        merged=_by_file(range_rows.sources[new]),
+        read_bytes=range_rows.read_bytes,
     )
 
 
@@ -380,10 +389,10 @@ def _live_of_times(plan: RewritePlan, numbers: Sequence[int], name: str) -> Live
     location, paid = table_location(plan.location), _Payment(plan)
     counts = dict.fromkeys(numbers, 0)
     for at in numbers:
-        for found in _read(location, plan.inputs.paths[at], rules, paid):
-            mark.add(found.nbytes, found.num_rows)
-            _, expired = dead_rows(found, rules, plan.rules.now_s)
-            counts[at] += found.num_rows - int(expired.sum())
+        for table in _read(location, plan.inputs.paths[at], rules, paid):
+            mark.add(table.nbytes, table.num_rows)
+            _, expired = dead_rows(table, rules, plan.rules.now_s)
+            counts[at] += table.num_rows - int(expired.sum())
     return LiveCount(counts, paid.bytes)
 
 
@@ -410,8 +419,8 @@ def _read(
     schema = arrow_schema(rules.schema)
     fill = folder_fill(rules, schema, path)
     with opened_input(location, path) as parquet:
-        known = parquet.schema_arrow.names
-        chosen = [name for name in known if name in schema.names] or known[:1]
+        names = parquet.schema_arrow.names
+        chosen = [name for name in names if name in schema.names] or names[:1]
         leaves = leaf_columns(parquet.metadata, chosen)
         numbers = range(parquet.num_row_groups) if groups is None else groups
         for number in numbers:

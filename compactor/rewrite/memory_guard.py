@@ -86,8 +86,8 @@ class _MemoryWatch:
 
     def _look(self) -> None:
         while not self._done.wait(CHECK_INTERVAL_S):
-            if (found := resident_bytes()) > self._limit_bytes:
-                self.seen_bytes = found
+            if (used_bytes := resident_bytes()) > self._limit_bytes:
+                self.seen_bytes = used_bytes
                 self._end()
                 return
 

@@ -208,30 +208,30 @@ def distinct_columns(rows: pa.Table) -> list[str]:
     if rows.num_rows == 0:
         return []
     stride = -(-rows.num_rows // SAMPLE_ROWS)
-    places = pa.array(range(0, rows.num_rows, stride))
+    numbers = pa.array(range(0, rows.num_rows, stride))
     fields = [field for field in rows.schema if _is_any(field.type, _SAMPLED_TYPES)]
-    sample = pl.from_arrow(rows.select([field.name for field in fields]).take(places))
+    sample = pl.from_arrow(rows.select([field.name for field in fields]).take(numbers))
     assert isinstance(sample, pl.DataFrame)
-    found = []
+    names = []
     for field in fields:
         sparse = stride >= SPARSE_STRIDE and not _is_any(field.type, _PACKED)
         limit = SPARSE_DISTINCT_MAX if sparse else DISTINCT_MAX
         if sample.get_column(field.name).n_unique() > limit * sample.height:
-            found.append(field.name)
-    return found
+            names.append(field.name)
+    return names
 
 
 def _encodings(schema: pa.Schema, plain: Sequence[str]) -> dict[str, str]:
     """Return the encodings of columns without dictionaries that are not plain."""
-    found = {}
+    encodings = {}
     for field in schema:
         if field.name not in plain:
             continue
         if _is_any(field.type, _TEXTS):
-            found[field.name] = "DELTA_LENGTH_BYTE_ARRAY"
+            encodings[field.name] = "DELTA_LENGTH_BYTE_ARRAY"
         elif _is_any(field.type, _PACKED):
-            found[field.name] = "DELTA_BINARY_PACKED"
-    return found
+            encodings[field.name] = "DELTA_BINARY_PACKED"
+    return encodings
 
 
 def _dictionary_columns(schema: pa.Schema, plain: Sequence[str]) -> list[str]:

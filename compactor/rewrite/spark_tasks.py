@@ -79,22 +79,24 @@ def translate_error(plan: RewritePlan, error: Exception) -> CompactionError:
     if (short := memory_error_of(plan.memory, plan.folder, text)) is not None:
         return short
     if plan.rules.transform is not None and plan.rules.transform.asks_spark:
-        said = plan.rules.transform.transform.said
+        subject = plan.rules.transform.transform.said
         if causes := _VALUE_ERRORS.findall(text):
-            cause = f"{_ADVICE.sub('', causes[0])}{_place(text, said)}"
-            return TransformError(f"{said}: failed for a row: {cause}")
+            cause = f"{_ADVICE.sub('', causes[0])}{_place(text, subject)}"
+            return TransformError(f"{subject}: failed for a row: {cause}")
         if isinstance(error, AnalysisException):
-            return TransformError(f"{said}: Spark does not take it: {text}")
+            return TransformError(f"{subject}: Spark does not take it: {text}")
     return storage_error(RewriteError, f"Spark job failed: {text}", error)
 
 
-def _place(text: str, said: str) -> str:
+def _place(text: str, expression: str) -> str:
     """Return the part of an expression that Spark's error points at; empty: unknown."""
-    if (found := _PLACE.search(text)) is None:
+    if (position := _PLACE.search(text)) is None:
         return ""
-    shown, before, marked = found.groups()
+    shown, before, marked = position.groups()
     fragment = shown[len(before) : len(before) + len(marked)]
-    written = [(at, char) for at, char in enumerate(said) if not _IGNORED_CHARACTERS.match(char)]
+    written = [
+        (at, char) for at, char in enumerate(expression) if not _IGNORED_CHARACTERS.match(char)
+    ]
     text_written = "".join(char for _, char in written).lower()
     inner: str | None = fragment
     while inner:
@@ -102,8 +104,10 @@ def _place(text: str, said: str) -> str:
         start = text_written.find(wanted)
         if start >= 0 and wanted:
             first, last = written[start][0], written[start + len(wanted) - 1][0]
-            last += said[first : last + 1].count("(") > said[first : last + 1].count(")")
-            return f" (at column {first + 1}: {said[first : last + 1]})"
+            last += expression[first : last + 1].count("(") > expression[first : last + 1].count(
+                ")"
+            )
+            return f" (at column {first + 1}: {expression[first : last + 1]})"
         cast = _OUR_CAST.fullmatch(inner)
         inner = None if cast is None else cast.group(1)
     return f" (at {fragment.replace('`', '')})"
@@ -164,8 +168,8 @@ class JobBatcher(Generic[_Item, _Result]):
             entries = [self._waiting.popleft() for _ in range(count)]
             self._under_way += 1
         try:
-            found = run_all([entry.item for entry in entries])
-            for each, result in zip(entries, found, strict=True):
+            results = run_all([entry.item for entry in entries])
+            for each, result in zip(entries, results, strict=True):
                 each.result = result
         except BaseException as error:
             for entry in entries:
@@ -230,11 +234,11 @@ def _run_spark_job(context: Any, jobs: Sequence[TaskCall]) -> Sequence[bytes]:
     if several:  # A cancellation of one must not end the others.
         context.setJobGroup(SHARED_JOB_GROUP, "small jobs of several attempts")
     try:
-        found: list[bytes] = parcels.mapPartitions(_run_jobs).collect()
+        results: list[bytes] = parcels.mapPartitions(_run_jobs).collect()
     finally:
         if several and group is not None:
             context.setJobGroup(group, group, interruptOnCancel=True)
-    return found
+    return results
 
 
 def _run_jobs(parcels: Iterator[bytes]) -> Iterator[bytes]:

@@ -132,6 +132,6 @@ def _files_in_key_order(plan: RewritePlan, assignment: Assignment) -> tuple[Data
 def _require_schema(location: Location, output: str, schema: pa.Schema) -> None:
     """Refuse an output whose columns readers would see incorrectly."""
     with open_table_file(location, output) as parquet:
-        found = parquet.schema_arrow
-    if not found.equals(schema):
-        raise NotStitchableError(f"output {output} has columns {found}, not {schema}")
+        output_schema = parquet.schema_arrow
+    if not output_schema.equals(schema):
+        raise NotStitchableError(f"output {output} has columns {output_schema}, not {schema}")

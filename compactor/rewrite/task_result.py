@@ -51,8 +51,8 @@ def pickled_outcome(task: Callable[[], object]) -> bytes:
         outcome = TaskFailure(type(error).__name__, str(error))
     except Exception as error:
         # A boundary: Spark would retry, and report only that there was an earlier try.
-        found = storage_error(RewriteError, f"{type(error).__name__}: {error}", error)
-        outcome = TaskFailure(type(found).__name__, str(found))
+        failure = storage_error(RewriteError, f"{type(error).__name__}: {error}", error)
+        outcome = TaskFailure(type(failure).__name__, str(failure))
     if isinstance(outcome, TaskFailure) and outcome.error_class == MemoryShortError.__name__:
         release_memory()
     return pickle.dumps(outcome)

@@ -65,7 +65,7 @@ def _count(plan: RewritePlan, path: str) -> Places:
     rules, schema = plan.rules.row_rules, plan.rules.schema
     fill = folder_fill(rules, schema, path)
     column = pa.schema([schema.field(rules.time_column)])
-    found = np.zeros(len(plan.output.cuts_at_s) + 2, np.int64)
+    counts = np.zeros(len(plan.output.cuts_at_s) + 2, np.int64)
     mark = ProgressMark(plan.folder, "count")
     for read in read_tables(
         table_location(plan.location),
@@ -81,8 +81,8 @@ def _count(plan: RewritePlan, path: str) -> Places:
             raise InputError(str(error)) from error
         mark.add(times.nbytes, 0)
         rows = times if times.num_rows == read.num_rows else _without_times(column, read.num_rows)
-        found += np.bincount(time_parts(rows, plan), minlength=len(found))
-    return found
+        counts += np.bincount(time_parts(rows, plan), minlength=len(counts))
+    return counts
 
 
 def _without_times(column: pa.Schema, rows: int) -> pa.Table:

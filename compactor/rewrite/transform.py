@@ -285,8 +285,8 @@ class _ExpressionChange:
             try:
                 chunks = [from_spark(c, arrow) for c in answers.column(f"a{number}").chunks]
             except pa.ArrowInvalid as error:
-                said = self._transform.transform.said
-                message = f"{said}: a value does not fit into column {one.column}: {error}"
+                subject = self._transform.transform.said
+                message = f"{subject}: a value does not fit into column {one.column}: {error}"
                 raise TransformError(message) from error
             values[one.column] = pa.chunked_array(chunks, arrow)
             self._require_values(one.column, values[one.column])
@@ -301,5 +301,5 @@ class _ExpressionChange:
         """
         table = self._transform.table
         if values.null_count and not next(c for c in table.schema if c.name == name).nullable:
-            said = self._transform.transform.said
-            raise TransformError(f"{said}: a value is null, but column {name} must not be null")
+            subject = self._transform.transform.said
+            raise TransformError(f"{subject}: a value is null, but column {name} must not be null")

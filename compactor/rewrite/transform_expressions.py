@@ -174,8 +174,8 @@ class ExpressionInputs:
             try:
                 columns.append(to_spark(rows.column(field.name).combine_chunks()))
             except pa.ArrowInvalid as error:
-                said = self._transform.transform.said
-                raise TransformError(f"{said}: column {field.name}: {error}") from error
+                subject = self._transform.transform.said
+                raise TransformError(f"{subject}: column {field.name}: {error}") from error
         names = [self._input, self._row, *(field.name for field in self._columns)]
         return pa.RecordBatch.from_arrays(columns, names=names)
 
@@ -239,12 +239,12 @@ class ExpressionValues:
             RewriteError: The marker is not next.
         """
         batch = self._peeked()
-        found = None
+        marker = None
         if batch is not None:
-            found = (batch.column("input")[0].as_py(), batch.column("row")[0].as_py())
+            marker = (batch.column("input")[0].as_py(), batch.column("row")[0].as_py())
             self._rest = batch.slice(1)
-        if found != (at, END_OF_INPUT):
-            raise RewriteError(f"the values of input {at} do not end at its marker: {found}")
+        if marker != (at, END_OF_INPUT):
+            raise RewriteError(f"the values of input {at} do not end at its marker: {marker}")
 
     def _peeked(self) -> pa.RecordBatch | None:
         while self._rest is None or self._rest.num_rows == 0:
@@ -269,8 +269,8 @@ def _read_columns(
     from_folders = folder_fill(plan.rules.row_rules, plan.rules.schema, path)
     fill = {name: value for name, value in from_folders.items() if name in schema.names}
     pay, location = allowance_of(plan.folder).pay, table_location(plan.location)
-    for found in read_tables(location, path, plan.read_rows_max, schema.names, pay=pay):
-        read = filled(found, fill)
+    for table in read_tables(location, path, plan.read_rows_max, schema.names, pay=pay):
+        read = filled(table, fill)
         try:
             yield start, _conformed(read, schema, path)
         except RequestError as error:

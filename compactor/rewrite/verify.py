@@ -103,20 +103,20 @@ def verify(
     location = table_location(plan.location)
     if result.facts is not None:
         return _verified_footers(plan, location, result)
-    found, digest = [], 0
+    verified, digest = [], 0
     for file in result.files:
         output = _ReadBack(plan.rules, plan.output, file)
         size_bytes = _read_back(plan, location, file, output, cancelled)
-        found.append((size_bytes, output.facts()))
+        verified.append((size_bytes, output.facts()))
         digest = (digest + output.digest) % DIGEST_MODULUS
-    rows = sum(facts.rows for _, facts in found)
+    rows = sum(facts.rows for _, facts in verified)
     if rows != counts.rows_out:
         message = f"outputs have {rows} rows, but {counts.rows_out} should have come out"
         raise VerificationError(message)
     if result.digest is not None and digest != result.digest:
         message = f"outputs hash to {digest:016x}, but their rows to {result.digest:016x}"
         raise VerificationError(message)
-    return tuple(found)
+    return tuple(verified)
 
 
 def _verified_footers(
@@ -128,7 +128,7 @@ def _verified_footers(
         VerificationError: Something does not add up.
         UnavailableError: The storage does not answer.
     """
-    found = []
+    verified = []
     for file, facts in zip(result.files, result.facts or (), strict=True):
         try:
             size_bytes = size_of(location, file.path)
@@ -142,11 +142,11 @@ def _verified_footers(
             message = f"output {file.path} has {rows} rows, but {file.rows} were written"
             raise VerificationError(message)
         _require_inside(plan.rules, plan.output, file, facts)
-        found.append((size_bytes, facts))
-    if sum(facts.rows for _, facts in found) != result.counts.rows_out:
+        verified.append((size_bytes, facts))
+    if sum(facts.rows for _, facts in verified) != result.counts.rows_out:
         message = f"outputs do not have the {result.counts.rows_out} rows that should have come out"
         raise VerificationError(message)
-    return tuple(found)
+    return tuple(verified)
 
 
 def _require_inside(rules: Rules, output: Output, file: WrittenFile, facts: RowFacts) -> None:
@@ -208,10 +208,10 @@ def _read_back(
 def _check_footer(
     rules: Rules, output: Output, file: WrittenFile, parquet: pq.ParquetFile, size_bytes: int
 ) -> None:
-    found = parquet.metadata.metadata or {}
+    metadata = parquet.metadata.metadata or {}
     for name, value in output.footer:
-        if found.get(name.encode()) != value.encode():
-            wrong = found.get(name.encode())
+        if metadata.get(name.encode()) != value.encode():
+            wrong = metadata.get(name.encode())
             message = f"output {file.path} has {wrong!r} as {name}, not {value!r}"
             raise VerificationError(message)
     if not parquet.schema_arrow.equals(rules.schema):

@@ -271,10 +271,12 @@ class AttemptRunner:
         last = max(map(phases.index, begun))
         for phase in reversed(phases[: last + 1]):
             since_s = begun.get(phase, until_s)
-            said: dict[str, str | int] = {"neve.attempt": attempt.id}
+            attributes: dict[str, str | int] = {"neve.attempt": attempt.id}
             if phase is AttemptPhase.COMMITTING:
-                said |= {"neve.input_bytes": read_bytes, "neve.output_bytes": written_bytes}
-            self._spans.emit(attempt.assignment.trace, _SPAN_NAMES[phase], (since_s, until_s), said)
+                attributes |= {"neve.input_bytes": read_bytes, "neve.output_bytes": written_bytes}
+            self._spans.emit(
+                attempt.assignment.trace, _SPAN_NAMES[phase], (since_s, until_s), attributes
+            )
             until_s = since_s
 
     async def _report(self, report: AttemptReport) -> on.Event:

@@ -70,11 +70,11 @@ class TableStorage:
         if not again and (self._trusted_until_s.get(table.id) or 0.0) > now_s:
             return
         ours = await self._ours()
-        found = await self._threads.run(table.location, _owner, table.location)
+        owner = await self._threads.run(table.location, _owner, table.location)
         try:
-            refuse_other_owner(table.location, found, ours, table.id)
+            refuse_other_owner(table.location, owner, ours, table.id)
         except RefusedError as error:
-            if found is None:
+            if owner is None:
                 raise UnavailableError(f"{error}; is it mounted?") from error
             raise InputError(str(error)) from error
         self._trusted_until_s.put(table.id, now_s + TRUSTED_S)
@@ -117,11 +117,11 @@ def _owner(uri: str) -> LocationOwner | None:
 
 def _missing(uri: str, paths: tuple[str, ...]) -> tuple[str, ...]:
     try:
-        found = existing_files(table_location(uri), paths)
+        present = existing_files(table_location(uri), paths)
     except CompactionError as error:
         # The outputs were written moments ago, so the failure may be temporary.
         raise UnavailableError(f"outputs cannot be checked: {error}") from error
-    return tuple(path for path in paths if path not in found)
+    return tuple(path for path in paths if path not in present)
 
 
 def _delete(table: Table, paths: tuple[str, ...]) -> None:

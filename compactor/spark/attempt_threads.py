@@ -116,8 +116,8 @@ class AttemptThreads:
         context = self._spark.sparkContext
         if context.master.startswith("local"):
             return True  # The driver itself.
-        known = context._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - PySpark has no public API
-        return int(known.size()) > 1  # The driver is included.
+        processes = context._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - PySpark has no public API
+        return int(processes.size()) > 1  # The driver is included.
 
     def busy(self) -> frozenset[str]:
         """Return the attempts whose tasks Spark runs now; the others wait, or need no tasks."""
@@ -224,8 +224,8 @@ def _has_running_task(tracker: Any, group: str, active: Collection[int]) -> bool
 def load_work(work: str) -> Work:
     """Return the function with the name `module:function`."""
     module, _, function = work.partition(":")
-    found: Work = getattr(importlib.import_module(module), function)
-    return found
+    work_function: Work = getattr(importlib.import_module(module), function)
+    return work_function
 
 
 def _failure(attempt: str, error: BaseException, *, cancelled: bool) -> Failed:
@@ -234,7 +234,7 @@ def _failure(attempt: str, error: BaseException, *, cancelled: bool) -> Failed:
         return Failed(attempt, "AttemptCancelledError", f"attempt {attempt} was cancelled")
     if isinstance(error, errors.CompactionError):
         return Failed(attempt, errors.error_name(error), str(error)[:CAUSE_CHARACTERS_MAX])
-    found: errors.CompactionError = errors.RewriteError(f"{type(error).__name__}: {error}")
+    failure: errors.CompactionError = errors.RewriteError(f"{type(error).__name__}: {error}")
     if isinstance(error, Exception):
-        found = storage_error(errors.RewriteError, str(found), error)
-    return Failed(attempt, errors.error_name(found), str(found)[:CAUSE_CHARACTERS_MAX])
+        failure = storage_error(errors.RewriteError, str(failure), error)
+    return Failed(attempt, errors.error_name(failure), str(failure)[:CAUSE_CHARACTERS_MAX])

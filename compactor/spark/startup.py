@@ -68,5 +68,5 @@ def _rehearse(path: Path) -> None:
     numbers = [number * 7919 % WARM_UP_ROWS for number in range(WARM_UP_ROWS)]
     rows = pa.table({"number": numbers, "text": [f"{number:x}" for number in numbers]})
     pq.write_table(rows, path, compression="zstd", write_page_index=True)
-    found = pl.scan_parquet(path, glob=False).collect().sort("number")
-    pq.write_table(found[numbers].to_arrow(), path, compression="zstd")
+    sorted_rows = pl.scan_parquet(path, glob=False).collect().sort("number")
+    pq.write_table(sorted_rows[numbers].to_arrow(), path, compression="zstd")

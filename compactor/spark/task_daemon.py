@@ -82,7 +82,7 @@ def peer_owner(connection: socket.socket) -> int | None:
         connection: A TCP connection.
     """
     ours, theirs = (
-        f":{place[1]:04X}" for place in (connection.getsockname(), connection.getpeername())
+        f":{address[1]:04X}" for address in (connection.getsockname(), connection.getpeername())
     )
     for table in CONNECTIONS:
         try:

@@ -292,8 +292,8 @@ def pack_name(table: Table, identity: LocationIdentity | None = None) -> bytes:
     Only the identity's names are stored. Names of parent folders add nothing where mounts are
     known, and every read of the list of tables reads all entries.
     """
-    known = [] if identity is None else [list(identity.names)]
-    return pack([table.id, table.location, *known])
+    names = [] if identity is None else [list(identity.names)]
+    return pack([table.id, table.location, *names])
 
 
 def unpack_name(name: bytes, data: bytes) -> NamedTable:
@@ -332,9 +332,9 @@ def _known(where: str, kind: type[StoredValue], named: Any) -> dict[str, Any]:
     """Return names and values as a dataclass takes them, unknown ones in one field."""
     if type(named) is not dict:
         raise TypeError(f"{kind.__name__} is {type(named).__name__}")
-    known = {field.name for field in known_fields(kind)}
-    unknown = tuple(pair for pair in named.items() if pair[0] not in known)
-    return {name: value for name, value in named.items() if name in known} | {
+    field_names = {field.name for field in known_fields(kind)}
+    unknown = tuple(pair for pair in named.items() if pair[0] not in field_names)
+    return {name: value for name, value in named.items() if name in field_names} | {
         UNKNOWN: kept_fields(where, unknown)
     }
 

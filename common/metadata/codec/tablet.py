@@ -314,17 +314,17 @@ def _bytes(value: object) -> bytes:
     return value
 
 
-def pack_statistics(found: TabletStatistics) -> bytes:
+def pack_statistics(statistics: TabletStatistics) -> bytes:
     """Return statistics of a tablet as a record's field, which is written as a whole."""
     return pack([
-        found.tablet_version,
-        found.measured_at_s,
-        found.rows,
-        found.updated_rows,
-        [*found.key_quantiles],
-        found.compared_rows,
-        [list(changed_share) for changed_share in found.changed_shares],
-        found.merged_share,
+        statistics.tablet_version,
+        statistics.measured_at_s,
+        statistics.rows,
+        statistics.updated_rows,
+        [*statistics.key_quantiles],
+        statistics.compared_rows,
+        [list(changed_share) for changed_share in statistics.changed_shares],
+        statistics.merged_share,
     ])  # fmt: skip
 
 

@@ -194,9 +194,10 @@ def commit(change: CommitAttempt) -> Transaction:
             return _ended(table, change.attempt, AttemptEnd.COMMITTED, seen)
         if change.dropped is not None or entry.inputs == change.inputs:
             return _commit(change, entry, seen)
-        known = replace(change, inputs=entry.inputs)
+        with_inputs = replace(change, inputs=entry.inputs)
         return More(
-            need.some_files(keys, entry.inputs), lambda further: _commit(known, entry, further)
+            need.some_files(keys, entry.inputs),
+            lambda further: _commit(with_inputs, entry, further),
         )
 
     # It writes files, which a large add watches.
@@ -269,8 +270,8 @@ def _found(statistics: Statistics, now_s: float) -> dict[str, Word]:
     if statistics.tablet is None:
         return {}
     version = statistics.tablet_version
-    found = replace(statistics.tablet, tablet_version=version, measured_at_s=now_s)
-    return {STATISTICS: pack_statistics(found)}
+    tablet_statistics = replace(statistics.tablet, tablet_version=version, measured_at_s=now_s)
+    return {STATISTICS: pack_statistics(tablet_statistics)}
 
 
 def _result_text(statistics: Statistics) -> str:
@@ -431,10 +432,10 @@ def _files(change: CommitAttempt, keys: TabletKeys, seen: Seen) -> dict[str, Dat
 
 
 def _files_found(paths: Iterable[str], keys: TabletKeys, seen: Seen) -> dict[str, DataFile]:
-    found = zip(paths, seen["some"], strict=True)
+    entries = zip(paths, seen["some"], strict=True)
     return {
         path: unpack_file(f"{keys.files} {path}", path.encode(), data)
-        for path, data in found
+        for path, data in entries
         if data is not None
     }
 

@@ -131,8 +131,8 @@ def _note_effects(change: WriteAnalysis) -> tuple[Command, ...]:
 def _notes(change: WriteAnalysis) -> dict[str, Word]:
     fields: dict[str, Word] = {}
     if change.version >= 0:
-        said = [change.analysis.value, change.version, change.settings_version]
-        fields[ANALYSIS] = pack(said if change.due_at_s is None else [*said, change.due_at_s])
+        verdict = [change.analysis.value, change.version, change.settings_version]
+        fields[ANALYSIS] = pack(verdict if change.due_at_s is None else [*verdict, change.due_at_s])
         if change.answered_s is not None:
             fields[ANSWERED] = repr(change.answered_s)
     if change.settled is not None:
@@ -191,11 +191,11 @@ def _set_by_operator(
     """
 
     def decide(seen: Seen) -> Decision:
-        known = seen["known"]
+        present = seen["known"]
         if value is None:
             return Write((hdel(key, name),), durable=True)
-        if name.encode() not in known and len(known) >= count_max:
-            return Refusal(RefusalCode.LIMITS, f"{len(known)} {what}; remove others first")
+        if name.encode() not in present and len(present) >= count_max:
+            return Refusal(RefusalCode.LIMITS, f"{len(present)} {what}; remove others first")
         return Write((hset(key, {name: value}),), durable=True)
 
     return Transaction(Needs((key,), {"known": hgetall(key)}), decide)

@@ -212,7 +212,7 @@ def history_of(tablet: TabletId, entry: Reservation, end: AttemptEnd, now_s: flo
     )
 
 
-# -------------------------------------------------------------- Effects of a commit besides files
+# -------------------------------------------------------------- Other effects of a commit
 
 
 def raise_watermark(tablet: TabletId, present: bytes | None, dropped: bytes) -> tuple[Command, ...]:

@@ -118,8 +118,8 @@ def discard_files(change: DiscardFiles) -> Transaction:
             return need.tablet_gone(change.tablet)
         if refusal := _refused_orphans(change, bounds, keys, seen):
             return refusal
-        known = zip(paths, seen["garbage"], strict=True)
-        fresh = {path: change.files[path] for path, entry in known if entry is None}
+        entries = zip(paths, seen["garbage"], strict=True)
+        fresh = {path: change.files[path] for path, entry in entries if entry is None}
         if not fresh:
             return NoWrite()
         # Adds of the same file watch `files`, not `garbage`, which changes all the time.
@@ -233,7 +233,7 @@ def restate_file(change: CorrectFile) -> Transaction:
     needs |= need.some_files(keys, (path,))
 
     def decide(seen: Seen) -> Decision:
-        found = need.table_seen(table, seen)
+        present_table = need.table_seen(table, seen)
         stored = seen["some"][0]
         present = None if stored is None else stored_file(keys, path, stored)
         if present == change.after:
@@ -242,7 +242,7 @@ def restate_file(change: CorrectFile) -> Transaction:
             return Refusal(
                 RefusalCode.VERSION, f"tablet {change.tablet}: the entry of file {path} has changed"
             )
-        refusal = _refused_place(found, change.tablet, change.after, seen, "")
+        refusal = _refused_place(present_table, change.tablet, change.after, seen, "")
         if refusal := refusal or refused_held(change.tablet, keys, [path], seen):
             return refusal
         counts = file_counts([change.after], [change.before])
@@ -266,12 +266,12 @@ def move_file(change: MoveFile) -> Transaction:
     needs |= need.some_files(keys, (change.path,)) | Needs((keys.operation,))
 
     def decide(seen: Seen) -> Decision:
-        found = need.table_seen(table, seen)
+        present_table = need.table_seen(table, seen)
         stored = seen["some"][0]
         if stored is None:
             return NoWrite()
         file = stored_file(keys, change.path, stored)
-        refusal = _refused_place(found, change.target, file, seen, "target/")
+        refusal = _refused_place(present_table, change.target, file, seen, "target/")
         if refusal := refusal or refused_held(change.tablet, keys, [change.path], seen):
             return refusal
         return Write(
@@ -295,8 +295,8 @@ def put_files(change: RestoreFiles) -> Transaction:
         needs |= need.some_files(keys, tuple(paths))
 
     def decide(seen: Seen) -> Decision:
-        found = need.table_seen(table, seen)
-        if refusal := may_fill(table.id, found, change.run):
+        present_table = need.table_seen(table, seen)
+        if refusal := may_fill(table.id, present_table, change.run):
             return refusal
         stored = need.bounds_seen(keys, seen["bounds"])
         if stored is None and change.partition is None:

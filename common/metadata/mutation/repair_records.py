@@ -395,10 +395,10 @@ def join_tablets(change: JoinTablets) -> Transaction:
             return refusal
         if _is_joined(change, seen):
             return NoWrite()
-        found = tablets_seen(both, seen)
-        if isinstance(found, Refusal):
-            return found
-        left, right = found
+        tablets = tablets_seen(both, seen)
+        if isinstance(tablets, Refusal):
+            return tablets
+        left, right = tablets
         if refusal := why_not_joined(left, right):
             return refusal
         starts = (left.bounds.start, right.bounds.start)

@@ -122,11 +122,11 @@ def request_here(tablet: TabletId, request: str, seen: Seen) -> tuple[Tablet, Re
     keys, table = TabletKeys.of(tablet), TableKeys(tablet.table)
     if refusal := refused_by_table(table, seen):
         return refusal
-    found = tablet_seen(tablet, keys, seen)
-    if found is None:
+    present = tablet_seen(tablet, keys, seen)
+    if present is None:
         return tablet_gone(tablet)
     wanted = request_seen(table, request, seen)
-    return request_missing(request) if wanted is None else (found, wanted)
+    return request_missing(request) if wanted is None else (present, wanted)
 
 
 def request_written(table: TableKeys, request: Request) -> tuple[Command, ...]:

@@ -199,10 +199,10 @@ def complete_here(change: CompleteHere) -> Transaction:
             return NoWrite() if change.request in tablet.done else refusal
         flags: dict[str, Word] = {SELECTED: 0}
         counts = {DONE: 1}
-        told = tablet_changed(
+        effects = tablet_changed(
             change.tablet, "complete", request=change.request, counts=counts, flags=flags
         )
-        return Write((delete(keys.selection), sadd(keys.done, change.request), *told))
+        return Write((delete(keys.selection), sadd(keys.done, change.request), *effects))
 
     needs = table_state(table, watch=False) | tablet_without_files(keys, watch)
     return Transaction(needs, decide)

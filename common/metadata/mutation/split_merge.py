@@ -147,8 +147,8 @@ def abandon_operation(change: AbandonOperation) -> Transaction:
     def decide(seen: Seen) -> Decision:
         if refusal := refused_by_table(table, seen):
             return refusal
-        found = [tablet_there(tablet, seen) for tablet in change.tablets]
-        own = [each for each in found if each and refused_step([each], change.operation) is None]
+        tablets = [tablet_there(tablet, seen) for tablet in change.tablets]
+        own = [each for each in tablets if each and refused_step([each], change.operation) is None]
         if not own:
             return NoWrite()
         effects: list[Command] = []
@@ -193,13 +193,13 @@ def tablet_there(tablet: TabletId, seen: Seen) -> Tablet | None:
 
 def tablets_seen(tablets: Sequence[TabletId], seen: Seen) -> list[Tablet] | Refusal:
     """Return several tablets, or the refusal because one is gone."""
-    found: list[Tablet] = []
+    present: list[Tablet] = []
     for tablet in tablets:
         there = tablet_there(tablet, seen)
         if there is None:
             return tablet_gone(tablet)
-        found.append(there)
-    return found
+        present.append(there)
+    return present
 
 
 # ---------------------------------------------- End: new bounds, files by key, watermark and record
@@ -234,8 +234,8 @@ def end_operation(change: EndOperation) -> Transaction:
 def _ended(tablets: Sequence[TabletId], seen: Seen) -> bool:
     """Return whether an operation is over: it is gone, and a merge has left one tablet."""
     last = tablets[-1]
-    found = tablet_seen(last, TabletKeys.of(last), seen_of_tablet(last, seen))
-    if found is None or found.operation is not None:
+    merged = tablet_seen(last, TabletKeys.of(last), seen_of_tablet(last, seen))
+    if merged is None or merged.operation is not None:
         return False
     before = [seen_of_tablet(tablet, seen) for tablet in tablets[:-1]]
     return all(sighting["bounds"] is None or sighting["operation"] is None for sighting in before)

@@ -127,8 +127,8 @@ class _Drop:
 
 def drop_table(change: DropTable) -> Transaction:
     """Return the first transaction of a drop."""
-    it = _Drop(change.table, change.delete_files, MADE, change.resumed, change.unfinished)
-    return _set_going(it)
+    drop = _Drop(change.table, change.delete_files, MADE, change.resumed, change.unfinished)
+    return _set_going(drop)
 
 
 def undo_create(table: str, refused: Refused) -> Transaction:
@@ -141,65 +141,67 @@ def undo_create(table: str, refused: Refused) -> Transaction:
     return _set_going(_Drop(table, delete_files=False, outcome=refused))
 
 
-def _set_going(it: _Drop) -> Transaction:
+def _set_going(drop: _Drop) -> Transaction:
     """Return the transaction that marks a table as going. Mark: its state."""
-    keys = it.keys
+    keys = drop.keys
 
     def decide(seen: Seen) -> Decision:
         state = state_seen(keys, seen)
         if state is None:
             # Written again if it exists, because replicas need the mark of the dropped table.
-            return Write((_dropped_mark(keys),), then=_unname(it), durable=True)
+            return Write((_dropped_mark(keys),), then=_unname(drop), durable=True)
         if state is TableState.GOING:
-            return NoWrite(it.outcome, then=_cancel_requests(it))
-        if it.resumed or (it.unfinished and state not in _UNFINISHED):
-            return NoWrite(replace(MADE, complete=False) if it.unfinished else it.outcome)
-        if it.delete_files and state is TableState.FILLING:
+            return NoWrite(drop.outcome, then=_cancel_requests(drop))
+        if drop.resumed or (drop.unfinished and state not in _UNFINISHED):
+            return NoWrite(replace(MADE, complete=False) if drop.unfinished else drop.outcome)
+        if drop.delete_files and state is TableState.FILLING:
             # Its files are those of the table that it will become, so other processes may need
             # them.
             return Refusal(
                 RefusalCode.STATE,
-                f"table {it.table} is being filled, so its files stay: drop it without them",
+                f"table {drop.table} is being filled, so its files stay: drop it without them",
             )
-        fields: dict[str, Word] = {STATE: TableState.GOING.value, DELETES: int(it.delete_files)}
-        notes = dict.fromkeys(DELETED_WITH_TABLE) if it.delete_files else {}
+        fields: dict[str, Word] = {STATE: TableState.GOING.value, DELETES: int(drop.delete_files)}
+        notes = dict.fromkeys(DELETED_WITH_TABLE) if drop.delete_files else {}
         effects = (
             hset(keys.table, fields),
             *into_garbage(keys, b"", notes),
-            table_changed(it.table, "going"),
+            table_changed(drop.table, "going"),
         )
-        return Write(effects, then=_cancel_requests(it), durable=True)
+        return Write(effects, then=_cancel_requests(drop), durable=True)
 
     return Transaction(table_state(keys), decide)
 
 
-def _not_going(it: _Drop, seen: Seen) -> Decision | None:
+def _not_going(drop: _Drop, seen: Seen) -> Decision | None:
     """Return the remaining decision if the table does not become going."""
-    state = state_seen(it.keys, seen)
-    return None if state is TableState.GOING else NoWrite(it.outcome, then=_set_going(it))
+    state = state_seen(drop.keys, seen)
+    return None if state is TableState.GOING else NoWrite(drop.outcome, then=_set_going(drop))
 
 
-def _cancel_requests(it: _Drop) -> Transaction:
+def _cancel_requests(drop: _Drop) -> Transaction:
     """Return the transaction that makes open requests CANCELLING; new ones are refused."""
-    keys = it.keys
+    keys = drop.keys
     reads = {"open": members_after(keys.open_requests, None, 2 * REQUESTS_OPEN_MAX)}
 
     def decide(seen: Seen) -> Decision:
-        if (other := _not_going(it, seen)) is not None:
+        if (other := _not_going(drop, seen)) is not None:
             return other
         names = [request_of_member(member) for member in seen["open"]]
         own = {name: hgetall(keys.request(name)) for name in names}
         return More(Needs((), own), lambda further: cancelling(names, further))
 
     def cancelling(names: list[str], seen: Seen) -> Decision:
-        found = [unpack_request(keys.request(name), it.table, name, seen[name]) for name in names]
+        requests = [
+            unpack_request(keys.request(name), drop.table, name, seen[name]) for name in names
+        ]
         effects = [
             hset(keys.request(request.id), request_fields(request))
-            for request in map(_cancelled, found)
+            for request in map(_cancelled, requests)
             if request is not None
         ]
-        then = _drop_next(it)
-        return Write(tuple(effects), then=then) if effects else NoWrite(it.outcome, then=then)
+        then = _drop_next(drop)
+        return Write(tuple(effects), then=then) if effects else NoWrite(drop.outcome, then=then)
 
     return Transaction(table_state(keys) | Needs((), reads), decide)
 
@@ -211,9 +213,9 @@ def _cancelled(request: Request | None) -> Request | None:
     return replace(request, state=RequestState.CANCELLING, cause="its table is dropped")
 
 
-def _drop_next(it: _Drop) -> Transaction:
+def _drop_next(drop: _Drop) -> Transaction:
     """Return the transaction that removes the next tablet, requests, or the table."""
-    keys = it.keys
+    keys = drop.keys
     reads = {
         "first": members_after(keys.index, None, 1),
         "deletes": hget(keys.table, DELETES),
@@ -222,20 +224,20 @@ def _drop_next(it: _Drop) -> Transaction:
     }
 
     def decide(seen: Seen) -> Decision:
-        if (other := _not_going(it, seen)) is not None:
+        if (other := _not_going(drop, seen)) is not None:
             return other
         if seen["first"]:
-            tablet = TabletId(it.table, seen["first"][0])
-            return More(_tablet_needs(tablet), lambda further: _dropped(it, tablet, further))
+            tablet = TabletId(drop.table, seen["first"][0])
+            return More(_tablet_needs(tablet), lambda further: _dropped(drop, tablet, further))
         if seen["garbage"]:
-            refused = isinstance(it.outcome, Refused)
-            return NoWrite(it.outcome if refused else Applied(complete=False))
+            refused = isinstance(drop.outcome, Refused)
+            return NoWrite(drop.outcome if refused else Applied(complete=False))
         if seen["requests"]:
             own = [keys.request(request_of_member(member)) for member in seen["requests"]]
             forgotten = (delete(*own), zrem(keys.requests, *seen["requests"]))
-            return Write(forgotten, then=_drop_next(it))
+            return Write(forgotten, then=_drop_next(drop))
         effects = (delete(*keys.every), _dropped_mark(keys))
-        return Write(effects, then=_unname(it), durable=True)
+        return Write(effects, then=_unname(drop), durable=True)
 
     needs = table_state(keys) | Needs((keys.garbage, keys.index), reads)
     return Transaction(needs, decide)
@@ -247,9 +249,9 @@ def _tablet_needs(tablet: TabletId) -> Needs:
     return Needs((keys.running,), reads)
 
 
-def _dropped(it: _Drop, tablet: TabletId, seen: Seen) -> Decision:
+def _dropped(drop: _Drop, tablet: TabletId, seen: Seen) -> Decision:
     """Remove a tablet; outputs of its attempts and, if requested, its files become garbage."""
-    keys, table = TabletKeys.of(tablet), it.keys
+    keys, table = TabletKeys.of(tablet), drop.keys
     running = unpack_running(keys.running, seen["running"])
     waste: dict[str, bytes | None] = {}
     if seen["deletes"] == b"1":
@@ -263,7 +265,7 @@ def _dropped(it: _Drop, tablet: TabletId, seen: Seen) -> Decision:
         zrem(table.index, tablet.end),
         stream_entry(tablet, "drop"),
     )
-    return Write(effects, then=_drop_next(it))
+    return Write(effects, then=_drop_next(drop))
 
 
 def _dropped_mark(keys: TableKeys) -> Command:
@@ -271,25 +273,25 @@ def _dropped_mark(keys: TableKeys) -> Command:
     return set_string(keys.dropped, 1, DROPPED_LIFE_S)
 
 
-def _unname(it: _Drop) -> Transaction:
+def _unname(drop: _Drop) -> Transaction:
     """Return the last transaction, which frees the name. Mark: no entry has this id.
 
     Follows only on a transaction that left the mark of a dropped table and reached replicas.
     """
 
     def decide(seen: Seen) -> Decision:
-        name = _name_of(it.table, seen["names"])
+        name = _name_of(drop.table, seen["names"])
         # Without a name nothing is removed, but the write makes replicas confirm earlier removals.
         effects = (hdel(TABLES, _NO_NAME if name is None else name),)
-        return Write(effects, then=_answer(it.outcome), durable=True)
+        return Write(effects, then=_answer(drop.outcome), durable=True)
 
     return Transaction(Needs((TABLES,), {"names": hgetall(TABLES)}), decide)
 
 
 def _name_of(table: str, names: Mapping[bytes, bytes]) -> bytes | None:
     """Return the name that has an entry with a table's id, or None."""
-    found = (name for name, stored in names.items() if unpack_name(name, stored).id == table)
-    return next(found, None)
+    matches = (name for name, stored in names.items() if unpack_name(name, stored).id == table)
+    return next(matches, None)
 
 
 def _answer(outcome: Applied | Refused) -> Transaction:
@@ -448,12 +450,12 @@ def finish_filling(change: FinishFilling) -> Transaction:
     assert change.state is TableState.PAUSED or not change.incomplete, change
 
     def decide(seen: Seen) -> Decision:
-        found = table_seen(keys, seen)
-        filling = codec_table.unpack_filling(keys.table, seen["table"]) if found else None
-        if found is not None and found.state in {TableState.LIVE, TableState.PAUSED}:
+        present = table_seen(keys, seen)
+        filling = codec_table.unpack_filling(keys.table, seen["table"]) if present else None
+        if present is not None and present.state in {TableState.LIVE, TableState.PAUSED}:
             mine = filling is not None and filling.run == change.run
-            return NoWrite() if mine else _filling_ended(change.table, found.state)
-        if refusal := may_fill(change.table, found, change.run):
+            return NoWrite() if mine else _filling_ended(change.table, present.state)
+        if refusal := may_fill(change.table, present, change.run):
             return refusal
         assert filling is not None, change.table
         if filling.done != change.files:

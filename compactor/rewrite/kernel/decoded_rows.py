@@ -68,9 +68,9 @@ class RowLayout:
         self.fast = [field.name for field in schema if known_to_polars(field.type)]
         self.slow = [field.name for field in schema if not known_to_polars(field.type)]
         empty = pa.schema([schema.field(name) for name in self.fast]).empty_table()
-        known = pl.from_arrow(empty)
-        assert isinstance(known, pl.DataFrame)
-        self._dtypes = known.schema
+        supported = pl.from_arrow(empty)
+        assert isinstance(supported, pl.DataFrame)
+        self._dtypes = supported.schema
 
     def dtype(self, name: str) -> pl.DataType:
         """Return the Polars type of a column that Polars supports."""
@@ -92,26 +92,26 @@ class RowLayout:
             frame: The concatenated rows.
             counts: Number of rows of each.
         """
-        whole, found, at = self.held(frame, None, by_key=False), [], 0
+        whole, result, at = self.held(frame, None, by_key=False), [], 0
         row_bytes = whole.size_bytes / max(1, whole.rows)
         for rows in counts:
             part = frame.slice(at, rows)
             levels = [
                 level if isinstance(level, int) else level[at : at + rows] for level in whole.levels
             ]
-            found.append(_by_key(DecodedRows(part, None, levels, rows, int(rows * row_bytes))))
+            result.append(_by_key(DecodedRows(part, None, levels, rows, int(rows * row_bytes))))
             at += rows
-        return found
+        return result
 
 
 def _by_key(held: DecodedRows) -> DecodedRows:
     """Return rows in key order; unchanged if they already are."""
     if is_sorted(held.levels, held.rows):
         return held
-    places = order_of(held.levels, held.rows)
-    rest = held.rest.take(pa.array(places)) if held.rest is not None else None
-    levels = take_words(held.levels, places)
-    return DecodedRows(held.frame[places], rest, levels, held.rows, held.size_bytes)
+    order = order_of(held.levels, held.rows)
+    rest = held.rest.take(pa.array(order)) if held.rest is not None else None
+    levels = take_words(held.levels, order)
+    return DecodedRows(held.frame[order], rest, levels, held.rows, held.size_bytes)
 
 
 def column_of(frame: pl.DataFrame, rest: pa.Table | None, name: str) -> pl.Series:

@@ -294,12 +294,12 @@ def row_groups_of(
     leaves = {metadata.schema.column(n).path: n for n in range(metadata.num_columns)}
     places = [leaves.get(name) for name in key] if trusted else []
     row_bytes, more_bytes = _widths(schema)
-    found, start = [], 0
+    row_groups, start = [], 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         low, high = _bounds(group, places, [schema.field(name).type for name in key[: len(places)]])
         if group.num_rows:
-            found.append(
+            row_groups.append(
                 RowGroup(
                     input=at,
                     number=number,
@@ -311,7 +311,7 @@ def row_groups_of(
                 )
             )
         start += group.num_rows
-    return found
+    return row_groups
 
 
 def _held_bytes(group: pq.RowGroupMetaData, row_bytes: int, more_bytes: int) -> int:

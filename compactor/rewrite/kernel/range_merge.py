@@ -71,10 +71,10 @@ class Step:
 
     def winners(self) -> Int64s:
         """Return the winning rows, by key."""
-        found = winners(self._levels, self._versions(), self._tombstones)
-        if len(found.tied):
-            self._settle(found)
-        return found.row
+        result = winners(self._levels, self._versions(), self._tombstones)
+        if len(result.tied):
+            self._settle(result)
+        return result.row
 
     def without_dead(
         self, chosen: Int64s, now_s: float, drop: DropRule
@@ -89,25 +89,25 @@ class Step:
             names = [rules.time_column, *filter(None, [rules.tombstone_column])]
             _, expired = dead_rows(self.table(chosen, names), rules, now_s)
             dead = tombstones | expired
-        places = np.flatnonzero(dead)
-        if len(places) == 0:
+        numbers = np.flatnonzero(dead)
+        if len(numbers) == 0:
             return chosen, 0, 0, None
         assert rules.version_column is not None
         names = list(dict.fromkeys([*rules.key, rules.version_column]))
-        small = self.table(chosen[places], names)
-        gone, dropped = droppable_rows(small, np.ones(len(places), np.bool_), rules, drop)
-        buried = int((gone & tombstones[places]).sum())
+        small = self.table(chosen[numbers], names)
+        gone, dropped = droppable_rows(small, np.ones(len(numbers), np.bool_), rules, drop)
+        buried = int((gone & tombstones[numbers]).sum())
         keep = np.ones(len(chosen), np.bool_)
-        keep[places[gone]] = False
+        keep[numbers[gone]] = False
         return chosen[keep], buried, int(gone.sum()) - buried, dropped
 
     def table(self, chosen: Int64s, names: Sequence[str] | None = None) -> pa.Table:
         """Return rows as Arrow, in the table's schema or some columns of it."""
         schema = self._layout.schema
         wanted = schema if names is None else pa.schema([schema.field(name) for name in names])
-        known = frozenset(self._layout.fast)
-        fast = [name for name in wanted.names if name in known]
-        slow = [name for name in wanted.names if name not in known]
+        fast_columns = frozenset(self._layout.fast)
+        fast = [name for name in wanted.names if name in fast_columns]
+        slow = [name for name in wanted.names if name not in fast_columns]
         columns = {}
         if fast:
             frame = self._frame.select(fast)[chosen]
@@ -151,31 +151,31 @@ class Step:
         series = sortable_series(pa.chunked_array([column.to_arrow()]), kind)
         return series.rank("dense").fill_null(0).cast(pl.UInt64).to_numpy()
 
-    def _settle(self, found: Winners) -> None:
+    def _settle(self, result: Winners) -> None:
         """Replace tied rows by the row with the greatest hash."""
-        unlike = self._unlike(found)
-        tied, group = found.tied[unlike], found.group[unlike]
+        unlike = self._unlike(result)
+        tied, group = result.tied[unlike], result.group[unlike]
         if len(tied) == 0:
             return
         hashes = row_hash(self.table(tied))
         order = np.lexsort((hashes, group))
         last = np.append(group[order][1:] != group[order][:-1], True)
-        found.row[group[order[last]]] = tied[order[last]]
+        result.row[group[order[last]]] = tied[order[last]]
 
-    def _unlike(self, found: Winners) -> Flags:
+    def _unlike(self, result: Winners) -> Flags:
         """Return which of the tied rows are in a group that differs in some column."""
         if self._rest is not None:
-            return np.ones(len(found.tied), np.bool_)
-        order = np.argsort(found.group, kind="stable")
-        group = found.group[order]
-        frame = self._frame[found.tied[order]]
+            return np.ones(len(result.tied), np.bool_)
+        order = np.argsort(result.group, kind="stable")
+        group = result.group[order]
+        frame = self._frame[result.tied[order]]
         differs = frame.select(
             pl.any_horizontal(pl.all().ne_missing(pl.all().shift(1))).alias("differs")
         )
         flags = differs.to_series().to_numpy() & np.append(False, group[1:] == group[:-1])
         wanted = np.zeros(int(group[-1]) + 1, np.bool_)
         wanted[group[flags]] = True
-        return wanted[found.group]
+        return wanted[result.group]
 
 
 def _join_words(slices: Sequence[RowSlice], number: int) -> KeyWords:

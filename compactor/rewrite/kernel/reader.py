@@ -173,7 +173,7 @@ class Reader:
         with FileErrors(self._source), open_table_file(self._location, self._path) as parquet:
             metadata = self._metadata = parquet.metadata
             self._arrow = parquet.schema_arrow
-            found = {field.name: field.type for field in self._arrow}
+            types = {field.name: field.type for field in self._arrow}
             int96 = {
                 metadata.schema.column(n).path
                 for n in range(metadata.num_columns)
@@ -183,9 +183,9 @@ class Reader:
         self._quick = [
             name
             for name in self.layout.fast
-            if name in found
+            if name in types
             and name not in int96
-            and _same(found[name], self.layout.schema.field(name).type)
+            and _same(types[name], self.layout.schema.field(name).type)
         ]
 
     def _quickly(self, group: RowGroup) -> pl.DataFrame:
@@ -197,8 +197,8 @@ class Reader:
             raise InputError(
                 f"{self._source} has {frame.height} rows in a row group of {group.rows}"
             )
-        found = zip(frame.columns, frame.dtypes, strict=True)
-        wrong = [name for name, dtype in found if dtype != self.layout.dtype(name)]
+        dtypes = zip(frame.columns, frame.dtypes, strict=True)
+        wrong = [name for name, dtype in dtypes if dtype != self.layout.dtype(name)]
         if wrong:
             self._quick = [name for name in self._quick if name not in wrong]
             frame = frame.drop(wrong)
@@ -220,10 +220,10 @@ class Reader:
 
     def _piece(self, group: RowGroup) -> pl.DataFrame:
         """Return what Polars reads of a piece, column by column."""
-        place, columns = RowStretch(group.number, group.skip, group.rows), list[pl.DataFrame]()
+        stretch, columns = RowStretch(group.number, group.skip, group.rows), list[pl.DataFrame]()
         for name in self._quick:
             if name in self._excerpts.columns():
-                excerpt = self._excerpts.take(place, self._arrow.field(name))
+                excerpt = self._excerpts.take(stretch, self._arrow.field(name))
                 lazy = pl.scan_parquet(excerpt.content)
                 columns.append(lazy.slice(excerpt.skip, group.rows).collect())
         return pl.concat(columns, how="horizontal") if columns else pl.DataFrame()
@@ -241,10 +241,10 @@ class Reader:
     def _slowly(self, group: RowGroup, names: Sequence[str]) -> pa.Table:
         wanted = pa.schema([self.layout.schema.field(name) for name in names])
         fill = {name: value for name, value in self._fill.items() if name in names}
-        location, path, known = self._location, self._path, self._metadata
-        if known is not None and self._is_excerpt(group):
-            known = None  # Columns without excerpts are read in batches.
-        with FileErrors(self._source), open_table_file(location, path, known) as parquet:
+        location, path, footer = self._location, self._path, self._metadata
+        if footer is not None and self._is_excerpt(group):
+            footer = None  # Columns without excerpts are read in batches.
+        with FileErrors(self._source), open_table_file(location, path, footer) as parquet:
             # Cached, so that an object store is not asked for them again.
             self._metadata, self._arrow = parquet.metadata, parquet.schema_arrow
             # At least one column, because a table without columns has no rows.
@@ -258,10 +258,10 @@ class Reader:
     def _stored(self, parquet: pq.ParquetFile, group: RowGroup, names: Sequence[str]) -> pa.Table:
         """Return columns as Arrow reads them."""
         flat = self._excerpts.columns() if self._is_excerpt(group) else frozenset[str]()
-        place, columns = RowStretch(group.number, group.skip, group.rows), {}
+        stretch, columns = RowStretch(group.number, group.skip, group.rows), {}
         for name in names:
             if name in flat:
-                excerpt = self._excerpts.take(place, self._arrow.field(name))
+                excerpt = self._excerpts.take(stretch, self._arrow.field(name))
                 columns[name] = arrow_column(excerpt, group.rows)
         if others := [name for name in names if name not in flat]:
             table = stored_rows(parquet, group, others)
@@ -269,13 +269,13 @@ class Reader:
         return pa.table({name: columns[name] for name in names})
 
 
-def _same(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _same(stored: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether a column is stored with the table's type; dictionaries are read slowly."""
-    if is_type.is_dictionary(found) or isinstance(found, pa.BaseExtensionType):
+    if is_type.is_dictionary(stored) or isinstance(stored, pa.BaseExtensionType):
         return False
-    if is_type.is_fixed_size_binary(found):
+    if is_type.is_fixed_size_binary(stored):
         return False
-    return bool(normal_type(found) == wanted)
+    return bool(normal_type(stored) == wanted)
 
 
 # ------------------------------------------------------------------------------------- Reading back
@@ -352,13 +352,13 @@ def join_facts(parts: Sequence[RowFacts], source: str) -> RowFacts:
     Raises:
         VerificationError: The keys of a part do not all follow those of the part before.
     """
-    known = [part for part in parts if part.rows]
-    for before, after in itertools.pairwise(known):
+    filled_parts = [part for part in parts if part.rows]
+    for before, after in itertools.pairwise(filled_parts):
         assert before.key_max is not None
         assert after.key_min is not None
         if before.key_max >= after.key_min:
             raise VerificationError(f"{source} does not have its keys in order, each once")
-    return unite_facts(known)
+    return unite_facts(filled_parts)
 
 
 def _facts(held: DecodedRows, layout: RowLayout) -> RowFacts:
@@ -403,10 +403,10 @@ def _column(held: DecodedRows, layout: RowLayout, name: str) -> pa.Array:
 
 def _end_values(held: DecodedRows, layout: RowLayout, name: str) -> pa.Array:
     """Return the first and the last value of a column, without converting the others."""
-    places = [0, held.rows - 1]
+    ends = [0, held.rows - 1]
     if held.rest is not None and name in held.rest.column_names:
-        return held.rest.column(name).take(pa.array(places)).combine_chunks()
-    return _as_arrow(column_of(held.frame, held.rest, name).gather(places), layout, name)
+        return held.rest.column(name).take(pa.array(ends)).combine_chunks()
+    return _as_arrow(column_of(held.frame, held.rest, name).gather(ends), layout, name)
 
 
 def _as_arrow(column: pl.Series, layout: RowLayout, name: str) -> pa.Array:
@@ -417,7 +417,7 @@ def _encoded_ends(values: pa.Array, kind: KeyType) -> tuple[bytes, bytes]:
     """Return the encoded least and greatest of some values; null is the least."""
     if kind in (KeyType.INT, KeyType.DATE, KeyType.TIME, KeyType.TIMESTAMP, KeyType.STRING):
         ends = pc.min_max(values)
-        known = [ends["min"], ends["max"], *([None] if values.null_count else [])]
-        values = pa.concat_arrays([pa.array([end], values.type) for end in known])
+        candidates = [ends["min"], ends["max"], *([None] if values.null_count else [])]
+        values = pa.concat_arrays([pa.array([end], values.type) for end in candidates])
     encoded = pc.min_max(encode_column(values, kind))
     return encoded["min"].as_py(), encoded["max"].as_py()

@@ -131,8 +131,8 @@ def sample_keys(
             if any(name not in parquet.schema_arrow.names for name in rules.key):
                 continue  # Its folders give the key columns.
             stride = max(1, group.rows // SAMPLED_KEYS)
-            places = range(stride // 2, group.rows, stride)
-            picked = rows_at(parquet, group.number, rules.key, places)
+            numbers = range(stride // 2, group.rows, stride)
+            picked = rows_at(parquet, group.number, rules.key, numbers)
         keys = conform(picked, schema, f"file {source.path}")
         samples[group.input, group.number] = encode_keys(
             keys, rules.key, rules.key_types
@@ -216,20 +216,22 @@ def join_outputs(
     in_order = sorted(
         (each for each in results if each[1].counts.rows_out), key=lambda each: each[0].start
     )
-    by_part = {part: list(found) for part, found in groupby(in_order, lambda each: each[0].part)}
+    by_part = {
+        part: list(sections) for part, sections in groupby(in_order, lambda each: each[0].part)
+    }
     written = [plan.output.paths[part] for part in by_part]
     files, facts, location = [], [], table_location(plan.location)
     allowance = allowance_of(plan.folder)
-    for part, found in by_part.items():
+    for part, sections in by_part.items():
         path = plan.output.paths[part]
         outputs = written if path == written[-1] else None
         metadata = output_footer(plan.output, purge_after(plan.output, dropped), outputs)
-        pieces = [piece for section, _ in found for piece in section.pieces]
+        pieces = [piece for section, _ in sections for piece in section.pieces]
         footing = StitchedFooter(metadata=metadata, schema=plan.rules.schema)
         # Copied row groups were paid for when they were checked; parts are local.
         made = stitch(location, pieces, path, footing=footing, on_copied=allowance.pay)
         allowance.synced(made.synced_bytes, made.sync_s)
-        joined = join_facts([_facts(result) for _, result in found], f"output {path}")
+        joined = join_facts([_facts(result) for _, result in sections], f"output {path}")
         if made.rows != joined.rows:
             raise VerificationError(f"output {path} has {made.rows} rows, expected {joined.rows}")
         files.append(WrittenFile(part, path, made.rows))

@@ -408,9 +408,9 @@ class Prefetcher:
 
     def _decoded(self, batch: list[RowGroup]) -> dict[RowGroup, DecodedRows]:
         if len(batch) > 1 and self._batched is not None:
-            found = self._batched.read(batch)
-            if found is not None:
-                return dict(zip(batch, found, strict=True))
+            batch_rows = self._batched.read(batch)
+            if batch_rows is not None:
+                return dict(zip(batch, batch_rows, strict=True))
         return {group: self._readers[group.input].read(group) for group in batch}
 
 

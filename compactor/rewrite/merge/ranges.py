@@ -91,11 +91,11 @@ def footers_as_row_groups(groups: Iterable[RowGroup], columns: int) -> list[RowG
             number=-1,
             start=0,
             rows=0,
-            size_bytes=CHUNK_BYTES * columns * len(found),
-            low=_all_known(least, [each.low for each in found]),
-            high=_all_known(greatest, [each.high for each in found]),
+            size_bytes=CHUNK_BYTES * columns * len(input_groups),
+            low=_all_known(least, [each.low for each in input_groups]),
+            high=_all_known(greatest, [each.high for each in input_groups]),
         )
-        for at, found in by_input.items()
+        for at, input_groups in by_input.items()
     ]
 
 

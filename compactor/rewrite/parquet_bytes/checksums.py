@@ -36,7 +36,7 @@ def chunk_places(group: pq.RowGroupMetaData, names: Iterable[str]) -> list[tuple
         group: Its metadata.
         names: Wanted columns; nested ones by their top-level name.
     """
-    wanted, places = frozenset(names), []
+    wanted, chunks = frozenset(names), []
     for number in range(group.num_columns):
         column = group.column(number)
         path = column.path_in_schema
@@ -44,8 +44,8 @@ def chunk_places(group: pq.RowGroupMetaData, names: Iterable[str]) -> list[tuple
             start = column.data_page_offset
             if column.has_dictionary_page and column.dictionary_page_offset is not None:
                 start = min(start, column.dictionary_page_offset)
-            places.append((path, start, column.total_compressed_size))
-    return places
+            chunks.append((path, start, column.total_compressed_size))
+    return chunks
 
 
 def check_chunk(descriptor: int, start: int, size_bytes: int) -> None:
@@ -64,8 +64,8 @@ def check_chunk(descriptor: int, start: int, size_bytes: int) -> None:
     while at < size_bytes:
         wanted = min(room, size_bytes - at)
         window = _thread_buffer(wanted)
-        if (found := os.preadv(descriptor, [window], start + at)) < wanted:
-            raise PageError(f"it ends at byte {at + found} of {size_bytes}")
+        if (read_bytes := os.preadv(descriptor, [window], start + at)) < wanted:
+            raise PageError(f"it ends at byte {at + read_bytes} of {size_bytes}")
         checked = _check_whole_pages(window, at, ends=at + wanted == size_bytes)
         room = WINDOW_BYTES if checked else 2 * room
         at += checked

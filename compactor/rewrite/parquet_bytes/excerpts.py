@@ -105,10 +105,10 @@ class Pages:
             rows: Number of rows, at least one.
         """
         first = bisect_right(self.first_rows, skip) - 1
-        behind = bisect_left(self.first_rows, skip + rows)
+        after_last = bisect_left(self.first_rows, skip + rows)
         start = self.starts[first]
-        held = range(self.first_rows[first], self.first_rows[behind])
-        return Span(start, self.starts[behind] - start), held
+        held = range(self.first_rows[first], self.first_rows[after_last])
+        return Span(start, self.starts[after_last] - start), held
 
 
 def pages_of(source: Source, chunk: Chunk, rows: int) -> Pages:
@@ -165,19 +165,21 @@ def _indexed(source: Source, chunk: Chunk, rows: int) -> Pages | None:
         return None
     try:
         index = decode_whole(source.read(span), {PAGES: {}})
-        places = [
+        locations = [
             (_count(element, PAGE_OFFSET), _count(element, PAGE_BYTES), _count(element, FIRST_ROW))
             for element in elements(index, PAGES)
         ]
     except ThriftError:
         return None
-    starts = array("q", [start for start, _, _ in places] + [data.end])
-    first_rows = array("q", [row for _, _, row in places] + [rows])
+    starts = array("q", [start for start, _, _ in locations] + [data.end])
+    first_rows = array("q", [row for _, _, row in locations] + [rows])
     adjacent = all(
-        start + size == after for (start, size, _), after in zip(places, starts[1:], strict=True)
+        start + size == after for (start, size, _), after in zip(locations, starts[1:], strict=True)
     )
     ascending = all(before < after for before, after in pairwise(first_rows))
-    if not (places and adjacent and ascending and starts[0] >= data.start and first_rows[0] == 0):
+    if not (
+        locations and adjacent and ascending and starts[0] >= data.start and first_rows[0] == 0
+    ):
         return None
     dictionary = Span(data.start, starts[0] - data.start)
     return Pages(dictionary, starts, first_rows, from_index=True)
@@ -262,17 +264,17 @@ def flat_columns(layout: FooterLayout) -> dict[str, FlatColumn]:
         ThriftError: The schema is damaged.
     """
     schema = elements(layout.struct, ids.SCHEMA)
-    found: dict[str, FlatColumn] = {}
+    columns: dict[str, FlatColumn] = {}
     leaf, within = 0, 0
     for element in schema[1:]:
         children = integer(element, CHILDREN) or 0
         if within == 0 and not children and integer(element, REPETITION) != REPEATED:
-            found[(binary(element, NAME) or b"").decode(errors="replace")] = FlatColumn(
+            columns[(binary(element, NAME) or b"").decode(errors="replace")] = FlatColumn(
                 element, leaf
             )
         within += children - (1 if within else 0)
         leaf += not children
-    return found
+    return columns
 
 
 def file_of_pages(
@@ -431,26 +433,29 @@ class Excerpts:
                 name = f"file {self._path}, column {field.name}"
                 raise InputError(f"{name} cannot be read, it is damaged: {error}") from error
 
-    def _taken(self, source: Source, place: RowStretch, field: pa.Field) -> Excerpt:
+    def _taken(self, source: Source, stretch: RowStretch, field: pa.Field) -> Excerpt:
         """Return an excerpt; if the offset index is wrong, the pages are walked."""
         assert self._layout is not None, "the caller has asked for the columns"
         assert self._columns is not None
         groups = self._layout.groups
-        if place.number >= len(groups) or place.skip + place.rows > groups[place.number].rows:
+        if (
+            stretch.number >= len(groups)
+            or stretch.skip + stretch.rows > groups[stretch.number].rows
+        ):
             raise NotStitchableError("its row groups have changed")
-        column, group = self._columns[field.name], groups[place.number]
+        column, group = self._columns[field.name], groups[stretch.number]
         of = _ExcerptColumn(self._layout, group.chunks[column.leaf], column, field)
-        pages = self._pages.get((place.number, field.name))
+        pages = self._pages.get((stretch.number, field.name))
         pages = pages or pages_of(source, of.chunk, group.rows)
         try:
-            found = _excerpt(source, of, place, pages)
+            excerpt = _excerpt(source, of, stretch, pages)
         except (NotStitchableError, PageError):
             if not pages.from_index:
                 raise
             pages = walk_pages(source, of.chunk, group.rows)
-            found = _excerpt(source, of, place, pages)
-        self._pages[place.number, field.name] = pages
-        return found
+            excerpt = _excerpt(source, of, stretch, pages)
+        self._pages[stretch.number, field.name] = pages
+        return excerpt
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,7 +468,7 @@ class _ExcerptColumn:
     field: pa.Field
 
 
-def _excerpt(source: Source, of: _ExcerptColumn, place: RowStretch, pages: Pages) -> Excerpt:
+def _excerpt(source: Source, of: _ExcerptColumn, stretch: RowStretch, pages: Pages) -> Excerpt:
     """Return an excerpt, if the pages are at their expected positions.
 
     Raises:
@@ -471,14 +476,14 @@ def _excerpt(source: Source, of: _ExcerptColumn, place: RowStretch, pages: Pages
         PageError: A page differs from what was written.
         ReadError: They cannot be read.
     """
-    span, held = pages.holding(place.skip, place.rows)
+    span, held = pages.holding(stretch.skip, stretch.rows)
     read = (source.read(pages.dictionary), source.read(span))
     for stored, part in zip(read, (pages.dictionary, span), strict=True):
         check_pages(stored, part.start)
     content, rows = file_of_pages(of.layout, of.chunk, of.column, read, of.field)
     if rows != len(held):
         raise NotStitchableError(f"{rows} rows in pages of {len(held)}")
-    return Excerpt(content, place.skip - held.start)
+    return Excerpt(content, stretch.skip - held.start)
 
 
 def arrow_column(excerpt: Excerpt, rows: int) -> pa.ChunkedArray:

@@ -304,7 +304,7 @@ def _meta_bytes(moved: MovedChunk) -> bytes:
     """Return the description of a column chunk with its new positions."""
     meta = located(moved.chunk.struct, ids.META)
     assert meta is not None, "a chunk without it is refused"
-    places: dict[int, Field | None] = {
+    positions: dict[int, Field | None] = {
         ids.INDEX_PAGE: None,
         ids.BLOOM: None if moved.bloom is None else number_field(moved.bloom.start),
         ids.BLOOM_BYTES: None if moved.bloom is None else number_field(moved.bloom.size, I32),
@@ -312,8 +312,8 @@ def _meta_bytes(moved: MovedChunk) -> bytes:
     for number in (ids.DATA_PAGE, ids.DICTIONARY_PAGE):
         at = integer(meta, number)
         there = at is not None and moved.chunk.data.start <= at  # False if there is no such page.
-        places[number] = number_field(at + moved.shift) if at is not None and there else None
-    return edited(meta, places)
+        positions[number] = number_field(at + moved.shift) if at is not None and there else None
+    return edited(meta, positions)
 
 
 def _sorting_struct(column: SortColumn) -> Struct:

@@ -104,10 +104,10 @@ class StoredSource:
     def read(self, span: Span) -> bytes:
         """Return all bytes of a range."""
         with _as_read_error():
-            found: bytes = self._file.read_at(span.size, span.start)
-        if len(found) != span.size:
-            raise truncated_error(span, span.start + len(found))
-        return found
+            content: bytes = self._file.read_at(span.size, span.start)
+        if len(content) != span.size:
+            raise truncated_error(span, span.start + len(content))
+        return content
 
     def close(self) -> None:
         """Close the file."""
@@ -238,14 +238,14 @@ def read_spans(source: Source, spans: Sequence[Span], bytes_max: int) -> dict[Sp
     """
     if sum(span.size for span in spans) > bytes_max:
         raise NotStitchableError(f"its page indexes take more than {bytes_max} bytes")
-    found: dict[Span, bytes] = {}
+    contents: dict[Span, bytes] = {}
     near: list[Span] = []
     for span in [*sorted(spans, key=lambda each: each.start), None]:
         if near and (span is None or span.start - near[-1].end > GAP_BYTES_MAX):
             start = near[0].start
             read = source.read(Span(start, max(each.end for each in near) - start))
-            found |= {each: read[each.start - start : each.end - start] for each in near}
+            contents |= {each: read[each.start - start : each.end - start] for each in near}
             near = []
         if span is not None:
             near.append(span)
-    return found
+    return contents

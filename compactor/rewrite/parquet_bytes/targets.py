@@ -132,10 +132,10 @@ class OutputComparison:
     def _compare(self, content: bytes, begun: int) -> None:
         if self._closed:
             return
-        found = bytearray(len(content))
+        stored = bytearray(len(content))
         with self._faults(begun):
-            _read(self._descriptor, found, begun)
-        self._require(content == found, begun)
+            _read(self._descriptor, stored, begun)
+        self._require(content == stored, begun)
 
     def _compare_range(self, descriptor: int, span: Span, begun: int) -> None:
         try:
@@ -320,11 +320,11 @@ class StoredTarget:
         try:
             self._file.close()
             source = StoredSource(self._location, self._full)
-            found = 0
+            crc = 0
 
             def see(content: bytes) -> None:
-                nonlocal found
-                found = zlib.crc32(content, found)
+                nonlocal crc
+                crc = zlib.crc32(content, crc)
 
             try:
                 if source.size() != self.position:
@@ -332,8 +332,8 @@ class StoredTarget:
                 self._steps(source, Span(0, self.position), see)
             finally:
                 source.close()
-            if found != self._crc:
-                message = f"output {self._path} has the CRC {found:08x}, not {self._crc:08x}"
+            if crc != self._crc:
+                message = f"output {self._path} has the CRC {crc:08x}, not {self._crc:08x}"
                 raise VerificationError(message)
         finally:
             self._ahead.shutdown(cancel_futures=True)

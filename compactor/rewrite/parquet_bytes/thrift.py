@@ -55,9 +55,9 @@ def integer(struct: Struct | Located, number: int) -> int | None:
         ThriftError: It is not an integer of at most 64 bits.
     """
     if isinstance(struct, Located):
-        if (place := struct.places.get(number)) is None:
+        if (position := struct.places.get(number)) is None:
             return None
-        kind, value, at = place & 0x0F, struct.buffer, place >> 4
+        kind, value, at = position & 0x0F, struct.buffer, position >> 4
     else:
         if (field := struct.get(number)) is None:
             return None
@@ -236,24 +236,24 @@ def _opened(
 def _struct(buffer: bytes, at: int, shape: Shape, depth: int) -> tuple[Struct, int]:
     if depth == 0:
         raise ThriftError(f"structs are more than {DEPTH_MAX} deep")
-    found: Struct = {}
+    struct: Struct = {}
     number = 0
     while head := buffer[at]:
         kind, at, number = _field_head(buffer, at, number, head)
-        if number in found:
+        if number in struct:
             raise ThriftError(f"field {number} is there twice")
         if kind in NUMBERS:  # The most frequent case.
             end = after_varint(buffer, at)
-            found[number] = Field(kind, buffer[at:end])
+            struct[number] = Field(kind, buffer[at:end])
             at = end
         elif number in shape and kind in _OPENED:
             value, at = _OPENED[kind](buffer, at, shape[number], depth - 1)
-            found[number] = Field(kind, value)
+            struct[number] = Field(kind, value)
         else:
             end = _after(buffer, at, kind, depth - 1)
-            found[number] = Field(kind, buffer[at:end])
+            struct[number] = Field(kind, buffer[at:end])
             at = end
-    return found, at + 1
+    return struct, at + 1
 
 
 def _located(buffer: bytes, start: int, depth: int) -> tuple[Located, int]:
@@ -407,18 +407,18 @@ def edited(struct: Located, fields: Mapping[int, Field | None]) -> bytes:
     """
     buffer, at, parts = struct.buffer, struct.start, list[bytes]()
     for number, field in sorted(fields.items()):
-        place = struct.places.get(number)
-        if field is None and place is None:
+        position = struct.places.get(number)
+        if field is None and position is None:
             continue
-        if field is None or place is None or place & 0x0F != field.type:
+        if field is None or position is None or position & 0x0F != field.type:
             return _edited_opened(struct, fields)  # Fields are added, removed or change their type.
-        if place >> 4 < at:
+        if position >> 4 < at:
             return _edited_opened(
                 struct, fields
             )  # Fields are not stored in the order of their ids.
         assert isinstance(field.value, bytes), "a number is bytes"
-        parts += (buffer[at : place >> 4], field.value)
-        at = after_varint(buffer, place >> 4)
+        parts += (buffer[at : position >> 4], field.value)
+        at = after_varint(buffer, position >> 4)
     parts.append(buffer[at : struct.end])
     return b"".join(parts)
 

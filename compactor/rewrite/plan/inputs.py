@@ -97,10 +97,12 @@ def read_footer(
     except RequestError as error:
         raise InputError(str(error)) from error
     asked = asked or FooterQuery()
-    known = set(asked.key) <= set(schema.names)  # Otherwise its folders give them.
-    groups = row_groups_of(number, metadata, schema, asked.key, trusted=known) if asked.key else []
-    found = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
-    sizes = tuple(RowGroupSize(group.num_rows, group.total_byte_size) for group in found)
+    has_key = set(asked.key) <= set(schema.names)  # Otherwise its folders give them.
+    groups = (
+        row_groups_of(number, metadata, schema, asked.key, trusted=has_key) if asked.key else []
+    )
+    row_groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
+    sizes = tuple(RowGroupSize(group.num_rows, group.total_byte_size) for group in row_groups)
     return InputFooter(
         num_rows=metadata.num_rows,
         size_bytes=metadata.serialized_size,
@@ -108,7 +110,7 @@ def read_footer(
         sizes=sizes,
         codecs=frozenset(
             codec_name(group.column(at).compression)
-            for group in found
+            for group in row_groups
             if group.num_rows
             for at in range(group.num_columns)
         ),
@@ -129,8 +131,8 @@ def _has_no_null(metadata: pq.FileMetaData, column: str) -> bool:
         group = metadata.row_group(number)
         if not group.num_rows:
             continue
-        known = group.column(at).statistics
-        if known is None or not known.has_null_count or known.null_count:
+        statistics = group.column(at).statistics
+        if statistics is None or not statistics.has_null_count or statistics.null_count:
             return False
     return True
 
@@ -212,10 +214,13 @@ def require_inputs_unchanged(
                 f"file {file.path} has {footer.num_rows} rows, but {file.rows} when it was"
                 f" added: {_CHANGED}"
             )
-        if location.is_local and (found := _size_of(location, file.path)) != file.size_bytes:
+        if (
+            location.is_local
+            and (present_bytes := _size_of(location, file.path)) != file.size_bytes
+        ):
             raise InputError(
-                f"file {file.path} has {found} bytes, but {file.size_bytes} when it was added:"
-                f" {_CHANGED}"
+                f"file {file.path} has {present_bytes} bytes, but {file.size_bytes} when it was"
+                f" added: {_CHANGED}"
             )
         # Of thousands of files, nearly all have the same schema as the one before. A file that was
         # added under a newer schema than the job's may have additional columns.
@@ -272,24 +277,24 @@ def _extra_text_bytes(location: Location, path: str) -> float:
     with opened_input(location, path) as parquet:
         metadata, schema = parquet.metadata, parquet.schema_arrow
         names = [field.name for field in schema if _holds_texts(field.type)]
-        known = dict.fromkeys(names, 0)
+        stored = dict.fromkeys(names, 0)
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             for at in range(group.num_columns):
-                if (column := group.column(at)).path_in_schema in known:
-                    known[column.path_in_schema] += column.total_uncompressed_size
+                if (column := group.column(at)).path_in_schema in stored:
+                    stored[column.path_in_schema] += column.total_uncompressed_size
         rows = max(1, metadata.num_rows)
-        repeated = [name for name in names if known[name] < SHORT_BYTES * rows]
+        repeated = [name for name in names if stored[name] < SHORT_BYTES * rows]
         if not repeated:
             return 0.0
-        found = _sample_text_lengths(parquet, repeated)
-    return float(sum(max(0.0, found[name] - known[name] / rows) for name in repeated))
+        lengths = _sample_text_lengths(parquet, repeated)
+    return float(sum(max(0.0, lengths[name] - stored[name] / rows) for name in repeated))
 
 
 def _sample_text_lengths(parquet: pq.ParquetFile, names: list[str]) -> dict[str, float]:
     """Return the mean length of texts in some rows of the first and the middle row group."""
     groups = sorted({0, parquet.num_row_groups // 2})
-    found = dict.fromkeys(names, 0.0)
+    lengths = dict.fromkeys(names, 0.0)
     for number in groups:
         batches = parquet.iter_batches(SAMPLE_ROWS, row_groups=[number], columns=names)
         if (batch := next(batches, None)) is not None and batch.num_rows:
@@ -297,8 +302,8 @@ def _sample_text_lengths(parquet: pq.ParquetFile, names: list[str]) -> dict[str,
                 length = (
                     pc.sum(pc.binary_length(_without_dictionary(batch.column(name)))).as_py() or 0
                 )
-                found[name] = max(found[name], length / batch.num_rows)
-    return found
+                lengths[name] = max(lengths[name], length / batch.num_rows)
+    return lengths
 
 
 def _without_dictionary(values: pa.Array) -> pa.Array:

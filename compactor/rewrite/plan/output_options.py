@@ -106,12 +106,12 @@ BLOOM_FALSE_SHARE = 0.01
 
 def leaf_indexes(schema: pa.Schema) -> dict[str, int]:
     """Return the leaf column indexes of columns that are not nested."""
-    places, place = dict[str, int](), 0
+    indexes, next_index = dict[str, int](), 0
     for field in schema:
         if not is_type.is_nested(field.type):
-            places[field.name] = place
-        place += leaf_count(field.type)
-    return places
+            indexes[field.name] = next_index
+        next_index += leaf_count(field.type)
+    return indexes
 
 
 def leaf_count(arrow: pa.DataType) -> int:
@@ -126,12 +126,12 @@ def sorting_columns(schema: pa.Schema, key: Sequence[str]) -> list[pq.SortingCol
 
     Parquet does not define the order of NaN, so the declared order ends before a float column.
     """
-    places, found = leaf_indexes(schema), list[pq.SortingColumn]()
+    indexes, columns = leaf_indexes(schema), list[pq.SortingColumn]()
     for name in key:
         if is_type.is_floating(schema.field(name).type):
             break
-        found.append(pq.SortingColumn(places[name], descending=False, nulls_first=True))
-    return found or None
+        columns.append(pq.SortingColumn(indexes[name], descending=False, nulls_first=True))
+    return columns or None
 
 
 def bloom_options(names: Sequence[str], group_rows: int) -> dict[str, dict[str, Any]] | None:
@@ -149,13 +149,13 @@ def has_blooms(metadata: pq.FileMetaData, schema: pa.Schema, names: Sequence[str
     """Return whether each row group of a file has Bloom filters for these columns."""
     if not names:
         return True
-    places = [leaf_indexes(schema).get(name) for name in names]
+    indexes = [leaf_indexes(schema).get(name) for name in names]
     return all(
-        place is not None
-        and metadata.row_group(number).column(place).bloom_filter_offset is not None
+        index is not None
+        and metadata.row_group(number).column(index).bloom_filter_offset is not None
         for number in range(metadata.num_row_groups)
         if metadata.row_group(number).num_rows
-        for place in places
+        for index in indexes
     )
 
 
@@ -188,13 +188,13 @@ def worth_copying(row_groups: Sequence[RowGroupSize], settings: OutputSettings) 
         row_groups: All that would follow each other in one output.
         settings: Wanted settings of the output.
     """
-    known = [group for group in row_groups if group.rows]
-    largest = max((group.decoded_bytes for group in known), default=0)
+    filled = [group for group in row_groups if group.rows]
+    largest = max((group.decoded_bytes for group in filled), default=0)
     if largest > LARGER_FACTOR_MAX * settings.row_group_bytes:
         return False
-    rows = sum(group.rows for group in known)
-    decoded_bytes = sum(group.decoded_bytes for group in known)
-    return not too_fragmented(len(known), RowGroupSize(rows, decoded_bytes), settings)
+    rows = sum(group.rows for group in filled)
+    decoded_bytes = sum(group.decoded_bytes for group in filled)
+    return not too_fragmented(len(filled), RowGroupSize(rows, decoded_bytes), settings)
 
 
 def too_fragmented(count: int, total: RowGroupSize, settings: OutputSettings) -> bool:

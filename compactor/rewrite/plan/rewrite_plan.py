@@ -263,13 +263,13 @@ def _normal_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def _united_schema(assignment: Assignment, schemas: dict[str, pa.Schema]) -> pa.Schema:
-    known = [("table schema", arrow_schema(assignment.table.schema))]
+    sources = [("table schema", arrow_schema(assignment.table.schema))]
     for path, schema in schemas.items():
         # Of thousands of files, nearly all have the same schema as the one before.
-        if not known[-1][1].equals(schema):
-            known.append((f"file {path}", schema))
+        if not sources[-1][1].equals(schema):
+            sources.append((f"file {path}", schema))
     try:
-        return unite_schemas(known)
+        return unite_schemas(sources)
     except RequestError as error:
         raise InputError(str(error)) from error
 

@@ -127,8 +127,8 @@ def make_transform(assignment: Assignment, schema: pa.Schema) -> TransformPlan |
     request, wanted = assignment.request, assignment.reservation.request
     if (request.id if request is not None else None) != wanted:
         # Otherwise outputs would carry the request, and the transform would never be applied.
-        found = f"came with {request.id}" if request is not None else "came without it"
-        raise RewriteError(f"job {assignment.job.id} belongs to request {wanted}, but {found}")
+        origin = f"came with {request.id}" if request is not None else "came without it"
+        raise RewriteError(f"job {assignment.job.id} belongs to request {wanted}, but {origin}")
     if request is None:
         return None
     try:
