@@ -31,7 +31,7 @@ from common.settings import Settings
 from neve.client import Client
 from neve.client.errors import NeveError
 from neve.local import LocalStack, StackOptions
-from neve.local.processes import processes_of_stack
+from neve.local.processes import exit_on_sigterm, processes_of_stack
 
 COMPACTORS, SLOTS, WRITERS = 1, 2, 2
 EXECUTOR_TASKS = 2
@@ -55,8 +55,11 @@ class Bound:
 
 
 BOUNDS = {
-    "driver JVM": Bound(
-        DRIVER_HEAP_MB + JVM_MB, "its heap (-Xmx) is filled before it is collected"
+    "CoordinatorActor": Bound(
+        350, "64 threads for storage, 1.5 MB each, are started as they are needed, and stay"
+    ),
+    "Spark driver": Bound(
+        DRIVER_HEAP_MB + JVM_MB, "its JVM's heap (-Xmx) is filled before it is collected"
     ),
     "executor JVM": Bound(
         EXECUTOR_HEAP_MB + JVM_MB, "its heap (-Xmx) is filled before it is collected"
@@ -316,6 +319,7 @@ def conclude(found: list[Growth], lines: Iterator[str], folder: Path) -> int:
 
 def main() -> int:
     """Read the environment and run."""
+    exit_on_sigterm()
     text = os.environ.get("SOAK_MINUTES") or "60"
     try:
         minutes = float(text)

@@ -7,7 +7,7 @@ field comes last, with a default.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 from common.model.file import DataFile
 from common.model.group import RateGrant
@@ -331,6 +331,36 @@ class TabletStory:
     gap_until_s: float | None = None
     """Entries from before may have been dropped, because memory was needed for others."""
     entries: tuple[StoryEntry, ...] = ()
+
+
+# ---------------------------------------------------------------------- The calls of a compactor
+
+
+class CompactorCalls(Protocol):
+    """Calls that a compactor makes; `coordinator.actor.CoordinatorActor` answers them.
+
+    Every method raises `UnavailableError` when the coordinator does not answer.
+    """
+
+    async def take(self, request: TakeRequest) -> Assignment | None:
+        """Wait for a job; None if none was available in time."""
+        ...
+
+    async def withdraw(self, take: str) -> None:
+        """End a call of `take`, which then returns soon, possibly with a job."""
+        ...
+
+    async def beat(self, beat: Heartbeat) -> HeartbeatReply:
+        """Report that the compactor is alive, and which attempts it holds."""
+        ...
+
+    async def report(self, report: AttemptReport) -> None:
+        """Report how an attempt ended."""
+        ...
+
+    async def leave(self, compactor: str, incarnation: str, cause: str) -> None:
+        """Report that the compactor stops and holds no attempts any more."""
+        ...
 
 
 # ------------------------------------------- Names under which older releases send operators' words

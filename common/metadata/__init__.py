@@ -1,6 +1,5 @@
-"""The store: ports, changes as values, pure predicates, and the adapter over Redis.
+"""The store: changes as values, pure predicates, and the adapter over Redis.
 
-    ports                   `TabletStore`: the interface for the rest of the system
     changes                 every change, as a value
     store_values            stored values other than tables, tablets and requests
     predicates              what is allowed in a tablet
@@ -14,7 +13,7 @@
     keyspace                the port under the store
     executor                repeats a transaction until its outcome is known
     bulk_reads              many tablets in few round trips; the tile rule
-    store                   `TabletStore` over any keyspace
+    store                   `TabletStore`: what the rest of the system may ask, over any keyspace
     redis/                  the keyspace in Redis
     table_walk              all tablets of a table, page by page
     file_pin                a pin that lasts as long as a piece of work
@@ -27,7 +26,3 @@ How a change is made:
     3. `executor` watches, reads, lets the predicates decide, and executes the effects.
     4. After a conflict or a lost answer it looks for the mark, and tries again within bounds.
 """
-
-from common.metadata.ports import TabletStore
-
-__all__ = ["TabletStore"]

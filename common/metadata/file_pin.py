@@ -23,7 +23,7 @@ from common.errors import (
     UnknownOutcomeError,
 )
 from common.metadata.changes import Applied, PinFiles, Refused, Unknown, UnpinFiles
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 
 LEASE_S = 120.0
 RENEW_S = 30.0

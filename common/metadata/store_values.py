@@ -290,6 +290,30 @@ class StoreHealth:
     lacks: tuple[str, ...] = ()
     """Rights that the user of `store.url` needs and lacks, as ACL rules name them."""
 
+    @classmethod
+    def of_nodes(cls, nodes: Mapping[str, "StoreHealth"], clocks_apart_s: float) -> "StoreHealth":
+        """Return the health of all nodes together: sums, or that of the worst that answers.
+
+        Args:
+            nodes: Address → health. At least one answers.
+            clocks_apart_s: How far their clocks are apart.
+        """
+        every = [health for health in nodes.values() if not health.silence]
+        bounded = all(health.memory_max_bytes for health in every)
+        failures = [health.write_failure for health in every if health.write_failure]
+        return cls(
+            policy=max((health.policy for health in every), key=NO_EVICTION.__ne__),
+            memory_bytes=sum(health.memory_bytes for health in every),
+            memory_max_bytes=sum(health.memory_max_bytes for health in every) if bounded else 0,
+            full=any(health.full for health in every),
+            append_only=all(health.append_only for health in every),
+            write_failure=", ".join(failures),
+            replicas=min(health.replicas for health in every),
+            replicas_wanted=every[0].replicas_wanted,
+            nodes=nodes,
+            clocks_apart_s=clocks_apart_s,
+        )
+
     def check(self) -> None:
         """Refuse a store that may lose data.
 

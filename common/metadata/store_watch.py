@@ -8,7 +8,7 @@ import asyncio
 
 from common.clock import Clock
 from common.errors import MetadataError, UnavailableError
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.telemetry import Log
 from common.units import format_duration
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from common.errors import ConflictError
 from common.metadata.bulk_reads import tile_after
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
 

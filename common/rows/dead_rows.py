@@ -34,7 +34,7 @@ def may_expire(files: Sequence[DataFile], rules: RowRules, schema: pa.Schema, no
     return any(file.time_min_s is None or file.time_min_s <= safe_s for file in files)
 
 
-# ------------------------------------------------------------------------------- Facts from the rows
+# ------------------------------------------------------------------------------ Facts from the rows
 
 
 def dead_rows(table: pa.Table, rules: RowRules, now_s: float) -> tuple[Flags, Flags]:

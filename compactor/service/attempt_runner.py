@@ -7,7 +7,6 @@ from typing import assert_never
 
 from common.backoff import Backoff
 from common.clock import Clock
-from common.coordinator_calls import CompactorCalls
 from common.errors import (
     AttemptCancelledError,
     AttemptStalledError,
@@ -26,13 +25,13 @@ from common.metadata.changes import (
     RetagFiles,
     Unknown,
 )
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode
 from common.model.table import Table
 from common.telemetry import Log
 from common.tracing import Spans
-from common.wire import AttemptReport
+from common.wire import AttemptReport, CompactorCalls
 from compactor.core import actions as do
 from compactor.core import events as on
 from compactor.core.attempt import AttemptStateMachine

@@ -5,10 +5,9 @@ from contextlib import suppress
 
 from common.backoff import Backoff
 from common.clock import Clock
-from common.coordinator_calls import CompactorCalls
 from common.errors import ConfigError, EngineDiedError, UnavailableError
 from common.ids import IdSource
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.job import JobAction
 from common.model.outcome import AttemptEnd
 from common.settings import DEFAULT_GROUP, CompactorSettings
@@ -16,6 +15,7 @@ from common.telemetry import Log
 from common.tracing import NoSpans, Spans
 from common.wire import (
     Assignment,
+    CompactorCalls,
     Heartbeat,
     HeartbeatReply,
     TakeRequest,

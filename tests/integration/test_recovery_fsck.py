@@ -16,7 +16,7 @@ from common.metadata.codec.tablet import BOUNDS, FILE, SELECTION
 from common.metadata.commands import delete, hset, sadd, set_string
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.mutation.effects import into_garbage
-from common.metadata.ports import PinEntry
+from common.metadata.store_values import PinEntry
 from common.model.service_paths import GENERATION_PATH
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Bounds, Selection, TabletId

@@ -21,7 +21,8 @@ from common.errors import (
     UnknownOutcomeError,
 )
 from common.metadata.changes import Refused, Unknown
-from common.metadata.ports import AttemptOutcome, TabletStore
+from common.metadata.store import TabletStore
+from common.metadata.store_values import AttemptOutcome
 from common.model.group import RateGrant
 from common.model.outcome import AttemptEnd, RefusalCode, RowCounts
 from common.settings import CompactorSettings

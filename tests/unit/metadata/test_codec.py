@@ -24,7 +24,13 @@ from common.metadata.codec.tablet import (
     unpack_file,
     unpack_files,
 )
-from common.metadata.ports import AttemptOutcome, GarbageEntry, HistoryEntry, Manifest, PinEntry
+from common.metadata.store_values import (
+    AttemptOutcome,
+    GarbageEntry,
+    HistoryEntry,
+    Manifest,
+    PinEntry,
+)
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd
