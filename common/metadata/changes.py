@@ -615,7 +615,7 @@ class DropTable:
     resumed: bool = False
     """Only continue a drop that has begun."""
     unfinished: bool = False
-    """Only drop a table that was never live or paused, or of which only the name exists."""
+    """Only drop a table that was never live or paused, or an entry with only a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class TaskFailure:
-    """An error that a retry would repeat; nothing was left behind."""
+    """An error that a retry would repeat; no output is left."""
 
     error_class: str
     cause: str

@@ -191,7 +191,7 @@ def _cleared(change: ClearMarks, keys: TabletKeys, seen: Seen) -> tuple[Command,
 def fill_hole(change: FillHole) -> Transaction:
     """Return the transaction that creates a missing tablet. Mark: its bounds exist."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
-    reads = {"bounds": get(keys.bounds), "behind": members_after(table.index, change.start, 2)}
+    reads = {"bounds": get(keys.bounds), "following": members_after(table.index, change.start, 2)}
     watch = [keys.bounds, table.index]
     if change.start is not None:
         before = TabletKeys.of(TabletId(change.tablet.table, change.start))
@@ -212,7 +212,7 @@ def fill_hole(change: FillHole) -> Transaction:
 
 def _fill(change: FillHole, seen: Seen) -> Decision:
     end = change.tablet.end
-    following = [each for each in seen["behind"] if each != end]
+    following = [each for each in seen["following"] if each != end]
     if following and following[0] < end:
         return _no_hole(change, "another tablet is inside its range")
     if end == PLUS_INFINITY:

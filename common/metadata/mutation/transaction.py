@@ -1,8 +1,8 @@
 """The vocabulary of changes: what a transaction needs, sees and decides.
 
-One transaction is `WATCH` → reads → decide → `MULTI … EXEC`. Its decision may request further
-reads under the same watch. A change may consist of several transactions, each of which recognises
-its own earlier success.
+One transaction is `WATCH` → reads → decide → `MULTI … EXEC`. Its decision may request further reads
+under the same watch. A change may consist of several transactions. Each transaction recognises its
+own earlier success.
 """
 
 from collections.abc import Callable, Mapping
