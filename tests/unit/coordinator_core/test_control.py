@@ -323,7 +323,7 @@ def test_a_controller_that_fails_changes_nothing_and_is_named(answer: Any, why: 
     now = loop.look(facts(), 1.0)
     assert replace(now, reasons=()) == replace(before, reasons=())
     assert why in loop.failure
-    assert "controller scripted fails, nothing changes" in now.reasons[0]
+    assert "controller scripted failed, the last decision stays" in now.reasons[0]
     assert loop.failures == 1
     script.answer = decision(300.0)
     assert loop.look(facts(), 2.0) == decision(300.0)

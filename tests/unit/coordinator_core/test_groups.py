@@ -44,9 +44,9 @@ def test_a_group_is_shown_before_it_has_had_a_job_or_compactor() -> None:
         ("small", 0),
     ]
     assert status.warnings == (
-        "group large has no compactor: no job waits for it now; start one with"
+        "group large has no compactor: no job is waiting for it now; start one with"
         " groups.large.compactors in the settings and a restart of the service",
-        f"group small has no compactor: no job waits for it now; {HINT}",
+        f"group small has no compactor: no job is waiting for it now; {HINT}",
     )
 
 

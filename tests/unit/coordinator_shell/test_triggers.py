@@ -59,7 +59,7 @@ def test_a_gated_table_is_planned_when_an_operator_asks_and_not_before() -> None
             await seen(it, 4)
             left = it.parts.explain(LAST, 0.0).left
             assert set(left.values()) == {"waits for a trigger of its table (admin)"}
-            assert "system jobs are planned when a trigger asks: admin" in sentences(it)
+            assert "system jobs are planned only on a trigger: admin" in sentences(it)
             assert await it.take(wait_max_s=0.05) is None
             cluster.clock.advance(1.0)
 
