@@ -58,7 +58,7 @@ def test_an_imported_directory_of_small_files_rests_at_one_file_per_partition(
     assert sorted(found["n"].to_pylist()) == sorted(expected["n"].to_pylist() * len(DAYS))
     for tablet in client.explain("small-files"):
         (why,) = tablet.left.values()
-        assert "no other small file fits beside it" in why
+        assert "no other small file fits into a bin" in why
     client.drop("small-files", delete_files=True)
 
 

@@ -89,7 +89,7 @@ def test_slots_and_rate_move_with_the_shares() -> None:
         RULES,
     )
     assert (system(found), found.slots, found.bytes_s) == (200.0, 10, 20 * MB)
-    assert found.reasons[-1] == "shares of system change by at most 100 a second: 200 now"
+    assert found.reasons[-1] == "shares of system change by at most 100 per second: 200 now"
 
 
 def test_small_changes_are_left_out_but_all_can_be_reached() -> None:
@@ -121,7 +121,7 @@ def test_readers_that_wait_too_long_lower_the_rate_again_and_again() -> None:
     assert rates == sorted(rates, reverse=True)
     assert rates[0] == pytest.approx(1 * MB + 99 * MB * 0.5 ** (1 / 5))
     assert rates[-1] < 4 * MB
-    assert "readers wait 200 ms, more than 100 ms" in held.reasons[-1]
+    assert "readers wait 200 ms, longer than 100 ms" in held.reasons[-1]
 
 
 def test_a_rate_without_a_limit_falls_from_what_is_measured() -> None:

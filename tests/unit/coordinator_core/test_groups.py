@@ -57,7 +57,7 @@ def test_jobs_that_wait_for_a_compactor_are_counted_and_explained() -> None:
     waits = f"group small has no compactor: its 3 jobs wait; {HINT}"
     assert state.status(0.2).warnings == (waits,)
     (sentence, *_) = state.explain(TabletId("t", b"0001"), 0.2).sentences
-    assert sentence.startswith(f"a job over 2 files is queued in group small: {waits}")
+    assert sentence.startswith(f"a job on 2 files is queued in group small: {waits}")
 
 
 def test_a_group_with_a_compactor_is_nothing_to_speak_of() -> None:

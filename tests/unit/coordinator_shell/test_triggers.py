@@ -98,7 +98,7 @@ def test_a_refusal_is_told_with_its_reason_and_kept() -> None:
         async with cluster.coordinator() as it:
             (answer,) = (await it.parts.triggers.ask("t1")).tablets
             assert (answer.verdict, answer.jobs) == ("refused", 0)
-            assert answer.reason.startswith("2 files: is in no set of up to 10 files")
+            assert answer.reason.startswith("2 files: no set of at most 10 files")
             cluster.clock.advance(1.0)
             await cluster.add(PLUS_INFINITY, "another")
             await seen(it, 3)

@@ -34,8 +34,7 @@ def test_an_offline_plan_lists_jobs_and_what_is_left() -> None:
             }
         ],
         "left": {
-            "big": "is in no set of up to 10 files, neighbours in size, that is more than 3 times "
-            "its largest file"
+            "big": "no set of at most 10 files of similar size reaches 3 times its largest file"
         },
     }
 
