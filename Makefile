@@ -12,15 +12,15 @@ LOCK := requirements/lock.txt
 SERVER_LOCK := requirements/server.txt
 BENCH_LOCK := requirements/bench.txt
 AUDIT_LOCK := requirements/audit.txt
-# Names this checkout, so that an environment shared by two is never taken for the other's.
+# Names this checkout, so that two checkouts can share an environment.
 STAMP := $(VENV)/.neve-installed-$(shell pwd | cksum | cut -d ' ' -f 1)
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 PIP := $(PY) -m pip install --disable-pip-version-check --no-compile $(QUIET)
 # A stuck run ends here; a healthy one takes half an hour on two cores, twice as long on slow ones.
 TEST_BUDGET_S := 4800
-# Tests at a time, by files; each that needs one has a Redis, a Ray or a Spark of its own: three such take 12 GB.
+# Concurrent test files; each starts its own Redis, Ray or Spark if it needs one: three such take 12 GB.
 TEST_WORKERS := $(or $(shell awk '/^MemTotal/ && $$2 > 16000000 {print 3}' /proc/meminfo 2> /dev/null),2)
-# Fast tests wait for sockets and child processes: a third worker has the cores meanwhile.
+# Fast tests wait for sockets and child processes: a third worker uses the cores meanwhile.
 FAST_WORKERS := 3
 FAST := not (integration or e2e or slow or tls)
 # Whole files to each worker, in the order of tests/conftest.py: long ones first.
@@ -28,8 +28,8 @@ PARALLEL := --dist loadfile --no-loadscope-reorder
 
 export PATH := $(BIN):$(PATH)
 export PYTHON
-# Modules are compiled when they are first needed, and most never are. What was compiled is kept: otherwise
-# each of a few hundred processes compiles it anew.
+# Modules are compiled on first use, and most never are. Compiled modules are kept: otherwise
+# each of a few hundred processes compiles them again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
@@ -44,7 +44,7 @@ $(PY):
 	echo "Making $(VENV) with $$python" && \
 	"$$python" -m venv $(VENV)
 
-# The lists are whole, so pip need not look further: of a package asked for with an extra, older ones would
+# The lists are complete, so pip resolves nothing: for a package requested with an extra, older versions of pip would
 # take a newer release than the list has, and refuse it.
 $(STAMP): $(LOCK) pyproject.toml | $(PY)
 	@echo "Installing the pinned requirements into $(VENV); the first time takes some minutes"
@@ -70,7 +70,7 @@ test: install  ## Run the tests; needs neither Java nor Redis on the machine
 	@$(PY) -m pytest tests -m "not (long or tls)" -n $(TEST_WORKERS) $(PARALLEL) --session-timeout=$(TEST_BUDGET_S)
 
 .PHONY: long
-long: install  ## Run the tests that `make test` has no time for; ten minutes
+long: install  ## Run the tests that are too long for `make test`; ten minutes
 	@$(PY) -m pytest tests -m long -n $(TEST_WORKERS) $(PARALLEL)
 
 .PHONY: tls
@@ -81,8 +81,8 @@ tls: install  ## Test Sentinels over TLS; needs a redis-server with TLS, in PATH
 lint: install  ## Format, lint, types, layers and spelling; no tests
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going $(APART) $(LINTS)
 
-# Types take longest and come first. Each tells what it says when it is done.
-# Where make can keep them apart: that of macOS is too old.
+# Types take longest and run first. Each prints its output when it has finished, if make supports
+# output synchronisation; make of macOS is too old.
 APART := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 LINTS := lint-types lint-layers lint-format lint-rules lint-spelling
 .PHONY: $(LINTS)
@@ -120,11 +120,11 @@ e2e: install  ## Run the tests on real Ray, Spark and Redis
 	@$(PY) -m pytest tests -m "(integration or e2e) and not tls"
 
 .PHONY: chaos
-chaos: install  ## Hurt a loaded stack for CHAOS_MINUTES=20, by CHAOS_SEED; docs/reliability.md
+chaos: install  ## Inject faults into a loaded stack for CHAOS_MINUTES=20, by CHAOS_SEED; docs/reliability.md
 	@$(PY) -m tests.chaos
 
 .PHONY: fuzz
-fuzz: install  ## Give the service 50,000 damaged inputs by every way in; FUZZ_TARGET=http FUZZ_SEED=17 replays one
+fuzz: install  ## Send the service 50,000 damaged inputs through every interface; FUZZ_TARGET=http FUZZ_SEED=17 replays one
 	@$(PY) -m tests.fuzz
 
 .PHONY: soak
@@ -148,11 +148,11 @@ bench: install  ## Measure queue, planning, store, memory, latency, autoscaling 
 	@for name in queue planning scan store memory latency autoscaling simulate; do $(PY) -m benchmarks.bench_$$name || exit 1; done
 
 .PHONY: bench-control
-bench-control: install  ## Close the loop of control, real and simulated; 20 minutes
+bench-control: install  ## Measure the control loop, real and simulated; 20 minutes
 	@$(PY) -m benchmarks.closed_loop $(BENCH)
 
 .PHONY: bench-rewrite
-bench-rewrite: install  ## Measure the rewrite beside other engines; BENCH="--scale 0.25" for less
+bench-rewrite: install  ## Measure the rewrite against other engines; BENCH="--scale 0.25" for less
 	@$(PIP) --require-hashes --no-deps -r $(BENCH_LOCK)
 	@$(PY) -m benchmarks.rewrite $(BENCH)
 
@@ -161,20 +161,20 @@ bench-memory-rewrite: install  ## Measure the memory of rewrite tasks; BENCH="--
 	@$(PY) -m benchmarks.rewrite_memory $(BENCH)
 
 .PHONY: mutants
-mutants: install  ## Plant every fault of tests/mutants.toml; each must turn its suite red
+mutants: install  ## Plant every fault of tests/mutants.toml; each must fail its suite
 	@$(PY) -m tests.support.mutants
 
 .PHONY: lock
-lock: install  ## Pin everything anew, with hashes
+lock: install  ## Pin all requirements again, with hashes
 	@scripts/lock $(PY) $(LOCK) "What runs, builds and tests Névé" "server embedded trace demo dev"
 	@scripts/lock $(PY) $(SERVER_LOCK) "What the image installs" "server trace" --constraint $(LOCK)
-	@scripts/lock $(PY) $(BENCH_LOCK) "What \`make bench-rewrite\` measures beside" "bench" \
+	@scripts/lock $(PY) $(BENCH_LOCK) "Other engines that \`make bench-rewrite\` measures" "bench" \
 	--constraint $(LOCK)
 	@scripts/lock $(PY) $(AUDIT_LOCK) "What \`make sbom\` and \`make audit\` run" "audit" \
 	--constraint $(LOCK)
 
 .PHONY: clean
-clean:  ## Remove what builds and tools left; .venv stays
+clean:  ## Remove files of builds and tools; .venv stays
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	.import_linter_cache .coverage htmlcov spark-warehouse metastore_db derby.log
 	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

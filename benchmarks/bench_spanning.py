@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import neve
 from common.config import load_settings
 from common.units import format_bytes
-from neve.api.work import Finished
+from neve.api import Finished
 from neve.local import LocalStack, StackOptions
 from neve.local.processes import exit_on_sigterm
 from tests.support.plain_node import plain_node

@@ -4,11 +4,11 @@ In reading order:
 
     errors           the error tree: who must act?
     units            bytes and durations, parsed and printed
-    digests          ids derived from content, and what ids tell
+    digests          ids derived from content, and the time that a call id carries
     clock            time as a port
     ids              random ids as a port
-    redaction        secrets in texts, hidden
-    secret_files     files that an operator names: regular ones only; secrets
+    redaction        removes secrets from texts
+    secret_files     reads regular files that an operator names, secrets among them
     model/           values without I/O: tables, tablets, files, jobs, requests, keys
     rows/            which row wins, keys and rows as bytes, schemas
     expressions/     predicates and assignments of users, as safe SQL
@@ -25,16 +25,16 @@ In reading order:
     tracing          spans of attempts, sent as OpenTelemetry
     log_files        log files of a service, bounded in size
     wire             messages between gateway, coordinator and compactor
-    actor_class      the class of an actor, such that other releases can call it
+    actor_class      makes an actor class that other releases can call
     coordinator_calls  the coordinator's calls, as ports for compactors and gateway
     coordinator_proxy  these calls, sent to the coordinator's actor
-    metadata/        the store: changes as values, executed over Redis
+    metadata/        the store: changes as values, executed in Redis
     memory_limit     a process's limit of memory
-    garbage_collection  what the garbage collector need not look at again
+    garbage_collection  excludes long-lived objects from Python's garbage collection
     backoff          how long to wait before the next try
     bounded_map      a map that forgets its oldest entries
-    indexes          members by a key, in the order in which they came
+    indexes          members by key, in insertion order
     storage_threads  threads that wait for storage
-    readers/         processes that open the bytes of others
+    readers/         processes that open untrusted files
     parquet/         files in a table's location
 """

@@ -1,8 +1,9 @@
-"""The class that Ray is given for an actor, such that processes of other releases can call it.
+"""Actor classes that processes of other releases can call.
 
-Whoever calls an actor loads its class from Ray. Ray pickles a class with its methods by name, and
-loads them from the caller's own modules. A caller of an older release lacks the methods that were
-added since: it cannot load the class, and all its calls fail, also of methods that it knows.
+A process that calls an actor loads the actor's class from Ray. Ray pickles a class with its
+methods by name and loads them from the caller's own modules. A caller of an older release lacks
+methods that were added since. It cannot load the class, so all its calls fail, including calls
+of methods that it has.
 """
 
 import importlib
@@ -13,15 +14,15 @@ from typing import Any
 def callable_across_releases(kind: type) -> type:
     """Return a class for `ray.remote` that passes every public method on to `kind`.
 
-    Its methods are made here and are in no module, so that Ray pickles them whole. They name
-    `kind`, and import it only in the actor's own process.
+    The methods are created here and belong to no module, so Ray pickles them by value. They
+    refer to `kind` by name and import it only in the actor's own process.
 
     Args:
-        kind: A class at the top of its module. Its public methods are coroutines.
+        kind: A class at module level. Its public methods are coroutines.
     """
     calls = {name: _passed_on(name) for name in dir(kind) if not name.startswith("_")}
     begin = _begin(kind.__module__, kind.__name__)
-    # Ray names processes after the class, and people look for them by that name.
+    # Ray names processes after the class, and operators look for them by that name.
     named = {"__module__": kind.__module__, "__doc__": kind.__doc__}
     return type(kind.__name__, (), {"__init__": begin, **calls, **named})
 

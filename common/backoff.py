@@ -1,24 +1,24 @@
-"""How long to wait before the next try. Pure: whoever wants jitter adds it."""
+"""The wait before the next try. Pure: callers that want jitter add it."""
 
 from dataclasses import dataclass
 
 _DOUBLINGS_MAX = 60
-"""Enough to reach any bound; more would overflow."""
+"""Doublings after which the wait stops growing, to avoid an overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Waits that double with every failure in a row, up to a bound."""
+    """Waits that double with each consecutive failure, up to a bound."""
 
     base_s: float = 0.2
     """Wait after the first failure."""
     max_s: float = 15.0
 
     def wait_s(self, failures: int) -> float:
-        """Return the wait before the next try: nothing before the first failure.
+        """Return the wait before the next try: 0 before the first failure.
 
         Args:
-            failures: How many tries in a row have failed.
+            failures: Number of consecutive failures.
         """
         if failures < 1:
             return 0.0

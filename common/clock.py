@@ -16,7 +16,7 @@ class SystemClock:
     """The clock of the machine, made monotonic: it never goes back within a process."""
 
     def __init__(self) -> None:
-        """Tie the monotonic clock to the wall clock once."""
+        """Pair the monotonic clock with the wall clock, once."""
         self._offset_s = time.time() - time.monotonic()
 
     def now_s(self) -> float:

@@ -1,4 +1,4 @@
-"""What a compactor asks of the nodes of a Ray cluster, and whether any of them gives it. Pure."""
+"""What a compactor requires of a Ray node, and whether any node offers it. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,32 +8,32 @@ from common.settings import CompactorSettings, Settings
 from common.units import format_bytes, format_count, parse_size_bytes
 
 OVERHEAD_BYTES_MIN, OVERHEAD_SHARE = 256 * 1024**2, 0.1
-"""Of an executor's JVM beside its heap: code, stacks, buffers."""
+"""Memory of an executor's JVM in addition to its heap: code, stacks, buffers."""
 
 Offers = Sequence[Mapping[str, float]]
 """Ray resources of each node, or of each type of node."""
 
 
 def executor_memory_bytes(heap_bytes: int, cores: int, task_bytes: int) -> int:
-    """Return what an executor takes with all its tasks: heap, what a JVM has besides, Python."""
+    """Return the memory of an executor with all its tasks: heap, JVM overhead and Python."""
     beside = max(OVERHEAD_BYTES_MIN, int(heap_bytes * OVERHEAD_SHARE))
     return heap_bytes + beside + cores * task_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNeed:
-    """What one node has to have at the same time, to be of use to a group."""
+    """Resources that a single node must have for it to serve a group."""
 
     resource: str
-    """A custom resource of the node; empty: any node will do."""
+    """A custom Ray resource that the node must have; empty: none is required."""
     cpus: int = 0
     memory_bytes: int = 0
 
     def lack(self, offers: Offers) -> str:
-        """Return what no node has, as a sentence without its end; empty: one has all of it.
+        """Return why no node is large enough, as a clause; empty: at least one node is.
 
         Args:
-            offers: What nodes have in all, whoever uses it now.
+            offers: Total resources of each node, whether in use or free.
         """
         having = [each for each in offers if not self.resource or each.get(self.resource)]
         if not having:
@@ -44,7 +44,7 @@ class NodeNeed:
         which = f"no node with the Ray resource {self.resource!r}" if self.resource else "no node"
         return (
             f"{which} has the {format_count(self.cpus, 'CPU')} and"
-            f" {format_bytes(self.memory_bytes)} that its Spark executors ask for: the largest has"
+            f" {format_bytes(self.memory_bytes)} that its Spark executors require: the largest has"
             f" {largest.get('CPU', 0.0):g} and {format_bytes(int(largest.get('memory', 0.0)))}"
         )
 
@@ -53,15 +53,15 @@ class NodeNeed:
 
 
 def group_needs(settings: Settings, group: str, node_resource: str = "") -> Iterator[NodeNeed]:
-    """Yield what nodes must have for compactors of a group, one need for each kind of node.
+    """Yield the node requirements of a group's compactors, one for each kind of node.
 
     Args:
-        settings: Of the service.
+        settings: Settings of the service.
         group: One of its groups.
-        node_resource: The resource that takes the place of the group's own; empty: none does.
+        node_resource: Resource that replaces the group's own; empty: the group's own is used.
 
     Raises:
-        ConfigError: A size is none.
+        ConfigError: A size is malformed.
     """
     own = settings.compactor_of(group)
     memory_bytes = _executor_bytes(own)
@@ -79,14 +79,14 @@ def group_needs(settings: Settings, group: str, node_resource: str = "") -> Iter
 
 
 def tasks_memory_bytes(settings: CompactorSettings) -> int:
-    """Return the memory that all tasks of a compactor may have at a time, in Python."""
+    """Return the Python memory that all concurrent tasks of a compactor may use together."""
     task_bytes = parse_size_bytes(settings.task_memory, "compactor.task_memory")
     return settings.executors * settings.executor_cores * task_bytes
 
 
 def _executor_bytes(settings: CompactorSettings) -> int:
     try:
-        # A JVM is told whole megabytes.
+        # JVM heap options take whole megabytes.
         heap = parse_size_bytes(settings.executor_memory, "compactor.executor_memory") >> 20 << 20
         task_bytes = parse_size_bytes(settings.task_memory, "compactor.task_memory")
     except RequestError as error:

@@ -2,9 +2,9 @@
 
 The file has one table per section of `common.settings`, and `[groups.<name>]` and
 `[services.<name>]` tables; the environment has `NEVE_<SECTION>_<NAME>`, with groups and
-services `NEVE_GROUPS_<GROUP>_<NAME>`; a flag is `section.name=value`. Everything unknown or
-malformed is refused with value, source and what is expected; nothing is guessed. What no
-reading of texts can tell (is a plug-in installed?) `neve.service_settings` looks at.
+services `NEVE_GROUPS_<GROUP>_<NAME>`; a flag is `section.name=value`. Unknown or malformed
+settings are refused with their value, their source and what was expected. `neve.service_settings`
+checks what parsing cannot, for example whether a plug-in is installed.
 """
 
 import difflib
@@ -66,7 +66,7 @@ OTHER_VARIABLES = frozenset(
         "NEVE_STACK_MARK",
     }
 )
-"""Of the client and of local stacks; every other `NEVE_…` is a setting."""
+"""Variables of the client and of local stacks; every other `NEVE_…` is a setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class SettingRow:
     secret: bool
     kind: SettingKind
     live: str = ""
-    """The verb that changes the running service, where there is one."""
+    """The verb that changes the setting in the running service, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +88,15 @@ class Flag:
     """A setting that was given on a command line."""
 
     name: str
-    """Its full name, such as `compactor.slots`."""
+    """Full name of the setting, such as `compactor.slots`."""
     value: str
     option: str = "--set"
-    """How it was given, for messages."""
+    """How the flag was given, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """One value that somebody wrote, and where."""
+    """A setting's raw value and its source."""
 
     source: str
     path: tuple[str, ...]
@@ -108,7 +108,7 @@ class _Written:
 
 
 def setting_rows() -> Iterator[SettingRow]:
-    """Yield every setting with its default and meaning, section by section; groups' last."""
+    """Yield every setting with its default and meaning, by section; groups come last."""
     for section, kind in [*SECTIONS.items(), ("groups.<name>", GroupSettings)]:
         for entry in fields(kind):
             rule: Rule = entry.metadata["rule"]
@@ -134,10 +134,11 @@ def load_settings(
     Args:
         path: The settings file; None: the one that `NEVE_CONFIG` names, if any.
         environ: The environment; None: that of the process.
-        flags: The strongest; texts are of the form `section.name=value`.
+        flags: Take precedence over file and environment; texts have the form
+            `section.name=value`.
 
     Raises:
-        SettingError: Something is unknown or malformed; the message names it.
+        SettingError: A setting is unknown or malformed; the message names it.
     """
     environ = os.environ if environ is None else environ
     chosen = path or environ.get(CONFIG_VARIABLE)
@@ -149,7 +150,7 @@ def load_settings(
 
 @dataclass
 class _Reading:
-    """Values as they come in, the strongest last; each is checked when it comes."""
+    """Collects values, weakest source first, and checks each when it is added."""
 
     sections: dict[str, dict[str, object]] = field(default_factory=dict)
     groups: dict[str, dict[str, object]] = field(default_factory=dict)
@@ -158,10 +159,10 @@ class _Reading:
     sources: dict[str, str] = field(default_factory=dict)
 
     def take(self, written: _Written) -> None:
-        """Take one value in.
+        """Add one value.
 
         Raises:
-            SettingError: It is no setting, or not allowed.
+            SettingError: The setting is unknown, or the value is not allowed.
         """
         try:
             self._take(written)
@@ -192,7 +193,7 @@ class _Reading:
         settings = Settings(**sections, dispatcher=self.dispatcher, sources=self.sources)
         if self.groups:
             groups = {
-                name: GroupSettings(**values)  # type: ignore[arg-type]  # read by the type of each
+                name: GroupSettings(**values)  # type: ignore[arg-type]  # parsed by each field's type
                 for name, values in self.groups.items()
             }
             settings = replace(settings, groups=groups)
@@ -232,7 +233,7 @@ class _Reading:
         return services
 
     def _where(self, service: str) -> str:
-        """Return where the groups of a service come from, or at least the service."""
+        """Return the source of a service's groups, or of the service if they have none."""
         own = f"services.{service}"
         given = [name for name in self.sources if name == own or name.startswith(f"{own}.")]
         name = f"{own}.groups" if f"{own}.groups" in given else given[0]
@@ -243,7 +244,7 @@ class _Reading:
 
 
 def _of_file(path: str | Path | None) -> Iterator[_Written]:
-    """Yield what a TOML file says, value by value."""
+    """Yield the values of a TOML file."""
     if not path:
         return
     place = Path(path).expanduser().absolute()
@@ -251,7 +252,7 @@ def _of_file(path: str | Path | None) -> Iterator[_Written]:
 
 
 FILE_BYTES_MAX = 16 * 1024**2
-"""Of a settings file."""
+"""Largest size of a settings file."""
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -260,13 +261,13 @@ def _read_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         message = f"settings file {path} cannot be read: {error.strerror}"
         raise SettingError(message) from error
-    except (ValueError, RecursionError) as error:  # Also of numbers that are too long.
+    except (ValueError, RecursionError) as error:  # ValueError includes numbers that are too long.
         message = f"settings file {path} is not TOML: {error}"
         raise SettingError(message) from error
 
 
 def _flat(table: Mapping[str, Any], source: str, above: tuple[str, ...]) -> Iterator[_Written]:
-    """Yield the values below a table; a table that holds nothing counts itself."""
+    """Yield the values below a table; an empty table is yielded itself."""
     for name, value in table.items():
         path = (*above, name)
         if isinstance(value, Mapping) and len(path) < _depth(path) and value:
@@ -278,14 +279,14 @@ def _flat(table: Mapping[str, Any], source: str, above: tuple[str, ...]) -> Iter
 
 
 def _depth(path: tuple[str, ...]) -> int:
-    """Return how many names a value below this path has; deeper tables are values themselves."""
+    """Return the depth at which values are found below this path; deeper tables are values."""
     if path[0] == "services":
         return 4 if path[2:3] == ("options",) else 3
     return 3 if path[0] == "groups" else 2
 
 
 def _empty(path: tuple[str, ...], source: str) -> Iterator[_Written]:
-    """Yield a group or service of which nothing is said but that it is there."""
+    """Yield a group or service that has no settings of its own."""
     if len(path) == 2 or path[0] not in (*SECTIONS, *NAMED_SECTIONS):
         yield _Written(source, path, {})
 
@@ -299,7 +300,7 @@ def _of_environment(environ: Mapping[str, str]) -> Iterator[_Written]:
 
 
 def _path_of(words: str, variable: str) -> tuple[str, ...]:
-    """Return the path of a setting from `section_name`; in names of groups `_` stands for `-`.
+    """Return the path of a setting from `section_name`; `_` in a group name stands for `-`.
 
     Raises:
         SettingError: There is no such section.
@@ -374,11 +375,11 @@ def _parsed(entry: "Field[Any]", where: str, value: object) -> object:
         case SettingKind.TEXTS:
             return _texts(value, where)
         case SettingKind.DURATION | SettingKind.NUMBER:
-            return parse_duration_s(_number(value), where)  # type: ignore[arg-type]  # it refuses
+            return parse_duration_s(_number(value), where)  # type: ignore[arg-type]  # checks the type
         case SettingKind.SIZE:
-            return parse_size_bytes(_number(value), where)  # type: ignore[arg-type]  # it refuses
+            return parse_size_bytes(_number(value), where)  # type: ignore[arg-type]  # checks the type
         case SettingKind.MEMORY:
-            parse_size_bytes(_number(value), where)  # type: ignore[arg-type]  # it refuses
+            parse_size_bytes(_number(value), where)  # type: ignore[arg-type]  # checks the type
             return str(value)
         case SettingKind.COUNT:
             return _count(value, where)
@@ -398,11 +399,11 @@ def _texts(value: object, where: str) -> tuple[str, ...]:
         return tuple(filter(None, map(str.strip, value.split(","))))
     if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
         return tuple(value)
-    raise RequestError(f"{where} {value!r} is no list of texts")
+    raise RequestError(f"{where} {value!r} is not a list of texts")
 
 
 def _number(value: object) -> object:
-    """Return a number that came as text (environment, flag) as a number, else as it is."""
+    """Return a number given as text (environment, flag) as a number, other values unchanged."""
     if isinstance(value, str) and value.strip().isdigit():
         return int(value)
     return value
@@ -436,7 +437,7 @@ def _compactors(value: object, where: str) -> CompactorCount:
 
 
 def _toml_value(value: object) -> Any:
-    """Return what a text of environment or flag says in TOML; as it is, if it says nothing."""
+    """Return the text of a variable or flag parsed as TOML, or unchanged if it is not TOML."""
     if not isinstance(value, str):
         return value
     try:
@@ -457,7 +458,7 @@ def _label(name: str, what: str) -> str:
 def _take_service(
     values: dict[str, Any], service: str, path: tuple[str, ...], value: object
 ) -> None:
-    """Take one setting of a service in."""
+    """Add one setting of a service."""
     where = f"services.{service}"
     match path:
         case () if isinstance(value, Mapping):
@@ -492,7 +493,7 @@ def parse_group(entry: object, where: str) -> Group:
     """Return a group from `{"group": name, "max_size": size?}`.
 
     Args:
-        entry: What was written.
+        entry: The value from the configuration.
         where: Subject of the message.
 
     Raises:
@@ -519,7 +520,7 @@ def parse_group(entry: object, where: str) -> Group:
 
 
 def _check_together(settings: Settings) -> None:
-    """Refuse values that are allowed each, and together let nothing work.
+    """Refuse values that are valid separately but not together.
 
     Raises:
         SettingError: Names all of them.
@@ -552,7 +553,7 @@ def _check_together(settings: Settings) -> None:
 
 
 def _check_spread(compactor: CompactorSettings, group: str, own: GroupSettings) -> None:
-    """Refuse executors on other nodes that share neither a folder nor a secret."""
+    """Refuse executors on other nodes unless they share a folder and a secret."""
     if not compactor.executor_resource:
         return
     for name in ("scratch", "spark_secret_file"):

@@ -1,4 +1,4 @@
-"""The section `control` of the settings: how much compaction there is, and who gets it."""
+"""The section `control` of the settings: the amount of compaction and its distribution."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,67 +19,67 @@ def _shares_setting(default: float, doc: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSettings:
-    """How much compaction there is, and how classes of work share it (control.md)."""
+    """How much compaction runs, and how classes of work share it (control.md)."""
 
     controller: str = setting(
         "static",
-        "Plug-in that decides shares, slots and bytes per second: `static` (nothing changes),"
-        " `control-points`, `drain-time`, `debt`, or one of a package.",
+        "Controller plug-in that decides shares, slots and bytes per second: `static` (nothing"
+        " changes), `control-points`, `drain-time`, `debt`, or a plug-in of a package.",
     )
     options: tuple[str, ...] = setting(
         (), "Options of the controller, such as `goal=10m`; control.md lists them."
     )
     period_s: float = setting(
-        1.0, "Time between two decisions; not below `coordinator.tick_s`.", least=0.05, most=3600
+        1.0, "Interval between two decisions, at least `coordinator.tick_s`.", least=0.05, most=3600
     )
     system_shares: float = _shares_setting(
         100.0,
-        "Shares of what the service tidies up for its own reasons, if the controller sets none.",
+        "Shares of system jobs, which the service starts by itself, if the controller sets none.",
     )
     user_shares: float = _shares_setting(
         1_000.0,
-        "Shares of requests. While several classes have jobs, they get bytes in proportion to their"
+        "Shares of requests. While several classes have jobs, each gets bytes in proportion to its"
         " shares.",
     )
     urgent_shares: float = _shares_setting(
         10_000.0,
-        "Shares of urgent jobs: of tablets with more files than their table allows, of splits, of"
+        "Shares of urgent jobs: tablets with more files than their table allows, splits, and"
         " requests with the largest boost.",
     )
     statistics_shares: float = _shares_setting(10.0, "Shares of analyses, which count live bytes.")
     slew_shares_s: float = setting(
         100.0,
-        "Shares per second that a class may gain or lose by the controller; 0: any number.",
+        "Shares per second that the controller may add to or take from a class; 0: no limit.",
         kind=SettingKind.NUMBER,
     )
     hysteresis: float = setting(
         0.05,
-        "Part of its shares by which those of a class must change; smaller changes are left out.",
+        "Smallest relative change of a class's shares; smaller changes are ignored.",
         kind=SettingKind.NUMBER,
         most=0.9,
     )
     bytes_s_max: int = size_setting(
         0,
-        "Bytes per second that all rewrites together may ever read and write; the controller"
-        " divides them; 0: no limit.",
+        "Upper bound on the bytes per second that all rewrites together read and write; the"
+        " controller divides them; 0: no limit.",
         least=LIMIT_BYTES_S_MIN,
         off=True,
     )
     bytes_s_min: int = size_setting(
         1024**2,
-        "Whatever the controller decides and readers report, all rewrites together may read and"
-        " write so many bytes per second.",
+        "Lower bound on the bytes per second that all rewrites together may read and write,"
+        " whatever the controller decides and readers report.",
         least=LIMIT_BYTES_S_MIN,
     )
     foreground_limit_s: float = setting(
         0.0,
-        "Readers may wait for this time on average (`POST /v1/reads`); beyond it rewrites get fewer"
-        " bytes per second. 0: readers are not listened to.",
+        "Target for the average wait of readers (`POST /v1/reads`). If they wait longer, rewrites"
+        " get fewer bytes per second. 0: reports of readers are ignored.",
         most=3600,
     )
     memory_bytes: int = size_setting(
         0,
-        "What `control-points` divides the backlog by; 0: the heaps of all executors that may run.",
+        "Divisor of the backlog in `control-points`; 0: the total heap of all possible executors.",
     )
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class ControlSettings:
         """Return the options of the controller by name.
 
         Raises:
-            SettingError: One is not of the form `name=value`, or is there twice.
+            SettingError: An option is not of the form `name=value`, or is given twice.
         """
         found: dict[str, object] = {}
         for text in self.options:

@@ -1,7 +1,7 @@
-"""The calls that the coordinator answers, written once: as a port for its callers.
+"""The calls that the coordinator answers, as protocols for its callers.
 
-`coordinator.actor.CoordinatorActor` implements both ports. mypy compares the signatures
-there, and a test compares the names. `common.coordinator_proxy` makes remote calls of them.
+`coordinator.actor.CoordinatorActor` implements both protocols. mypy compares the signatures
+there, and a test compares the names. `common.coordinator_proxy` turns them into remote calls.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,51 +11,46 @@ from common.wire import (
     Assignment,
     AttemptReport,
     BacklogSample,
-    CompactorStatus,
-    ControlStatus,
     CoordinatorStatus,
-    Explanation,
     Heartbeat,
     HeartbeatReply,
-    OwedTablet,
     QueuedJob,
     RunningAttempt,
-    TableMaintenance,
     TabletStory,
     TakeRequest,
-    TriggerReport,
 )
+from neve import api
 
 
 class CompactorCalls(Protocol):
-    """What a compactor calls.
+    """Calls that a compactor makes.
 
     Every method raises `UnavailableError` when the coordinator does not answer.
     """
 
     async def take(self, request: TakeRequest) -> Assignment | None:
-        """Wait for a job; None if there was none in time."""
+        """Wait for a job; None if none was available in time."""
         ...
 
     async def withdraw(self, take: str) -> None:
-        """End a call of `take`; it returns soon, perhaps with a job."""
+        """End a call of `take`, which then returns soon, possibly with a job."""
         ...
 
     async def beat(self, beat: Heartbeat) -> HeartbeatReply:
-        """Tell that the compactor lives and what it holds."""
+        """Report that the compactor is alive, and which attempts it holds."""
         ...
 
     async def report(self, report: AttemptReport) -> None:
-        """Tell how an attempt ended."""
+        """Report how an attempt ended."""
         ...
 
     async def leave(self, compactor: str, incarnation: str, cause: str) -> None:
-        """Tell that the compactor goes and holds nothing any more."""
+        """Report that the compactor stops and holds no attempts any more."""
         ...
 
 
 class OperatorCalls(Protocol):
-    """What the gateway calls for users and operators.
+    """Calls that the gateway makes for users and operators.
 
     Every method raises `UnavailableError` when the coordinator does not answer.
     """
@@ -72,19 +67,19 @@ class OperatorCalls(Protocol):
         """Return the attempts under way."""
         ...
 
-    async def owed_tablets(self, table: str, count: int) -> Sequence[OwedTablet]:
+    async def owed_tablets(self, table: str, count: int) -> Sequence[api.OwedTablet]:
         """Return the tablets of a table in which most is still to be rewritten."""
         ...
 
     async def backlog_history(self) -> Sequence[BacklogSample]:
-        """Return what was still to be rewritten in the last hour, oldest first."""
+        """Return the backlog of the last hour, oldest sample first."""
         ...
 
-    async def compactors(self) -> Sequence[CompactorStatus]:
+    async def compactors(self) -> Sequence[api.Compactor]:
         """Return the compactors that the coordinator hears from."""
         ...
 
-    async def explain(self, table: str, tablet: str) -> Explanation:
+    async def explain(self, table: str, tablet: str) -> api.Explanation:
         """Return why a tablet is as it is.
 
         Args:
@@ -94,7 +89,7 @@ class OperatorCalls(Protocol):
         ...
 
     async def story(self, table: str, tablet: str) -> TabletStory:
-        """Return what has happened to a tablet.
+        """Return the history of a tablet.
 
         Args:
             table: Id of the table.
@@ -103,11 +98,11 @@ class OperatorCalls(Protocol):
         ...
 
     async def drain(self, compactor: str) -> None:
-        """Let a compactor finish its jobs and take no more."""
+        """Let a compactor finish its jobs; it takes no new ones."""
         ...
 
     async def stop_compactor(self, compactor: str, wait_max_s: float | None) -> None:
-        """Let a compactor end its jobs, and end for good; what still runs then is handed back.
+        """Stop a compactor for good after its jobs; jobs that still run then are handed back.
 
         Args:
             compactor: Its name.
@@ -120,20 +115,20 @@ class OperatorCalls(Protocol):
 
         Args:
             group: Its name.
-            count: How many; None: as many as the settings and the work want.
+            count: Number of compactors; None: decided by the settings and the amount of work.
         """
         ...
 
     async def cancel(self, attempt: str) -> None:
-        """End an attempt; if a request wanted it, the request is cancelled in this tablet."""
+        """End an attempt. An attempt of a request also cancels the request in this tablet."""
         ...
 
     async def pause_group(self, group: str) -> None:
-        """Hand out no more jobs of a group."""
+        """Stop handing out jobs of a group."""
         ...
 
     async def resume_group(self, group: str) -> None:
-        """Hand out jobs of a group again."""
+        """Resume handing out jobs of a group."""
         ...
 
     async def set_limit(self, scope: str, bytes_s: int | None) -> None:
@@ -146,7 +141,7 @@ class OperatorCalls(Protocol):
         ...
 
     async def lift_quarantine(self, table: str, tablet: str | None) -> None:
-        """Try a quarantined tablet again.
+        """Lift the quarantine of a tablet, so that it is planned again.
 
         Args:
             table: Id of the table.
@@ -155,7 +150,7 @@ class OperatorCalls(Protocol):
         ...
 
     async def analyze(self, table: str, tablets: Sequence[str]) -> None:
-        """Have the live bytes of tablets counted; one that waits for that already is no news.
+        """Request a count of the live bytes of tablets. A repeated request has no effect.
 
         Args:
             table: Id of the table.
@@ -173,14 +168,14 @@ class OperatorCalls(Protocol):
         ...
 
     async def replan(self, table: str) -> None:
-        """Look at every tablet of a table now.
+        """Plan every tablet of a table now.
 
         Args:
             table: Id of the table.
         """
         ...
 
-    async def maintenance(self, table: str, tablet: str | None) -> TableMaintenance:
+    async def maintenance(self, table: str, tablet: str | None) -> api.TableMaintenance:
         """Return the maintenance operations of the tablets of a table.
 
         Args:
@@ -199,18 +194,18 @@ class OperatorCalls(Protocol):
         ...
 
     async def note_latencies(self, latencies: Mapping[str, tuple[float, int]]) -> None:
-        """Hear how long readers have waited.
+        """Record how long readers have waited.
 
         Args:
-            latencies: Id of a table → average wait in seconds, and the reads that it is of.
+            latencies: Id of a table → average wait in seconds, and the number of reads.
         """
         ...
 
-    async def control(self) -> ControlStatus:
+    async def control(self) -> api.Control:
         """Return what the controller reads and has decided."""
         ...
 
-    async def trigger(self, table: str) -> TriggerReport:
+    async def trigger(self, table: str) -> api.Trigger:
         """Have the planner of a table asked now; return what it decides for each tablet.
 
         Args:

@@ -1,6 +1,6 @@
 """The coordinator's actor, called through a port: deadlines, look-ups, errors.
 
-No error of Ray leaves this module.
+Ray's errors are translated here.
 """
 
 import asyncio
@@ -15,36 +15,36 @@ from common.errors import CompactionError, UnavailableError
 from common.wire import COORDINATOR_NAME, NAMESPACE
 
 OPERATOR_WAIT_MAX_S = 5.0
-"""The coordinator answers in milliseconds, or it is being started again."""
+"""The coordinator answers in milliseconds unless it is restarting."""
 COMPACTOR_WAIT_MAX_S = 10.0
-"""A compactor has time: it calls again anyway."""
+"""Longer, because a compactor repeats its calls anyway."""
 
 
 def operator_calls() -> OperatorCalls:
-    """Return the coordinator for the gateway: what it raises reaches the user."""
+    """Return the coordinator for the gateway: the coordinator's errors reach the user."""
     return cast("OperatorCalls", CoordinatorProxy(OperatorCalls, OPERATOR_WAIT_MAX_S))
 
 
 def compactor_calls() -> CompactorCalls:
-    """Return the coordinator for a compactor: whatever fails is an `UnavailableError`."""
+    """Return the coordinator for a compactor: every failure is an `UnavailableError`."""
     proxy = CoordinatorProxy(CompactorCalls, COMPACTOR_WAIT_MAX_S, raises_its_errors=False)
     return cast("CompactorCalls", proxy)
 
 
 class CoordinatorProxy:
-    """Has each method of a port, as a call of the coordinator's actor.
+    """Provides each method of a port as a call of the coordinator's actor.
 
-    The actor is looked up by name, and again after it did not answer. A call that waits on
-    purpose has an argument with `wait_max_s`; its deadline is so much later.
+    The actor is looked up by name, and looked up again after a call was not answered. A call
+    that waits by design has an argument with `wait_max_s`, which is added to its deadline.
     """
 
     def __init__(self, port: type, wait_max_s: float, *, raises_its_errors: bool = True) -> None:
-        """Know the calls of a port; the first call looks the actor up.
+        """Create a proxy for the calls of a port; the first call looks up the actor.
 
         Args:
             port: A Protocol whose methods the actor has.
-            wait_max_s: Longest look-up and call, beyond what the call waits on purpose.
-            raises_its_errors: Raise the coordinator's own errors as they are.
+            wait_max_s: Longest time for look-up and call, without the wait that the call asks for.
+            raises_its_errors: Whether the coordinator's own errors are raised unchanged.
         """
         self._calls = call_names(port)
         self._wait_max_s = wait_max_s
@@ -62,7 +62,7 @@ class CoordinatorProxy:
         try:
             async with asyncio.timeout(max(waits_s, default=0.0) + self._wait_max_s):
                 if self._actor is None:
-                    # A look-up asks Ray's head and blocks: the loop must go on meanwhile.
+                    # A look-up blocks on Ray's head, so it runs in a thread to keep the loop free.
                     self._actor = await asyncio.to_thread(
                         ray.get_actor, COORDINATOR_NAME, namespace=NAMESPACE
                     )
@@ -79,7 +79,7 @@ class CoordinatorProxy:
             self._actor = None
             raise UnavailableError(
                 f"the coordinator does not answer ({type(error).__name__}): "
-                "it is being started, or the cluster has no room for it"
+                "it is starting, or the cluster has no room for it"
             ) from error
 
     def _own_error(self, cause: Exception) -> CompactionError:

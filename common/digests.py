@@ -1,13 +1,13 @@
-"""Ids derived from content, and what ids tell. Pure.
+"""Ids derived from content, and the time that a call id carries. Pure.
 
-A job id is derived from what the job is, so that planning twice gives it twice.
+A job id is derived from the content of the job, so planning the same job twice gives the same id.
 """
 
 import hashlib
 from collections.abc import Iterable
 
 CALL_LIFE_S = 24 * 3600
-"""How long the mark of a call is kept; a call id older than this is refused."""
+"""How long the mark of a call is kept; older call ids are refused."""
 
 
 def call_time_s(call: str) -> float | None:
@@ -22,13 +22,14 @@ def call_time_s(call: str) -> float | None:
 
 
 def digest(parts: Iterable[str | bytes], length: int = 16) -> str:
-    """Return a hex digest of a sequence of texts; no two sequences share an encoding.
+    """Return a hex digest of a sequence of texts; different sequences have different encodings.
 
     Args:
-        parts: What identifies the thing, in an order that the caller fixes.
+        parts: What identifies the object, in an order that the caller fixes.
         length: Number of hex digits, at most 64.
     """
-    # Joined first: each job of each plan has an id, and one long update is half of many short ones.
+    # Parts are joined first: one long update takes half the time of many short ones, and every
+    # planned job needs an id.
     pieces: list[bytes] = []
     for part in parts:
         data = part.encode() if isinstance(part, str) else part

@@ -8,21 +8,21 @@
     │   └── UnknownGroupError
     ├── RefusedError                nothing is wrong, but the state does not allow it now
     ├── UnavailableError            a part of the service does not answer
-    ├── MetadataError               the store said no, or said nothing
+    ├── MetadataError               the store refused a change, or did not answer
     │   ├── ConflictError           nothing was written; re-read and decide again
-    │   ├── BrokenValueError        what it holds of one table or tablet cannot be read
+    │   ├── BrokenValueError        a stored value of one table or tablet cannot be read
     │   └── UnknownOutcomeError     it may have been written; look for our mark
     ├── PluginError                 a planner, selector or dispatcher misbehaved
     └── RewriteError                the job itself failed on a compactor
         ├── InputError              an input is missing, unreadable or of the wrong schema
         │   └── NotStitchableError  its row groups cannot be copied as they are
-        ├── VerificationError       the outputs are not what the inputs say they should be
-        ├── EngineDiedError         the Spark driver died under the job
+        ├── VerificationError       the outputs do not match the inputs
+        ├── EngineDiedError         the Spark driver died while the job ran
         ├── EngineRestartedError    the Spark driver was ended because of another job
-        ├── AttemptStalledError     nothing was read, written or worked out for too long
+        ├── AttemptStalledError     the job made no progress for too long
         ├── TransformError          the request's own expression or plug-in fails on its rows
         ├── MemoryShortError        a task needs more memory than it may have
-        └── AttemptCancelledError   somebody took the job back
+        └── AttemptCancelledError   the coordinator or the user took the job back
 
 Expected refusals are return values (`Refusal`); these exceptions are for what a
 caller cannot be expected to handle on the next line. A broken invariant is an
@@ -35,19 +35,19 @@ from traceback import extract_tb
 
 
 def first_line(error: BaseException) -> str:
-    """Return an error in one line: ours as it is, others with their class."""
+    """Return an error in one line: Névé's own as it is, others with their class."""
     text = str(error).strip().partition("\n")[0]
     return text if isinstance(error, CompactionError) else f"{type(error).__name__}: {text}"
 
 
 ERROR_LINE = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
-"""How the last part of a traceback begins."""
+"""Beginning of the last part of a traceback."""
 ERROR_LINE_CHARACTERS = 300
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 
 def error_line(text: str) -> str:
-    """Return the line of an output that says what went wrong: the last error, or the last line.
+    """Return the line of an output that explains a failure: the last error, or the last line.
 
     Args:
         text: A log, or a traceback as other processes show it.
@@ -59,7 +59,7 @@ def error_line(text: str) -> str:
 
 
 def actor_error(error: BaseException) -> str:
-    """Return in one line why an actor has failed, from what Ray raises for it."""
+    """Return in one line why an actor failed, from the error that Ray raises."""
     cause = getattr(error, "cause", None)
     return first_line(cause) if isinstance(cause, BaseException) else error_line(str(error))
 
@@ -73,7 +73,7 @@ class ConfigError(CompactionError):
 
 
 class RequestError(CompactionError):
-    """The caller must change what was asked for."""
+    """The caller must change the request."""
 
 
 class UnknownTableError(RequestError):
@@ -91,7 +91,7 @@ class UnknownGroupError(RequestError):
 class RefusedError(CompactionError):
     """The request is sound, but the present state does not allow it.
 
-    `code` is one stable word for programs, if there is one.
+    `code` is a stable word for programs, or empty.
     """
 
     def __init__(self, reason: str = "", code: str = "") -> None:
@@ -104,19 +104,19 @@ class UnavailableError(CompactionError):
 
 
 class MetadataError(CompactionError):
-    """The store said no, or said nothing."""
+    """The store refused a change, or did not answer."""
 
 
 class ConflictError(MetadataError):
-    """Nothing was written: something required changed on every try."""
+    """Nothing was written: a requirement failed on every try."""
 
 
 class BrokenValueError(MetadataError):
-    """A stored value is not what it must be: asking again does not help, and others are sound."""
+    """A stored value is malformed. Reading it again does not help; other values are intact."""
 
 
 class UnknownOutcomeError(MetadataError):
-    """The store did not answer: the change was made, was not, or is still on its way."""
+    """The store did not answer: the change may have been made, or may still be on its way."""
 
 
 class PluginError(CompactionError):
@@ -124,7 +124,7 @@ class PluginError(CompactionError):
 
 
 class RewriteError(CompactionError):
-    """The job failed on a compactor; its inputs stay where they are."""
+    """The job failed on a compactor; its inputs are unchanged."""
 
 
 class InputError(RewriteError):
@@ -132,7 +132,7 @@ class InputError(RewriteError):
 
 
 class NotStitchableError(InputError):
-    """The file may be sound, but its row groups cannot be copied as bytes: rewrite its rows."""
+    """The row groups of a file cannot be copied as bytes; its rows must be rewritten."""
 
 
 class VerificationError(RewriteError):
@@ -144,7 +144,7 @@ class EngineDiedError(RewriteError):
 
 
 class EngineRestartedError(RewriteError):
-    """The Spark driver was ended on purpose, and not because of this job."""
+    """The Spark driver was ended on purpose, because of another job."""
 
 
 class AttemptStalledError(RewriteError):
@@ -152,11 +152,11 @@ class AttemptStalledError(RewriteError):
 
 
 class TransformError(RewriteError):
-    """The request's own expression or plug-in fails on its rows: another try fails likewise."""
+    """The request's own expression or plug-in fails on its rows; a retry fails the same way."""
 
 
 class MemoryShortError(RewriteError):
-    """A task needs more memory than it may have; it may do with smaller pieces."""
+    """A task needs more memory than it may use; smaller pieces may fit."""
 
 
 class AttemptCancelledError(RewriteError):
@@ -164,7 +164,7 @@ class AttemptCancelledError(RewriteError):
 
 
 def error_by_name(name: str, cause: str) -> CompactionError:
-    """Return the error of this tree that another process has named; else a RewriteError."""
+    """Return the error of this tree that another process named, or a RewriteError."""
     kind = globals().get(name, RewriteError)
     assert issubclass(kind, CompactionError), kind
     error: CompactionError = kind(cause)
@@ -172,13 +172,13 @@ def error_by_name(name: str, cause: str) -> CompactionError:
 
 
 def error_name(error: CompactionError) -> str:
-    """Return the name of the nearest class of an error that is in this tree."""
+    """Return the name of an error's nearest class in this tree."""
     names = (kind.__name__ for kind in type(error).__mro__)
     return next(name for name in names if name in globals())
 
 
 def all_causes(error: BaseException) -> str:
-    """Return an error with the line that raised it; of a group, all its members."""
+    """Return an error with the line that raised it; for a group, all its members."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(map(all_causes, error.exceptions))
     *_, last = [None, *extract_tb(error.__traceback__)]

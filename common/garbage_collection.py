@@ -1,12 +1,13 @@
-"""What Python's garbage collector need not look at again.
+"""Keep long-lived objects out of Python's garbage collection.
 
-A service loads some 300,000 objects before its first call, nearly all for good. A collection
-of the oldest generation visits each of them and finds nothing: tens of milliseconds in which
-no turn is taken, and a third of the time of a scan that reads small records.
+A service loads some 300,000 objects before its first call, and nearly all of them live as long as
+the process. Each collection of the oldest generation visits all of them in vain. That blocks the
+loop for tens of milliseconds, and takes a third of the time of a scan that reads small records.
 
-A coordinator then learns of work in hundreds of thousands of tablets: millions of objects that hold
-no cycles, so they end without a collection. One of the oldest generation visits them all, half a
-second for 300,000 tablets, and Python begins one whenever their number has grown by a quarter.
+A coordinator later holds millions of objects for hundreds of thousands of tablets. They form no
+cycles, so they are freed without a collection. A collection of the oldest generation takes half a
+second for 300,000 tablets, and Python starts one each time the number of objects has grown by a
+quarter.
 """
 
 import asyncio
@@ -18,10 +19,10 @@ from functools import cache
 
 @cache
 def ignore_what_is_loaded() -> None:
-    """Collect once, then leave all objects that are alive now out of later collections.
+    """Collect once, then exclude all living objects from later collections.
 
-    Counts once per process, however often it is called. Call it when everything is imported and
-    wired: what is alive then and becomes part of a cycle of garbage later is never freed.
+    Only the first call in a process has an effect. Call it after everything is imported and
+    wired: objects that are alive then and later become part of a cycle are never freed.
     """
     gc.collect()
     gc.freeze()
@@ -29,9 +30,9 @@ def ignore_what_is_loaded() -> None:
 
 @contextmanager
 def growth_ignored() -> Iterator[None]:
-    """Collect the oldest generation not because it grows, as long as this lasts.
+    """Suspend collections that growth of the oldest generation would start.
 
-    For work that holds millions of values for a while, in a process that answers others meanwhile.
+    For work that holds millions of values for a while in a process that serves other callers.
     """
     if not _Growth.ignored:
         _Growth.thresholds = gc.get_threshold()
@@ -46,7 +47,7 @@ def growth_ignored() -> Iterator[None]:
 
 
 class _Growth:
-    """Who ignores growth now, and what held before."""
+    """The number of active suspensions, and the thresholds before the first one."""
 
     ignored = 0
     thresholds = (700, 10, 10)
@@ -54,24 +55,24 @@ class _Growth:
 
 OLDEST_EVERY_S = 60.0
 OLDEST_SHARE_MAX = 0.001
-"""Of the time that collections of the oldest generation may take: 500 s after one of half a second,
-so that they are no matter of the slowest one percent of turns."""
+"""Part of the time that collections of the oldest generation may take. After a collection of half a
+second the next one follows 500 s later, so that collections affect less than 1 % of the turns."""
 _NEVER = (1 << 31) - 1
 
 
 def ignore_growth() -> None:
-    """Collect the oldest generation no longer because it has grown, only when somebody asks."""
+    """Never collect the oldest generation because of growth, only on explicit calls."""
     gc.set_threshold(*gc.get_threshold()[:2], _NEVER)
 
 
 async def collect_oldest_forever(every_s: float = OLDEST_EVERY_S) -> None:
-    """Collect the oldest generation now and then, and never because it has grown.
+    """Collect the oldest generation at intervals instead of on growth.
 
-    The younger generations are collected as before, in milliseconds. Cycles of garbage that were
-    old already wait for the next collection; until then they cost memory.
+    The younger generations are collected as before, in milliseconds. Cycles of old garbage
+    occupy memory until the next collection.
 
     Args:
-        every_s: Pause between two collections, if they are short.
+        every_s: Interval between two collections, if collections are short.
     """
     ignore_growth()
     loop, pause_s = asyncio.get_running_loop(), every_s
@@ -83,5 +84,5 @@ async def collect_oldest_forever(every_s: float = OLDEST_EVERY_S) -> None:
 
 
 def pause_after(took_s: float, every_s: float) -> float:
-    """Return how long to wait after a collection."""
+    """Return the pause after a collection."""
     return max(every_s, took_s / OLDEST_SHARE_MAX)

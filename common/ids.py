@@ -1,8 +1,8 @@
 """Random identifiers: a port for shells, and its sources.
 
 Attempt, call, request and table ids are random and never used twice
-(protocol: a reservation is compared by attempt, and job ids come back). What an id
-tells, and ids that are derived from content, are in `common.digests`.
+(protocol: a reservation is compared by attempt, and job ids repeat). `common.digests` derives ids
+from content and reads the time from call ids.
 """
 
 import secrets
@@ -15,7 +15,7 @@ class IdSource(Protocol):
     """Where a shell draws random ids."""
 
     def next(self, prefix: str) -> str:
-        """Return a new id `<prefix>-<random>` that was never returned before."""
+        """Return a new, unique id `<prefix>-<random>`."""
         ...
 
 
@@ -31,7 +31,7 @@ def call_id(clock: Clock | None = None) -> str:
     """Return a fresh call id that carries its time (UUIDv7, RFC 9562).
 
     Args:
-        clock: Where the time comes from; the machine's clock if left out.
+        clock: Source of the time; the machine's clock if left out.
     """
     millis = int((clock or SystemClock()).now_s() * 1000)
     chance = secrets.randbits(74)

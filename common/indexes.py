@@ -1,4 +1,4 @@
-"""Indexes of members by a key, as dictionaries of dictionaries: members keep their order."""
+"""Indexes of members by key, as dictionaries of dictionaries: members keep their order."""
 
 from typing import TypeVar
 
@@ -6,7 +6,7 @@ Key = TypeVar("Key")
 
 
 def remove_from_index(index: dict[Key, dict[str, None]], key: Key, member: str) -> None:
-    """Take a member out of an index; a key without members is dropped."""
+    """Remove a member from an index, and its key with the last member."""
     members = index[key]
     del members[member]
     if not members:

@@ -1,7 +1,7 @@
-"""Every event that the service logs, with its level: part of the interface, as metrics are.
+"""Every event that the service logs, with its level. Event names are part of the interface.
 
-An operator's alerts match these names. The table is the only list: the log takes the level
-from it, the reference page prints it, and a test finds an event that it lacks.
+Operators' alerts match these names. This table is the only list: the log takes levels from it,
+the reference page prints it, and a test finds logged events that are missing here.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ class LogLevel(StrEnum):
 
     DEBUG = "debug"
     INFO = "info"
-    """Something was done, as it should be."""
+    """A normal step succeeded."""
     WARNING = "warning"
-    """Something failed that is tried again, or that one table, job or caller suffers from."""
+    """A failure that is retried, or that affects a single table, job or caller."""
     ERROR = "error"
-    """A part of the service ends, data are in danger, or somebody has to act."""
+    """A part of the service ends, data is at risk, or an operator must act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ _I, _W, _E = LogLevel.INFO, LogLevel.WARNING, LogLevel.ERROR
 
 COORDINATOR_EVENTS = (
     LogEvent("coordinator leads", _I, "This coordinator has claimed the store and starts working."),
-    LogEvent("coordinator leaves", _I, "This coordinator ends because it was shut down."),
+    LogEvent("coordinator leaves", _I, "This coordinator was shut down and ends."),
     LogEvent(
         "coordinator fails",
         _E,
@@ -41,9 +41,11 @@ COORDINATOR_EVENTS = (
     ),
     LogEvent("claim was lost", _E, "Another coordinator has claimed the store; this one ends."),
     LogEvent(
-        "lead not checked", _W, "The store did not say who leads. The coordinator asks again."
+        "lead not checked",
+        _W,
+        "The store did not report which coordinator leads. It is asked again.",
     ),
-    LogEvent("start waits for the store", _W, "A coordinator that starts cannot reach the store."),
+    LogEvent("start waits for the store", _W, "A starting coordinator cannot reach the store."),
     LogEvent("group scaled", _I, "Compactors of a group were started or drained, and why."),
     LogEvent("group set", _I, "An operator has set the number of compactors of a group."),
     LogEvent(
@@ -51,7 +53,7 @@ COORDINATOR_EVENTS = (
         _W,
         "A compactor could not be started, or sent no heartbeat in time. It is tried again later.",
     ),
-    LogEvent("scaling fails", _W, "Store or Ray did not answer the autoscaler. It tries again."),
+    LogEvent("scaling fails", _W, "Redis or Ray did not answer the autoscaler, which retries."),
     LogEvent("compactor silent", _W, "A compactor's heartbeats have stopped."),
     LogEvent("compactor gone", _W, "A compactor's process has ended. Its jobs are planned again."),
     LogEvent(
@@ -59,9 +61,7 @@ COORDINATOR_EVENTS = (
         _W,
         "The attempt that held a reservation is gone. The reservation is released.",
     ),
-    LogEvent(
-        "release not answered", _W, "The store did not say whether a reservation was released."
-    ),
+    LogEvent("release not answered", _W, "The store did not confirm the release of a reservation."),
     LogEvent("release refused", _W, "The store refused to release a reservation."),
     LogEvent("attempt failed", _W, "A job failed. It is retried after a pause."),
     LogEvent("job quarantined", _E, "A job failed so often that its tablet is no longer planned."),
@@ -82,7 +82,7 @@ COORDINATOR_EVENTS = (
     LogEvent(
         "changes missed",
         _W,
-        "More changed than the feed keeps. The coordinator reads the whole table.",
+        "Changes were lost from the feed before they were read. The whole table is read again.",
     ),
     LogEvent("change cannot be read", _W, "An entry of the feed is damaged and is skipped."),
     LogEvent("list of tables waits for the store", _W, "The tables could not be listed."),
@@ -96,15 +96,15 @@ COORDINATOR_EVENTS = (
         _W,
         "Part of a full scan failed. The part or its table is retried.",
     ),
-    LogEvent("trigger asks", _I, "A trigger has the planner of a table asked about all tablets."),
+    LogEvent("trigger asks", _I, "A trigger makes the planner of a table plan all tablets."),
     LogEvent(
         "trigger is seen later",
         _W,
-        "The store did not answer right after a trigger had asked. The scanner looks again.",
+        "The store did not answer right after a trigger. The scanner checks again.",
     ),
-    LogEvent("trigger waits", _W, "A trigger could not be noted in the store. It is retried."),
+    LogEvent("trigger waits", _W, "A trigger could not be stored. It is retried."),
     LogEvent("limit set", _I, "An operator has set the throughput limit of a group or volume."),
-    LogEvent("limits not read", _W, "Limits could not be read. The known limits stay in force."),
+    LogEvent("limits not read", _W, "Limits could not be read. The last ones stay in force."),
     LogEvent("store needs care", _W, "The settings or the memory of the store endanger data."),
     LogEvent("store not looked at", _W, "The state of the store could not be read."),
     LogEvent("requests wait for the store", _W, "Requests of a table could not be read."),
@@ -143,7 +143,7 @@ COORDINATOR_EVENTS = (
     LogEvent("keys of a file not sampled", _W, "A file could not be read to find a split key."),
     LogEvent("files deleted", _I, "Files that nothing refers to were deleted."),
     LogEvent("file not deleted", _W, "A file could not be deleted. The deletion is retried."),
-    LogEvent("file in garbage is in use", _E, "A file to be deleted is still visible; it is kept."),
+    LogEvent("file in garbage is in use", _E, "A file due for deletion is in use; it is kept."),
     LogEvent(
         "output may be the only copy",
         _E,
@@ -158,8 +158,8 @@ COORDINATOR_EVENTS = (
     LogEvent(
         "location belongs to another table",
         _E,
-        "The mark of a location names another table than the one whose files are to be deleted."
-        " Nothing is deleted there.",
+        "The marker of a location names a different table than the one whose files are due for"
+        " deletion. Nothing is deleted there.",
     ),
     LogEvent(
         "location belongs to another store",
@@ -180,29 +180,29 @@ COORDINATOR_EVENTS = (
         "manifest not noted", _W, "A manifest was written, but the store could not record it."
     ),
     LogEvent(
-        "store has gone back in time", _E, "The store lacks changes. Its tables are read-only."
+        "store has gone back in time", _E, "The store lost changes. Its tables are read-only."
     ),
-    LogEvent("table is read-only", _E, "A table takes no changes until an operator decides."),
+    LogEvent("table is read-only", _E, "A table refuses changes until an operator decides."),
     LogEvent(
         "generation not counted up",
         _W,
-        "The generation of a table could not be raised. The next round retries it.",
+        "The generation of a table could not be incremented. The next round retries it.",
     ),
     LogEvent(
         "table has no name",
         _W,
-        "A table has lost its name. It gets the name back after `coordinator.garbage_grace_s`.",
+        "A table has lost its name. The name is restored after `coordinator.garbage_grace_s`.",
     ),
-    LogEvent("name given back to a table", _W, "A table that had lost its name has it again."),
+    LogEvent("name given back to a table", _W, "The lost name of a table was restored."),
     LogEvent(
         "table needs an operator",
         _E,
-        "The service cannot help a table by itself. The cause says what to do.",
+        "A table needs a manual repair. The cause names the next step.",
     ),
     LogEvent(
         "unfinished table removed",
         _I,
-        "Remains of a table whose creation was interrupted were removed.",
+        "Remains of an interrupted table creation were removed.",
     ),
     LogEvent(
         "unfinished tables not looked for",
@@ -214,7 +214,7 @@ COORDINATOR_EVENTS = (
 COMPACTOR_EVENTS = (
     LogEvent("compactor begins", _I, "The process of a compactor has started."),
     LogEvent("attempt begins", _I, "A compactor starts an attempt."),
-    LogEvent("attempt ended", _I, "An attempt has ended. `end` says how."),
+    LogEvent("attempt ended", _I, "An attempt has ended; `end` is its outcome."),
     LogEvent("rewrite failed", _W, "A rewrite raised an error; `cause` is its message."),
     LogEvent("report not heard", _W, "The coordinator did not accept a report. It is sent again."),
     LogEvent("heartbeat not heard", _W, "The coordinator did not accept a heartbeat."),
@@ -230,10 +230,8 @@ COMPACTOR_EVENTS = (
         "Ray removes the node of a compactor. The compactor hands its jobs back first.",
     ),
     LogEvent("compactor ends", _I, "A compactor was shut down and is not restarted."),
-    LogEvent("stopped with attempts held", _W, "A compactor ended before its attempts had ended."),
-    LogEvent(
-        "left without goodbye", _W, "The coordinator could not be told that a compactor ends."
-    ),
+    LogEvent("stopped with attempts held", _W, "A compactor ended before its attempts."),
+    LogEvent("left without goodbye", _W, "A compactor ends and could not notify the coordinator."),
     LogEvent(
         "compactor fails", _E, "A loop of a compactor ended. The process ends and is restarted."
     ),
@@ -268,23 +266,25 @@ GATEWAY_EVENTS = (
         "an answer is not taken", _W, "A caller did not read its answer. The connection was closed."
     ),
     LogEvent("too many connections", _W, "Connections above the limit were refused."),
-    LogEvent("tokens read", _I, "The file of named tokens was read, since it had changed."),
+    LogEvent("tokens read", _I, "The file of named tokens has changed and was read again."),
     LogEvent(
-        "tokens not read", _E, "The file of named tokens cannot be read; those known stay in force."
+        "tokens not read",
+        _E,
+        "The file of named tokens cannot be read; the last tokens stay valid.",
     ),
     LogEvent(
         "audit not written",
         _E,
-        "The file or the stream of the audit has not taken a line. `place` says which.",
+        "The audit file or stream did not accept an entry. `place` names which.",
     ),
     LogEvent(
         "keys of the issuer not read",
         _W,
-        "The keys of `access.oidc_issuer` could not be read. Those known hold for an hour.",
+        "The keys of `access.oidc_issuer` could not be read. The last keys stay valid for an hour.",
     ),
     LogEvent("certificate read", _I, "The certificate of the gateway has changed and is in use."),
     LogEvent(
-        "certificate not read", _E, "A changed certificate cannot be used; the one before it is."
+        "certificate not read", _E, "A new certificate cannot be used; the last one stays in use."
     ),
     LogEvent("gateway fails", _E, "The gateway failed. The process ends and is restarted."),
 )
@@ -300,24 +300,24 @@ SUPERVISOR_EVENTS = (
     LogEvent(
         "part does not start",
         _E,
-        "A part could not be started. Whoever watches it tries again.",
+        "A part could not be started. The supervisor retries.",
     ),
     LogEvent("part is up again", _I, "A part of a local stack was restarted."),
     LogEvent("step", _I, "A step of restarting a part."),
     LogEvent(
         "look at the stack failed",
         _E,
-        "The supervisor could not look at the stack, for example because its state file cannot be"
-        " read. It looks again.",
+        "The supervisor could not check the stack, for example because its state file cannot be"
+        " read. It checks again.",
     ),
     LogEvent("supervisor ends", _I, "The stack is down, so the supervisor ends."),
 )
 
 SERVE_EVENTS = (
-    LogEvent("part is started", _I, "`neve serve` has started an actor that was not there."),
-    LogEvent("part is replaced", _I, "An actor of other settings or another release is replaced."),
+    LogEvent("part is started", _I, "`neve serve` has started an actor that was missing."),
+    LogEvent("part is replaced", _I, "An actor with other settings or release is replaced."),
     LogEvent("part is silent", _W, "An actor did not answer for a minute and is restarted."),
-    LogEvent("compactors drained", _I, "The service is taken down; its compactors have ended."),
+    LogEvent("compactors drained", _I, "The service shuts down; its compactors have ended."),
 )
 
 EVENTS_BY_PART = {
@@ -332,5 +332,5 @@ _LEVELS = {event.name: event.level for events in EVENTS_BY_PART.values() for eve
 
 
 def level_of(event: str) -> LogLevel:
-    """Return the level of an event; one that no table has is informative."""
+    """Return the level of an event; INFO for an event that is not in the table."""
     return _LEVELS.get(event, LogLevel.INFO)

@@ -1,13 +1,13 @@
 """One log file per part of a service, bounded in size, in one folder.
 
-    <folder>/<part>.log          what the part says now
-             <part>.log.1 …      what was put aside, the newest first
-             <part>/…            of parts that write several files
+    <folder>/<part>.log          current output of the part
+             <part>.log.1 …      rotated files, newest first
+             <part>/…            output of parts that write several files
 
-A part's output goes to its file whoever writes it: event log, tracebacks, a JVM, a
-library in C. So files are opened for appending, are never renamed under their writers,
-and are put aside by copying and emptying them. What is written between the two steps is
-lost: some lines, once per `LogSettings.file_bytes_max`.
+A part's file receives the output of every writer: the event log, tracebacks, a JVM, a C library.
+So files are opened for appending and never renamed while writers have them open. Rotation copies
+a file and then empties it. Lines written between the two steps are lost, a few per
+`LogSettings.file_bytes_max`.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ ROTATE_INTERVAL_S = 10.0
 COPY_BYTES = 1 << 20
 FOLDER_FILES_MAX, CRASHES_KEPT = 200, 5
 TASK_LOGS_VARIABLE = "NEVE_TASK_LOGS"
-"""Names the folder in which Spark's Python tasks of one compactor keep their file."""
+"""Environment variable for the folder of the Spark Python tasks' log files of one compactor."""
 STDOUT, STDERR = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """The log files of a folder; without a folder, everything stays where it was."""
+    """The log files of a folder; without a folder, output stays where it was."""
 
     folder: Path | None
     settings: LogSettings
@@ -43,26 +43,27 @@ class LogFiles:
 
         Args:
             folder: Its path; empty: none.
-            settings: How large files may be.
+            settings: Bounds on file sizes.
         """
         return cls(Path(folder) if folder else None, settings)
 
     def path(self, part: str) -> Path:
-        """Return the newest file of a part."""
+        """Return the current file of a part."""
         assert self.folder is not None
         return self.folder / f"{part}{SUFFIX}"
 
     def take_output(self, part: str) -> None:
-        """Send everything that this process writes to its output and errors to a part's file."""
+        """Redirect stdout and stderr of this process to a part's file."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         send_to(self.path(part), STDOUT, STDERR)
 
     async def rotate_forever(self, parts: Iterable[str]) -> None:
-        """Keep the files of some parts within their bounds; one process does it for each.
+        """Keep the files of some parts within their bounds. Only one process does this.
 
         Args:
+            parts: Names of the parts.
             parts: Whose files.
         """
         chosen = tuple(parts)
@@ -71,19 +72,19 @@ class LogFiles:
             await asyncio.to_thread(self.rotate, chosen)
 
     def rotate(self, parts: Iterable[str]) -> None:
-        """Put aside the files of some parts that have become too large, and forget old ones."""
+        """Rotate the files of some parts that have become too large, and delete old ones."""
         chosen = tuple(parts)
         for part in chosen:
             self._forget_old(part)
         self._forget_crashes()
         for path in self._files(chosen):
-            # A file that is gone, or a full disk, must not end the part that looks after it.
+            # A missing file or a full disk must not end the part that rotates the files.
             with suppress(OSError):
                 if path.stat().st_size > self.settings.file_bytes_max:
                     put_aside(path, self.settings.files_kept)
 
     def _forget_old(self, part: str) -> None:
-        """Remove the oldest files of a part that writes several: each of its processes does."""
+        """Delete the oldest files of a part in which each process writes its own file."""
         if self.folder is None:
             return
         room_bytes = self.settings.file_bytes_max * (self.settings.files_kept + 1)
@@ -94,7 +95,7 @@ class LogFiles:
                     path.unlink()
 
     def _forget_crashes(self) -> None:
-        """Remove the oldest of what JVMs have left here that crashed."""
+        """Delete the oldest files that crashed JVMs have left here."""
         if self.folder is None:
             return
         crashes = {*self.folder.glob("hs_err_pid*.log")}
@@ -112,10 +113,10 @@ class LogFiles:
 
 
 def send_to(path: Path, *descriptors: int) -> None:
-    """Send what this process writes to some descriptors to the end of a file, from now on.
+    """Redirect descriptors of this process to the end of a file.
 
     Args:
-        path: The file, made if there is none.
+        path: The file, created if it is missing.
         descriptors: Such as `STDERR`.
     """
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -125,11 +126,11 @@ def send_to(path: Path, *descriptors: int) -> None:
 
 
 def put_aside(path: Path, kept: int) -> None:
-    """Copy a file to `<name>.1` and empty it; older copies move on, the oldest goes.
+    """Copy a file to `<name>.1` and empty it; older copies move up, the oldest is deleted.
 
     Args:
-        path: A file that others append to.
-        kept: How many copies there may be; 0: none.
+        path: A file that other processes append to.
+        kept: Number of copies to keep; 0: none.
     """
     copies = [path.with_name(f"{path.name}.{number}") for number in range(1, kept + 1)]
     for older, newer in pairwise(reversed(copies)):
@@ -140,13 +141,13 @@ def put_aside(path: Path, kept: int) -> None:
         with path.open("rb") as source, fresh.open("wb") as copy:
             shutil.copyfileobj(source, copy, COPY_BYTES)
             fresh.replace(copies[0])
-            # What came while the rest was copied.
+            # Copy what was written during the first copy.
             shutil.copyfileobj(source, copy, COPY_BYTES)
     os.truncate(path, 0)
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """Return the files below a folder, the one that was written last first."""
+    """Return the files below a folder, most recently written first."""
     found: list[tuple[float, Path]] = []
     with suppress(OSError):
         for path in folder.rglob("*"):

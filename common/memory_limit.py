@@ -1,4 +1,4 @@
-"""How much memory a process may take: a limit of the operating system, as the last line."""
+"""A limit of the operating system on the memory of a process, as the last resort."""
 
 import os
 import resource
@@ -6,7 +6,7 @@ from contextlib import suppress
 
 
 def data_bytes() -> int:
-    """Return what the limit counts already: private memory that can be written to."""
+    """Return the private writable memory that already counts towards the limit."""
     try:
         with open("/proc/self/statm", encoding="ascii") as source:
             return int(source.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
@@ -15,7 +15,7 @@ def data_bytes() -> int:
 
 
 def available_bytes() -> int | None:
-    """Return how much memory new work on this machine may take; None: the system does not say."""
+    """Return the memory available for new work on this machine; None: the system has no figure."""
     with suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as source:
         line = next(each for each in source if each.startswith("MemAvailable:"))
         return int(line.split()[1]) * 1024
@@ -23,10 +23,10 @@ def available_bytes() -> int | None:
 
 
 def limit_memory(most_bytes: int) -> None:
-    """Let this process have no more data: whoever asks for more gets an error, not the memory.
+    """Limit the data memory of this process: larger allocations fail with an error.
 
     Args:
-        most_bytes: Of private memory that can be written to.
+        most_bytes: Largest amount of private writable memory.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:

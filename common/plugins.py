@@ -1,8 +1,8 @@
-"""The seven kinds of plug-in: each is found by the name of an entry point.
+"""The seven kinds of plug-in, found by the names of entry points.
 
-Packages bring plug-ins as entry points, and so does Névé. Run from a source tree that was
-never installed, Névé has no entry points, so its own plug-ins are listed here, too; a test
-keeps these lists and `pyproject.toml` alike.
+Packages provide plug-ins as entry points, and Névé provides its own the same way. A source tree
+that was never installed has no entry points, so Névé's own plug-ins are listed here as well. A
+test keeps these lists equal to those in `pyproject.toml`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,16 +28,16 @@ class ExtensionPoint:
     group: str
     """The entry point group, such as `neve.planners`."""
     methods: tuple[str, ...]
-    """That every plug-in must have."""
+    """Methods that every plug-in must have."""
     built_in: Mapping[str, str] = field(default_factory=dict)
-    """Névé's own: name → `module:class`."""
+    """Névé's own plug-ins: name → `module:class`."""
 
     def names(self) -> list[str]:
         """Return the names of all plug-ins, sorted."""
         return _names(self._points())
 
     def require_installed(self, name: str) -> None:
-        """Refuse a name that no plug-in has; nothing is imported.
+        """Refuse the name of a missing plug-in, without importing anything.
 
         Raises:
             ConfigError: There is no plug-in of this name.
@@ -45,14 +45,14 @@ class ExtensionPoint:
         self._require(name, self._points())
 
     def load(self, name: str) -> object:
-        """Return a new plug-in.
+        """Return a new instance of a plug-in.
 
         Raises:
             ConfigError: There is no plug-in of this name.
-            PluginError: It cannot be imported or made, lacks a method, or two packages
+            PluginError: It cannot be imported or created, lacks a method, or several packages
                 claim the name.
         """
-        points = self._points()  # Once: it reads a file of every package.
+        points = self._points()  # Called once, because it reads a file of every package.
         self._require(name, points)
         found = {point.value for point in points if point.name == name}
         if len(found) > 1:
@@ -104,7 +104,7 @@ PLANNERS = ExtensionPoint(
     },
 )
 DEFAULT_PLANNER = "ratio"
-"""Plans where no planner was named, and a request whose own planner wants none of its files."""
+"""Default planner, also used for files that the planner of a request leaves out."""
 DISPATCHERS = ExtensionPoint(
     "neve.dispatchers",
     ("dispatch",),
@@ -170,12 +170,12 @@ def load_planner(name: str) -> Planner:
 
 
 def load_tracker(name: str) -> TrackerPlugin:
-    """Return a new maker of backlog trackers; errors as for `ExtensionPoint.load`."""
+    """Return a new factory of backlog trackers; errors as for `ExtensionPoint.load`."""
     return cast("TrackerPlugin", TRACKERS.load(name))
 
 
 def load_controller_plugin(name: str) -> ControllerPlugin:
-    """Return a new maker of controllers; errors as for `ExtensionPoint.load`."""
+    """Return a new factory of controllers; errors as for `ExtensionPoint.load`."""
     return cast("ControllerPlugin", CONTROLLERS.load(name))
 
 
@@ -206,7 +206,7 @@ class ChecksOptions(Protocol):
     """A plug-in that takes options as texts."""
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Refuse options that are missing, unknown or wrong."""
+        """Refuse missing, unknown or wrong options."""
         ...
 
 
@@ -216,16 +216,16 @@ RequestedPlugin = TypeVar("RequestedPlugin", bound=ChecksOptions)
 def require_options(
     kind: str, name: str, plugin: ChecksOptions, options: Mapping[str, str]
 ) -> None:
-    """Have a plug-in check options: whatever it raises is its way to refuse them.
+    """Let a plug-in check its options. Any error that it raises is a refusal.
 
     Args:
-        kind: Such as `selector`.
-        name: The plug-in's.
-        plugin: Any that has `check`.
-        options: As they were written.
+        kind: Kind of plug-in, such as `selector`.
+        name: Name of the plug-in.
+        plugin: Any plug-in that has `check`.
+        options: Options as the caller wrote them.
 
     Raises:
-        RequestError: It refuses them; the message names it.
+        RequestError: The plug-in refuses the options; the message names it.
     """
     try:
         plugin.check(options)
@@ -236,11 +236,11 @@ def require_options(
 
 
 def summary_names(selector: object, options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return which entries of footers a selector wants; most want none.
+    """Return the names of the footer entries that a selector reads; most selectors read none.
 
     Args:
-        selector: Any.
-        options: As they were checked.
+        selector: Any selector.
+        options: Checked options.
     """
     wanted = getattr(selector, "summary_names", None)
     return () if wanted is None else tuple(wanted(options))
@@ -256,11 +256,11 @@ def load_requested(
     """Return a new plug-in that a caller named, after it has accepted its options.
 
     Args:
-        kind: Such as `selector`.
-        name: The plug-in's.
-        options: As they were written.
+        kind: Kind of plug-in, such as `selector`.
+        name: Name of the plug-in.
+        options: Options as the caller wrote them.
         load: The loader of this kind.
-        where: Stands before the message that there is no such plug-in.
+        where: Prefix of the message for a missing plug-in.
 
     Raises:
         RequestError: There is no plug-in of this name, or it refuses the options.
@@ -274,10 +274,10 @@ def load_requested(
 
 @contextmanager
 def request_errors(where: str = "") -> Iterator[None]:
-    """Turn the error that a plug-in is not installed into one of the caller who named it.
+    """Turn the error for a missing plug-in into an error of the caller who named it.
 
     Args:
-        where: Stands before the message.
+        where: Prefix of the message.
 
     Raises:
         RequestError: The body raised a `ConfigError`.

@@ -1,7 +1,7 @@
-"""What may be a secret in a text, hidden: the one function that logs and answers go through.
+"""Remove secrets from texts. Logs and answers use this one function.
 
-A URI may carry a password before its host, and keys behind a question mark. Neither is
-ever shown, whoever wrote the URI and wherever it turns up.
+A URI may carry a password before its host, and keys in its query. Both are removed from every
+text, whatever the source of the URI.
 """
 
 import re
@@ -11,12 +11,12 @@ from typing import Any
 HIDDEN = "***"
 DEPTH_MAX = 6
 _BETWEEN = re.compile(r"([\s'\"<>]+)")
-"""What no URI holds; a list of URIs without any of it is taken for one."""
+"""Characters that no URI has; a text without them may be a list of URIs."""
 _OF_A_SENTENCE = "),;:."
 
 
 def redacted(text: str) -> str:
-    """Return a text without user names, passwords and query options of URIs in it."""
+    """Return a text without the user names, passwords and query options of its URIs."""
     if "://" not in text:
         return text
     return "".join(map(_redacted_word, _BETWEEN.split(text)))
@@ -37,14 +37,14 @@ def _redacted_word(word: str) -> str:
 
 
 def _is_user(before: str) -> bool:
-    """Return whether what stands before an `@` is a user, and not a host and part of a path."""
+    """Return whether the text before an `@` is a user, not a host with part of a path."""
     host, slash, path = before.partition("/")
     _, colon, port = host.partition(":")
     return not slash or ":" in path or (bool(colon) and not port.isdigit())
 
 
 def redacted_tree(value: Any, depth_max: int = DEPTH_MAX) -> Any:
-    """Return texts, and lists and mappings of texts, redacted; anything else as a text."""
+    """Return texts, and lists and mappings of texts, redacted; other values as redacted text."""
     if isinstance(value, str):
         return redacted(value)
     if value is None or isinstance(value, bool | int | float):

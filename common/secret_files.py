@@ -1,6 +1,6 @@
-"""Files that an operator names: only regular ones of bounded size are read; secrets in them.
+"""Read files that an operator names: regular files of bounded size, with or without secrets.
 
-What an actor is started with is kept by Ray's head, so a secret had better be in a file.
+Ray's head keeps the arguments of actors, so secrets are better passed in files.
 """
 
 import errno
@@ -16,12 +16,12 @@ SECRET_BYTES_MAX = 1024**2
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a file to read it; the end of a pipe or a device may never come.
+    """Open a regular file. Pipes and devices are refused, because they may never end.
 
     Raises:
-        OSError: It cannot be read, or is no regular file.
+        OSError: It cannot be read, or is not a regular file.
     """
-    # Without blocking: the opening of a pipe would wait for somebody who writes.
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -30,11 +30,11 @@ def open_regular(path: str | Path) -> BinaryIO:
 
 
 def regular_text(path: str | Path, bytes_max: int) -> str:
-    """Return what a regular file holds.
+    """Return the text of a regular file.
 
     Raises:
-        OSError: It cannot be read, is no regular file, or is larger than that.
-        UnicodeDecodeError: It is no text.
+        OSError: It cannot be read, is not a regular file, or is larger than `bytes_max`.
+        UnicodeDecodeError: It is not text.
     """
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > bytes_max:
@@ -44,12 +44,12 @@ def regular_text(path: str | Path, bytes_max: int) -> str:
 
 
 def secret_of(setting: str, value: str, path: str) -> str:
-    """Return the secret of a setting, from its file if there is one.
+    """Return the secret of a setting, from its file if one is given.
 
     Args:
         setting: Its full name; `<setting>_file` names the file.
-        value: Of the setting.
-        path: Of the file; empty: the value counts.
+        value: Value of the setting.
+        path: Path of the file; empty: `value` is used.
 
     Raises:
         SettingError: The file cannot be read, or is empty.
@@ -59,7 +59,7 @@ def secret_of(setting: str, value: str, path: str) -> str:
     try:
         text = regular_text(path, SECRET_BYTES_MAX).strip()
     except (OSError, ValueError) as error:
-        cause = getattr(error, "strerror", None) or "it is no text"
+        cause = getattr(error, "strerror", None) or "it is not text"
         raise SettingError(f"setting {setting}_file: {path} cannot be read: {cause}") from error
     if not text:
         raise SettingError(f"setting {setting}_file: {path} is empty, expected one line")

@@ -1,8 +1,8 @@
-"""What a setting may be: its kind, its rule, and the refusal of everything else.
+"""The kinds and rules of settings, and the refusal of values that break them.
 
-Pure. Every field of `common.settings` is declared by `setting` or `size_setting`, whose
-rule both the reading of texts and the constructors apply: a value that breaks its rule
-cannot be made.
+Pure. `setting` or `size_setting` declares every field of `common.settings`. Both the parser of
+texts and the constructors apply the field's rule, so a value that breaks its rule cannot be
+created.
 """
 
 from dataclasses import Field, dataclass, field, fields
@@ -14,11 +14,11 @@ from common.units import format_bytes, parse_size_bytes
 
 
 class SettingKind(StrEnum):
-    """What a setting's value is; `common.config` reads texts accordingly."""
+    """The type of a setting's value; `common.config` parses texts accordingly."""
 
     TEXT = "text"
     TEXTS = "texts"
-    """A list of texts; in one text they stand between commas."""
+    """A list of texts; in a single text, commas separate them."""
     COUNT = "count"
     NUMBER = "number"
     SIZE = "size"
@@ -26,24 +26,24 @@ class SettingKind(StrEnum):
     DURATION = "duration"
     """Seconds."""
     MEMORY = "memory"
-    """A size that stays the text that the operator wrote."""
+    """A size that is kept as the text that the operator wrote."""
     FLAG = "flag"
     """True or false."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Which values a setting may have."""
+    """The allowed values of a setting."""
 
     kind: SettingKind
     least: float = 0
     most: float = float("inf")
     off: bool = False
-    """0 is allowed, too, and means that there is none."""
+    """Whether 0 is allowed as well, with the meaning `none`."""
     choices: tuple[str, ...] = ()
 
     def problem(self, value: Any) -> str | None:
-        """Return what is expected instead of a value, or None if it is allowed."""
+        """Return what is expected instead of a value, or None if the value is allowed."""
         if self.kind is SettingKind.TEXT:
             return self._text_problem(value)
         if self.kind in (SettingKind.TEXTS, SettingKind.FLAG):
@@ -71,7 +71,7 @@ class Rule:
 
 
 class SettingError(ConfigError):
-    """A value, or several together, that no service can work with; `names` has their full names."""
+    """A setting, or a combination, that is not allowed; `names` has the full names."""
 
     def __init__(self, message: str, *names: str) -> None:
         super().__init__(message)
@@ -90,18 +90,18 @@ def setting(
     secret: bool = False,
     live: str = "",
 ) -> Any:
-    """Declare a setting: its default, what it is for, and which values it may have.
+    """Declare a setting: its default, its purpose and its allowed values.
 
     Args:
-        default: Its value if nobody says anything; its type tells the kind.
+        default: Value if no source gives one; its type determines the kind.
         doc: One or two sentences for the reference page.
-        kind: Where the default does not tell it.
+        kind: The kind, where the default's type does not determine it.
         least: Smallest value.
         most: Largest value.
-        off: Whether 0 is allowed below the smallest.
-        choices: All values of a text; empty: any.
-        secret: Whether it is never shown.
-        live: The verb that changes the running service, where there is one.
+        off: Whether 0 is allowed although it is below the smallest value.
+        choices: Allowed texts; empty: any text.
+        secret: Whether the value is never shown.
+        live: The verb that changes the setting in the running service, if there is one.
     """
     rule = Rule(kind=kind or _kind_of(default), least=least, most=most, off=off, choices=choices)
     return field(
@@ -120,10 +120,10 @@ def _kind_of(default: object) -> SettingKind:
 
 
 def size_setting(default: int | str, doc: str, **more: Any) -> Any:
-    """Declare a setting that is a size: a number of bytes, or a text that stays as it is written.
+    """Declare a setting that is a size: a number of bytes, or a text that is kept unchanged.
 
     Args:
-        default: Its value if nobody says anything.
+        default: Value if no source gives one.
         doc: One or two sentences for the reference page.
         more: As for `setting`.
     """
@@ -135,12 +135,12 @@ def check_value(section: str, entry: "Field[Any]", value: object) -> None:
     """Refuse a value that breaks the rule of its setting.
 
     Args:
-        section: The setting's.
+        section: Section of the setting.
         entry: The field that declares it.
-        value: In the type of the setting; None: it is left to another setting.
+        value: In the type of the setting; None: another setting applies.
 
     Raises:
-        SettingError: Names setting, value and what is expected.
+        SettingError: Names the setting, the value and what is expected.
     """
     if value is None:
         return
@@ -156,10 +156,10 @@ def check_value(section: str, entry: "Field[Any]", value: object) -> None:
 
 
 def shown_value(kind: SettingKind, value: Any) -> str:
-    """Return a value as people read it.
+    """Return a value in readable form.
 
     Args:
-        kind: The setting's.
+        kind: Kind of the setting.
         value: In the setting's type.
     """
     if kind is SettingKind.SIZE:
@@ -175,11 +175,11 @@ def check_section(section: str, values: Any) -> None:
     """Refuse the values of a section that break their rules.
 
     Args:
-        section: Its name, for messages.
+        section: Name of the section, for messages.
         values: The section.
 
     Raises:
-        SettingError: Names the first one.
+        SettingError: Names the first such value.
     """
     for entry in fields(values):
         check_value(section, entry, getattr(values, entry.name))

@@ -1,9 +1,8 @@
 """Every setting of the service with its default: frozen values, one section per part.
 
-Pure: `common.config` reads file, environment and flags into these. A field's metadata
-carries the sentence that `docs/reference/settings.md` prints and the rule that its value
-keeps (`common.setting_rules`); a test keeps page and code alike. Units stand last in every
-name.
+Pure: `common.config` reads file, environment and flags into these classes. A field's metadata
+carries the sentence for `docs/reference/settings.md` and the rule for its values
+(`common.setting_rules`). A test keeps page and code equal. Names end with the unit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,35 +25,34 @@ from common.setting_rules import (
 )
 
 HEAP_BYTES_MIN = 450 * 1024**2
-"""Spark refuses to start in a smaller heap."""
+"""Spark does not start with a smaller heap."""
 TASK_BYTES_MIN = 300 * 1024**2
-"""Below that, not even the libraries of a task fit."""
+"""Smallest limit that the libraries of a task fit in."""
 COMPACTORS_MAX, EXECUTORS_MAX = 1000, 64
 DEFAULT_GROUP = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """How the metadata store is reached."""
+    """How processes reach the metadata store."""
 
     url: str = setting(
         "redis://127.0.0.1:6389/0",
-        "URL of the Redis that holds the truth, of the Sentinels that know it"
+        "URL of the Redis that holds the metadata, of its Sentinels"
         " (`redis+sentinel://host:26379,host:26379/SERVICE/DB`), or of some nodes of a Redis"
-        " Cluster (`redis+cluster://host:6379,host:6379`). `neve up` starts a Redis of its own"
-        " unless this is given.",
+        " Cluster (`redis+cluster://host:6379,host:6379`). `neve up` starts its own Redis unless a"
+        " URL is given.",
         secret=True,
     )
     url_file: str = setting(
         "",
-        "Absolute path of a file that holds the URL, in place of `store.url`, readable for every"
-        " process of the service on every node. With it, Ray's head never gets to know a password"
-        " in the URL. Empty: `store.url` counts.",
+        "Absolute path of a file that holds the URL, in place of `store.url`. Every process of the"
+        " service on every node must be able to read it. A password in the file never reaches Ray's"
+        " head. Empty: `store.url` is used.",
     )
     connections_max: int = setting(
         32,
-        "Number of connections that one process opens to Redis, or to each node of a Redis Cluster,"
-        " at most.",
+        "Largest number of connections from one process to Redis, or to each node of a cluster.",
         least=1,
         most=10_000,
     )
@@ -64,12 +62,11 @@ class StoreSettings:
     wait_replicas: int = setting(
         0, "Replicas that must have an add before it is acknowledged (Redis WAIT); 0: none."
     )
-    timeout_s: float = setting(10.0, "Longest wait for an answer of Redis.", least=0.1)
+    timeout_s: float = setting(10.0, "Longest wait for an answer from Redis.", least=0.1)
     reserve_bytes: int = size_setting(
         16 * 1024**2,
-        "Memory set aside in a Redis (in each node of a cluster) with `maxmemory`, at most a"
-        " sixteenth of it, and given back when it is full, so that what frees memory still works;"
-        " 0: none.",
+        "Memory reserved in each Redis that has `maxmemory`, at most a sixteenth of it. It is"
+        " released when Redis is full, so that operations that free memory still work. 0: none.",
     )
 
     def __post_init__(self) -> None:
@@ -79,7 +76,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
-    """How work is found, ordered, handed out and given up."""
+    """How the coordinator finds, orders, hands out and abandons work."""
 
     tick_s: float = setting(
         0.25, "Interval at which the coordinator checks its timers.", least=0.001, most=60
@@ -93,12 +90,12 @@ class CoordinatorSettings:
         most=1000,
     )
     queue_bytes_max: int = size_setting(
-        64 * 1024**2, "Memory of the queue of one group at most.", least=64 * 1024
+        64 * 1024**2, "Largest memory of the queue of one group.", least=64 * 1024
     )
-    queue_count_max: int = setting(200_000, "Jobs in the queue of one group at most.", least=1)
+    queue_count_max: int = setting(200_000, "Largest number of jobs in a group's queue.", least=1)
     ageing_per_s: float = setting(
         AGEING_PER_S,
-        "Priority that a queued job gains per second over one offered later.",
+        "Priority per second that a queued job gains over jobs offered later.",
         kind=SettingKind.NUMBER,
     )
     silence_max_s: float = setting(
@@ -109,113 +106,113 @@ class CoordinatorSettings:
     )
     adopt_grace_s: float = setting(
         20.0,
-        "Time that running attempts have to report after a restart of the coordinator "
-        "before their reservations are released.",
+        "Time that running attempts have to report after a restart of the coordinator. "
+        "Reservations of attempts that do not report are released.",
     )
     lost_answer_beats: int = setting(
-        3, "Heartbeats that may leave out an attempt before the attempt counts as lost.", least=1
+        3, "Consecutive heartbeats without an attempt after which it counts as lost.", least=1
     )
     backoff_base_s: float = setting(
         2.0, "First pause after a failure; the pause doubles with each further failure."
     )
     backoff_max_s: float = setting(300.0, "Longest pause after failures.")
     quarantine_failures: int = setting(
-        5, "Failures in a row of the same files after which a tablet is quarantined.", least=1
+        5, "Consecutive failures with the same files after which a tablet is quarantined.", least=1
     )
-    running_max: int = setting(10_000, "Jobs of one group that run at a time.", least=1)
+    running_max: int = setting(10_000, "Jobs of one group that run concurrently.", least=1)
     running_bytes_max: int = size_setting(
         1024**5,
-        "Input bytes of all jobs of one group that run at a time; a larger job runs alone.",
+        "Input bytes of all running jobs of one group; a larger job runs alone.",
         least=1,
     )
-    volume_running_max: int = setting(0, "Jobs of one volume that run at a time; 0: no limit.")
+    volume_running_max: int = setting(0, "Jobs of one volume that run concurrently; 0: no limit.")
     volume_weight_max: int = setting(
         0,
-        "Jobs of about the same size (a factor of 4) that run on one volume at a time; 0: no limit"
-        " (control.md).",
+        "Jobs of similar size (within a factor of 4) that run concurrently on one volume; 0: no"
+        " limit (control.md).",
     )
     deferral_max_s: float = setting(
-        300.0, "A job that a full queue dropped is planned again after this time at the latest."
+        300.0, "Longest time until a job that a full queue dropped is planned again."
     )
     overload_after_s: float = setting(
         600.0,
-        "A group whose queue has been full for this time counts as overloaded: `neve status` "
-        "says so.",
+        "A group whose queue has been full for this time counts as overloaded; `neve status` "
+        "reports it.",
         least=0.1,
     )
     untracked_backlog_bytes: int = size_setting(
         0,
-        "Backlog of a tablet that is not at rest and that no tracker measures; 0: the inputs of "
-        "the jobs that its planner wants and has.",
+        "Backlog of an active tablet without a tracker; 0: the inputs of the jobs that its planner "
+        "wants and has queued.",
     )
     operation_max_s: float = setting(
         3600.0,
-        "A split or merge without progress for this time is abandoned. For the same "
-        "time no other one starts in that tablet because of its size.",
+        "A split or merge without progress for this time is abandoned. No other split or merge "
+        "because of size starts in that tablet for the same time.",
         least=1,
     )
     operations_max: int = setting(
-        4, "Splits and merges start because of size while fewer than this number are under way."
+        4, "Concurrent splits and merges; at this number none starts because of size."
     )
     garbage_grace_s: float = setting(
         900.0,
-        "Time that a replaced file is kept for readers that still list it. At least"
-        " `generation_interval_s` and `clock_skew_max_s` together.",
+        "Time that a replaced file is kept for readers that still list it. At least the sum of"
+        " `generation_interval_s` and `clock_skew_max_s`.",
     )
     generation_interval_s: float = setting(
         60.0,
-        "Interval at which a table's generation is counted up and written beside its data: a Redis"
-        " that has gone back further is noticed.",
+        "Interval between increments of a table's generation, which is also written next to the"
+        " table's data. A Redis that lost more than one interval is detected.",
         least=0.5,
         most=3600,
     )
     retired_names_s: float = setting(
         86_400.0,
-        "Time that no file can be added under the name of a user's file that was "
+        "Time during which no file may be added under the name of a user's file that was "
         "deleted after a compaction replaced it.",
     )
     unfinished_interval_s: float = setting(
         3600.0,
-        "How often tables are looked for whose creation was interrupted; one that is found twice,"
+        "Interval between searches for tables whose creation was interrupted. A table found twice,"
         " `garbage_grace_s` apart, is removed.",
         least=0.1,
     )
     collect_interval_s: float = setting(
-        30.0, "Interval at which replaced files are collected.", least=0.1
+        30.0, "Interval between collections of replaced files.", least=0.1
     )
     clock_skew_max_s: float = setting(
         5.0, "Largest difference between two clocks of the deployment."
     )
     group_limit_bytes_s: int = size_setting(
         0,
-        "Bytes per second that the rewrites of a compaction group may read and write together, if"
-        " `neve group limit` has not said otherwise; 0: no limit.",
+        "Bytes per second that the rewrites of a compaction group may read and write together,"
+        " unless `neve group limit` sets another limit; 0: no limit.",
         least=LIMIT_BYTES_S_MIN,
         off=True,
         live="neve group limit",
     )
     volume_limit_bytes_s: int = size_setting(
         0,
-        "The same of a volume, if `neve volume limit` has not said otherwise; 0: no limit.",
+        "The same for a volume, unless `neve volume limit` sets another limit; 0: no limit.",
         least=LIMIT_BYTES_S_MIN,
         off=True,
         live="neve volume limit",
     )
     volume_least_bytes_s: int = size_setting(
         0,
-        "A slow volume's limit falls as far as this; 0: it does not follow latency.",
+        "Lowest limit for a slow volume; 0: limits do not follow latency.",
         least=LIMIT_BYTES_S_MIN,
         off=True,
     )
     volume_latency_s: float = setting(
-        0.02, "Time to make a MiB durable from which on a volume counts as slow.", least=0.0001
+        0.02, "Time to make a MiB durable above which a volume counts as slow.", least=0.0001
     )
 
     def __post_init__(self) -> None:
-        """Refuse values that break their rules, and limits under which nothing would move.
+        """Refuse values that break their rules, and a grace that is too short.
 
-        A store that goes back by less than a generation is not noticed. What it has forgotten must
-        not be deleted yet.
+        A store that loses less than one generation is not detected. Files that it has forgotten
+        must not be deleted yet.
         """
         check_section("coordinator", self)
         least_s = self.generation_interval_s + self.clock_skew_max_s
@@ -224,7 +221,7 @@ class CoordinatorSettings:
                 f"setting coordinator.garbage_grace_s is {self.garbage_grace_s:g} s, expected at"
                 f" least {least_s:g} s: coordinator.generation_interval_s"
                 f" ({self.generation_interval_s:g} s) and coordinator.clock_skew_max_s"
-                f" ({self.clock_skew_max_s:g} s) together; a shorter grace needs shorter ones",
+                f" ({self.clock_skew_max_s:g} s) together; lower those to shorten the grace",
                 "coordinator.garbage_grace_s",
                 "coordinator.generation_interval_s",
                 "coordinator.clock_skew_max_s",
@@ -233,12 +230,12 @@ class CoordinatorSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorSettings:
-    """How jobs are run; a group may say otherwise for its own compactors."""
+    """How compactors run jobs; a group may override values for its own compactors."""
 
-    slots: int = setting(2, "Jobs that one compactor runs at a time.", least=1, most=1000)
+    slots: int = setting(2, "Jobs that one compactor runs concurrently.", least=1, most=1000)
     beat_interval_s: float = setting(2.0, "Interval of a compactor's heartbeats.", least=0.001)
     take_wait_max_s: float = setting(
-        20.0, "Time that a compactor waits for a job per call.", least=0.001, most=110
+        20.0, "Longest time that one call of a compactor waits for a job.", least=0.001, most=110
     )
     executors: int = setting(
         1,
@@ -246,24 +243,22 @@ class CompactorSettings:
         least=1,
         most=EXECUTORS_MAX,
     )
-    executor_cores: int = setting(
-        2, "Spark tasks at a time in a compactor's executor.", least=1, most=1000
-    )
+    executor_cores: int = setting(2, "Concurrent Spark tasks in one executor.", least=1, most=1000)
     executor_resource: str = setting(
         "",
-        "Custom Ray resource of which each executor takes 1, on whichever node offers it: one job"
-        " may then span nodes. It wants `compactor.scratch` and `compactor.spark_secret_file`."
-        " Empty: executors run on their compactor's node.",
+        "Custom Ray resource; each executor takes 1 unit on any node that offers it, so a job can"
+        " span nodes. Requires `compactor.scratch` and `compactor.spark_secret_file`. Empty:"
+        " executors run on their compactor's node.",
     )
     scratch: str = setting(
         "",
-        "Folder for what a rewrite writes on its way; executors on other nodes must see the same"
-        " folder. Empty: the folder for temporary files.",
+        "Folder for temporary files of a rewrite; executors on other nodes must share it. Empty:"
+        " the system's folder for temporary files.",
     )
     spark_secret_file: str = setting(
         "",
         "File with the line `-Dspark.authenticate.secret=…`, the same on every node of executors."
-        " Empty: each application draws one.",
+        " Empty: each application generates a secret.",
     )
     executor_memory: str = size_setting(
         "1g", "Heap of a compactor's Spark executor.", least=HEAP_BYTES_MIN
@@ -273,13 +268,13 @@ class CompactorSettings:
     )
     task_memory: str = size_setting(
         "768m",
-        "Memory that the Python process of one Spark task may have: jobs are cut so that tasks fit,"
-        " and it is asked of Ray besides the heap.",
+        "Memory for the Python process of one Spark task, requested from Ray in addition to the"
+        " heap. Jobs are divided so that tasks fit.",
         least=TASK_BYTES_MIN,
     )
     task_memory_max: str = size_setting(
         "1536m",
-        "A task's process that uses more is ended, and its job is retried in smaller "
+        "Memory above which the process of a task is ended; its job is retried in smaller "
         "pieces; 0: no limit.",
         least=TASK_BYTES_MIN,
         off=True,
@@ -289,9 +284,7 @@ class CompactorSettings:
         "Where Spark runs: `raydp`, or `local` without executors.",
         choices=("raydp", "local"),
     )
-    start_timeout_s: float = setting(
-        300.0, "Longest time that the Spark application may take to start.", least=1
-    )
+    start_timeout_s: float = setting(300.0, "Longest start time of the Spark application.", least=1)
     attempt_stall_s: float = setting(
         300.0,
         "An attempt without progress for this time is ended: the compactor restarts "
@@ -306,9 +299,8 @@ class CompactorSettings:
     )
     page_cache: str = setting(
         "keep",
-        "What becomes of the pages of a job's files in the memory of the compactor's node: `keep`"
-        " leaves them to the system; `drop` gives them back when the job is done, so that pages of"
-        " other files stay.",
+        "Page cache of a job's files on the compactor's node: `keep` leaves it to the system;"
+        " `drop` releases it after the job, so that other files stay cached.",
         choices=("keep", "drop"),
     )
 
@@ -319,7 +311,7 @@ class CompactorSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """The door for users."""
+    """The HTTP gateway that serves users."""
 
     host: str = setting("127.0.0.1", "Address that the gateway listens on.")
     port: int = setting(
@@ -335,14 +327,14 @@ class GatewaySettings:
     )
     token_file: str = setting(
         "",
-        "Absolute path of a file that holds the token, in place of `gateway.token`, on the node of"
-        " the gateway, which reads it when it starts. With it, Ray's head never gets to know the"
-        " token. Empty: `gateway.token` counts.",
+        "Absolute path of a file that holds the token, in place of `gateway.token`. The gateway"
+        " reads it on its node at start. The token never reaches Ray's head. Empty:"
+        " `gateway.token` is used.",
     )
     version_ahead_max_s: float = setting(
         86_400.0,
-        "How far in the future versions may lie that are points in time; rows and files with later"
-        " ones are refused. 0: no bound.",
+        "How far in the future a version that is a point in time may be; rows and files with later"
+        " versions are refused. 0: no bound.",
     )
     body_bytes_max: int = size_setting(256 * 1024**2, "Largest request body.", least=1024)
     body_wait_s: float = setting(
@@ -350,28 +342,28 @@ class GatewaySettings:
     )
     head_wait_s: float = setting(
         20.0,
-        "Longest wait for the head of a request after its connection is open.",
+        "Longest wait for the head of a request after its connection was opened.",
         least=0.1,
     )
     connections_max: int = setting(
         1000,
-        "Connections at a time, within the limit of file descriptors. Above that, "
-        "connections that have waited longest without a request are closed.",
+        "Concurrent connections, within the limit of file descriptors. Above that, "
+        "the connections that have been idle longest are closed.",
         least=16,
     )
     answer_wait_s: float = setting(
         300.0,
-        "Longest time that a caller may not read its answer, such as a scan, before its"
+        "Longest time that a caller may leave an answer unread, for example a scan, before the"
         " connection is closed.",
         least=0.1,
     )
     scans_max: int = setting(
-        64, "Scans at a time; callers of further scans are asked to retry.", least=1, most=10_000
+        64, "Concurrent scans; callers of further scans are asked to retry.", least=1, most=10_000
     )
     scan_bytes_max: int = size_setting(
         512 * 1024**2,
-        "Bytes of rows that all scans together have read and callers have not. Above "
-        "that, reading waits for the callers.",
+        "Bytes of rows that all scans have read and callers have not received. Above "
+        "that, scans wait for their callers.",
         least=1024,
     )
     memory_max: int = size_setting(
@@ -382,47 +374,48 @@ class GatewaySettings:
     )
     locations: tuple[str, ...] = setting(
         (),
-        "Where tables may be: folders, buckets or prefixes such as `/data, s3://lake/tables`;"
-        " `/` is every folder, `s3://` every bucket. Empty: nowhere, but `neve up` adds some"
+        "Allowed table locations: folders, buckets or prefixes such as `/data, s3://lake/tables`;"
+        " `/` is every folder, `s3://` every bucket. Empty: none, but `neve up` adds some"
         " (storage.md).",
     )
     private_folders: tuple[str, ...] = setting(
         (),
-        "Folders that no table may be in or around, such as that of Redis; `neve up` adds its own.",
+        "Folders that no table may contain or be in, such as Redis' data folder; `neve up` adds"
+        " its own.",
     )
     shared_folders: tuple[str, ...] = setting(
         (),
-        "Folders that hold other things than tables: no table can be one of them or around it,"
-        " but tables may be below. `neve up` adds your home, the working folder and the folder"
-        " for temporary files.",
+        "Folders that hold other data: no table may be in exactly such a folder or contain it, but"
+        " tables may be below. `neve up` adds your home, the working folder and the folder for"
+        " temporary files.",
     )
     listing_delay_s: float = setting(
         0.0,
-        "Time that listings of a storage may miss new files and still name deleted "
+        "Time for which listings of a storage may miss new files and still include deleted "
         "files. A rebuild waits for this time first. 0: listings are exact, as on disks"
         " and S3.",
         most=3600,
     )
     footers_at_once: int = setting(
-        16, "File footers read at a time by one add.", least=1, most=1000
+        16, "File footers that one add reads concurrently.", least=1, most=1000
     )
     tls_certificate: str = setting(
         "",
-        "Absolute path of the certificate (PEM, with its chain) with which the gateway serves"
-        " HTTPS, TLS 1.2 at least. It is read again when it changes. Empty: plain HTTP.",
+        "Absolute path of the certificate (PEM, with its chain) for HTTPS with TLS 1.2 or later. It"
+        " is read again when it changes. Empty: plain HTTP.",
     )
     tls_key: str = setting(
-        "", "File of the private key (PEM) of `gateway.tls_certificate`, if that does not hold it."
+        "", "File of the private key (PEM), if `gateway.tls_certificate` does not include it."
     )
     tls_client_authorities: str = setting(
         "",
-        "File of authorities (PEM): only clients with a certificate of theirs are let in, and need"
-        " their token as well. Empty: no certificate is asked for.",
+        "File of certificate authorities (PEM). Only clients with a certificate of theirs are"
+        " accepted; they need their token as well. Empty: no client certificate is requested.",
     )
     insecure: bool = setting(
         False,
-        "Whether the gateway may listen beyond loopback without `gateway.tls_certificate`: say true"
-        " only if something in front of it speaks TLS, or nobody else is in its network.",
+        "Whether the gateway may listen beyond loopback without `gateway.tls_certificate`. Set true"
+        " only if a proxy in front of it terminates TLS, or its network is private.",
     )
 
     def __post_init__(self) -> None:
@@ -432,7 +425,7 @@ class GatewaySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What the parts of the service log, and the files that a local stack keeps of it."""
+    """What the parts of the service log, and which log files a local stack keeps."""
 
     file_bytes_max: int = size_setting(
         16 * 1024**2, "Size at which the log file of a part is rotated.", least=64 * 1024
@@ -451,15 +444,15 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSettings:
-    """Where the spans of each attempt go, as OpenTelemetry."""
+    """Where the OpenTelemetry spans of attempts are sent."""
 
     endpoint: str = setting(
         "",
-        "URL that takes traces over OTLP/HTTP, such as `http://collector:4318/v1/traces`. Empty: no"
-        " traces. `neve[trace]` must be installed.",
+        "URL that accepts traces over OTLP/HTTP, such as `http://collector:4318/v1/traces`. Empty:"
+        " no traces. Requires `neve[trace]`.",
     )
     sample_ratio: float = setting(
-        1.0, "Part of all attempts that is traced.", kind=SettingKind.NUMBER, most=1
+        1.0, "Fraction of attempts that are traced.", kind=SettingKind.NUMBER, most=1
     )
 
     def __post_init__(self) -> None:
@@ -469,12 +462,12 @@ class TraceSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSettings:
-    """The processes in which gateway and coordinator let files of others be opened."""
+    """The processes in which gateway and coordinator open untrusted files."""
 
     count: int = setting(
         8,
-        "Processes that read files at a time, in the gateway and in the coordinator "
-        "each; further files wait. If none of them makes progress, as many more are started.",
+        "Concurrent reader processes of the gateway, and of the coordinator; further files wait. "
+        "If none of the readers makes progress, the same number is started in addition.",
         least=1,
         most=1000,
     )
@@ -496,32 +489,32 @@ class ReaderSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoscalerSettings:
-    """How many compactors a group with `compactors = { min, max }` gets."""
+    """How the number of compactors of a group with `compactors = { min, max }` is chosen."""
 
     drain_target_s: float = setting(
         300.0,
-        "Time in which the queue of a group should be drained: compactors are added while it would"
-        " take longer at the rate that was measured.",
+        "Target time to drain the queue of a group. Compactors are added while draining would take"
+        " longer at the measured rate.",
         least=1,
     )
     grow_after_s: float = setting(
-        5.0, "Compactors are added once more of them have been needed for this time.", most=86_400
+        5.0, "Compactors are added after more have been needed for this time.", most=86_400
     )
     grow_interval_s: float = setting(
         10.0, "Shortest time between two additions of compactors to a group.", most=86_400
     )
     shrink_after_s: float = setting(
         120.0,
-        "A compactor is drained and ended once fewer of them have been needed for this time.",
+        "A compactor is drained and stopped after fewer have been needed for this time.",
         most=86_400,
     )
     shrink_interval_s: float = setting(
-        5.0, "Shortest time between two compactors of a group that are drained.", most=86_400
+        5.0, "Shortest time between drains of two compactors of a group.", most=86_400
     )
     start_timeout_s: float = setting(
         600.0,
-        "A compactor that has not sent a heartbeat this long after its start is given up, and the"
-        " next start waits.",
+        "Longest time from a compactor's start to its first heartbeat. A compactor that is slower"
+        " is abandoned, and the next start is delayed.",
         least=1,
     )
 
@@ -532,12 +525,11 @@ class AutoscalerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """Where `neve serve` puts what it starts on a Ray cluster."""
+    """Where `neve serve` starts its actors on a Ray cluster."""
 
     service_resource: str = setting(
         "",
-        "Custom Ray resource of the nodes on which coordinator and gateway may run; empty: on any"
-        " node.",
+        "Custom Ray resource of the nodes for coordinator and gateway; empty: any node.",
     )
 
     def __post_init__(self) -> None:
@@ -547,7 +539,7 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorCount:
-    """How many compactors a group has: at least `min` are started, at most `max` ever run."""
+    """Number of compactors of a group: at least `min` are started, at most `max` run."""
 
     min: int = 1
     max: int = 1
@@ -567,7 +559,7 @@ class CompactorCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """A compaction group that this service serves; None: as the section `compactor` says."""
+    """A compaction group of this service; None: the value of the section `compactor` applies."""
 
     compactors: CompactorCount = field(
         default=CompactorCount(),
@@ -581,19 +573,19 @@ class GroupSettings:
     )
     resource: str = setting(
         "",
-        "Custom Ray resource of which each compactor of the group takes 1; nodes offer as many as"
-        " compactors fit on them. Empty: compactors run on any node. `neve up` does without it.",
+        "Custom Ray resource; each compactor of the group takes 1 unit. A node offers as many units"
+        " as compactors fit on it. Empty: compactors run on any node. `neve up` ignores it.",
     )
     urgent_slots: int = setting(
         0,
-        "Slots of all compactors of the group together that only urgent jobs get: of tablets with"
-        " more files than their table allows, of splits, of requests with the largest boost. One"
-        " slot is always left for the others.",
+        "Slots of the group that are reserved for urgent jobs: tablets with more files than their"
+        " table allows, splits, and requests with the largest boost. One slot always remains for"
+        " other jobs.",
         most=1000,
     )
     slots: int | None = setting(
         None,
-        "Jobs that one compactor of the group runs at a time.",
+        "Jobs that one compactor of the group runs concurrently.",
         kind=SettingKind.COUNT,
         least=1,
         most=1000,
@@ -607,12 +599,12 @@ class GroupSettings:
     )
     executor_resource: str | None = setting(
         None,
-        "Custom Ray resource of which each executor takes 1, on whichever node offers it.",
+        "Custom Ray resource; each executor takes 1 unit on any node that offers it.",
         kind=SettingKind.TEXT,
     )
     cores: int | None = setting(
         None,
-        "Spark tasks at a time in an executor.",
+        "Concurrent Spark tasks in one executor.",
         kind=SettingKind.COUNT,
         least=1,
         most=1000,
@@ -625,13 +617,13 @@ class GroupSettings:
     )
     task_memory: str | None = setting(
         None,
-        "Memory that the Python process of one Spark task may have.",
+        "Memory for the Python process of one Spark task.",
         kind=SettingKind.MEMORY,
         least=TASK_BYTES_MIN,
     )
     task_memory_max: str | None = setting(
         None,
-        "A task's process that has more is ended; 0: none is.",
+        "Memory above which the process of a task is ended; 0: no limit.",
         kind=SettingKind.MEMORY,
         least=TASK_BYTES_MIN,
         off=True,
@@ -647,7 +639,7 @@ class GroupSettings:
         """Return the settings of this group's compactors.
 
         Args:
-            compactor: The section that holds for all groups.
+            compactor: The section that applies to all groups.
         """
         own = {name: getattr(self, group_name) for group_name, name in _OF_COMPACTORS.items()}
         given = {name: value for name, value in own.items() if value is not None}
@@ -664,12 +656,12 @@ _OF_COMPACTORS = {
     "task_memory": "task_memory",
     "task_memory_max": "task_memory_max",
 }
-"""Setting of a group → setting of the section `compactor` in whose place it stands."""
+"""Setting of a group → setting of the section `compactor` that it overrides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All sections, and where each value comes from."""
+    """All sections, and the source of each value."""
 
     store: StoreSettings = field(default_factory=StoreSettings)
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
@@ -689,17 +681,17 @@ class Settings:
     services: Mapping[str, Service] = field(
         default_factory=lambda: {"default": Service(name="default")}
     )
-    """Services by name; each: planner, its options, and the groups that it may use."""
+    """Services by name, each with a planner, its options and its groups."""
     dispatcher: str = "simple"
     """The dispatcher plug-in that chooses a table's service."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Full name of a setting → where its value comes from; absent: it is the default."""
+    """Full name of a setting → source of its value; a missing name has its default."""
 
     def compactor_of(self, group: str) -> CompactorSettings:
         """Return the settings of a group's compactors.
 
         Args:
-            group: Its name; of one that is not configured: what holds for all.
+            group: Name of the group; an unknown group gets the general settings.
         """
         return self.groups.get(group, GroupSettings()).applied_to(self.compactor)
 
@@ -715,13 +707,13 @@ class Settings:
             yield from [group] * settings.compactors.max
 
     def only_group(self, what: str) -> str:
-        """Return the group that is meant where none is named: the default one, or the only one.
+        """Return the group for a flag that names none: the default group, or the only one.
 
         Args:
-            what: Names no group, for the message.
+            what: The flag, for the message.
 
         Raises:
-            ConfigError: There are several, none of them named `default`.
+            ConfigError: There are several groups, and none is named `default`.
         """
         if DEFAULT_GROUP in self.groups:
             return DEFAULT_GROUP
@@ -729,29 +721,30 @@ class Settings:
             return next(iter(self.groups))
         names = ", ".join(self.groups)
         raise SettingError(
-            f"{what} is of which group? There are {names}: say it of each,"
-            f" as --set groups.{next(iter(self.groups))}.{what.lstrip('-')}=2"
+            f"{what} needs a group, because there are several: {names}; name one,"
+            f" as in --set groups.{next(iter(self.groups))}.{what.lstrip('-')}=2"
         )
 
     def served_groups(self) -> dict[str, int]:
-        """Return how many compactors each group has at most; 0: only a service names it."""
+        """Return the largest number of compactors of each group; 0: only a service names it."""
         named = {group.name: 0 for service in self.services.values() for group in service.groups}
         return named | {name: each.compactors.max for name, each in self.groups.items()}
 
     def is_given(self, name: str) -> bool:
-        """Return whether somebody has said what a setting is, by its full name."""
+        """Return whether any source gives a value for a setting, by its full name."""
         return name in self.sources
 
 
 def checked_groups(service: str, groups: tuple[Group, ...]) -> tuple[Group, ...]:
-    """Return a service's groups ascending by size, the unlimited one last.
+    """Return a service's groups by ascending size, the unlimited one last.
 
     Args:
         service: Name of the service, for messages.
-        groups: As they were written.
+        groups: As configured.
 
     Raises:
-        ConfigError: No group, a name twice, a size twice or not positive, two unlimited.
+        ConfigError: There is no group, a duplicate name, a duplicate or non-positive size,
+            or more than one unlimited group.
     """
     problem = _group_problem(groups)
     if problem is not None:

@@ -1,17 +1,17 @@
-"""Threads for work on storage that may never come back: a file server that is gone, a dead mount.
+"""Threads for storage operations that may never return: a lost file server, a dead mount.
 
-    run → waits for a place → in a thread → answered
-                                  │ slow_s
-                                  ▼
-                     its place goes to other work → answered
-                                  │ deadline_s
-                                  ▼
-          UnavailableError; the location is silent: no more work until this has come back
+    run → waits for a slot → runs in a thread → returns
+                 │ after slow_s
+                 ▼
+           its slot is given to other work → returns
+                 │ after deadline_s
+                 ▼
+    UnavailableError; the location is silent and gets no more work until this returns
 
-A location has at most as many threads as there are places, so what stands still takes that many
-threads at most, and places of others only until it is slow. No exit of the process waits for a
-thread. A long piece of work is cut into steps (one batch of a scan, one file): the deadline is
-for one of them.
+A location has at most as many threads as there are slots. So stalled work occupies at most that
+many threads, and it occupies slots only until it counts as slow. The exit of the process waits for
+no thread. Long work is divided into steps (one batch of a scan, one file), and the deadline
+applies to each step.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ T = TypeVar("T")
 
 THREADS = 64
 DEADLINE_S = 300.0
-"""Longer than any step on a storage that answers; clients of object stores give up sooner."""
+"""Longer than any step on a storage that answers; clients of object stores time out sooner."""
 SLOW_S = 10.0
-"""Work that takes longer leaves its place to others: it may stand still."""
+"""Work that takes longer gives up its slot, because it may have stalled."""
 IDLE_MAX = 64
-"""Threads that are kept for the next work."""
+"""Idle threads that are kept."""
 
 
 class StorageThreads:
-    """Does work on locations in threads. For one event loop."""
+    """Runs storage operations in threads, for one event loop."""
 
     def __init__(
         self,
@@ -50,43 +50,43 @@ class StorageThreads:
         *,
         lane: "_Lane | None" = None,
     ) -> None:
-        """Start no thread yet.
+        """Create the slots; threads start on demand.
 
         Args:
-            threads: Pieces of work at a time, those that are slow aside; more wait.
-            deadline_s: How long a piece of work is waited for.
-            slow_s: How long a piece of work keeps others waiting.
-            lane: Places that are shared; None: places of its own.
+            threads: Concurrent operations, without slow ones; further ones wait.
+            deadline_s: Longest wait for one operation.
+            slow_s: Time after which an operation gives up its slot.
+            lane: Shared slots; None: slots of its own.
         """
         self._lane = lane or _Lane(threads, slow_s, _SilentLocations(), DaemonThreads("storage"))
         self._deadline_s = deadline_s
 
     def beside(self, threads: int) -> Self:
-        """Return threads for other work; a location that is silent for one is so for both.
+        """Return threads for other work that shares the record of silent locations.
 
         Args:
-            threads: Pieces of that work at a time.
+            threads: Concurrent operations of that work.
         """
         lane = _Lane(threads, self._lane.slow_s, self._lane.silent, self._lane.pool)
         return type(self)(deadline_s=self._deadline_s, lane=lane)
 
     def within(self, deadline_s: float) -> Self:
-        """Return these threads for work that is waited for shorter or longer."""
+        """Return these threads with another deadline."""
         return type(self)(deadline_s=deadline_s, lane=self._lane)
 
     async def run(
         self, location: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Return what `work` returns. If the caller leaves, its work goes on.
+        """Return the result of `work`. If the caller is cancelled, its work continues.
 
         Args:
             location: URI that it works on.
-            work: Blocks.
-            args: For it.
-            kwargs: For it.
+            work: A blocking function.
+            args: Arguments of `work`.
+            kwargs: Keyword arguments of `work`.
 
         Raises:
-            UnavailableError: The storage has not answered in time, now or before.
+            UnavailableError: The storage did not answer in time, now or in an earlier call.
         """
         self._lane.silent.refuse(location)
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -95,13 +95,13 @@ class StorageThreads:
         return await answer
 
     def close(self) -> None:
-        """Take no more work; what stands still is left alone."""
+        """Refuse further work; stalled threads are abandoned."""
         self._lane.pool.shutdown(wait=False)
 
 
 @dataclass(eq=False, slots=True)
 class _Step:
-    """One piece of work on a location."""
+    """One operation on a location."""
 
     location: str
     work: Callable[[], object]
@@ -116,7 +116,7 @@ class _Step:
         return self.answer.get_loop()
 
     def call_later(self, delay_s: float, what: "Callable[[_Step], None]") -> None:
-        """Have something done unless the step has come further by then."""
+        """Schedule a callback that a later state of the step cancels."""
         self.stop_timer()
         self.timer = self.loop.call_later(delay_s, what, self)
 
@@ -126,12 +126,12 @@ class _Step:
             self.timer = None
 
     def fail(self, error: BaseException) -> None:
-        """Tell the caller, unless it has left or was told."""
+        """Report an error to the caller, unless the caller is gone or already has an answer."""
         if not self.answer.done():
             self.answer.set_exception(error)
 
     def take_from(self, future: "asyncio.Future[object]") -> None:
-        """Tell the caller what came of its work, unless it has left or was told."""
+        """Report the outcome to the caller, unless the caller is gone or already has an answer."""
         if future.cancelled():
             self.answer.cancel()
         elif (error := future.exception()) is not None:
@@ -142,46 +142,46 @@ class _Step:
 
 @dataclass(eq=False, slots=True)
 class _Location:
-    """What is under way for one location."""
+    """The running steps of one location."""
 
     moved_s: float
-    """When a step of it has begun or ended last."""
+    """Time at which a step last began or ended."""
     running: int = 0
     waiting: deque[_Step] = field(default_factory=deque)
 
 
 class _SilentLocations:
-    """Locations of which a step has not come back in time."""
+    """Locations with a step that exceeded its deadline and has not returned."""
 
     def __init__(self) -> None:
         self.lanes: list[_Lane] = []
         self._late: dict[str, list[_Step]] = {}
 
     def refuse(self, location: str) -> None:
-        """Refuse work on a location that is silent.
+        """Refuse work on a silent location.
 
         Raises:
-            UnavailableError: It is.
+            UnavailableError: The location is silent.
         """
         if late := self._late.get(location):
             raise UnavailableError(
-                f"the storage of {redacted(location)} has not answered yet to what it was asked "
-                f"more than {late[0].deadline_s:g} s ago; is it mounted, and does its server run?"
+                f"the storage of {redacted(location)} has not answered an operation that started "
+                f"more than {late[0].deadline_s:g} s ago; is it mounted, and is its server running?"
             )
 
     def add(self, step: _Step) -> None:
-        """Note a step that has not come back; whoever waits for the same location is told."""
+        """Record a step that has not returned, and fail the steps that wait for its location."""
         self._late.setdefault(step.location, []).append(step)
         error = (
             f"the storage of {redacted(step.location)} has not answered for {step.deadline_s:g} s;"
-            " is it mounted, and does its server run? It is asked again when it has answered"
+            " is it mounted, and is its server running? Operations resume after it answers"
         )
         step.fail(UnavailableError(error))
         for lane in self.lanes:
             lane.refuse_waiting(step.location, error)
 
     def remove(self, step: _Step) -> None:
-        """Note that a step has come back after all."""
+        """Record that a late step has returned."""
         late = self._late[step.location]
         late.remove(step)
         if not late:
@@ -189,7 +189,7 @@ class _SilentLocations:
 
 
 class _Lane:
-    """Some places for steps; locations take turns."""
+    """Slots for steps; locations take turns."""
 
     def __init__(
         self, places: int, slow_s: float, silent: _SilentLocations, pool: "DaemonThreads"
@@ -198,11 +198,11 @@ class _Lane:
         self._places = places
         self._taken = 0
         self._locations: OrderedDict[str, _Location] = OrderedDict()
-        """The one whose turn is next comes first."""
+        """Locations in turn order, the next one first."""
         silent.lanes.append(self)
 
     def put(self, step: _Step) -> None:
-        """Begin a step, now or when there is a place."""
+        """Start a step, now or when a slot is free."""
         if step.location not in self._locations:
             self._locations[step.location] = _Location(step.loop.time())
         self._locations[step.location].waiting.append(step)
@@ -210,7 +210,7 @@ class _Lane:
         self._begin_some()
 
     def refuse_waiting(self, location: str, error: str) -> None:
-        """Tell whoever waits with work on a location that it is silent."""
+        """Fail the steps that wait for a location, because it is silent."""
         if (known := self._locations.get(location)) is not None:
             for step in known.waiting:
                 step.stop_timer()
@@ -247,7 +247,7 @@ class _Lane:
         future.add_done_callback(partial(self._has_come_back, step))
 
     def _has_waited(self, step: _Step) -> None:
-        """Give a step up if its location does not move: long steps hold all of its threads."""
+        """Fail a step whose location makes no progress: long steps occupy all its threads."""
         known = self._locations[step.location]
         still_s = step.loop.time() - known.moved_s
         if still_s < step.deadline_s and not step.answer.done():
@@ -257,8 +257,8 @@ class _Lane:
         self._forget_if_idle(step.location)
         step.fail(
             UnavailableError(
-                f"the storage of {redacted(step.location)} has answered nothing for {still_s:g} s, "
-                f"and {known.running} steps on it are under way: try again later"
+                f"the storage of {redacted(step.location)} has not answered for {still_s:g} s, "
+                f"and {known.running} operations on it are running: try again later"
             )
         )
 
@@ -295,10 +295,10 @@ class _Lane:
 
 
 class DaemonThreads(Executor):
-    """Threads without a bound of their own, whose end no exit of the process waits for."""
+    """Unbounded threads that the exit of the process does not wait for."""
 
     def __init__(self, name: str) -> None:
-        """Start no thread yet; all get names that begin with this one."""
+        """Create the executor; threads start on demand, and their names begin with `name`."""
         self._name = name
         self._lock = threading.Lock()
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -306,15 +306,15 @@ class DaemonThreads(Executor):
         self._closed = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Begin something at once.
+        """Start work at once.
 
         Raises:
-            RuntimeError: The machine gives no more threads, or they were shut down.
+            RuntimeError: The machine has no more threads, or the executor was shut down.
         """
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
-                raise RuntimeError("the service ends")
+                raise RuntimeError("the service is shutting down")
             if self._idle:
                 self._idle -= 1
             else:
@@ -323,7 +323,7 @@ class DaemonThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work; nobody is waited for, whatever the arguments say."""
+        """Refuse further work without waiting, whatever the arguments."""
         with self._lock:
             self._closed = True
             for _ in range(self._idle):
@@ -340,10 +340,10 @@ class DaemonThreads(Executor):
                     return
 
     def _do(self, future: Future[T], work: Callable[[], T]) -> None:
-        """Do it; the thread counts as idle before anybody hears of the result."""
+        """Run the work; the thread counts as idle before the result is visible."""
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001, RUF100 - whoever awaits it gets it
+        except BaseException as error:  # noqa: BLE001, RUF100 - the caller that awaits it gets it
             self._count_idle()
             future.set_exception(error)
         else:

@@ -1,9 +1,8 @@
 """Names of metrics, and the event log. Both are part of the interface.
 
-The metric table is the only list of names. Each metric says who exports it: the gateway,
-or the Ray agent of the node on which a compactor runs. The reference page prints the table,
-a test keeps them alike. Logs are events with fields, one JSON line
-each, written by shells only.
+The metric table is the only list of names. Each metric names its exporter: the gateway, or the Ray
+agent of the node on which a compactor runs. The reference page prints the table, and a test keeps
+both equal. Logs are events with fields, one JSON line each; only shells write them.
 """
 
 import logging
@@ -24,7 +23,7 @@ Log = Callable[..., None]
 
 
 class Exporter(StrEnum):
-    """Who serves a metric to Prometheus."""
+    """The process that exposes a metric to Prometheus."""
 
     GATEWAY = "gateway"
     """`GET /metrics` of the gateway."""
@@ -33,7 +32,7 @@ class Exporter(StrEnum):
 
 
 RAY_PREFIX = "ray_"
-"""What Ray puts before the name of every metric that a process hands to it."""
+"""Prefix that Ray adds to the name of every metric of a process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +75,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("neve_scans", "gauge", "Scans in progress."),
     Metric(
-        "neve_scan_held_bytes", "gauge", "Bytes of scanned rows that callers have not read yet."
+        "neve_scan_held_bytes", "gauge", "Bytes of scanned rows that callers have not received."
     ),
     Metric(
         "neve_audit_failures_total",
         "counter",
-        "Lines of the audit that its file or its stream did not take.",
+        "Audit entries that the file or the stream did not accept.",
     ),
     Metric("neve_coordinator_up", "gauge", "1 while the coordinator answers, otherwise 0."),
     Metric("neve_queue_jobs", "gauge", "Jobs in the queue.", ("group",)),
@@ -104,56 +103,56 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_queue_full_seconds",
         "gauge",
-        "Time that the queue has dropped jobs without getting half empty; 0: it has room.",
+        "Time since the queue began to drop jobs without draining to half; 0: it has room.",
         ("group",),
     ),
     Metric(
         "neve_backlog_bytes",
         "gauge",
-        "Bytes still to be rewritten until planners want nothing; of the 99 tables with most.",
+        "Bytes still to be rewritten, for the 99 tables with the largest backlog.",
         ("table",),
     ),
     Metric(
         "neve_backlog_group_bytes",
         "gauge",
-        "Bytes still to be rewritten by the compactors of a group until planners want nothing.",
+        "Bytes still to be rewritten by the compactors of a group.",
         ("group",),
     ),
     Metric(
         "neve_backlog_untracked_tables",
         "gauge",
-        "Tables of which the wanted jobs stand for the backlog: their planner has no tracker "
-        "(`none`), or it failed at the last plan of one of their tablets (`failed`).",
+        "Tables whose backlog is estimated from planned jobs, because the planner has no tracker "
+        "(`none`) or the tracker failed at the last plan of a tablet (`failed`).",
         ("cause",),
     ),
-    Metric("neve_control_shares", "gauge", "Shares that a class of work has.", ("class",)),
+    Metric("neve_control_shares", "gauge", "Shares of a class of work.", ("class",)),
     Metric(
         "neve_control_granted_ratio",
         "gauge",
-        "Part of all shares that a class has: of bytes, while every class has jobs.",
+        "Fraction of all shares of a class, and of bytes while every class has jobs.",
         ("class",),
     ),
     Metric(
         "neve_control_used_ratio",
         "gauge",
-        "Part of the bytes handed out in the last minute that a class got.",
+        "Fraction of the bytes handed out in the last minute, by class.",
         ("class",),
     ),
     Metric(
         "neve_control_bytes_total",
         "counter",
-        "Bytes of the jobs of a class that were handed out.",
+        "Bytes of the handed-out jobs of a class.",
         ("class",),
     ),
     Metric(
         "neve_control_bytes_per_second",
         "gauge",
-        "Bytes per second that the controller lets all rewrites move; absent: no limit.",
+        "Bytes per second that the controller allows for all rewrites; absent: no limit.",
     ),
     Metric(
         "neve_control_slots",
         "gauge",
-        "Slots that the controller lets system jobs have; absent: as many as there are.",
+        "Slots that the controller allows for system jobs; absent: all slots.",
     ),
     Metric(
         "neve_control_arrival_bytes_per_second",
@@ -168,12 +167,12 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_control_reader_wait_seconds",
         "gauge",
-        "Average wait of the readers of the table that wait longest; absent: none is heard.",
+        "Average wait of the readers of the slowest table; absent: readers report nothing.",
     ),
     Metric(
         "neve_control_failures_total",
         "counter",
-        "Answers of the controller that did not count.",
+        "Answers of the controller that were not used.",
     ),
     Metric("neve_jobs_running", "gauge", "Running attempts.", ("group",)),
     Metric(
@@ -192,7 +191,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_compactors_desired",
         "gauge",
-        "Compactors that the group is meant to have now.",
+        "Target number of compactors of the group.",
         ("group",),
     ),
     Metric(
@@ -210,13 +209,13 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_compactor_starts_failed_total",
         "counter",
-        "Compactors that did not come up.",
+        "Compactors that failed to start.",
         ("group",),
     ),
     Metric(
         "neve_compactors_blocked",
         "gauge",
-        "1 while something keeps the group from the compactors that it needs, otherwise 0.",
+        "1 while the group cannot get the compactors that it needs, otherwise 0.",
         ("group",),
     ),
     Metric("neve_jobs_committed_total", "counter", "Attempts that committed."),
@@ -268,7 +267,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_requests_rows_transformed_total",
         "counter",
-        "Rows read by jobs with a transform, as compactors report them.",
+        "Rows read by jobs with a transform, as reported by compactors.",
     ),
     Metric("neve_selector_calls_total", "counter", "Calls of selectors."),
     Metric(
@@ -279,16 +278,16 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_feed_resets_total",
         "counter",
-        "Times that a change feed was trimmed before it was read, so that changes were missed.",
+        "Times that a change feed was trimmed before it was read, so changes were missed.",
     ),
     Metric(
         "neve_trigger_decisions_total",
         "counter",
-        "Tablets whose planner a trigger had asked, by what became of it: `accepted`, `held`, "
-        "`refused`, `failed`. A trigger that was refused before it asked counts once.",
+        "Tablets that a trigger planned, by outcome: `accepted`, `held`, "
+        "`refused`, `failed`. A trigger that was refused before planning counts once.",
         ("trigger", "verdict"),
     ),
-    Metric("neve_tablets_planned_total", "counter", "Plans that the coordinator has made."),
+    Metric("neve_tablets_planned_total", "counter", "Plans made by the coordinator."),
     Metric("neve_tablets_waiting", "gauge", "Tablets that wait to be planned."),
     Metric("neve_full_scan_seconds", "gauge", "Duration of the last full scan of all tables."),
     Metric("neve_full_scan_tablets_total", "counter", "Tablets that full scans have checked."),
@@ -303,7 +302,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_throttle_limit_bytes_per_second",
         "gauge",
-        "Limit on what rewrites of a group or volume read and write together.",
+        "Limit on the bytes per second that rewrites of a group or volume read and write.",
         ("kind", "name"),
     ),
     Metric(
@@ -315,7 +314,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_throttle_jobs",
         "gauge",
-        "Jobs that had to wait for their grant lately.",
+        "Jobs that recently had to wait for their grant.",
         ("kind", "name"),
     ),
     Metric(
@@ -330,25 +329,25 @@ METRICS: tuple[Metric, ...] = (
         "Time that tasks of rewrites have waited for their grants.",
         ("kind", "name"),
     ),
-    _by_ray("attempts_total", "counter", "Attempts that ended, by how they ended.", "end"),
-    _by_ray("read_bytes_total", "counter", "Bytes of the inputs of attempts that committed."),
-    _by_ray("written_bytes_total", "counter", "Bytes of the outputs of attempts that committed."),
+    _by_ray("attempts_total", "counter", "Attempts that ended, by outcome.", "end"),
+    _by_ray("read_bytes_total", "counter", "Bytes of the inputs of committed attempts."),
+    _by_ray("written_bytes_total", "counter", "Bytes of the outputs of committed attempts."),
     _by_ray(
         "rows_dropped_total",
         "counter",
-        "Rows of the inputs of attempts that committed which outputs do not have: `superseded`,"
+        "Input rows of committed attempts that are not in the outputs: `superseded`,"
         " `tombstone`, `expired` or `transform`.",
         "reason",
     ),
-    _by_ray("rewrite_seconds", "histogram", "Time to rewrite and verify, whatever the end."),
+    _by_ray("rewrite_seconds", "histogram", "Time to rewrite and verify, for every outcome."),
     _by_ray("throttled_seconds_total", "counter", "Time that tasks of ended attempts have waited."),
-    _by_ray("slots", "gauge", "Attempts that the compactor runs at a time, at most."),
+    _by_ray("slots", "gauge", "Largest number of concurrent attempts of the compactor."),
     _by_ray("slots_busy", "gauge", "Attempts that the compactor holds."),
-    _by_ray("spark_restarts_total", "counter", "Times that the Spark driver was started again."),
+    _by_ray("spark_restarts_total", "counter", "Restarts of the Spark driver."),
     _by_ray(
         "memory_bytes",
         "gauge",
-        "Resident memory of the Spark driver and the processes below it, without executors.",
+        "Resident memory of the Spark driver and its child processes, without executors.",
     ),
 )
 
@@ -375,7 +374,7 @@ def event_log(part: str, least: str = LogLevel.INFO) -> Log:
     )
 
     def log(event: str, **fields: object) -> None:
-        # A full disk, or nobody at the other end, must not end what the service does.
+        # A full disk or a closed pipe must not end the service.
         with suppress(OSError):
             logger.log(_NUMBERS[level_of(event)], event, **fields)
 
@@ -384,7 +383,7 @@ def event_log(part: str, least: str = LogLevel.INFO) -> Log:
 
 _NUMBERS = {level: logging.getLevelNamesMapping()[level.upper()] for level in LogLevel}
 LINE_FIELDS = ("at", "level", "part", "event")
-"""What every line begins with. No event has a field of its own by these names."""
+"""Fields at the start of every line; events have no fields of these names."""
 
 
 def _redact(_logger: object, _method: str, line: EventDict) -> EventDict:
@@ -393,5 +392,5 @@ def _redact(_logger: object, _method: str, line: EventDict) -> EventDict:
 
 
 def _put_heads_first(_logger: object, _method: str, line: EventDict) -> EventDict:
-    """Let each line begin alike, so that people can read a file of them."""
+    """Put the common fields first, so that a log file is easy to read."""
     return {head: line[head] for head in LINE_FIELDS} | dict(line)

@@ -1,11 +1,11 @@
 """Spans of OpenTelemetry: one trace for each attempt, from the change of a tablet to its commit.
 
-Off by default. Spans are made when their end is known, with the times that a shell has noted, so
-nothing is held open. They leave the process in a thread of their own. While nobody takes them, a
-bounded queue keeps the newest ones out, and nothing waits.
+Off by default. Spans are created when their end is known, from times that a shell has recorded, so
+no span is held open. A separate thread sends them. While the endpoint does not accept spans, a
+bounded queue fills up and further spans are dropped; callers never wait.
 
-A trace's ids are derived from the attempt's id. Therefore every process that knows the attempt
-finds the same ones, and a coordinator that was started again still ends the right span.
+A trace's ids are derived from the attempt's id. Therefore every process that has the attempt id
+computes the same trace ids, and a restarted coordinator still ends the right span.
 """
 
 import importlib
@@ -22,16 +22,16 @@ QUEUE_MAX = 2048
 """Spans that wait to be sent; further ones are dropped."""
 SEND_INTERVAL_S = 1.0
 SEND_MAX_S = 5.0
-"""Longest time for one call of the endpoint, retries included."""
+"""Longest time for one call of the endpoint, including retries."""
 TRACE_DIGITS, SPAN_DIGITS = 32, 16
 ATTEMPT = "attempt"
-"""Name of the span of an attempt itself. Every other span is below it."""
+"""Name of an attempt's own span, the parent of all other spans."""
 EXTRA = "neve[trace]"
 
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """Where spans of an attempt belong, in the words of W3C Trace Context."""
+    """The position of spans in an attempt's trace, in the terms of W3C Trace Context."""
 
     trace: int
     span: int
@@ -41,14 +41,14 @@ class TraceContext:
         """Return the trace of an attempt, and the id of its span.
 
         Args:
-            attempt: Its random id.
+            attempt: Random id of the attempt.
         """
         whole = digest(["trace", attempt], TRACE_DIGITS + SPAN_DIGITS)
         return cls(int(whole[:TRACE_DIGITS], 16), int(whole[TRACE_DIGITS:], 16))
 
     @classmethod
     def parse(cls, text: str) -> "TraceContext | None":
-        """Return the context that a message carries; None: the attempt is not traced."""
+        """Return the context of a message; None: the attempt is not traced."""
         parts = text.split("-")
         if len(parts) != 4:
             return None
@@ -58,20 +58,20 @@ class TraceContext:
             return None
 
     def child(self, name: str) -> "TraceContext":
-        """Return the context of a span below this one; each name comes once in a trace."""
+        """Return the context of a child span; its name must be unique in the trace."""
         return TraceContext(self.trace, int(digest([self.text, name], SPAN_DIGITS), 16))
 
     @property
     def text(self) -> str:
-        """The form of a `traceparent` that is sampled."""
+        """The context as a sampled `traceparent`."""
         return f"00-{self.trace:032x}-{self.span:016x}-01"
 
 
 class Spans(Protocol):
-    """Where spans go. No method blocks or fails."""
+    """Destination of spans. No method blocks or fails."""
 
     def begin(self, attempt: str) -> str:
-        """Return the context of an attempt for messages; empty: it is not traced."""
+        """Return the context of an attempt for messages; empty: the attempt is not traced."""
         ...
 
     def emit(
@@ -84,10 +84,10 @@ class Spans(Protocol):
         """Send a span.
 
         Args:
-            context: As a message carries it; empty: nothing is sent.
-            name: `attempt` is the span of the attempt itself, any other name one below it.
-            times_s: When it began and ended, in seconds since the epoch.
-            attributes: What the span says.
+            context: Context from a message; empty: nothing is sent.
+            name: `attempt` for the attempt's own span, any other name for a child span.
+            times_s: Begin and end, in seconds since the epoch.
+            attributes: Attributes of the span.
         """
         ...
 
@@ -96,7 +96,7 @@ class NoSpans:
     """Tracing is off."""
 
     def begin(self, attempt: str) -> str:
-        """Return that nothing is traced."""
+        """Return the empty context."""
         return ""
 
     def emit(
@@ -106,18 +106,18 @@ class NoSpans:
         times_s: tuple[float, float],
         attributes: Mapping[str, str | int] | None = None,
     ) -> None:
-        """Send nothing."""
+        """Do nothing."""
 
 
 class OtlpSpans:
-    """Sends spans to an OTLP/HTTP endpoint, from a thread of its own."""
+    """Sends spans to an OTLP/HTTP endpoint from a separate thread."""
 
     def __init__(self, settings: TraceSettings, part: str) -> None:
         """Start the thread.
 
         Args:
-            settings: With an endpoint.
-            part: The part of the service that this process is.
+            settings: Trace settings with an endpoint.
+            part: The part of the service that this process runs.
 
         Raises:
             ConfigError: The packages that send spans are not installed.
@@ -133,7 +133,7 @@ class OtlpSpans:
             raise ConfigError(
                 f"trace.endpoint is set, but {error.name} is not installed: install {EXTRA}"
             ) from error
-        # The exporter complains of each failed call; an endpoint may be away for days.
+        # The exporter logs each failed call, but an endpoint may be away for days.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._sampler = sampling.TraceIdRatioBased(settings.sample_ratio)
         self._sampled = sampling.Decision.RECORD_AND_SAMPLE
@@ -145,7 +145,7 @@ class OtlpSpans:
         )
 
     def begin(self, attempt: str) -> str:
-        """Return the context of an attempt for messages; empty: it is not in the sample."""
+        """Return the context of an attempt for messages; empty: the attempt is not sampled."""
         context = TraceContext.of_attempt(attempt)
         drawn = self._sampler.should_sample(None, context.trace, ATTEMPT).decision
         return context.text if drawn is self._sampled else ""
@@ -157,7 +157,7 @@ class OtlpSpans:
         times_s: tuple[float, float],
         attributes: Mapping[str, str | int] | None = None,
     ) -> None:
-        """Queue a span; a full queue drops one."""
+        """Queue a span; if the queue is full, the span is dropped."""
         root = TraceContext.parse(context)
         if root is None:
             return
@@ -183,9 +183,9 @@ class OtlpSpans:
 
 
 def spans_of(settings: TraceSettings, part: str) -> Spans:
-    """Return where a part of the service sends spans.
+    """Return the destination of a part's spans.
 
     Raises:
-        ConfigError: Traces are on, and the packages that send spans are not installed.
+        ConfigError: Traces are on, but the packages that send spans are not installed.
     """
     return OtlpSpans(settings, part) if settings.endpoint else NoSpans()

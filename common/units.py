@@ -23,17 +23,17 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|[smhdw]?)\s*")
 
 
 CHARS_MAX = 100
-"""Of a text that is read; more digits would not be a number that anything can be compared with."""
+"""Longest number that is parsed, in digits."""
 SIZE_MAX_BYTES = (1 << 63) - 1
-"""Of a size that is read: more is not stored, and its square is no float."""
+"""Largest size that is parsed: larger ones cannot be stored, and their square overflows."""
 
 
 SECONDS_MAX = 1e100
-"""Of a duration that is read: far more than any bound, and still a float."""
+"""Longest duration that is parsed: above any bound, and still a float."""
 
 
 def _shown(text: object) -> object:
-    """Return what of a value is told in a message."""
+    """Return a value as a message shows it."""
     if isinstance(text, int) and abs(text) > SIZE_MAX_BYTES:
         return "a number of too many digits"
     return text[:CHARS_MAX] + "…" if isinstance(text, str) and len(text) > CHARS_MAX else text
@@ -42,12 +42,11 @@ def _shown(text: object) -> object:
 def parse_size_bytes(text: str | int, name: str = "size") -> int:
     """Return a size in bytes from a number or from text such as `32MB`, `32M`, `1.5 GiB`.
 
-    Args:
-        text: What the user wrote.
-        name: What it is a size of, for the message.
+    text: The user's input.
+    name: Name of the size, for the message.
 
     Raises:
-        RequestError: It is no size, or negative.
+        RequestError: The text is not a size, or is negative.
     """
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         return _bounded_size(text, name)
@@ -63,7 +62,7 @@ def parse_size_bytes(text: str | int, name: str = "size") -> int:
 
 def _bounded_size(size_bytes: int, name: str) -> int:
     if size_bytes > SIZE_MAX_BYTES:
-        raise RequestError(f"{name} is more than 8 EiB, which nothing here can be")
+        raise RequestError(f"{name} is larger than the limit of 8 EiB")
     return size_bytes
 
 
@@ -71,11 +70,11 @@ def parse_duration_s(text: str | float, name: str = "duration") -> float:
     """Return a duration in seconds from a number or from text such as `2m`, `500ms`, `7d`.
 
     Args:
-        text: What the user wrote.
-        name: What it is a duration of, for the message.
+        text: The user's input.
+        name: Name of the duration, for the message.
 
     Raises:
-        RequestError: It is no duration, or negative.
+        RequestError: The text is not a duration, or is negative.
     """
     if isinstance(text, int | float) and not isinstance(text, bool) and 0 <= text < SECONDS_MAX:
         return float(text)
@@ -83,19 +82,19 @@ def parse_duration_s(text: str | float, name: str = "duration") -> float:
     if match is None:
         seen = _shown(text)
         message = (
-            f"{name} {seen!r} is not a duration; write seconds or a text such as 500ms, 2m, 7d"
+            f"{name} {seen!r} is not a duration; write seconds or a duration such as 500ms, 2m, 7d"
         )
         raise RequestError(message)
     return float(match[1]) * _DURATION_UNITS[match[2]]
 
 
 def parse_switch(written: object) -> bool | None:
-    """Return what `true`, `yes`, `on` and their opposites mean; None: it is no switch."""
+    """Return the value of `true`, `yes`, `on` and their opposites; None: not a switch."""
     return _SWITCHES.get(str(written).lower())
 
 
 def format_bytes(size_bytes: float) -> str:
-    """Return a size for people: `1.5 MiB`."""
+    """Return a human-readable size: `1.5 MiB`."""
     value = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024:
@@ -105,7 +104,7 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration for people: `340 ms`, `12.3 s`, `4 m 05 s`, `2 h 10 m`."""
+    """Return a human-readable duration: `340 ms`, `12.3 s`, `4 m 05 s`, `2 h 10 m`."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
@@ -117,17 +116,17 @@ def format_duration(seconds: float) -> str:
 
 
 def exact_bytes(size_bytes: float) -> str:
-    """Return a size from which `parse_size_bytes` makes the same again: `64MB`, `1048577`."""
+    """Return a size that `parse_size_bytes` parses to the same value: `64MB`, `1048577`."""
     return _exact(size_bytes, {f"{unit}B": 1024 ** _SIZE_UNITS[unit] for unit in "GMK"})
 
 
 def exact_duration(seconds: float) -> str:
-    """Return a duration from which `parse_duration_s` makes the same again: `7d`, `1.5`."""
+    """Return a duration that `parse_duration_s` parses to the same value: `7d`, `1.5`."""
     return _exact(seconds, {unit: _DURATION_UNITS[unit] for unit in "dhms"})
 
 
 def _exact(value: float, units: Mapping[str, float]) -> str:
-    """Return a value in the largest unit of which it is a multiple."""
+    """Return a value in the largest unit that divides it."""
     for unit, amount in units.items():
         if value and value % amount == 0:
             return f"{int(value // amount)}{unit}"
@@ -135,11 +134,11 @@ def _exact(value: float, units: Mapping[str, float]) -> str:
 
 
 def format_count(count: int, noun: str, plural: str = "") -> str:
-    """Return a count with what is counted: `1 file`, `1,200 files`.
+    """Return a count with its noun: `1 file`, `1,200 files`.
 
     Args:
-        count: How many there are.
-        noun: What one of them is called.
-        plural: What several are called; empty: the noun with an `s`.
+        count: The number.
+        noun: The noun in the singular.
+        plural: The noun in the plural; empty: the singular with an `s`.
     """
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

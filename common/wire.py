@@ -7,16 +7,17 @@ field comes last, with a default.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from common.model.fields import readable_across_releases
 from common.model.file import DataFile
-from common.model.group import LimitStatus, RateGrant
+from common.model.group import RateGrant
 from common.model.job import Job
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.request import Request
 from common.model.table import Table
 from common.model.tablet import Bounds, Reservation
+from neve import api
+from neve.api.messages import readable_across_releases
 
 NAMESPACE = "neve"
 """Ray namespace of the actors. The Spark driver of a compactor has one of its own."""
@@ -204,142 +205,6 @@ class RunningAttempt:
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactorStatus:
-    """A line of the compactor listing."""
-
-    compactor: str
-    group: str
-    node: str
-    slots: int
-    busy: int
-    heard_ago_s: float
-    draining: bool
-    failures: int = 0
-    backing_off_s: float = 0.0
-    ready: bool = True
-    """Whether it takes jobs; until then its engine starts."""
-    start_problem: str = ""
-    """Why its engine did not start when it last tried."""
-    edition: str = ""
-    """What it was started with, as whoever started it has named that."""
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingDecision:
-    """The number of compactors that a group was meant to have, since when, and why."""
-
-    at_s: float
-    desired: int
-    reason: str
-    """A sentence with the figures that decided."""
-    started: tuple[str, ...] = ()
-    """Compactors that were started."""
-    drained: tuple[str, ...] = ()
-    given_up: tuple[str, ...] = ()
-    """Compactors that did not come up."""
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupScaling:
-    """How many compactors a group has, is meant to have, and why."""
-
-    least: int
-    most: int
-    set_to: int | None
-    """What an operator has set; None: nobody has."""
-    desired: int
-    starting: int
-    draining: int
-    reason: str
-    blocked: str = ""
-    """Why it cannot grow; empty: it can."""
-    missing: str = ""
-    """What its compactors need and no node has; empty: nothing, or it is not known."""
-    unobtainable: bool = False
-    """Whether nothing that Ray knows of can give what is missing."""
-    starts_failed: int = 0
-    """Compactors that did not come up since the coordinator was started."""
-    decisions: tuple[ScalingDecision, ...] = ()
-    """The last ones that changed something, newest last."""
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupStatus:
-    """Counters of one compaction group."""
-
-    group: str
-    queued: int
-    queued_bytes: int
-    """Memory of the queue, against its bound."""
-    queued_cost_bytes: int
-    running: int
-    compactors: int
-    waiting_takes: int
-    accepted: int
-    rejected: int
-    evicted: int
-    oldest_age_s: float
-    paused: bool = False
-    longest_s: float = 0.0
-    """How long the attempt that began first has run."""
-    quiet_s: float = 0.0
-    """How long ago the attempt that has stood still longest made progress."""
-    queued_input_bytes: int = 0
-    running_left_bytes: int = 0
-    """What running attempts have not rewritten yet, as far as they have said."""
-    committed_bytes: int = 0
-    """What committed attempts have read since the coordinator was started."""
-    deferred: int = 0
-    """Tablets whose jobs a full queue dropped, to be planned again."""
-    scaling: GroupScaling | None = None
-    """None: nobody scales the group."""
-    full_s: float = 0.0
-    """How long the queue has dropped jobs without getting half empty; 0: it has room."""
-    overloaded: bool = False
-    """Whether it has been full for longer than `coordinator.overload_after_s`."""
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableBacklog:
-    """What is still to be rewritten in a table."""
-
-    table: str
-    """Its name; empty: all tables that have no line of their own."""
-    strategy: str
-    """The tracker that measured it, or `planned jobs`."""
-    size_bytes: int
-    tablets: int
-    """Tablets that are not at rest."""
-    tables: int = 1
-    problem: str = ""
-    """Why the planner's own tracker did not measure it, or one of its tablets."""
-    groups: dict[str, int] = field(default_factory=dict)
-    """Compaction group whose compactors do the work → bytes."""
-    requested_bytes: int = 0
-    """Inputs of the queued jobs of requests; no part of `size_bytes`."""
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwedTablet:
-    """What is still to be rewritten in a tablet."""
-
-    tablet: str
-    strategy: str
-    """The tracker that measured it, or `planned jobs`."""
-    size_bytes: int
-    group: str = ""
-    """Compaction group whose compactors do the work."""
-    problem: str = ""
-    """Why the planner's own tracker did not measure it."""
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogSample:
     """What was still to be rewritten at a moment."""
 
@@ -360,272 +225,24 @@ class MetricValue:
     labels: tuple[str, ...] = ()
 
 
-class TriggerVerdict(StrEnum):
-    """What became of a trigger in a tablet."""
-
-    ACCEPTED = "accepted"
-    """The planner wanted jobs, and they are queued."""
-    HELD = "held"
-    """Jobs are wanted or may be, and cannot be queued now: they follow by themselves."""
-    REFUSED = "refused"
-    """The planner wanted nothing."""
-    FAILED = "failed"
-    """The planner failed. It is asked again."""
-
-
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableTrigger:
-    """The last trigger of a table, and what became of it: counts of its tablets."""
+class CoordinatorStatus(api.Status):
+    """The status that operators see, and figures for metrics and other listings."""
 
-    table: str
-    trigger: str
-    triggered_at_s: float
-    accepted: int = 0
-    held: int = 0
-    refused: int = 0
-    failed: int = 0
-    refusal: str = ""
-    """Why the planner refused last, or why it was not asked at all."""
+    PICKLED: ClassVar[tuple[str, ...]] = (
+        *("coordinator", "started_s", "now_s", "groups", "compactors", "tables", "tablets_known"),
+        *("committed", "failed", "released", "conflicts", "quarantined", "turns", "stalled"),
+        *("errors", "warnings", "store_warnings", "scopes", "figures", "backlogs", "triggers"),
+        *("tables_unscanned", "quarantines"),
+    )
 
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TabletTrigger:
-    """What the planner decided for a tablet when a trigger asked."""
-
-    tablet: str
-    verdict: str
-    """One of `TriggerVerdict`."""
-    jobs: int = 0
-    """System jobs that the planner wanted."""
-    files: int = 0
-    """Their inputs."""
-    reason: str = ""
-    """Of the best job, or why there is none."""
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriggerReport:
-    """What a planner decided when an operator asked it."""
-
-    table: str
-    trigger: str
-    triggered_at_s: float
-    tablets: tuple[TabletTrigger, ...] = ()
-    left: int = 0
-    """Tablets whose planner has not answered yet; `neve status` counts them when it has."""
-
-
-class MaintenanceState(StrEnum):
-    """Whether a maintenance operation of a tablet can run."""
-
-    RUNNABLE = "runnable"
-    RUNNING = "running"
-    """It runs, and nothing more of its kind can begin."""
-    WAITING = "waiting"
-    """There is something to do, and it may not begin now."""
-    IDLE = "idle"
-    """There is nothing to do."""
-    NOT_APPLICABLE = "not-applicable"
-    """This service has no operation of this kind."""
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaintenanceOperation:
-    """A maintenance operation of a tablet: what it gains, costs and needs, or why it is not run."""
-
-    tablet: str
-    kind: str
-    state: str = MaintenanceState.IDLE.value
-    why: str = ""
-    """Why it runs, or why it does not."""
-    jobs: int = 0
-    """Jobs that its planner wants now; the figures are those of the best one."""
-    running: int = 0
-    files: int = 0
-    gain: float = 0.0
-    gain_unit: str = ""
-    cost_bytes: int = 0
-    """Bytes that it reads and writes, at most."""
-    cpu_s: float | None = None
-    """Seconds of a slot, at the measured rate of its group; None: nothing has been measured."""
-    memory_bytes: int | None = None
-    """Memory that its tasks may have together; None: it is not known."""
-    freed_bytes: int = 0
-    """Space that it frees for sure."""
-    score: float = 0.0
-    """Gain per 64 MiB read and written."""
-    workload: float = 0.0
-    """What the tablet's reads and writes add to the score, from 0 to 1."""
-    adjusted: float = 0.0
-    """The score with workload and table priority counted in."""
-    rank: int | None = None
-    """Place by Kudu's rule among those that can run."""
-    priority: int | None = None
-    """Of its best job in the queue."""
-    group: str = ""
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TabletRates:
-    """How often a tablet is read and written, per second."""
-
-    tablet: str
-    scans_s: float = 0.0
-    rows_s: float = 0.0
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableMaintenance:
-    """The maintenance operations of the tablets of a table."""
-
-    table: str
-    operations: tuple[MaintenanceOperation, ...] = ()
-    rates: tuple[TabletRates, ...] = ()
-    more: bool = False
-    """Whether the table has further tablets."""
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassControl:
-    """A class of work: the shares that it is granted, and what it was handed."""
-
-    name: str
-    """One of `common.spi.controller.ShareClass`."""
-    shares: float
-    granted: float
-    """Part of all shares, 0 to 1: its part of bytes while every class has jobs."""
-    used: float
-    """Part of the bytes that were handed out in the last minute, 0 to 1."""
-    used_bytes: int
-    """In the last minute."""
-    total_bytes: int
-    """Since the coordinator was started."""
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlPoint:
-    """A moment of the history of control."""
-
-    at_s: float
-    backlog_bytes: float
-    shares: dict[str, float]
-    used: dict[str, float]
-    """Class → part of the bytes of the minute before."""
-    bytes_s: float | None
-    slots: int | None
-    busy_slots: int
-    latency_s: float | None
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlStatus:
-    """What the controller reads, what it has decided and why, and what became of it."""
-
-    controller: str
-    now_s: float
-    decided_at_s: float | None
-    """None: nothing has been decided yet."""
-    period_s: float
-    classes: tuple[ClassControl, ...]
-    bytes_s: float | None
-    """All rewrites together may move so much per second; None: no limit."""
-    slots: int | None
-    """Slots of system jobs and statistics in all; None: as many as there are."""
-    reasons: tuple[str, ...]
-    table_weights: dict[str, float]
-    """Table → factor of its weight, where it is not 1."""
-    backlog_bytes: float
-    memory_bytes: int
-    arrival_bytes_s: float | None
-    rewrite_bytes_s: float | None
-    slot_bytes_s: float | None
-    living_slots: int
-    busy_slots: int
-    slots_max: int
-    latencies_s: dict[str, float]
-    """Table → how long its readers wait on average."""
-    latency_limit_s: float | None
-    """None: readers are not listened to."""
-    failure: str = ""
-    """Why the controller's last answer does not count."""
-    failures: int = 0
-    history: tuple[ControlPoint, ...] = ()
-    """Oldest first; an hour at most."""
-    deepest_files: int = 0
-    """Files that overlap in the tablet that has the most of those with work. 0: no work waits."""
-    garbage_fraction: float = 0.0
-    """Garbage of all stored bytes, 0 to 1, as far as it is known."""
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantine:
-    """A tablet with files that no job reads until an operator lifts it."""
-
-    table: str
-    """Its name."""
-    tablet: str
-    reason: str
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorStatus:
-    """The coordinator's own view, for status pages and metrics."""
-
-    coordinator: str
-    started_s: float
-    now_s: float
-    groups: tuple[GroupStatus, ...]
-    compactors: tuple[CompactorStatus, ...]
-    tables: int
-    tablets_known: int
-    committed: int
-    failed: int
-    released: int
-    conflicts: int
-    quarantined: int
-    turns: int
     stalled: int = 0
-    errors: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    """What keeps jobs from running, a sentence each."""
-    store_warnings: tuple[str, ...] = ()
-    """What is wrong with the store itself, a sentence each."""
-    scopes: tuple[LimitStatus, ...] = ()
+    scopes: tuple[api.Limit, ...] = ()
     figures: tuple[MetricValue, ...] = ()
     """What the parts round the core count: requests, selectors, scans."""
-    backlogs: tuple[TableBacklog, ...] = ()
+    backlogs: tuple[api.Backlog, ...] = ()
     """The largest first."""
-    triggers: tuple[TableTrigger, ...] = ()
-    """Tables whose planners were asked by a trigger last, newest first; a bounded number."""
-    tables_unscanned: int = 0
-    """Tables whose first scan since the start has not ended."""
-    quarantines: tuple[Quarantine, ...] = ()
-    """A bounded number."""
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """Why a tablet is as it is: one sentence per rule that applies, most telling first."""
-
-    tablet: str
-    table_name: str
-    sentences: tuple[str, ...]
-    left: dict[str, str] = field(default_factory=dict)
-    """Path → why no job takes it."""
-    queued: tuple[str, ...] = ()
-    running: tuple[str, ...] = ()
 
 
 # ---------------------------------------------------------------------------- The story of a tablet
@@ -714,3 +331,27 @@ class TabletStory:
     gap_until_s: float | None = None
     """Entries from before may have been dropped, because memory was needed for others."""
     entries: tuple[StoryEntry, ...] = ()
+
+
+# ------------------------------------------- Names under which older releases send operators' words
+
+
+ClassControl = api.ClassControl
+ControlPoint = api.ControlPoint
+ControlStatus = api.Control
+GroupScaling = api.GroupScaling
+MaintenanceOperation = api.MaintenanceOperation
+ScalingDecision = api.ScalingDecision
+TableBacklog = api.Backlog
+TableTrigger = api.TableTrigger
+TabletTrigger = api.TabletTrigger
+TriggerReport = api.Trigger
+OwedTablet = api.OwedTablet
+TabletRates = api.TabletRates
+TableMaintenance = api.TableMaintenance
+CompactorStatus = api.Compactor
+GroupStatus = api.Group
+Explanation = api.Explanation
+Quarantine = api.Quarantine
+TriggerVerdict = api.TriggerVerdict
+MaintenanceState = api.MaintenanceState

@@ -31,19 +31,13 @@ from common.wire import (
     Assignment,
     AttemptReport,
     BacklogSample,
-    CompactorStatus,
-    ControlStatus,
     CoordinatorStatus,
-    Explanation,
     Heartbeat,
     HeartbeatReply,
-    OwedTablet,
     QueuedJob,
     RunningAttempt,
-    TableMaintenance,
     TabletStory,
     TakeRequest,
-    TriggerReport,
     compactor_actor_name,
 )
 from coordinator.context import ShellContext
@@ -54,6 +48,7 @@ from coordinator.scan.ray_ranges import RayRangeScans
 from coordinator.storage.generations import Generations
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import assemble, storage_loops
+from neve import api
 
 CALLS_AT_ONCE = 10_000
 """Compactors wait in `take`, so calls may last long; none of them blocks a thread."""
@@ -232,8 +227,8 @@ class CoordinatorActor:
         """Return the running attempts."""
         return self._state.running(self._now_s())
 
-    async def owed_tablets(self, table: str, count: int) -> list[OwedTablet]:
-        """Return the tablets of a table with the largest backlog.
+    async def owed_tablets(self, table: str, count: int) -> list[api.OwedTablet]:
+        """Return the tablets of a table in which most is still to be rewritten.
 
         A thread selects the largest of up to a million tablets while turns continue.
         """
@@ -244,12 +239,12 @@ class CoordinatorActor:
         """Return the backlog of the last hour, oldest sample first."""
         return self._state.backlog_history()
 
-    async def compactors(self) -> list[CompactorStatus]:
+    async def compactors(self) -> list[api.Compactor]:
         """Return the compactors."""
         return list((await self.status()).compactors)
 
-    async def explain(self, table: str, tablet: str) -> Explanation:
-        """Return the state of a tablet with the reasons for it."""
+    async def explain(self, table: str, tablet: str) -> api.Explanation:
+        """Return why a tablet is as it is."""
         return self._parts.explain(TabletId.parse(table, tablet), self._now_s())
 
     async def story(self, table: str, tablet: str) -> TabletStory:
@@ -310,7 +305,7 @@ class CoordinatorActor:
         await self._scanner.refresh_tables()
         self._parts.full_scan.look(table, every=True)
 
-    async def maintenance(self, table: str, tablet: str | None) -> TableMaintenance:
+    async def maintenance(self, table: str, tablet: str | None) -> api.TableMaintenance:
         """Return the maintenance operations of the tablets of a table."""
         only = None if tablet is None else TabletId.parse(table, tablet)
         return await self._parts.maintenance.operations(table, only)
@@ -325,12 +320,12 @@ class CoordinatorActor:
         for table, (latency_s, reads) in latencies.items():
             self._service.submit(on.LatencyReported(table=table, latency_s=latency_s, reads=reads))
 
-    async def control(self) -> ControlStatus:
-        """Return the controller's readings and decision."""
+    async def control(self) -> api.Control:
+        """Return what the controller reads and has decided."""
         return self._state.control(self._now_s())
 
-    async def trigger(self, table: str) -> TriggerReport:
-        """Ask the planner of a table now; return its decision for each tablet."""
+    async def trigger(self, table: str) -> api.Trigger:
+        """Have the planner of a table asked now; return what it decides for each tablet."""
         return await self._parts.triggers.ask(table)
 
     def _now_s(self) -> float:

@@ -18,12 +18,6 @@ from common.errors import (
 )
 from common.metadata.changes import SetScale
 from common.settings import COMPACTORS_MAX, Settings
-from common.wire import (
-    CompactorStatus,
-    GroupScaling,
-    GroupStatus,
-    ScalingDecision,
-)
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.autoscaling.demand import (
@@ -39,6 +33,7 @@ from coordinator.core.autoscaling.rate import RewriteRate
 from coordinator.core.state import CoordinatorState
 from coordinator.ports import CompactorLever, Lack, Submit
 from coordinator.scan.scanner import Scanner
+from neve import api
 
 ROUND_INTERVAL_S = 2.0
 SCALES_INTERVAL_S = 10.0
@@ -58,7 +53,9 @@ class _Group:
     leaving: set[str] = field(default_factory=set)
     """Drained compactors whose actors still exist."""
     starts_failed: int = 0
-    decisions: deque[ScalingDecision] = field(default_factory=lambda: deque(maxlen=DECISIONS_KEPT))
+    decisions: deque[api.ScalingDecision] = field(
+        default_factory=lambda: deque(maxlen=DECISIONS_KEPT)
+    )
     last: Decision | None = None
     lack: Lack = field(default_factory=Lack)
 
@@ -180,8 +177,8 @@ class Autoscaler:
             group.leaving.add(compactor)
         await self._lever.shut_down(compactor, wait_max_s)
 
-    def scaling(self, group: str, compactors: Sequence[CompactorStatus]) -> GroupScaling | None:
-        """Return the scaling of a group, or None if it is not scaled.
+    def scaling(self, group: str, compactors: Sequence[api.Compactor]) -> api.GroupScaling | None:
+        """Return how a group is scaled; None: it is not.
 
         Args:
             group: Name of the group.
@@ -192,7 +189,7 @@ class Autoscaler:
             return None
         least, most = self._bounds(group)
         last = own.last
-        return GroupScaling(
+        return api.GroupScaling(
             least=least,
             most=most,
             set_to=self._scales.get(group),
@@ -227,8 +224,8 @@ class Autoscaler:
     async def _scale(
         self,
         group: _Group,
-        found: GroupStatus,
-        heard: Sequence[CompactorStatus],
+        found: api.Group,
+        heard: Sequence[api.Compactor],
         names: frozenset[str],
         now_s: float,
     ) -> None:
@@ -254,8 +251,8 @@ class Autoscaler:
             return Lack()
         return await self._ray.lack(name, asked=bool(group.starting))
 
-    def _outdated(self, load: GroupLoad, heard: Sequence[CompactorStatus]) -> tuple[str, ...]:
-        """Return one compactor with older settings or another release, which is drained next.
+    def _outdated(self, load: GroupLoad, heard: Sequence[api.Compactor]) -> tuple[str, ...]:
+        """Return a compactor of other settings or another release to drain: one at a time.
 
         A draining compactor no longer counts, so the policy starts another if the work needs it.
         """
@@ -270,7 +267,7 @@ class Autoscaler:
         self,
         group: _Group,
         name: str,
-        heard: Sequence[CompactorStatus],
+        heard: Sequence[api.Compactor],
         names: frozenset[str],
         now_s: float,
     ) -> tuple[FailedStart, ...]:
@@ -298,8 +295,8 @@ class Autoscaler:
     def _load(
         self,
         group: _Group,
-        found: GroupStatus,
-        heard: Sequence[CompactorStatus],
+        found: api.Group,
+        heard: Sequence[api.Compactor],
         failed: tuple[FailedStart, ...],
         now_s: float,
     ) -> GroupLoad:
@@ -344,7 +341,7 @@ class Autoscaler:
     ) -> tuple[str, ...]:
         """Carry out a decision; return the compactors that were started."""
         for name in decision.give_up:
-            self._context.log("compactor cannot start", compactor=name)
+            self._context.log("compactor does not come up", compactor=name)
             await self._ray.kill(name)
         for name in decision.drain:
             await self.shut_down(name, None)
@@ -356,14 +353,14 @@ class Autoscaler:
             try:
                 await self._ray.start(decision.group, name)
             except UnavailableError as error:
-                self._context.log("compactor cannot start", compactor=name, cause=str(error))
+                self._context.log("compactor does not come up", compactor=name, cause=str(error))
         return started
 
     def _remember(
         self, group: _Group, decision: Decision, started: tuple[str, ...], now_s: float
     ) -> None:
         group.decisions.append(
-            ScalingDecision(
+            api.ScalingDecision(
                 at_s=now_s,
                 desired=decision.desired,
                 reason=decision.blocked or decision.reason,

@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from common.metadata.store_values import StoreHealth
-from common.model.group import LimitStatus
 from common.model.request import RequestState
-from common.wire import ControlStatus, GroupStatus, MetricValue, TableBacklog
+from common.wire import MetricValue
 from coordinator.core.backlog import PLANNED_JOBS
 from coordinator.requests.driver import RequestDriver
 from coordinator.requests.selector_calls import SelectorCalls
 from coordinator.scan.full_scan import FullScan
 from coordinator.scan.scanner import Scanner
 from coordinator.table_faults import TableFaults
+from neve import api
 
 
 def request_figures(
@@ -68,7 +68,7 @@ def scan_figures(scanner: Scanner, full_scan: FullScan) -> list[MetricValue]:
     ]
 
 
-def scaling_figures(groups: Collection[GroupStatus]) -> list[MetricValue]:
+def scaling_figures(groups: Collection[api.Group]) -> list[MetricValue]:
     """Return how many compactors each group should have, and what becomes of them."""
     return [
         MetricValue(metric, value, (group.group,))
@@ -104,7 +104,7 @@ def store_figures(health: StoreHealth) -> list[MetricValue]:
     ]
 
 
-def scope_figures(scopes: Collection[LimitStatus]) -> Iterator[MetricValue]:
+def scope_figures(scopes: Collection[api.Limit]) -> Iterator[MetricValue]:
     """Yield the metrics of groups and volumes; of those without a limit fewer."""
     for scope in scopes:
         labels = (scope.kind, scope.name)
@@ -118,7 +118,7 @@ def scope_figures(scopes: Collection[LimitStatus]) -> Iterator[MetricValue]:
         yield MetricValue("neve_throttle_waited_seconds_total", scope.waited_s, labels)
 
 
-def control_figures(control: ControlStatus) -> Iterator[MetricValue]:
+def control_figures(control: api.Control) -> Iterator[MetricValue]:
     """Yield what the controller has decided, and what became of it; no limit has no value."""
     for class_ in control.classes:
         yield MetricValue("neve_control_shares", class_.shares, (class_.name,))
@@ -137,7 +137,7 @@ def control_figures(control: ControlStatus) -> Iterator[MetricValue]:
             yield MetricValue(name, value)
 
 
-def backlog_figures(backlogs: Collection[TableBacklog]) -> Iterator[MetricValue]:
+def backlog_figures(backlogs: Collection[api.Backlog]) -> Iterator[MetricValue]:
     """Yield the backlog of each table and group, and how many tables no tracker measures."""
     for backlog in backlogs:
         yield MetricValue("neve_backlog_bytes", backlog.size_bytes, (backlog.table or "(others)",))

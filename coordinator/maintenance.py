@@ -13,7 +13,6 @@ from common.model.job import Job, TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.settings import Settings
-from common.wire import MaintenanceOperation, TableMaintenance, TabletRates
 from coordinator.context import ShellContext
 from coordinator.core.maintenance.operations import (
     GarbageCounts,
@@ -26,6 +25,7 @@ from coordinator.core.state import CoordinatorState
 from coordinator.ports import PlanTablet
 from coordinator.scan.scanner import read_request_facts
 from coordinator.storage.garbage_collector import GarbageCollector
+from neve import api
 
 TABLETS_MAX = 100
 """Tablets of one listing."""
@@ -61,7 +61,7 @@ class Maintenance:
         self._collector = collector
         self._slot_rate = slot_rate
 
-    async def operations(self, table_id: str, tablet: TabletId | None) -> TableMaintenance:
+    async def operations(self, table_id: str, tablet: TabletId | None) -> api.TableMaintenance:
         """Return the operations of a tablet, or of the first tablets of a table.
 
         Args:
@@ -86,11 +86,11 @@ class Maintenance:
         read = await store.readable(ids)
         garbage = await self._collector.counts(table)
         moment = _Moment(table, await store.now_s(), garbage)
-        rows: list[MaintenanceOperation] = []
+        rows: list[api.MaintenanceOperation] = []
         for each, right in zip(read[:count], [*read[1:], None], strict=False):
             if each is not None and not isinstance(each, UnreadableTablet):
                 rows += tablet_operations(await self._facts(each, right, moment))
-        return TableMaintenance(
+        return api.TableMaintenance(
             table=table.name,
             operations=ranked(rows, table.settings.maintenance_priority),
             rates=self._rates(ids[:count]),
@@ -128,10 +128,10 @@ class Maintenance:
         memory_bytes = tasks_memory_bytes(self._settings.compactor_of(group))
         return JobNeeds(memory_bytes=memory_bytes, slot_bytes_s=self._slot_rate(group))
 
-    def _rates(self, tablets: Sequence[TabletId]) -> tuple[TabletRates, ...]:
+    def _rates(self, tablets: Sequence[TabletId]) -> tuple[api.TabletRates, ...]:
         now_s = self._context.clock.now_s()
         heats = [(tablet.text, self._state.heat(tablet, now_s)) for tablet in tablets]
         return tuple(
-            TabletRates(tablet=text, scans_s=heat.scans_s, rows_s=heat.rows_s)
+            api.TabletRates(tablet=text, scans_s=heat.scans_s, rows_s=heat.rows_s)
             for text, heat in heats
         )

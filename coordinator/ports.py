@@ -152,3 +152,7 @@ class QueuedJobs(Protocol):
     def queued_ids(self, tablet: TabletId) -> tuple[str, ...]:
         """Return the ids of a tablet's queued jobs."""
         ...
+
+    def is_deferred(self, tablet: TabletId) -> bool:
+        """Return whether a tablet waits to be planned again."""
+        ...

@@ -26,12 +26,12 @@ from common.metadata.changes import (
 )
 from common.model.table import Table
 from common.model.tablet import Analysis, TabletId
-from common.wire import TabletTrigger, TriggerReport, TriggerVerdict
 from coordinator.context import ShellContext
 from coordinator.core.scan_rules import ANALYSES_AT_ONCE
 from coordinator.core.state import CoordinatorState
 from coordinator.core.triggers import ADMIN, PERIODIC, PeriodicTriggers, why_not_triggered
 from coordinator.scan.scanner import BATCH_TABLETS, Scanner
+from neve import api
 
 REPORTED_MAX = 1000
 """Tablets of a table whose planner is asked while the operator waits; others follow."""
@@ -80,7 +80,7 @@ class TriggerDriver:
         except (MetadataError, UnavailableError) as error:
             self._context.log("trigger is seen later", table=table.name, cause=str(error))
 
-    async def ask(self, table_id: str) -> TriggerReport:
+    async def ask(self, table_id: str) -> api.Trigger:
         """Have a planner asked now by an operator; return what it decides for each tablet.
 
         Args:
@@ -133,11 +133,11 @@ class TriggerDriver:
         outcome = await self._context.apply(TriggerTable(table=table.id, trigger=trigger))
         _require_applied(outcome, f"trigger of table {table.name}")
 
-    async def _report(self, table: Table) -> TriggerReport:
+    async def _report(self, table: Table) -> api.Trigger:
         """Plan the first tablets at once, before all that waits; the full scan plans the others."""
-        answers: list[TabletTrigger] = []
+        answers: list[api.TabletTrigger] = []
         end_s, after = asyncio.get_running_loop().time() + ANSWER_MAX_S, None
-        report = TriggerReport(table=table.name, trigger=ADMIN, triggered_at_s=table.triggered_at_s)
+        report = api.Trigger(table=table.name, trigger=ADMIN, triggered_at_s=table.triggered_at_s)
         while ids := await self._context.store.tablet_ids(table.id, after, BATCH_TABLETS):
             if len(answers) >= REPORTED_MAX or asyncio.get_running_loop().time() >= end_s:
                 left = await self._count(table.id, after)
@@ -153,12 +153,12 @@ class TriggerDriver:
             count, after = count + len(ids), ids[-1].end
         return count
 
-    def _answer(self, tablet: TabletId, triggered_at_s: float) -> TabletTrigger:
+    def _answer(self, tablet: TabletId, triggered_at_s: float) -> api.TabletTrigger:
         decision = self._state.trigger_decision(tablet)
         if decision is None or decision.triggered_at_s < triggered_at_s:
             # It could not be read, or has gone; `neve explain` knows.
-            return TabletTrigger(tablet=tablet.text, verdict=TriggerVerdict.FAILED.value)
-        return TabletTrigger(
+            return api.TabletTrigger(tablet=tablet.text, verdict=api.TriggerVerdict.FAILED.value)
+        return api.TabletTrigger(
             tablet=tablet.text,
             verdict=decision.verdict.value,
             jobs=decision.jobs,

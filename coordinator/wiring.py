@@ -12,11 +12,7 @@ from common.model.tablet import Tablet, TabletId
 from common.parquet.resolved_locations import identities_of
 from common.settings import Settings
 from common.spi.planner import Surroundings
-from common.wire import (
-    CoordinatorStatus,
-    Explanation,
-    GroupScaling,
-)
+from common.wire import CoordinatorStatus
 from coordinator.autoscaler import Autoscaler
 from coordinator.context import ShellContext
 from coordinator.core import events as on
@@ -53,6 +49,7 @@ from coordinator.storage.storage_access import ArrowStorage, FreeSpace
 from coordinator.storage.unfinished_tables import UnfinishedTables
 from coordinator.store_watch import RateLimits, StoreHealthWatch
 from coordinator.triggers import TriggerDriver
+from neve import api
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +72,7 @@ class CoordinatorParts:
     autoscaler: Autoscaler
     maintenance: Maintenance
 
-    def explain(self, tablet: TabletId, now_s: float) -> Explanation:
+    def explain(self, tablet: TabletId, now_s: float) -> api.Explanation:
         """Return why a tablet is as it is, the most important reason first.
 
         Nothing is remembered of a tablet that a full scan has found at rest. It is planned
@@ -139,7 +136,7 @@ class CoordinatorParts:
             ),
         )
 
-    def _scaling(self, group: str, status: CoordinatorStatus) -> GroupScaling | None:
+    def _scaling(self, group: str, status: CoordinatorStatus) -> api.GroupScaling | None:
         own = [compactor for compactor in status.compactors if compactor.group == group]
         return self.autoscaler.scaling(group, own)
 

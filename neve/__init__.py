@@ -7,9 +7,10 @@
     client.compact("flights").wait(progress=True)
     print(client.scan("flights", columns=["tail", "arrived"]))
 
-Importing this needs httpx and pyarrow, and nothing else of the project. In reading order:
+The client is loaded on first use, and needs httpx and pyarrow and nothing else of the project: a
+process that imports `neve.api` only, such as a compactor, loads neither. In reading order:
 
-    api               wire models: what client and gateway say to each other
+    api               the operator's words: the ground layer, which imports nothing
     client            the client
     plugins           what authors of plug-ins import
     cli               the command line
@@ -30,22 +31,33 @@ Importing this needs httpx and pyarrow, and nothing else of the project. In read
     release           the version
 """
 
-from neve.client import Client
-from neve.client.connect import connect
-from neve.client.errors import (
-    CallerError,
-    NeveError,
-    NotFoundError,
-    ProtocolError,
-    RefusedError,
-    RequestFailedError,
-    UnauthorizedError,
-    UnavailableError,
-    UnknownOutcomeError,
-)
-from neve.client.http import new_call as new_call_id
-from neve.client.requests import Request
-from neve.release import __version__
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from neve.client import Client as Client
+    from neve.client.connect import connect as connect
+    from neve.client.errors import CallerError as CallerError
+    from neve.client.errors import NeveError as NeveError
+    from neve.client.errors import NotFoundError as NotFoundError
+    from neve.client.errors import ProtocolError as ProtocolError
+    from neve.client.errors import RefusedError as RefusedError
+    from neve.client.errors import RequestFailedError as RequestFailedError
+    from neve.client.errors import UnauthorizedError as UnauthorizedError
+    from neve.client.errors import UnavailableError as UnavailableError
+    from neve.client.errors import UnknownOutcomeError as UnknownOutcomeError
+    from neve.client.http import new_call as new_call_id
+    from neve.client.requests import Request as Request
+    from neve.release import __version__
+
+_HOMES = {
+    "Client": "neve.client",
+    "connect": "neve.client.connect",
+    "new_call_id": "neve.client.http",
+    "Request": "neve.client.requests",
+    "__version__": "neve.release",
+}
+"""Public name → its module; all other public names are errors of the client."""
 
 __all__ = [
     "CallerError",
@@ -63,3 +75,16 @@ __all__ = [
     "connect",
     "new_call_id",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name, and load its module on first use."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(_HOMES.get(name, "neve.client.errors"))
+    value = globals()[name] = getattr(module, "new_call" if name == "new_call_id" else name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,6 +5,7 @@ This file is long because it is the list of all changes: a reader looks one up b
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from common.metadata.store_values import CallKind, CallMark
 from common.model.file import DataFile
@@ -163,6 +164,8 @@ class BumpGeneration(Guarded):
     """
 
     table: str
+    until_s: float = inf
+    """Until when the look counts: then another may have counted before the store went back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,9 @@
 In reading order:
 
     outcome            refusals, and how an attempt ended
-    fields             whether the fields of a value have their types; unknown fields kept
+    fields             type checks for the fields of a value; unknown fields are kept
     table              a table: identity, schema, settings
-    key_values         the values that keys are made of, and their text
+    key_values         the values that keys consist of, and their text form
     file               a data file with its statistics
     job                a job, its priority, the plan that it belongs to
     tablet             a tablet: bounds, files, reservations, selection, operation
@@ -13,5 +13,5 @@ In reading order:
     request            a user's request, its ranges, its progress
     group              compaction groups, services, limits on bytes per second
     service_paths      paths that only the service writes
-    location_identity  what a location is, whatever it is called
+    location_identity  whether two locations share files, whatever their URIs
 """

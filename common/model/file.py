@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from common.model.fields import StoredValue, readable_across_releases
+from common.model.fields import StoredValue
+from neve.api.messages import readable_across_releases
 
 FAULTY_LAYOUT = ("layout", "faulty")
-"""Tag of a file of which some readers miss rows, because of where its column chunks lie."""
+"""Tag of a file whose column chunks are placed such that some readers miss rows."""
 
 
 @readable_across_releases
@@ -14,10 +15,10 @@ FAULTY_LAYOUT = ("layout", "faulty")
 class DataFile(StoredValue):
     """One Parquet file of one tablet. Sizes in bytes, times in seconds since the epoch.
 
-    `path` is relative to the table's location, so that a copied table is still whole.
+    `path` is relative to the table's location, so that a copied table stays valid.
     Keys and versions are order-preserving encodings (`common.model.keys`); for a table
-    without a key they are None. `key_min`/`key_max` may be wider than the truth, never
-    narrower.
+    without a key they are None. `key_min` and `key_max` may be rounded outwards, never
+    inwards.
     """
 
     path: str
@@ -31,35 +32,35 @@ class DataFile(StoredValue):
     time_max_s: float | None = None
     tombstones: int = 0
     tombstones_since_s: float | None = None
-    """When the oldest tombstone in it was first added; it triggers planners, no more."""
+    """When its oldest tombstone was first added; only planners use it."""
     live_bytes: int | None = None
-    """Bytes of rows that a reader sees or a rewrite has to keep, as an analysis has counted them:
-    the file's size times the share of such rows. None: nobody has counted."""
+    """Bytes of rows that a reader sees or a rewrite has to keep, as counted by an analysis: the
+    file's size times the share of such rows. None: not counted."""
     schema_id: int = 0
     clean: bool = False
     """Keys are unique within the file and none is a tombstone."""
     open: bool = False
-    """Still being written by its producer: visible to no planner. Not used yet: every file that
-    is added is complete."""
+    """Whether its producer still writes it; planners skip such files. Not used: every added file is
+    complete."""
     added_at_s: float = 0.0
     tags: tuple[tuple[str, str], ...] = ()
-    """Level, window, run: what planners and tiers wrote on it."""
+    """Tags set by planners and tiers: level, window, run."""
     job: str | None = None
-    """The job that made it; None for files that users added."""
+    """The job that wrote it; None for files that users added."""
     request: str | None = None
     """The user request of the job that made it (its transform is already applied)."""
     measured_at_s: float | None = None
-    """As of when `live_bytes` was counted: the `now` of the row rules."""
+    """Time for which `live_bytes` was counted: the `now` of the row rules."""
     measured_version: int | None = None
     """Version of the tablet that was read for it."""
 
     @property
     def has_faulty_layout(self) -> bool:
-        """Whether it was seen that some readers miss rows of it; see `FAULTY_LAYOUT`."""
+        """Whether some readers are known to miss rows of the file; see `FAULTY_LAYOUT`."""
         return FAULTY_LAYOUT in self.tags
 
     def __post_init__(self) -> None:
-        """Refuse what no file can be."""
+        """Refuse impossible values."""
         if not self.path or self.path.startswith("/") or ".." in self.path.split("/"):
             message = f"file path {self.path!r} must be relative to the location, without '..'"
             raise ValueError(message)
@@ -69,5 +70,5 @@ class DataFile(StoredValue):
 
 
 def total_bytes(files: Iterable[DataFile]) -> int:
-    """Return the bytes of all files together."""
+    """Return the total bytes of the files."""
     return sum(file.size_bytes for file in files)

@@ -1,6 +1,6 @@
 """Compaction groups, the services that use them, and limits on bytes per second.
 
-A limit is of a compaction group, or of a volume that tables share.
+A limit applies to a compaction group, or to a volume that tables share.
 
 A group is one queue and the compactors that serve it. A service is a planner with the groups that
 its jobs may run in; a table's dispatcher names a service.
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from common.errors import RequestError
-from common.model.fields import readable_across_releases
 from common.model.table import DNS_LABEL
+from neve import api
+from neve.api.messages import readable_across_releases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class Group:
 
     name: str
     max_bytes: int | None = None
-    """Jobs of fewer input bytes may run here; None: of any size."""
+    """Jobs with fewer input bytes may run here; None: jobs of any size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +40,13 @@ class Service:
 
 
 DEFAULT_VOLUME = "default"
-"""Of tables that name no other."""
+"""Volume of tables that name no other."""
 LIMIT_BYTES_S_MIN = 64 * 1024
-"""A lower limit than that would hold a single row group up for minutes."""
+"""Lowest limit: below it, a single row group would take minutes."""
 
 
 class LimitScopeKind(StrEnum):
-    """What a limit is of."""
+    """What a limit applies to."""
 
     GROUP = "group"
     """All attempts of a compaction group."""
@@ -57,14 +58,14 @@ class LimitScopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class LimitScope:
-    """Whatever has a limit of its own; every attempt is under its group, its volume, and all."""
+    """The target of a limit. Every attempt is subject to its group, its volume, and the total."""
 
     kind: LimitScopeKind
     name: str
 
     @property
     def text(self) -> str:
-        """The scope as the store and people write it: `group:default`."""
+        """The scope in text form: `group:default`."""
         return f"{self.kind.value}:{self.name}"
 
     @classmethod
@@ -72,13 +73,13 @@ class LimitScope:
         """Return the scope of a text such as `volume:fast`.
 
         Raises:
-            RequestError: It is none.
+            RequestError: The text is not a scope.
         """
         kind, _, name = text.partition(":")
         if kind not in (LimitScopeKind.GROUP, LimitScopeKind.VOLUME) or not DNS_LABEL.fullmatch(
             name
         ):
-            raise RequestError(f"{text!r} is no scope, expected group:<name> or volume:<name>")
+            raise RequestError(f"{text!r} is not a scope, expected group:<name> or volume:<name>")
         return cls(LimitScopeKind(kind), name)
 
 
@@ -86,7 +87,7 @@ CONTROL_SCOPE = LimitScope(LimitScopeKind.CONTROL, "all")
 
 
 def limit_scopes(group: str, volume: str) -> tuple[LimitScope, ...]:
-    """Return what an attempt of a group on a volume is under."""
+    """Return the scopes that limit an attempt of a group on a volume."""
     return (
         LimitScope(LimitScopeKind.GROUP, group),
         LimitScope(LimitScopeKind.VOLUME, volume),
@@ -95,48 +96,30 @@ def limit_scopes(group: str, volume: str) -> tuple[LimitScope, ...]:
 
 
 def checked_limit(bytes_s: int, what: str) -> int:
-    """Return a limit that may be set; 0 means none.
+    """Return a limit after validation; 0 means no limit.
 
     Args:
         bytes_s: The limit.
-        what: What it is of, for the message.
+        what: Subject of the message.
 
     Raises:
-        RequestError: It is too low to work under.
+        RequestError: The limit is too low.
     """
     if bytes_s == 0 or bytes_s >= LIMIT_BYTES_S_MIN:
         return bytes_s
     raise RequestError(
-        f"limit of {what} is {bytes_s} bytes/s, expected 0 (none) or {LIMIT_BYTES_S_MIN} at least"
+        f"limit of {what} is {bytes_s} bytes/s, expected 0 (none) or at least {LIMIT_BYTES_S_MIN}"
     )
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateGrant:
-    """What an attempt may move from now on, until the next grant; None: no limit."""
+    """Bytes per second that an attempt may move until the next grant; None: no limit."""
 
     attempt: str
     bytes_s: float | None
 
 
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitStatus:
-    """A line of the listing of limits: a group or a volume, and what moves under it."""
-
-    kind: str
-    """`group` or `volume`; `control`: all, by the controller."""
-    name: str
-    limit_bytes_s: int | None
-    """None: no limit."""
-    is_default: bool
-    """Whether nobody has set a limit of its own."""
-    rate_bytes_s: int | None
-    """The limit, or less where the storage is slow."""
-    granted_bytes_s: float | None
-    """What its attempts may be applying together; None: some have no limit."""
-    attempts: int
-    throttled: int
-    moved_bytes: int
-    waited_s: float
+LimitStatus = api.Limit
+"""The name under which older releases send it."""

@@ -1,7 +1,7 @@
 """A job, its priority, and the plan that it belongs to.
 
-A job is a decision to merge some files; it holds nothing until it is reserved. A plan is what a
-planner wants for one tablet: its jobs, and for every file that was left out, why.
+A job is a decision to merge some files; it holds nothing until it is reserved. A plan is a
+planner's decision for one tablet: its jobs, and a reason for each file that was left out.
 """
 
 from collections.abc import Mapping
@@ -10,14 +10,15 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
 from common.digests import digest
-from common.model.fields import readable_across_releases
+from neve import api
+from neve.api.messages import readable_across_releases
 
 if TYPE_CHECKING:
     from common.model.tablet import TabletId
 
 
 class Kind(StrEnum):
-    """Who wants a job: the service for its own reasons, or a user's request."""
+    """The origin of a job: the service itself, or a user's request."""
 
     SYSTEM = "SYSTEM"
     USER = "USER"
@@ -28,18 +29,19 @@ class JobAction(StrEnum):
 
     REWRITE = "rewrite"
     DROP = "drop"
-    """All rows have expired, as metadata tells: no row is read, and nothing is written. Where
-    footers leave a doubt it is rewritten after all."""
+    """All rows have expired according to metadata: no row is read, and nothing is written. If
+    footers contradict that, the job becomes a rewrite."""
     ANALYZE = "analyze"
-    """Nothing is reserved, written or replaced: the cheap columns of all files of the tablet are
-    read, and what is live of each file becomes metadata. No planner may want it."""
+    """Nothing is reserved, written or replaced. The columns that decide which rows are live
+    are read from all files of the tablet, and the live bytes of each file become metadata. Planners
+    cannot choose it."""
     MOVE = "move"
-    """Files stay where they are, and their tags change: they get those of the job's outputs. A
-    release before, which does not know it, rewrites them to outputs with these tags."""
+    """Files are not rewritten; they get the tags of the job's outputs. A previous release that does
+    not support the action rewrites them to outputs with these tags."""
 
 
 PLANNED_ACTIONS = (JobAction.REWRITE, JobAction.DROP, JobAction.MOVE)
-"""What a planner may want."""
+"""Actions that a planner may choose."""
 
 
 @readable_across_releases
@@ -47,8 +49,8 @@ PLANNED_ACTIONS = (JobAction.REWRITE, JobAction.DROP, JobAction.MOVE)
 class Job:
     """One compaction of one tablet.
 
-    `id` is derived from tablet, kind, request, inputs and range: the same decision
-    taken twice has the same id, so a queue keeps its age and place.
+    `id` is derived from tablet, kind, request, inputs and range. The same decision made twice has
+    the same id, so the job keeps its age and position in the queue.
     """
 
     id: str
@@ -62,27 +64,27 @@ class Job:
     priority: int
     """Larger runs first."""
     reason: str
-    """A sentence that a person understands."""
+    """A human-readable sentence."""
     request: str | None = None
     depends_on: tuple[str, ...] = ()
     """Ids of jobs of the same plan that must be committed first."""
     outputs_expected: int = 1
-    """At most so many are written. Those of a table without a key get the same number of rows."""
+    """Largest number of outputs. Outputs of a table without a key get equal numbers of rows."""
     cuts: tuple[bytes, ...] = ()
     """Keys after which a new output begins (0..n outputs); empty: one output."""
     output_tags: tuple[tuple[str, str], ...] = ()
     partition: str | None = None
-    """The partition that the tablet is, `month=1/day=2`; None: it is a range of keys."""
+    """The partition of the tablet, such as `month=1/day=2`; None: the tablet is a key range."""
     action: str = JobAction.REWRITE.value
-    """Of `JobAction`, as its text: a release before may not know all of them."""
+    """A `JobAction` as text, because a previous release may lack some of them."""
     cuts_at_s: tuple[float, ...] = ()
     """Times at which a new output begins; see `PlannedJob`."""
     output_rows_max: int = 0
-    """Most rows of an output between two times of `cuts_at_s`; 0: any number."""
+    """Largest number of rows of an output between two times of `cuts_at_s`; 0: no limit."""
 
     @property
     def cost_bytes(self) -> int:
-        """Bytes in plus bytes out, the latter taken to be as many; only a rewrite counts."""
+        """Input bytes plus the same number of output bytes; 0 unless the job is a rewrite."""
         return 0 if self.action in _CHEAP else 2 * self.input_bytes
 
 
@@ -99,16 +101,16 @@ def job_id(
     moves: tuple[tuple[str, str], ...] = (),
     cuts_at_s: tuple[float, ...] = (),
 ) -> str:
-    """Return the id of the job that would do exactly this.
+    """Return the id of a job with this content.
 
     Args:
-        tablet: Where.
-        kind: Who wants it.
-        request: Of whom, if a user wants it.
+        tablet: Tablet of the job.
+        kind: Origin of the job.
+        request: Id of the user's request, if there is one.
         inputs: Paths, in any order.
-        cuts: Keys after which another output begins.
+        cuts: Keys after which a new output begins.
         moves: The tags that files get, if nothing is rewritten.
-        cuts_at_s: Times at which another output begins.
+        cuts_at_s: Times at which a new output begins.
     """
     parts: list[str | bytes] = [
         tablet.table,
@@ -131,13 +133,14 @@ def analysis_id(tablet: "TabletId") -> str:
 
 
 def analysis_job(tablet: "TabletId", table_name: str, group: str) -> Job:
-    """Return the job that counts what is live in a tablet; there is one of each tablet.
+    """Return the analysis job of a tablet. A tablet has only one.
 
-    It comes after all others of its group: nobody waits for it but a user who asked.
+    It has the lowest priority in its group, because only the user who asked waits for it.
 
     Args:
-        tablet: Whose files are read.
-        table_name: For people.
+        tablet: Tablet whose files are read.
+        table_name: Name for messages.
+        group: Group whose compactors run it.
         group: Whose compactors run it.
     """
     return Job(
@@ -149,51 +152,51 @@ def analysis_job(tablet: "TabletId", table_name: str, group: str) -> Job:
         input_bytes=0,
         group=group,
         priority=0,
-        reason="live bytes are counted, as somebody asked",
+        reason="an analysis of live bytes was requested",
         outputs_expected=0,
         action=JobAction.ANALYZE.value,
     )
 
 
 TIME_CUTS_MAX = 32
-"""Most times at which one job may cut: its outputs are written beside each other."""
+"""Largest number of cut times of one job, because its outputs are written concurrently."""
 
 
 def time_outputs_max(cuts: int, rows: int, output_rows_max: int) -> int:
-    """Return how many outputs a job may need that cuts at times.
+    """Return the largest number of outputs of a job that cuts at times.
 
     Args:
-        cuts: Number of times at which it cuts; rows without a time have an output besides.
+        cuts: Number of cut times; rows without a time get an extra output.
         rows: Rows of all inputs.
-        output_rows_max: Most rows of one output; 0: any number.
+        output_rows_max: Largest number of rows of one output; 0: no limit.
     """
     return cuts + 2 + (rows // output_rows_max if output_rows_max else 0)
 
 
 # ---- Priorities
 #
-# Four classes, each a range of numbers, so that a priority alone tells its class:
+# There are four classes. Each is a range of numbers, so a priority determines its class:
 #
-#     URGENT      30,000 …   somebody asked for it with the largest boost
+#     URGENT      30,000 …   a request with the largest boost
 #     OVER_LIMIT  20,000 …   the tablet has more files than its table allows
-#     USER        10,000 …   somebody asked for it and waits
-#     SYSTEM           0 …   the service tidies up for its own reasons
+#     USER        10,000 …   a request that a user waits for
+#     SYSTEM           0 …   the service's own maintenance
 #
-# Inside a class, more files in the tablet and in the job come first: such a job takes the most
-# work from readers. How a queue orders jobs of equal priority, and how old ones rise, is the
-# queue's affair.
+# Within a class, more files in the tablet and in the job come first, because such jobs save
+# readers the most work. The queue defines the order of jobs with equal priority and the ageing
+# of old jobs.
 
 
 CLASS_WIDTH = 10_000
-"""Numbers per class; what would be more is cut to the last of its class."""
+"""Numbers per class; larger values are limited to the last number of the class."""
 AGEING_PER_S = 0.1
-"""Points that a queued job gains per second over one offered later, if nothing else is set.
+"""Default points per second that a queued job gains over jobs offered later.
 
-A point is one file: beside an endless stream of jobs of the next higher class a job
-waits for about 28 hours, not for ever.
+One point is worth one file. With an endless stream of jobs of the next higher class, a job waits
+for about 28 hours.
 """
 BOOST_MAX = 2 * CLASS_WIDTH
-"""Of a request: lifts its jobs before all that the service wants for reasons of its own."""
+"""Largest boost of a request: its jobs run before all system jobs."""
 
 
 class PriorityClass(IntEnum):
@@ -209,11 +212,11 @@ def job_priority(kind: Kind, *, files_in_tablet: int, files_in_job: int, file_li
     """Return the priority of a job.
 
     Args:
-        kind: Who wants the job. A user's job is never counted as over the limit:
+        kind: Origin of the job. A user's job never counts as over the limit:
             its request has a boost for that.
         files_in_tablet: All files of the tablet, candidates or not.
         files_in_job: The inputs of the job.
-        file_limit: The table's limit of files per tablet; 0: no limit known.
+        file_limit: The table's limit of files per tablet; 0: no limit.
     """
     if kind is Kind.USER:
         return _within(PriorityClass.USER, files_in_tablet + files_in_job)
@@ -226,7 +229,8 @@ def job_priority(kind: Kind, *, files_in_tablet: int, files_in_job: int, file_li
 def cut_priority(files_in_job: int) -> int:
     """Return the priority of a job that cuts files where a tablet is being split.
 
-    The best there is but for a boost: until it is done nothing else runs in that tablet.
+    It is the highest priority without a boost, because no other job runs in that tablet until
+    the cut is done.
     """
     return _within(PriorityClass.OVER_LIMIT, CLASS_WIDTH // 2 + files_in_job)
 
@@ -237,16 +241,16 @@ def class_of(priority: int) -> PriorityClass:
 
 
 def is_urgent(job: Job) -> bool:
-    """Return whether a job gets the slots that a group keeps for urgent ones.
+    """Return whether a job may use the slots that a group reserves for urgent jobs.
 
-    Its tablet has more files than its table allows or is being split, or somebody asked for it with
-    the largest boost.
+    Its tablet has more files than its table allows or is being split, or its request has the
+    largest boost.
     """
     return class_of(job.priority) >= PriorityClass.OVER_LIMIT
 
 
 class LaneClass(IntEnum):
-    """The classes of priority, and beneath them the analyses, which have no priority of theirs."""
+    """The priority classes, and below them the analyses, which have no priority of their own."""
 
     STATISTICS = -1
     SYSTEM = PriorityClass.SYSTEM
@@ -260,10 +264,10 @@ _LANES = (LaneClass.SYSTEM, LaneClass.USER, LaneClass.OVER_LIMIT, LaneClass.URGE
 
 
 def lane_class(job: Job) -> LaneClass:
-    """Return the class in which a job waits for its turn."""
+    """Return the class in which a job is queued."""
     if job.action == _ANALYZE:
         return LaneClass.STATISTICS
-    # As `class_of`, without making an enum of a number: each job that is offered comes by here.
+    # The same as `class_of`, without the cost of an enum, because every offered job passes here.
     place = job.priority // CLASS_WIDTH
     return _LANES[place if 0 <= place < len(_LANES) else 0 if place < 0 else -1]
 
@@ -277,9 +281,9 @@ def _within(rank: PriorityClass, points: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
-    """A job as a planner proposes it, before ids, tablet and request are written on it.
+    """A job as a planner proposes it, before it gets an id, a tablet and a request.
 
-    A planner refers to earlier jobs of its plan by their position in `Plan.jobs`.
+    A planner refers to earlier jobs of its plan by their index in `Plan.jobs`.
     """
 
     kind: Kind
@@ -289,57 +293,46 @@ class PlannedJob:
     reason: str
     depends_on: tuple[int, ...] = ()
     outputs_expected: int = 1
-    """At most so many are written. Those of a table without a key get the same number of rows:
-    about the size of all inputs divided by it."""
+    """Largest number of outputs. Outputs of a table without a key get equal numbers of rows, and
+    about the size of all inputs divided by this number."""
     cuts: tuple[bytes, ...] = ()
-    """Keys after which a new output begins, ascending; of tables with a key only."""
+    """Keys after which a new output begins, ascending; only for tables with a key."""
     cuts_at_s: tuple[float, ...] = ()
-    """Times in seconds since the epoch at which a new output begins, ascending; of tables without
-    a key that have a time column. A row of exactly such a time is in the output that begins there.
-    Rows without a time get an output of their own, after all others. `outputs_expected` must be at
-    least `time_outputs_max`."""
+    """Times in seconds since the epoch at which a new output begins, ascending; only for tables
+    without a key that have a time column. A row of exactly such a time belongs to the output that
+    begins there. Rows without a time get the last output. `outputs_expected` must be at least
+    `time_outputs_max`."""
     output_rows_max: int = 0
-    """With `cuts_at_s`: most rows of one output. Where more rows are between two times, they get
-    several outputs of about the same number of rows. 0: any number."""
+    """With `cuts_at_s`: largest number of rows of one output. More rows between two times are
+    divided into several outputs of similar size. 0: no limit."""
     output_tags: tuple[tuple[str, str], ...] = ()
     """Tags of every output: level, run, window."""
     action: JobAction = JobAction.REWRITE
 
 
 INTERVALS_MAX = 1000
-"""Of one plan."""
+"""Largest number of intervals in one plan."""
 
 
 class IntervalState(StrEnum):
-    """What a planner makes of an interval of time, in Apache Druid's words."""
+    """A planner's decision about an interval of time, in the terms of Apache Druid."""
 
     RUNNING = "running"
     SKIPPED = "skipped"
-    """It may not be compacted now."""
+    """It must not be compacted now."""
     POLICY_EXCLUDED = "policy-excluded"
-    """It might be, and the planner's policy is against it."""
+    """The planner's policy excludes it."""
     PENDING = "pending"
     COMPLETE = "complete"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedInterval:
-    """What a planner makes of an interval of time, and why: the first check that decides it."""
-
-    start_s: float
-    end_s: float
-    """The interval ends before it."""
-    state: IntervalState
-    reason: str
-    files: int
-    """With rows of the interval."""
-    size_bytes: int
-    """Of these files, each whole."""
+PlannedInterval = api.Interval
+"""What a planner makes of an interval of time, and why: the first check that decides it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a planner wants for one tablet and one kind.
+    """A planner's decision for one tablet and one kind.
 
     Jobs without open dependencies are disjoint.
     """
@@ -348,56 +341,56 @@ class Plan:
     left: Mapping[str, str] = field(default_factory=dict)
     """Path → why it was left out."""
     due_at_s: float | None = None
-    """When the planner has to be asked again though nothing has changed; None: never."""
+    """When to ask the planner again even if nothing changes; None: never."""
     intervals: tuple[PlannedInterval, ...] = ()
-    """In order, if the planner goes by intervals of time; for people. At most `INTERVALS_MAX` are
-    shown."""
+    """Intervals in order, if the planner works by intervals of time; for display. At most
+    `INTERVALS_MAX` are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletBacklog:
-    """What the planner of a tablet has still to rewrite, at one reading of the tablet."""
+    """Bytes that the planner of a tablet has still to rewrite, as of one read of the tablet."""
 
     strategy: str
     """The tracker that measured it."""
     size_bytes: int
-    """As if nothing that is under way were done."""
+    """Backlog without the progress of running jobs."""
     falls: Mapping[str, int] = field(default_factory=dict)
-    """Attempt under way → bytes by which it is less when that is done."""
+    """Running attempt → bytes that its completion takes from the backlog."""
     problem: str = ""
     """Why the planner's own tracker did not measure it; empty: it did, or there is none."""
     group: str = ""
-    """Whose compactors do the work: the group of the first wanted job, or else of one that runs."""
+    """Group whose compactors do the work: of the first wanted job, or else of a running one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletPressure:
-    """What a tablet presses with, at one reading of it."""
+    """Measures of the compaction pressure in a tablet, as of one read."""
 
     overlapping_files: int = 0
-    """The most files that may hold one key; 0: no work waits."""
+    """Largest number of files that may hold the same key; 0: no work waits."""
     stored_bytes: int = 0
     garbage_bytes: int = 0
-    """Of `stored_bytes`, those that a rewrite would leave out, as far as they are known."""
+    """Part of `stored_bytes` that a rewrite would drop, as far as it is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletPlan:
-    """All jobs wanted for a tablet, of every kind, with ids; replaces what is queued."""
+    """All wanted jobs of a tablet, of every kind, with ids; it replaces the queued jobs."""
 
     jobs: tuple[Job, ...] = ()
     left: Mapping[str, str] = field(default_factory=dict)
     holds: tuple[str, ...] = ()
-    """Which requests hold files, or wait to; a sentence each."""
+    """Sentences about requests that hold files or wait to hold them."""
     due_at_s: float | None = None
-    """When planners have to be asked again though nothing has changed; None: never."""
+    """When to ask planners again even if nothing changes; None: never."""
     backlog: TabletBacklog | None = None
-    """None: the tablet is at rest, or nobody has measured it."""
+    """None: the tablet is at rest, or was not measured."""
     triggered_at_s: float = 0.0
-    """The trigger that the plan answers (`Table.triggered_at_s`); 0: none that is still open."""
+    """The trigger that the plan answers (`Table.triggered_at_s`); 0: no open trigger."""
     analysis_group: str = ""
-    """Group that is to analyse the tablet, as the trigger `analysis` asks; empty: it does not."""
+    """Group that should analyse the tablet, requested by the trigger `analysis`; empty: none."""
     intervals: tuple[PlannedInterval, ...] = ()
-    """Of system jobs; see `Plan`."""
+    """Intervals of system jobs; see `Plan`."""
     pressure: TabletPressure | None = None
-    """None: nobody has measured it."""
+    """None: not measured."""

@@ -1,11 +1,11 @@
-"""The values that keys, versions and times are made of, and how users write and read them.
+"""The values of keys, versions and times, and their text form.
 
-Values here are not bytes yet; `common.model.keys` encodes them.
+The values here are not encoded; `common.model.keys` encodes them.
 
 A `KeyType` is a family of column types whose values compare alike and encode to the same bytes
-whatever their width. A *plain* value is the one Python form per family: `bool`, `int`, `float`,
-`Decimal`, `str`, `bytes`; dates are days, times of day and timestamps nanoseconds, so that
-nothing is out of range or rounded.
+whatever their width. A *plain* value is the single Python representation of a family: `bool`,
+`int`, `float`, `Decimal`, `str`, `bytes`. Dates are days, and times of day and timestamps are
+nanoseconds, so no value is out of range or rounded.
 """
 
 import re
@@ -17,7 +17,7 @@ from enum import StrEnum
 from common.errors import RequestError
 
 DECIMAL_SCALE = 38
-"""Every decimal is held with this many digits after the point, whatever its column declares."""
+"""Digits after the point of every decimal, whatever its column declares."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EPOCH_DAY = date(1970, 1, 1).toordinal()
 NANOS = 1_000_000_000
@@ -54,7 +54,7 @@ _FAMILIES = {
 
 
 def key_type_of(type_text: str) -> KeyType:
-    """Return the family of a column type in its text form (`int32`, `timestamp[us, UTC]`).
+    """Return the family of a column type given as text (`int32`, `timestamp[us, UTC]`).
 
     Raises:
         RequestError: Columns of this type cannot be in a key.
@@ -62,7 +62,7 @@ def key_type_of(type_text: str) -> KeyType:
     match = _TYPE_NAME.match(type_text)
     family = _FAMILIES.get(match[0]) if match else None
     if family is None:
-        message = f"column type {type_text} has no order; a key, version or time cannot be of it"
+        message = f"column type {type_text} has no order; a key, version or time cannot have it"
         raise RequestError(message)
     return family
 
@@ -85,7 +85,7 @@ def plain_value(value: object, key_type: KeyType) -> object:
 
 
 DECIMAL_DIGITS_READ = 1000
-"""Of a decimal; of all but 76 of them nothing may be left but zeros."""
+"""Longest decimal that is read, in digits; digits beyond the first 76 must be zeros."""
 
 
 def decimal_units(value: Decimal) -> int | None:
@@ -97,7 +97,7 @@ def decimal_units(value: Decimal) -> int | None:
     shift = DECIMAL_SCALE + exponent
     if not any(digits):
         return 0
-    # Looked at before anything is computed: a few characters may stand for a billion digits.
+    # Checked before the computation: a few characters may stand for a billion digits.
     if len(digits) > DECIMAL_DIGITS_READ or not -DECIMAL_DIGITS_READ <= shift <= 76:
         return None
     number = int("".join(map(str, digits)))
@@ -194,12 +194,12 @@ _FRACTION = re.compile(r"(?P<head>[^.]*?)(?:\.(?P<fraction>\d{1,9}))?(?P<zone>Z|
 
 
 def value_from_text(raw: object, key_type: KeyType) -> object:
-    """Return the plain value of what a user wrote in JSON or on a command line.
+    """Return the plain value of a user's JSON value or command-line text.
 
     Numbers may be text. A timestamp without a zone is UTC.
 
     Raises:
-        RequestError: It cannot be read as this family.
+        RequestError: The text is not a value of this family.
     """
     if not isinstance(raw, str):
         if isinstance(raw, float) and key_type is KeyType.DECIMAL:
@@ -215,7 +215,7 @@ def value_from_text(raw: object, key_type: KeyType) -> object:
 
 
 def value_to_json(value: object, key_type: KeyType) -> object:
-    """Return a plain value as JSON that people can read and `value_from_text` reads back."""
+    """Return a plain value as readable JSON that `value_from_text` parses back."""
     if isinstance(value, bytes):
         return "0x" + value.hex()
     if isinstance(value, Decimal):
@@ -223,7 +223,7 @@ def value_to_json(value: object, key_type: KeyType) -> object:
     if isinstance(value, int) and key_type in _ISO:
         try:
             return _ISO[key_type](value)
-        except (OverflowError, ValueError):  # Beyond the years 1 to 9999: left as a number.
+        except (OverflowError, ValueError):  # Outside the years 1 to 9999: kept as a number.
             return value
     return value
 

@@ -1,6 +1,6 @@
-"""Keys as bytes that sort like the values they stand for, and bounds of keys for metadata.
+"""Keys as bytes that sort like the values they encode, and bounds of keys for metadata.
 
-A bound is short, however long its key is, and rounded outwards.
+A bound has a limited length, whatever the length of its key, and is rounded outwards.
 
     null             00
     value            01 payload          (integers from 2^63: 02 payload)
@@ -12,9 +12,9 @@ A bound is short, however long its key is, and rounded outwards.
     timestamp        12 bytes: seconds as int, nanoseconds in the second (UTC)
     string, binary   the bytes with 00 written as 00 ff, then 00 01
 
-A key is the concatenation of its values. Fewer values than columns make a prefix, which sorts
-before every key that it begins. Types are families (`KeyType`), so widening a column changes no
-byte. Versions and times are keys of one value. How a third party writes the same bytes:
+A key is the concatenation of its values. Fewer values than columns form a prefix, which sorts
+before every key that begins with it. Types are families (`KeyType`), so widening a column changes
+no byte. Versions and times are keys of one value. For implementations by third parties:
 docs/design/0002-row-encoding.md.
 """
 
@@ -60,10 +60,10 @@ _TIMESTAMP = struct.Struct(">QI")
 
 
 def encode_key(values: Sequence[object], types: Sequence[KeyType]) -> bytes:
-    """Return the bytes of a key or of a prefix of one.
+    """Return the encoding of a key or of a prefix of a key.
 
     Args:
-        values: One per key column, in order; fewer make a prefix.
+        values: One per key column, in order; fewer form a prefix.
         types: The families of the key columns.
 
     Raises:
@@ -114,7 +114,7 @@ def _decimal_payload(plain: object) -> bytes:
 def _float_payload(value: float) -> bytes:
     if math.isnan(value):
         return b"\xff" * 8
-    bits = _WORD.unpack(_DOUBLE.pack(value + 0.0))[0]  # + 0.0 makes 0.0 of -0.0
+    bits = _WORD.unpack(_DOUBLE.pack(value + 0.0))[0]  # + 0.0 turns -0.0 into 0.0
     return _WORD.pack(bits ^ _ALL if bits & _SIGN else bits | _SIGN)
 
 
@@ -122,7 +122,7 @@ def decode_key(data: bytes, types: Sequence[KeyType]) -> tuple[object, ...]:
     """Return the plain values of an encoded key; fewer than columns if it is a prefix.
 
     Raises:
-        ValueError: These bytes are no key of these types.
+        ValueError: The bytes are not a key of these types.
     """
     values, at = [], 0
     for key_type in types:
@@ -137,7 +137,7 @@ def decode_key(data: bytes, types: Sequence[KeyType]) -> tuple[object, ...]:
 
 
 def decode_value(data: bytes, key_type: KeyType) -> object:
-    """Return the plain value that `encode_value` encoded."""
+    """Return the plain value of bytes from `encode_value`."""
     (value,) = decode_key(data, (key_type,))
     return value
 
@@ -195,7 +195,7 @@ def _decode_text(data: bytes, at: int, key_type: KeyType) -> tuple[object, int]:
 
 
 def format_key(data: bytes, types: Sequence[KeyType]) -> str:
-    """Return a key for people: a JSON list that `parse_key` reads back, or `+inf`."""
+    """Return a readable key: a JSON list that `parse_key` parses back, or `+inf`."""
     if data == PLUS_INFINITY:
         return "+inf"
     values = decode_key(data, types)
@@ -203,27 +203,27 @@ def format_key(data: bytes, types: Sequence[KeyType]) -> str:
 
 
 KEY_CHARS_MAX = 1024**2
-"""Of a key that people write; a key of a table may be longer, but nobody types it."""
+"""Longest key that is parsed from text; keys in tables may be longer."""
 
 
 def parse_key(written: str | Sequence[object], types: Sequence[KeyType]) -> bytes:
-    """Return the encoded key or prefix that a user wrote.
+    """Return the encoded key or prefix of a user's text or JSON.
 
     Args:
-        written: JSON values, or text: `+inf`, a JSON list, or else plain values with
-            commas between them (a key of one column may hold commas).
+        written: JSON values, or text: `+inf`, a JSON list, or plain values separated by
+            commas (a key of one column may contain commas).
         types: The families of the key columns.
 
     Raises:
-        RequestError: It cannot be read as a key of these types.
+        RequestError: The text is not a key of these types.
     """
     if isinstance(written, str):
         if written == "+inf":
             return PLUS_INFINITY
         if len(written) > KEY_CHARS_MAX:
             message = (
-                f"key {written[:100]!r}… has {len(written)} characters, at most {KEY_CHARS_MAX}"
-                " are read"
+                f"key {written[:100]!r}… has {len(written)} characters, more than the limit of"
+                f" {KEY_CHARS_MAX}"
             )
             raise RequestError(message)
         written = _values_of_text(written, len(types))
@@ -239,7 +239,7 @@ def _values_of_text(text: str, columns: int) -> Sequence[object]:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        message = f"key {text[:100]!r} begins like a JSON list, but is none: {error}"
+        message = f"key {text[:100]!r} begins like a JSON list, but is not valid JSON: {error}"
         raise RequestError(message) from error
     assert isinstance(values, list)
     return values
@@ -247,25 +247,25 @@ def _values_of_text(text: str, columns: int) -> Sequence[object]:
 
 # ---- Bounds of keys
 #
-# A bound of a file may be a little further out than its keys are: whoever asks whether a key may
-# be in the file is told so once too often, and never once too seldom. Ends of tablets are kept
-# shorter than any bound is cut, so that a file within a tablet is within it by its bounds, too:
-# no end lies between a key and its bound.
+# A bound of a file may lie slightly outside its keys. A check whether the file may hold a key
+# can then return true without need, but never false by mistake. Ends of tablets are shorter than
+# the length at which bounds are cut. No end can lie between a key and its bound, so the bounds of
+# a file within a tablet are within the tablet as well.
 
 
 BOUND_BYTES_MAX = 1024
-"""Of a bound of a file."""
+"""Longest bound of a file."""
 SPLIT_BYTES_MAX = 512
-"""Of an end of a tablet, or a key where outputs are cut."""
+"""Longest end of a tablet, or key at which outputs are cut."""
 _TEXTS = (KeyType.STRING, KeyType.BINARY)
 _TAIL_BYTES = 8
-"""Kept for what frames a text, and for a character that is not cut through."""
+"""Bytes reserved for the framing of a text, and for a character that must not be cut."""
 _SURROGATES = range(0xD800, 0xE000)
 _LAST = 0x10FFFF
 
 
 def lower_bound(key: bytes, types: Sequence[KeyType]) -> bytes:
-    """Return a key, or a short one at or below it."""
+    """Return a key, or a shorter one at or below it."""
     if len(key) <= BOUND_BYTES_MAX:
         return key
     prefix, text = _cut_to_length(key, types)
@@ -273,7 +273,7 @@ def lower_bound(key: bytes, types: Sequence[KeyType]) -> bytes:
 
 
 def upper_bound(key: bytes, types: Sequence[KeyType]) -> bytes:
-    """Return a key, or a short one above it and above every key that begins as it does."""
+    """Return a key, or a shorter one above it and above every key with the same beginning."""
     if len(key) <= BOUND_BYTES_MAX:
         return key
     prefix, text = _cut_to_length(key, types)
@@ -282,19 +282,19 @@ def upper_bound(key: bytes, types: Sequence[KeyType]) -> bytes:
 
 
 def require_short(end: bytes, what: str) -> None:
-    """Refuse a key that cannot be the end of a tablet.
+    """Refuse a key that is too long for the end of a tablet.
 
     Raises:
         RequestError: It is too long; the message begins with `what`.
     """
     if len(end) > SPLIT_BYTES_MAX and end != PLUS_INFINITY:
         raise RequestError(
-            f"{what} has a key of {len(end)} bytes, at most {SPLIT_BYTES_MAX} are possible"
+            f"{what} has a key of {len(end)} bytes, more than the limit of {SPLIT_BYTES_MAX}"
         )
 
 
 def key_before(key: bytes) -> bytes | None:
-    """Return bytes that sort below an encoded key and above every smaller one."""
+    """Return bytes that sort below an encoded key and above every smaller key."""
     if not key:
         return None
     if key[-1] == 0:
@@ -303,9 +303,9 @@ def key_before(key: bytes) -> bytes | None:
 
 
 def _cut_to_length(key: bytes, types: Sequence[KeyType]) -> tuple[bytes, str | bytes | None]:
-    """Return the columns of a key that fit, and the beginning of the text that does not.
+    """Return the columns of a key that fit, and the beginning of a text column that does not.
 
-    The text is None if what does not fit is no text.
+    The text is None if the column that does not fit is not a text.
     """
     prefix = b""
     values = decode_key(key, types)
@@ -321,7 +321,7 @@ def _cut_to_length(key: bytes, types: Sequence[KeyType]) -> tuple[bytes, str | b
 
 
 def _beginning(text: str | bytes, room: int) -> str | bytes:
-    """Return as much of a text as fits into so many encoded bytes."""
+    """Return the part of a text that fits into `room` encoded bytes."""
     kind = _kind(text)
     sizes = range(min(room, len(text)) + 1)
     fitting = bisect_right(sizes, room, key=lambda size: len(encode_value(text[:size], kind)))
@@ -329,7 +329,7 @@ def _beginning(text: str | bytes, room: int) -> str | bytes:
 
 
 def _above(text: str | bytes) -> str | bytes | None:
-    """Return the least text of this length or less that is above all that begin like this one."""
+    """Return the least text, at most as long, that sorts above all texts with this beginning."""
     if isinstance(text, bytes):
         short = text.rstrip(b"\xff")
         return short[:-1] + bytes([short[-1] + 1]) if short else None

@@ -1,14 +1,14 @@
-"""What a location is, whatever it is called: two that share files have identities that overlap.
+"""The identity of a location. Two locations that share files have overlapping identities.
 
-An identity has *names*, each a kind of storage and a path in it:
+An identity has *names*, each consisting of a kind of storage and a path in it:
 
-    file:/data/t              the path without links
+    file:/data/t              the path with links resolved
     mount 8:1:/data/t         the path within its file system, the same under every mount
-    inode 8:1:42:/t           the nearest folder that exists, by its number, and the rest
+    inode 8:1:42:/t           inode number of the nearest existing folder, and the rest
     s3 minio.example:/lake/t  an object store, its bucket and a prefix
 
-Local names are found out by `common.parquet.resolved_locations`, which asks the machine; what a URI
-alone tells is worked out here. Pure.
+`common.parquet.resolved_locations` asks the machine for local names; this module derives names
+from URIs alone. Pure.
 """
 
 import posixpath
@@ -19,9 +19,9 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 ENDPOINT_OPTION = "endpoint_override"
 ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfs", "abfss": "abfs"}
-"""Schemes of one and the same storage."""
+"""Alternative schemes of the same storage."""
 SYSTEM_FOLDERS = ("/boot", "/dev", "/etc", "/proc", "/sys")
-"""No table is in or around these, whatever an operator names."""
+"""No table may be in or around these folders, whatever the settings allow."""
 _DEFAULT_PORTS = (":443", ":80")
 _AMAZON = re.compile(r"(?:^|\.)amazonaws\.com$")
 _AZURE = re.compile(r"([^.]+)\.(?:blob|dfs)\.")
@@ -29,31 +29,31 @@ _AZURE = re.compile(r"([^.]+)\.(?:blob|dfs)\.")
 
 @dataclass(frozen=True, slots=True)
 class LocationIdentity:
-    """What a location really is. A name ends without a slash."""
+    """The names of a location. A name has no trailing slash."""
 
     names: tuple[str, ...]
     """All names of the location itself."""
     above: tuple[str, ...] = ()
-    """Further names of it, by way of the folders above: they tell in what it lies."""
+    """Names derived from parent folders: they show what contains the location."""
 
     def path_below(self, other: "LocationIdentity") -> str | None:
-        """Return the path from another location to this one; None: it does not lie in it."""
+        """Return the path from another location to this one; None: it is not below the other."""
         mine = (*self.names, *self.above)
         pairs = ((name, root) for name in mine for root in other.names)
         inside = (name[len(root) :] for name, root in pairs if f"{name}/".startswith(f"{root}/"))
         return next(inside, None)
 
     def lies_in(self, other: "LocationIdentity") -> bool:
-        """Return whether this location is the other one, or below it."""
+        """Return whether this location is the other one, or is below it."""
         return self.path_below(other) is not None
 
     def overlaps(self, other: "LocationIdentity") -> bool:
-        """Return whether files of one location may be files of the other."""
+        """Return whether the two locations may share files."""
         return overlap_test(self)(other)
 
 
 def overlap_test(mine: LocationIdentity) -> Callable[[LocationIdentity], bool]:
-    """Return a test whether another location overlaps this one, for many others."""
+    """Return a predicate that checks other locations for overlap with this one."""
     mine_above = {
         "/".join(parts[:count])
         for parts in (name.split("/") for name in (*mine.names, *mine.above))
@@ -70,9 +70,9 @@ def overlap_test(mine: LocationIdentity) -> Callable[[LocationIdentity], bool]:
 
 
 def overlapping_pair(identities: Mapping[str, LocationIdentity]) -> tuple[str, str] | None:
-    """Return the keys of two identities that overlap; None: all are apart.
+    """Return the keys of two identities that overlap; None: no two overlap.
 
-    Takes time by the length of all names together, not by the number of pairs.
+    The time grows with the total length of all names, not with the number of pairs.
     """
     owners: dict[str, str] = {}
     for key, identity in identities.items():
@@ -90,11 +90,11 @@ def overlapping_pair(identities: Mapping[str, LocationIdentity]) -> tuple[str, s
 
 
 def identity_of_uri(uri: str, endpoints: Mapping[str, str] | None = None) -> LocationIdentity:
-    """Return what a URI alone tells; of a local location that is its text.
+    """Return the identity that a URI alone gives; for a local location, its path.
 
     Args:
-        uri: Of a location; a text that is none stands for itself.
-        endpoints: Canonical scheme → endpoint (of `abfs`: account) where a URI names none.
+        uri: URI of a location; a text that is not a URI is used as it is.
+        endpoints: Canonical scheme → endpoint (for `abfs`: account) for URIs that name none.
     """
     parts = _split(uri)
     scheme = canonical_scheme(parts.scheme)
@@ -119,26 +119,26 @@ def _split(uri: str) -> SplitResult:
 
 
 def is_system_path(path: str) -> bool:
-    """Return whether a path, as it is written, leads into a folder of the system."""
+    """Return whether a path, unresolved, leads into a folder of the system."""
     return any(f"{path}/".startswith(f"{folder}/") for folder in SYSTEM_FOLDERS)
 
 
 def canonical_scheme(scheme: str) -> str:
-    """Return the one scheme of a kind of storage that has several."""
+    """Return the canonical scheme of a storage that has several."""
     lower = scheme.lower()
     return ALIASES.get(lower, lower)
 
 
 def normal_path(path: str) -> str:
-    """Return an absolute path without `.`, `..`, empty parts and a slash at its end."""
+    """Return an absolute path without `.`, `..`, empty parts and a trailing slash."""
     return posixpath.normpath("/" + path.lstrip("/")).rstrip("/")
 
 
 def canonical_endpoint(written: str) -> str:
-    """Return host and port of an endpoint in one form; empty: the storage's own.
+    """Return host and port of an endpoint in canonical form; empty: the storage's default.
 
     Args:
-        written: A URL or a host, perhaps with a port.
+        written: A URL or a host, optionally with a port.
     """
     host = written.rpartition("://")[2].partition("/")[0].rpartition("@")[2].lower()
     for port in _DEFAULT_PORTS:
@@ -147,13 +147,13 @@ def canonical_endpoint(written: str) -> str:
 
 
 def _azure(parts: SplitResult, path: str, account: str) -> LocationIdentity:
-    """Return what `container@account.dfs…/path`, `account.dfs…/container/path`, … is."""
+    """Return the identity of `container@account.dfs…/path` and the other forms of such URIs."""
     before, _, host = parts.netloc.lower().rpartition("@")
     container = before.partition(":")[0]
     known = _AZURE.match(host)
     if known is not None:
         account = known[1]
-    elif "." not in host:  # `abfs://container/path`; before it, perhaps, the account.
+    elif "." not in host:  # `abfs://container/path`, optionally with the account before it.
         account, container = container or account, host
     inside = f"/{container}{path}" if container else path
     return LocationIdentity((f"abfs {account.lower()}:{inside}",))

@@ -1,4 +1,4 @@
-"""How a change of metadata or an attempt ended."""
+"""The outcome of a metadata change or an attempt."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -6,37 +6,37 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Self
 
-from common.model.fields import readable_across_releases
+from neve.api.messages import readable_across_releases
 
 
 class RefusalCode(StrEnum):
-    """Why a change or a call is refused: one stable word for programs.
+    """Why a change or a call is refused: a stable word for programs.
 
-    A code that only a newer release knows is kept as its text: it equals no member.
+    A code that only a newer release defines is kept as its text and equals no member.
     """
 
     CALL_FORM = "call-form"
-    """The call id is no UUIDv7, so nothing tells when it was made."""
+    """The call id is not a UUIDv7, so the time of the call is unknown."""
     CALL_TOO_OLD = "call-too-old"
-    """Nobody can tell any more whether the call was made before."""
+    """The call is so old that its mark is deleted, so a repetition cannot be recognised."""
     CALL_TOO_NEW = "call-too-new"
     """The call id carries a time in the future: the clock of the caller is wrong."""
     CALL_CONTENT = "call-content"
-    """The call id was used before, for something else."""
+    """The call id was used before with different content."""
     EXISTS = "exists"
-    """The table, file or request is there already."""
+    """The table, file or request exists already."""
     REPLACED = "replaced"
     """A compaction has replaced the file, and the collector will delete it."""
     RETIRED = "retired"
-    """A file of this name was deleted a short while ago."""
+    """A file of this name was deleted recently."""
     LOOK_TOO_OLD = "look-too-old"
-    """Too much time has passed since the files were looked at: look again."""
+    """Too much time has passed since the files were inspected: inspect them again."""
     GENERATION = "generation"
-    """The store has gone back in time: it is older than the table's location."""
+    """The store has lost changes: it is older than the table's location."""
     PIN = "pin"
-    """The pin has run out, or the store has forgotten it."""
+    """The pin has expired, or the store has lost it."""
     NAME = "name"
-    """The name of the table is no DNS label."""
+    """The name of the table is not a DNS label."""
     LOCATION = "location"
     """The location overlaps the location of another table."""
     TABLE = "table"
@@ -46,7 +46,7 @@ class RefusalCode(StrEnum):
     PAUSED = "paused"
     """The table is paused."""
     VERSION = "version"
-    """What the change was made for has another version by now."""
+    """The object of the change has a newer version."""
     TABLET = "tablet"
     """The tablet does not exist: look it up again."""
     BOUNDS = "bounds"
@@ -56,7 +56,7 @@ class RefusalCode(StrEnum):
     CROSSES = "crosses"
     """The file has keys on both sides of the key where the tablet is being split."""
     PURGED = "purged"
-    """The file has versions at or below those whose tombstones are gone."""
+    """The file has versions at or below the purge watermark, whose tombstones are gone."""
     FILES = "files"
     """The change names no file, a file twice, or too many files."""
     GONE = "gone"
@@ -78,9 +78,9 @@ class RefusalCode(StrEnum):
     WAITING = "waiting"
     """Requests wait to select files of the tablet."""
     FULL = "full"
-    """The request or the table has as many entries as it may have."""
+    """The request or the table has the largest number of entries."""
     TOO_LARGE = "too-large"
-    """The selection is larger than one change may be."""
+    """The selection is too large for one change."""
     HOLD = "hold"
     """The hold on the selected files does not allow it."""
     RESULTS = "results"
@@ -90,7 +90,7 @@ class RefusalCode(StrEnum):
     RELEASED = "released"
     """The attempt holds no reservation."""
     RESURFACE = "resurface"
-    """A file that came later may hold rows older than those that the attempt dropped."""
+    """A file that was added later may hold rows older than rows that the attempt dropped."""
     OUTPUTS = "outputs"
     """The attempt did not reserve the outputs."""
     WATERMARK = "watermark"
@@ -98,9 +98,9 @@ class RefusalCode(StrEnum):
     COORDINATOR = "coordinator"
     """Another coordinator has taken over."""
     LIMITS = "limits"
-    """As many limits are set as may be."""
+    """The largest number of limits is set."""
     MANIFESTS = "manifests"
-    """As many manifests are stored as may be."""
+    """The largest number of manifests is stored."""
     COMMITTED = "committed"
     """The attempt has ended: it committed."""
     FAILED = "failed"
@@ -112,15 +112,15 @@ class RefusalCode(StrEnum):
     DRAINED = "drained"
     """The attempt has ended: its compactor was drained."""
     CONFLICTED = "conflicted"
-    """The attempt has ended: a change that came in between stood in its way."""
+    """The attempt has ended: a concurrent change prevented its commit."""
     CONFLICT = "conflict"
-    """Other changes came first each time; nothing was written."""
+    """Concurrent changes interfered on every try; nothing was written."""
     METADATA = "metadata"
     """The metadata could not be read or written."""
 
     @classmethod
     def _missing_(cls, value: object) -> "RefusalCode | None":
-        """Keep the code of a newer release, so that its sender can still be understood."""
+        """Keep the code of a newer release, so that its refusal is still readable."""
         if not isinstance(value, str):
             return None
         unknown = str.__new__(cls, value)
@@ -128,35 +128,35 @@ class RefusalCode(StrEnum):
         return unknown
 
     def __reduce_ex__(self, _protocol: object) -> tuple[type[Self], tuple[str]]:
-        """Be pickled by value: before Python 3.11.4 it would be by name, which a new code lacks."""
+        """Pickle by value: before Python 3.11.4, enums pickle by name, which a new code lacks."""
         return type(self), (self.value,)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why something is not allowed now: a sentence with subject, fact and expectation."""
+    """The reason for a refusal: a sentence with subject, fact and expectation."""
 
     code: RefusalCode
     reason: str
 
 
 class AttemptEnd(StrEnum):
-    """How an attempt ended, as its outcome mark tells."""
+    """How an attempt ended, as recorded in its outcome mark."""
 
     COMMITTED = "committed"
     FAILED = "failed"
     CANCELLED = "cancelled"
     LOST = "lost"
-    """Nobody alive stood behind it."""
+    """No living coordinator or compactor held it."""
     DRAINED = "drained"
     CONFLICTED = "conflicted"
-    """Something that came meanwhile stood in the way of its commit; the next one knows of it."""
+    """A concurrent change prevented its commit; the next attempt takes it into account."""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCounts:
-    """What happened to the rows of an attempt: in = out + all the others together."""
+    """Outcome of an attempt's input rows: input equals output plus all other counts."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -166,27 +166,27 @@ class RowCounts:
     transform_dropped: int = 0
     """Rows of an append-only table that a transform deleted; keyed ones become tombstones."""
     changed: int = 0
-    """Rows that a transform has given values; they are counted elsewhere, too."""
+    """Rows whose values a transform changed; also included in another count."""
     deleted: int = 0
-    """Rows that a transform deleted, of whatever table; they are counted elsewhere, too."""
+    """Rows that a transform deleted, in any kind of table; also included in another count."""
 
     @property
     def balanced(self) -> bool:
-        """Whether every row that came in is accounted for."""
+        """Whether every input row is accounted for."""
         dropped = self.tombstones_dropped + self.expired_dropped + self.transform_dropped
         return self.rows_in == self.rows_out + self.superseded + dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedRows:
-    """Dead rows that an attempt dropped: where their keys lie, and the highest version of them."""
+    """Dead rows that an attempt dropped: the ranges of their keys, and their highest version."""
 
     spans: tuple[tuple[bytes, bytes], ...]
-    """Ranges of keys, both ends included, ascending and apart: each key is in one of them."""
+    """Disjoint ranges of keys, both ends included, ascending; they contain every dropped key."""
     version_max: bytes
 
     def meets(self, low: bytes | None, high: bytes | None) -> bool:
-        """Return whether keys from `low` to `high` may be among them; None: not known."""
+        """Return whether keys from `low` to `high` may be among them; None: unknown."""
         at = 0 if low is None else bisect_left(self.spans, low, key=itemgetter(1))
         return at < len(self.spans) and (high is None or self.spans[at][0] <= high)
 
@@ -196,52 +196,52 @@ class DroppedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStatistics:
-    """What an analysis has counted of a file."""
+    """An analysis's counts for a file."""
 
     path: str
     size_bytes: int
-    """As it was when it was read: another size is another file."""
+    """Size at the time of the analysis; a different size means a different file."""
     live_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletStatistics:
-    """What an analysis has found about the rows of a tablet. Bounded in size."""
+    """An analysis's facts about the rows of a tablet. Bounded in size."""
 
     tablet_version: int
-    """Of the tablet as it was read."""
+    """Version of the tablet that was read."""
     measured_at_s: float
     """The `now` of the row rules."""
     rows: int
     """Rows of all files."""
     updated_rows: int = 0
-    """Those that a newer row of the same key hides."""
+    """Rows that a newer row of the same key hides."""
     key_quantiles: tuple[bytes, ...] = ()
-    """Keys, or beginnings of keys, that cut the rows into parts of about equal bytes, ascending."""
+    """Keys, or prefixes of keys, that divide the rows into parts of similar bytes, ascending."""
     compared_rows: int = 0
-    """Updates whose columns were compared with the row that they hide; 0: columns were not read."""
+    """Updates whose columns were compared with the row they hide; 0: columns were not read."""
     changed_shares: tuple[tuple[str, float], ...] = ()
     """Column → share of the compared updates that change it."""
     merged_share: float | None = None
-    """Of the rows of deltas, the share whose older row is in the tablet: a merge leaves one row of
-    both. Rows are whole, so it is the same for all columns. None: not looked at."""
+    """Share of the delta rows whose older row is in the tablet: a merge leaves one row of the two.
+    Rows are whole, so the share is the same for all columns. None: not measured."""
 
     @property
     def updated_share(self) -> float:
-        """Share of the rows that are hidden by newer ones."""
+        """Share of the rows that newer rows hide."""
         return self.updated_rows / self.rows if self.rows else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """What an analysis has counted in a tablet, and what that has cost."""
+    """The result of an analysis of a tablet, and its cost."""
 
     files: tuple[FileStatistics, ...]
     tablet_version: int
-    """Of the tablet as it was read."""
+    """Version of the tablet that was read."""
     rows: int
     read_bytes: int
     """Stored bytes of the columns that were read."""
     elapsed_s: float
     tablet: TabletStatistics | None = None
-    """Of a table with a key: what was found about its rows."""
+    """For a table with a key: facts about the rows."""

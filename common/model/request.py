@@ -1,34 +1,35 @@
-"""A request: a user's wish to compact a range of a table, and how far it has come.
+"""A request: a user's compaction of a key range of a table, and its progress.
 
-Also which keys tablets hold, as the half-open ranges that requests speak of.
+Also the key ranges of tablets as half-open ranges, the form that requests use.
 
-The range is of keys, half open, as order-preserving bytes; the tablets in it are looked up at
-every step, for they may split and merge meanwhile. See protocol, requests.
+The range is half open and uses order-preserving bytes. Its tablets are looked up at every step,
+because they may split and merge in between. See protocol, requests.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from common.model.fields import StoredValue, readable_across_releases
+from common.model.fields import StoredValue
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
+from neve.api.messages import readable_across_releases
 
 
 class RequestState(StrEnum):
-    """Where a request is in its life."""
+    """State of a request."""
 
     ACTIVE = "active"
     CANCELLING = "cancelling"
-    """Its holds and markers are being removed; it ends CANCELLED or FAILED."""
+    """Its holds and markers are being removed; it ends as CANCELLED or FAILED."""
     DONE = "done"
     DONE_IN_PART = "done_in_part"
-    """Done but for the ranges that were cancelled by themselves."""
+    """Done except in ranges that were cancelled separately."""
     CANCELLED = "cancelled"
     FAILED = "failed"
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen to the request."""
+        """Whether the request has reached a final state."""
         return self not in {RequestState.ACTIVE, RequestState.CANCELLING}
 
 
@@ -48,7 +49,7 @@ class KeyRange(StoredValue):
 
     def meets(self, after: bytes | None, last: bytes) -> bool:
         """Return whether a tablet with the keys `(after, last]` may hold keys of the range."""
-        # The first key of the tablet is the first behind `after`: `after` and a zero byte.
+        # The first key of the tablet is `after` with an appended zero byte.
         begins_before_end = self.until is None or after is None or after + b"\x00" < self.until
         ends_after_start = self.start is None or last >= self.start
         return begins_before_end and ends_after_start
@@ -66,11 +67,11 @@ class TransformKind(StrEnum):
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSpec(StoredValue):
-    """A transform as it is stored: checked text, or a plug-in's name with its options."""
+    """A stored transform: validated text, or a plug-in's name with its options."""
 
     kind: TransformKind = TransformKind.NONE
     text: str = ""
-    """As the user wrote it; parsed against the table's schema when it was submitted."""
+    """The user's text; it was parsed against the table's schema at submission."""
     name: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
 
@@ -78,7 +79,7 @@ class TransformSpec(StoredValue):
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectorSpec(StoredValue):
-    """Which files of a tablet a request takes: a selector's name and its options."""
+    """How a request chooses files of a tablet: a selector's name and its options."""
 
     name: str = "all"
     options: Mapping[str, str] = field(default_factory=dict)
@@ -87,7 +88,7 @@ class SelectorSpec(StoredValue):
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSpec(StoredValue):
-    """How outputs are written, where it differs from the table's settings."""
+    """Output settings that differ from the table's."""
 
     codec: str | None = None
     codec_level: int | None = None
@@ -106,26 +107,26 @@ class Request(StoredValue):
     transform: TransformSpec = field(default_factory=TransformSpec)
     output: OutputSpec = field(default_factory=OutputSpec)
     hints: Mapping[str, str] = field(default_factory=dict)
-    """For dispatchers, planners and configurers."""
+    """Hints for dispatchers, planners and configurers."""
     boost: int = 0
     """Added to the priority of its jobs."""
     deadline_s: float | None = None
-    """When it fails if it is not done."""
+    """Time at which it fails if it is not done."""
     automatic: bool = False
-    """Made by the service for a selector that the table has, not by a person."""
+    """Whether the table's selector created it, not a user."""
     state: RequestState = RequestState.ACTIVE
     cause: str = ""
-    """Why it is being cancelled or failed."""
+    """Why it is being cancelled or has failed."""
     fails: bool = False
-    """While CANCELLING: whether it ends FAILED rather than CANCELLED."""
+    """While CANCELLING: whether it ends as FAILED instead of CANCELLED."""
     cancelled_ranges: tuple[KeyRange, ...] = ()
-    """Parts that were cancelled by themselves."""
+    """Ranges that were cancelled separately."""
     submitted_at_s: float = 0.0
     ended_at_s: float | None = None
 
     @property
     def done_state(self) -> RequestState:
-        """The state in which it ends when it is done in every tablet."""
+        """Final state after it is done in every tablet."""
         return RequestState.DONE_IN_PART if self.cancelled_ranges else RequestState.DONE
 
     def means(self, key: bytes) -> bool:
@@ -134,11 +135,11 @@ class Request(StoredValue):
 
 
 class TabletProgress(StrEnum):
-    """Where a request is in one tablet."""
+    """State of a request in one tablet."""
 
     PENDING = "pending"
     WAITING = "waiting"
-    """Its marker stands: it selects when the running jobs are over."""
+    """Its marker is set; it selects files after the running jobs end."""
     SELECTED = "selected"
     DONE = "done"
     CANCELLED = "cancelled"
@@ -146,24 +147,24 @@ class TabletProgress(StrEnum):
 
 # ---- Ranges of tablets as requests speak of them
 #
-# Bounds exclude their start and include their end, ranges the other way round: the first key
-# behind another is that key and a zero byte. A tablet that is one partition has no keys between
-# bounds; its end stands for it.
+# Bounds exclude their start and include their end. Ranges include their start and exclude their
+# end. The key after another is that key with an appended zero byte. A tablet that is one partition
+# has no keys between bounds; its end represents it.
 
 
 def first_key(bounds: Bounds) -> bytes | None:
-    """Return the first bytes that a key of a tablet may have; None: from the beginning."""
+    """Return the first bytes that a key of a tablet may have; None: no lower bound."""
     if bounds.partition is not None:
         return bounds.end
     return None if bounds.start is None else bounds.start + b"\x00"
 
 
 def key_range_of(first: Bounds, last: Bounds | None = None) -> KeyRange:
-    """Return the keys of a tablet, or of all from one to another: no other tablet meets them.
+    """Return the keys of one tablet, or of all tablets between two, and of no other tablet.
 
     Args:
-        first: Of the first tablet.
-        last: Of the last one; None: there is only one.
+        first: Bounds of the first tablet.
+        last: Bounds of the last tablet; None: there is only one.
     """
     last = first if last is None else last
     whole = last.partition is None and last.end == PLUS_INFINITY
@@ -182,18 +183,18 @@ def covers(keys: KeyRange, bounds: Bounds) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestProgressInTablet:
-    """How far a request has come in one tablet."""
+    """Progress of a request in one tablet."""
 
     tablet: TabletId
     state: TabletProgress
     reason: str
-    """Why it is not further, or what came of it: a sentence that a person understands."""
+    """Why it is waiting, or its result: a human-readable sentence."""
     files: int = 0
     """Files of its selection; 0 unless SELECTED."""
     results: int = 0
-    """Those among them that its jobs made."""
+    """Selected files that its jobs wrote."""
     bytes_left: int = 0
-    """Bytes that no job of it has rewritten yet; before it selects: of all files in its range."""
+    """Bytes that its jobs have still to rewrite; before it selects: all files in its range."""
     completed_jobs: int = 0
     running: tuple[str, ...] = ()
-    """Its attempts under way."""
+    """Its running attempts."""

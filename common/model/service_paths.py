@@ -1,11 +1,11 @@
 """Paths in a table's location that only the service writes: the folder `_neve`. Names only.
 
-The files of one append tell the call, the try, and how many there are:
+The names of an append's files carry the call, the try, and the number of files:
 
     <call>-<try>-<number>of<count>.parquet
 
-A call that is tried again writes its rows anew, and only the files of one try are added. The
-names let a rebuild find that out when nothing else is left (`neve.recovery.rebuild.live_files`).
+A repeated call writes its rows anew, and only the files of one try are added. A rebuild without
+metadata recognises complete tries by these names (`neve.recovery.rebuild.live_files`).
 """
 
 import re
@@ -17,23 +17,25 @@ APPEND_FOLDER = f"{SERVICE_FOLDER}/append"
 DESCRIPTION_PATH = f"{SERVICE_FOLDER}/table.json"
 GENERATION_PATH = f"{SERVICE_FOLDER}/generation"
 MANIFEST_FOLDER = f"{SERVICE_FOLDER}/manifest"
+COPIED_FOLDER = f"{SERVICE_FOLDER}/copied"
+"""Lists of users' files that an import has copied; a folder for each table's id."""
 GUARDS_FOLDER = f"{SERVICE_FOLDER}/guards"
 GUARD_NAME = "000-READ-WITH-neve.read-OR-THE-MANIFEST.parquet"
-"""A file of this name makes plain readers of a directory fail (`common.parquet.read_guard`)."""
+"""A file with this name makes plain readers of a directory fail (`common.parquet.read_guard`)."""
 PUBLISHED_PATH = f"{SERVICE_FOLDER}/published"
-"""Names the marks of other table formats that the service itself has written."""
+"""Lists the marks of other table formats that the service itself has written."""
 
 DELETED_WITH_TABLE = (MANIFEST_FOLDER, DESCRIPTION_PATH, GENERATION_PATH)
-"""What a drop deletes if it was to delete files; the mark of the owner stays."""
+"""Files that `drop` deletes if it deletes files; the owner mark stays."""
 
 
 def is_guard(path: str) -> bool:
-    """Return whether a path is that of a guard, which is no data and no user's file."""
+    """Return whether a path is that of a guard file, which holds no data."""
     return path.rpartition("/")[2] == GUARD_NAME
 
 
 def is_service_path(path: str) -> bool:
-    """Return whether a path, relative to the location, is one that only the service writes."""
+    """Return whether only the service writes a path, given relative to the location."""
     return path.startswith(f"{SERVICE_FOLDER}/")
 
 
@@ -53,7 +55,7 @@ class AppendTry:
     call: str
     id: str
     count: int
-    """Of its files."""
+    """Number of its files."""
 
 
 def append_file_names(call: str, attempt: str, count: int) -> Sequence[str]:
@@ -61,14 +63,14 @@ def append_file_names(call: str, attempt: str, count: int) -> Sequence[str]:
 
     Args:
         call: The caller's id of the call, a UUID.
-        attempt: The try's id; no two are alike.
-        count: How many files there are.
+        attempt: Unique id of the try.
+        count: Number of files.
     """
     return [f"{call}-{attempt}-{number}of{count}.parquet" for number in range(1, count + 1)]
 
 
 def append_try_of(path: str) -> AppendTry | None:
-    """Return the try that a file is of, by its path; None: it does not say it, or is a user's."""
+    """Return the try of a file, from its path; None: it is not a file of an append."""
     if not path.startswith(f"{APPEND_FOLDER}/"):
         return None
     found = _NAME.fullmatch(path.rpartition("/")[2])

@@ -1,17 +1,18 @@
-"""A tablet: a key range or partition of a table, its files, and what holds them.
+"""A tablet: a key range or partition of a table, its files, and the holds on them.
 
-Also the small values that live in a tablet's keys: reservation, selection,
-operation, record. See DESIGN of the keys in `common.metadata.keys`.
+Also the small values in a tablet's keys: reservation, selection, operation, record.
+`common.metadata.keys` documents the keys.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from common.model.fields import StoredValue, readable_across_releases
+from common.model.fields import StoredValue
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import TabletStatistics
+from neve.api.messages import readable_across_releases
 
 PLUS_INFINITY = b"\xff"
 """End of the last tablet: sorts after every encoded key."""
@@ -20,10 +21,10 @@ PLUS_INFINITY = b"\xff"
 @readable_across_releases
 @dataclass(frozen=True, slots=True, order=True)
 class TabletId:
-    """Names a tablet for good: the table's random id and the tablet's end.
+    """Identifies a tablet permanently: the table's random id and the tablet's end.
 
-    `end` is the encoded key that the tablet includes as its last, `PLUS_INFINITY`
-    for the last tablet, or the encoded partition values of a partitioned table.
+    `end` is the encoded last key of the tablet, inclusive. It is `PLUS_INFINITY` for the
+    last tablet, or the encoded partition values of a partitioned table.
     """
 
     table: str
@@ -31,7 +32,7 @@ class TabletId:
 
     @property
     def text(self) -> str:
-        """The end in a form that is safe in paths, logs and URLs: hex, or `last`."""
+        """The end as text that is safe in paths, logs and URLs: hex, or `last`."""
         return "last" if self.end == PLUS_INFINITY else self.end.hex()
 
     def __str__(self) -> str:
@@ -40,7 +41,7 @@ class TabletId:
 
     @classmethod
     def parse(cls, table: str, text: str) -> "TabletId":
-        """Return the tablet id whose `text` this is.
+        """Return the tablet id for a `text`.
 
         Raises:
             ValueError: The text is neither `last` nor hex.
@@ -51,10 +52,10 @@ class TabletId:
 @readable_across_releases
 @dataclass(frozen=True, slots=True)
 class Bounds(StoredValue):
-    """The keys of a tablet: `(start, end]`. `start` None: from the beginning.
+    """The keys of a tablet: `(start, end]`. `start` None: no lower bound.
 
     A tablet of a partitioned table has `partition` instead (`month=1/day=2`), holds
-    only rows with these values, and does not tile with others.
+    only rows with these values, and is not part of a sequence of ranges.
     """
 
     start: bytes | None
@@ -62,18 +63,18 @@ class Bounds(StoredValue):
     partition: str | None = None
 
     def holds(self, key_min: bytes, key_max: bytes) -> bool:
-        """Return whether every key from `key_min` to `key_max` belongs here."""
+        """Return whether all keys from `key_min` to `key_max` are in these bounds."""
         return (self.start is None or key_min > self.start) and key_max <= self.end
 
     def overlaps(self, key_min: bytes, key_max: bytes) -> bool:
-        """Return whether some key from `key_min` to `key_max` may belong here."""
+        """Return whether any key from `key_min` to `key_max` may be in these bounds."""
         return (self.start is None or key_max > self.start) and key_min <= self.end
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation(StoredValue):
-    """One attempt alone may replace these files. Lives in `running[attempt]`."""
+    """Exclusive right of one attempt to replace these files. Stored in `running[attempt]`."""
 
     attempt: str
     job: str
@@ -96,31 +97,31 @@ class Reservation(StoredValue):
 
     @property
     def output_paths(self) -> tuple[str, ...]:
-        """Every path that this attempt may write."""
+        """Every path that the attempt may write."""
         return tuple(self.output_path(number) for number in range(self.outputs_max))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection(StoredValue):
-    """The files a request has chosen in one tablet: a hold against SYSTEM jobs."""
+    """The files that a request has chosen in one tablet, held against SYSTEM jobs."""
 
     request: str
     files: tuple[str, ...]
     results: tuple[str, ...] = ()
-    """Those among `files` that jobs of this request made."""
+    """Selected files that jobs of this request wrote."""
     completed_jobs: int = 0
     since_s: float = 0.0
 
 
 class OperationKind(StrEnum):
-    """What changes the bounds of a tablet."""
+    """An operation that changes the bounds of a tablet."""
 
     SPLIT = "split"
     MERGE = "merge"
 
 
 class OperationStep(StrEnum):
-    """How far it has come; each step allows less than the one before."""
+    """Progress of an operation; each step allows less than the previous one."""
 
     CUT = "cut"
     DRAIN = "drain"
@@ -129,41 +130,41 @@ class OperationStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operation(StoredValue):
-    """A split or merge under way."""
+    """A running split or merge."""
 
     kind: OperationKind
     operation_id: str
     step: OperationStep
     at: bytes | None = None
-    """Where a split cuts, or the end of the left tablet of a merge."""
+    """The key of a split, or the end of the left tablet of a merge."""
     since_s: float = 0.0
     """The store's time when it began."""
     reason: str = ""
-    """Why it began, for people."""
+    """Human-readable reason why it began."""
 
 
 class Analysis(StrEnum):
-    """What the planner last said of a tablet."""
+    """The planner's latest verdict on a tablet."""
 
     UNKNOWN = "unknown"
     EMPTY = "empty"
     STABLE = "stable"
-    """Nothing to do with these files and settings."""
+    """There is nothing to do with these files and settings."""
     UNSTABLE = "unstable"
     """Jobs are wanted or running."""
     DEFERRED = "deferred"
-    """Jobs were wanted but shed from a full queue."""
+    """Jobs were wanted, but a full queue dropped them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Flags and counts of a tablet: one cheap read tells a scan whether to look further.
+    """Flags and counts of a tablet. One cheap read shows a scan whether to look further.
 
-    Watched by no change, so it may lag behind by one; never a reason to allow anything.
+    Changes do not watch it, so it may lag by one change; it never justifies a change.
     """
 
     version: int = 0
-    """Bumped by every change of the tablet."""
+    """Incremented by every change of the tablet."""
     files: int = 0
     size_bytes: int = 0
     running: int = 0
@@ -172,44 +173,44 @@ class Record:
     operation: bool = False
     analysis: Analysis = Analysis.UNKNOWN
     analysis_version: int = -1
-    """`version` for which `analysis` was said."""
+    """`version` at the time of `analysis`."""
     analysis_settings: int = -1
-    """Settings version for which `analysis` was said."""
+    """Settings version at the time of `analysis`."""
     due_at_s: float | None = None
-    """When to look again though nothing has changed, said with `analysis`; None: never."""
+    """When to plan again even if nothing changes, stored with `analysis`; None: never."""
     failures: int = 0
     failure: str = ""
-    """The last failure's cause."""
+    """Cause of the last failure."""
     halved_job: str = ""
     halvings: int = 0
-    """The job that ran out of memory here last, and how often it has."""
+    """The last job that ran out of memory here, and how often it did."""
     selector_hash: str = ""
-    """Files and selector settings for which the table's own selector was asked last."""
+    """Files and settings of the selector's last call."""
     selector_due_s: float | None = None
-    """When that answer may be another though nothing has changed; None: never."""
+    """When the selector's answer may change even if nothing else does; None: never."""
     read_heat: float = 0.0
-    """How often rows here are read; not used yet: nobody counts reads."""
+    """Read rate of the rows; not used: reads are not counted."""
     abandoned_s: float = 0.0
-    """The store's time when a split or merge was abandoned here last; 0: none was."""
+    """The store's time when a split or merge was last abandoned here; 0: never."""
     settled: tuple[tuple[float, bytes], ...] = ()
-    """A few marks (time, highest version that the files held then); see tombstones."""
+    """A few pairs of time and the highest version in the files at that time; see tombstones."""
     recent_adds: tuple[tuple[float, bytes], ...] = ()
-    """Until when → lowest version that adds have reached; see `common.metadata.recent_adds`."""
+    """Expiry time → lowest version that adds have reached; see `common.metadata.recent_adds`."""
     answered_s: float = 0.0
-    """`Table.triggered_at_s` of the last trigger for which the tablet has come to rest."""
+    """`Table.triggered_at_s` of the last trigger that the tablet has fully answered."""
     statistics: TabletStatistics | None = None
-    """What the last analysis has found; None: there was none since the tablet has these bounds."""
+    """Result of the last analysis; None: none since the tablet got these bounds."""
     analysis_group: str = ""
-    """Whose compactors are to count the tablet's live bytes, as somebody asked; empty: nobody has,
-    or it is done."""
+    """Group whose compactors should count the tablet's live bytes; empty: no analysis is
+    requested."""
     compactions: int = 0
-    """Jobs that have committed here, analyses apart. A split gives both sides the count, a merge
+    """Number of commits here, without analyses. A split copies the count to both sides, a merge
     takes the larger one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tablet:
-    """Everything the store knows of one tablet, read at one moment."""
+    """Everything that the store has on one tablet, read at one moment."""
 
     id: TabletId
     bounds: Bounds
@@ -217,7 +218,7 @@ class Tablet:
     running: Mapping[str, Reservation] = field(default_factory=dict)
     selection: Selection | None = None
     waiting: Mapping[str, float] = field(default_factory=dict)
-    """Requests that wait here → since when."""
+    """Requests that wait here → start of the wait."""
     done: frozenset[str] = frozenset()
     operation: Operation | None = None
     purge: bytes | None = None
@@ -225,5 +226,5 @@ class Tablet:
 
     @property
     def reserved_files(self) -> frozenset[str]:
-        """Paths that some attempt holds."""
+        """Paths of all reserved files."""
         return frozenset(path for entry in self.running.values() for path in entry.inputs)

@@ -7,13 +7,19 @@ for a rebuild when Redis is lost. All are read whole within a bound, and never s
 
 import json
 import posixpath
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from typing import Any
 
 from common.errors import RefusedError, RequestError, UnavailableError
 from common.model.fields import as_plain
-from common.model.service_paths import DESCRIPTION_PATH, GENERATION_PATH, SERVICE_FOLDER
+from common.model.service_paths import (
+    COPIED_FOLDER,
+    DESCRIPTION_PATH,
+    GENERATION_PATH,
+    SERVICE_FOLDER,
+)
 from common.model.table import Column, Table, TableSettings, TableState
 from common.parquet.location import Location, fault, is_transient
 
@@ -305,3 +311,62 @@ def read_description(location: Location) -> Table | None:
     if body.get("version") != FORMAT_VERSION or not isinstance(body.get("table"), dict):
         raise RequestError(f"{where} has version {body.get('version')}, expected {FORMAT_VERSION}")
     return table_from_plain(body["table"], where)
+
+
+# ---- Which files of users an import has copied
+#
+# The copies are files of the table, and go with its compactions; the files of users stay. Without
+# these lists, an import that is repeated later would take them for new ones.
+
+
+_COPIED_AT_ONCE = 10_000
+"""Files of one list; a name has at most some kilobytes."""
+_COPIED_BYTES_MAX = 256 * 1024**2
+
+
+def write_copied(location: Location, table: str, files: Mapping[str, int]) -> None:
+    """Write which files of users have copies in a table.
+
+    Args:
+        location: Of the table.
+        table: Its id.
+        files: Path → size in bytes.
+
+    Raises:
+        UnavailableError: The storage does not answer, or forbids it.
+    """
+    left = iter(sorted(files.items()))
+    for number in count():
+        some = dict(islice(left, _COPIED_AT_ONCE))
+        if not some:
+            return
+        write_small(location, _copied_path(table, number), json.dumps(some).encode())
+
+
+def read_copied(location: Location, tables: Iterable[str]) -> dict[str, int]:
+    """Return which files of users have copies in a table: path → size in bytes.
+
+    Args:
+        location: Of the table.
+        tables: All ids that it has had.
+
+    Raises:
+        RequestError: A list makes no sense.
+        UnavailableError: The storage does not answer.
+    """
+    found: dict[str, int] = {}
+    for table in tables:
+        for number in count():
+            path = _copied_path(table, number)
+            content = read_small(location, path, _COPIED_BYTES_MAX)
+            if content is None:
+                break
+            try:
+                found.update(json.loads(content))
+            except ValueError as error:
+                raise RequestError(f"{path} of {location.uri} is no JSON: {error}") from error
+    return found
+
+
+def _copied_path(table: str, number: int) -> str:
+    return f"{COPIED_FOLDER}/{table}/{number}.json"

@@ -1,19 +1,19 @@
-"""The nursery's process: imports what readers need, and forks one for every order.
+"""The fork server: imports what readers need, and forks a reader for each order.
 
     python -m common.readers.fork_server FD [MODULE…]
 
-`FD` is its end of the control link; the modules hold work that readers are asked for: forked
-with the process, they need not be imported by each. An order is one byte:
+`FD` is its end of the control link. The modules contain the work of readers; they are imported once
+here instead of in each reader. An order is one byte:
 
 * `f`, with a descriptor: fork a reader that serves this link; the answer is its process id.
-* `e`, then eight bytes: end the reader of this id if it still runs, and tell how it ended, as
-  `waitpid` says it. Ended readers stay zombies until then, so that the id is nobody else's.
+* `e`, then eight bytes: end the reader with this id if it still runs, and return its status from
+  `waitpid`. Ended readers stay zombies until then, so that their ids are not reused.
 
-A reader gives up what it does not need before it sees the first byte: memory and descriptors
-beyond its limits, every write to a file, core files, new programs and rights, its environment
-and, unless its files are in an object store, the network.
+Before it reads the first byte, a reader gives up what it does not need: memory and descriptors
+beyond its limits, writing files, core files, new programs and rights, its environment and, unless
+its files are in an object store, the network.
 
-When the link ends, so do this process and, since each of their links ends likewise, its readers.
+When the link closes, this process ends. Its readers end likewise, because their links close.
 """
 
 import contextlib
@@ -46,21 +46,21 @@ from common.readers.messages import (
 
 ORDER_BYTES_MAX = 256 * 1024**2
 END_POLLS, END_POLL_S = 20, 0.01
-"""How long a reader may take to end by itself once its link is closed."""
+"""How long a reader may take to end after its link is closed."""
 DESCRIPTORS_MAX = 256
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_RESTRICT = 444, 446
 _EXECUTE_AND_WRITE = 0x1FF3
-"""Rights of Landlock's first version: to run, write, make and remove files, but not to read."""
+"""Rights of Landlock's first version to run, write, create and remove files, but not to read."""
 
 
 def main() -> None:
-    """Serve the control link until it ends."""
+    """Serve the control link until it closes."""
     control = socket.socket(fileno=int(sys.argv[1]))
     for module in sys.argv[2:]:
         importlib.import_module(module)
-    # The service's terminal and signals are not ours.
+    # Signals from the service's terminal are for the service, not for this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     readers: set[int] = set()
     while order := control.recv(1):
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def _ended(reader: int, readers: set[int]) -> int:
-    """End one of our readers; return what `waitpid` says of it, -1 of a stranger."""
+    """End a reader; return its status from `waitpid`, or -1 for an unknown process."""
     if reader not in readers:
         return -1
     readers.discard(reader)
@@ -97,9 +97,9 @@ def _ended(reader: int, readers: set[int]) -> int:
 
 
 def _read(descriptor: int, limits: ReaderLimits, *, network: bool) -> None:
-    """Be a reader until the link ends; never return."""
+    """Serve as a reader until the link closes; never return."""
     status = 1
-    # What Arrow or an allocator says before it ends the process is told by how it ended.
+    # Output of Arrow or an allocator before a crash is not needed: the exit status is enough.
     with contextlib.suppress(BaseException):
         nowhere = os.open(os.devnull, os.O_RDWR)
         os.dup2(nowhere, 1)
@@ -113,7 +113,7 @@ def _read(descriptor: int, limits: ReaderLimits, *, network: bool) -> None:
 
 
 def serve(link: socket.socket, wait_s: float) -> None:
-    """Do what orders say, one after the other, until nobody sends any."""
+    """Execute orders, one after the other, until the link closes."""
     while True:
         try:
             order = receive(link, ORDER_BYTES_MAX)
@@ -123,7 +123,7 @@ def serve(link: socket.socket, wait_s: float) -> None:
 
 
 def _answer(message: bytes, wait_s: float) -> bytes:
-    # By default this signal ends a process, whatever it is busy with.
+    # The default action of this signal ends the process, whatever it is doing.
     signal.setitimer(signal.ITIMER_REAL, wait_s)
     try:
         return messages.pack_message(_result(messages.unpack_order(message)))
@@ -147,7 +147,7 @@ def _result(order: messages.ReaderOrder) -> messages.Result:
 
 
 def _die_with_parent() -> None:
-    """End when the nursery ends, also while busy; elsewhere than on Linux the timer does it."""
+    """End when the fork server ends, even while busy; outside Linux the timer does this."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -162,16 +162,16 @@ def _limit(memory_bytes: int) -> None:
 
 
 def _give_up_rights(*, network: bool) -> None:
-    """Give up network, environment, and the right to write files and to run programs.
+    """Give up the network, the environment, and the rights to write files and to run programs.
 
-    What the kernel does not offer or allow here is left out: the limits above always hold.
+    Restrictions that the kernel does not offer or allow are skipped; the limits above always apply.
     """
     if not network:
         os.environ.clear()
     if sys.platform != "linux":
         return
     system = ctypes.CDLL(None, use_errno=True)
-    # Whoever may not leave the network alone may leave it with a user namespace.
+    # A process that may not leave the network alone may leave it with a user namespace.
     if not network and system.unshare(_CLONE_NEWNET):
         system.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
     system.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

@@ -1,7 +1,7 @@
-"""What a service and its reader processes say to each other: limits, frames, orders, answers.
+"""The messages between a service and its reader processes: limits, frames, orders, answers.
 
-A reader has opened hostile bytes, so its answers run no code: they are values of known kinds.
-Imported by the fork server, so nothing heavy may be imported here.
+A reader has opened hostile bytes, so its answers must not run code: they are values of known kinds.
+The fork server imports this module, so it must not import anything heavy.
 """
 
 import io
@@ -28,18 +28,18 @@ class ReaderLimits:
     """Limits of the readers of one service."""
 
     readers: int = 8
-    """At a time; as many again if none of them ends for a while."""
+    """Concurrent readers; the same number in addition if none of them finishes for a while."""
     memory_bytes: int = 1024**3
-    """Of the data of each, beyond what it begins with."""
+    """Data memory of each reader, beyond what it starts with."""
     wait_s: float = 300.0
     """Longest time for one piece of work."""
     patience_s: float = 10.0
-    """So much later, one that did not end itself is ended: it is frozen. And how long work waits
-    for a place before it gets a spare one."""
+    """Time after `wait_s` at which a reader that did not end itself is ended. Also how long work
+    waits for a regular slot before it gets a spare one."""
     kept: int = IDLE_READERS_MAX
-    """Readers that wait for work; more are ended when they have done theirs."""
+    """Idle readers that are kept; further ones are ended after their work."""
     works: int = 1000
-    """Pieces of work after which another one takes its place: memory that was taken stays taken."""
+    """Pieces of work after which a reader is replaced, because its memory never shrinks."""
     answer_bytes: int = 256 * 1024**2
     """Largest answer."""
 
@@ -48,47 +48,47 @@ class ReaderLimits:
 
 
 FORK, END = b"f", b"e"
-"""Orders to a nursery: fork a reader, end one."""
+"""Orders to the fork server: fork a reader, end a reader."""
 ID = struct.Struct(">q")
-"""Of a process."""
+"""Id of a process."""
 LIMITS = struct.Struct(">qd?")
-"""Of a reader to be forked: bytes of memory, seconds for a piece of work, with network or not."""
+"""Limits of a new reader: bytes of memory, seconds for a piece of work, network or not."""
 ENDED_BY_US = -2
-"""In place of what `waitpid` says: the reader still ran."""
+"""Status of a reader that still ran, instead of one from `waitpid`."""
 LENGTH = struct.Struct(">Q")
 
 
 class LinkError(Exception):
-    """The other side is gone, silent for too long, or sends more than it may."""
+    """The other side is gone, is silent for too long, or sends a message that is too long."""
 
 
 def send(link: socket.socket, message: bytes) -> None:
     """Send a message.
 
     Raises:
-        LinkError: Nobody takes it.
+        LinkError: The other side does not receive it.
     """
     try:
         link.sendall(LENGTH.pack(len(message)))
         link.sendall(message)
     except OSError as error:
-        raise LinkError(f"nobody takes the message: {error}") from error
+        raise LinkError(f"the other side does not receive the message: {error}") from error
 
 
 def receive(link: socket.socket, bytes_max: int) -> bytes:
     """Return the next message.
 
     Args:
-        link: Its time-out counts for each piece of the message.
+        link: Its time-out applies to each piece of the message.
         bytes_max: A longer message is refused before memory is taken for it.
 
     Raises:
-        TimeoutError: Nothing came for too long.
+        TimeoutError: Nothing was received for too long.
         LinkError: The other side is gone, or the message is too long.
     """
     (length,) = LENGTH.unpack(_exactly(link, LENGTH.size))
     if length > bytes_max:
-        raise LinkError(f"a message of {length} bytes, at most {bytes_max} are taken")
+        raise LinkError(f"message of {length} bytes is larger than the limit of {bytes_max} bytes")
     return _exactly(link, length)
 
 
@@ -100,18 +100,18 @@ def _exactly(link: socket.socket, count: int) -> bytes:
         except TimeoutError:
             raise
         except OSError as error:
-            raise LinkError(f"the other side is gone: {error}") from error
+            raise LinkError(f"the other side has closed the link: {error}") from error
         if not piece:
-            raise LinkError("the other side is gone")
+            raise LinkError("the other side has closed the link")
         found += piece
     return bytes(found)
 
 
 # ---- Orders and answers
 #
-# Orders go to readers by `pickle`: the service is trusted by them. Answers come back by it, too,
-# but only values of known kinds are made of them: our dataclasses, enumerations and errors,
-# schemas of Arrow, numbers, texts and times.
+# Orders go to readers as pickles, because readers trust the service. Answers are pickles, too, but
+# only values of known kinds are created from them: our dataclasses, enumerations and errors, Arrow
+# schemas, numbers, texts and times.
 
 
 OUR_PACKAGES = frozenset({"common", "coordinator", "compactor", "neve"})
@@ -134,28 +134,28 @@ PLAIN = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReaderResult:
-    """What the work returned."""
+    """The return value of the work."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderRefusal:
-    """What the work raised on purpose."""
+    """An error that the work raised on purpose."""
 
     error: CompactionError
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderFailure:
-    """What the work raised without meaning to."""
+    """An unexpected error of the work."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderOutOfMemory:
-    """The work wanted more memory than a reader has."""
+    """The work exceeded the memory of a reader."""
 
 
 Result = ReaderResult | ReaderRefusal | ReaderFailure | ReaderOutOfMemory
@@ -171,12 +171,12 @@ class ReaderOrder:
 
 
 class ReaderAnswerError(Exception):
-    """An answer is none."""
+    """An answer is malformed."""
 
 
 def unpack_order(message: bytes) -> ReaderOrder:
-    """Return the order in a message of the service."""
-    # From the process that started this one, over a link that nobody else has.
+    """Return the order in a message from the service."""
+    # From the parent process, over a link that no other process has.
     found = pickle.loads(message)
     assert isinstance(found, ReaderOrder)
     return found
@@ -193,11 +193,11 @@ def unpack_answer(message: bytes) -> Result:
     """Return the result in an answer.
 
     Raises:
-        AnswerError: There is none, or it holds something else than plain values.
+        ReaderAnswerError: It is malformed, or holds other values than plain ones.
     """
     try:
         found = _Values(io.BytesIO(message)).load()
-    except Exception as error:  # Whatever a reader may be made to send.
+    except Exception as error:  # A compromised reader may send anything.
         raise ReaderAnswerError(f"{type(error).__name__}: {error}") from error
     if not isinstance(found, Result):
         raise ReaderAnswerError(f"a value of {type(found).__name__}")
@@ -207,10 +207,10 @@ def unpack_answer(message: bytes) -> Result:
 class _Packer(pickle.Pickler):
     def reducer_override(self, value: object) -> Any:
         if isinstance(value, datetime) and value.tzinfo is not None:
-            # Arrow's times have a `ZoneInfo`, which is written with `getattr`; no answer may hold
-            # that. The same instant in UTC is written with plain values.
+            # Arrow's times have a `ZoneInfo`, which is pickled with `getattr`. Answers must not use
+            # it. The same instant in UTC is pickled with plain values.
             return value.astimezone(UTC).__reduce_ex__(5)
-        # Python 3.11.0 to 3.11.3 would write `getattr`, too.
+        # Python 3.11.0 to 3.11.3 would pickle enums with `getattr`, too.
         return (type(value), (value.value,)) if isinstance(value, Enum) else NotImplemented
 
 
@@ -221,11 +221,11 @@ class _Values(pickle.Unpickler):
         if module == "pyarrow.lib" and _makes_a_type(name):
             return super().find_class(module, name)
         if module.partition(".")[0] in OUR_PACKAGES and "." not in name:
-            # Who asked for it knows it; nothing is imported on a reader's word.
+            # The caller has imported the module already; nothing is imported on behalf of a reader.
             found = getattr(sys.modules.get(module), name, None)
             if _is_value(found):
                 return found
-        raise pickle.UnpicklingError(f"an answer holds {module}.{name}, which is no plain value")
+        raise pickle.UnpicklingError(f"an answer holds {module}.{name}, which is not a plain value")
 
 
 def _is_value(found: object) -> bool:
@@ -235,7 +235,7 @@ def _is_value(found: object) -> bool:
 
 
 def _makes_a_type(name: str) -> bool:
-    """Return whether a name of Arrow makes schemas, fields and types, and nothing else."""
+    """Return whether an Arrow function only creates schemas, fields or types."""
     return name in {"schema", "field", "type_for_alias", "KeyValueMetadata"} or name in _TYPES
 
 

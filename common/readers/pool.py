@@ -1,8 +1,8 @@
-"""The reader processes of a service: started, given work, ended; and work that is done in them.
+"""The reader processes of a service: start, assign work, end; and the functions that run in them.
 
-The gateway and the coordinator say at their start which readers they have (`use_readers`); a
-function that is marked `@in_reader` is done there from then on, whoever calls it. In compactors
-and in readers themselves, which may die of a file, and in short commands, it is done at once.
+The gateway and the coordinator set up their readers at start (`use_readers`). From then on, a
+function with the mark `@in_reader` runs in a reader, whatever calls it. In compactors and readers,
+which may crash on a file, and in short commands, it runs in the calling process.
 """
 
 import contextlib
@@ -47,18 +47,18 @@ STORAGE_VARIABLES = (
     *("AWS_", "AZURE_", "GOOGLE_", "SSL_CERT_", "HOME"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
 )
-"""What names of variables begin with that clients of object stores read."""
+"""Prefixes of environment variables that clients of object stores read."""
 SENT_BY_OTHERS = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
 )
-"""No decoder ends its process like that; a system without memory, or a node that ends, does."""
+"""Signals that decoders never cause; the out-of-memory killer and a stopping node send them."""
 START_WAIT_S = 60.0
-"""Longest wait for a fork; the first one waits until everything is imported."""
+"""Longest wait for a fork; the first fork waits until all imports are done."""
 
 
 @dataclass(slots=True, eq=False)
 class ReaderProcess:
-    """A reader process, and our end of its link."""
+    """A reader process, and the service's end of its link."""
 
     id: int
     link: socket.socket
@@ -68,21 +68,21 @@ class ReaderProcess:
 
 @dataclass(frozen=True, slots=True)
 class ReaderEnd:
-    """How a reader ended."""
+    """The end of a reader."""
 
     text: str
-    """For people."""
+    """Description for messages."""
     too_late: bool = False
-    """Whether it had taken too long."""
+    """Whether it exceeded its time."""
     by_others: bool = False
-    """Whether somebody else has ended it, such as a system without memory."""
+    """Whether another process ended it, such as the out-of-memory killer."""
 
 
 class ForkServer:
-    """The process that readers are forked from; a dead one is replaced. For many threads."""
+    """The process that forks readers; it is replaced if it dies. Thread-safe."""
 
     def __init__(self, limits: ReaderLimits, modules: Collection[str] = ()) -> None:
-        """Take the limits of readers, and the modules whose work they will do."""
+        """Set the limits of readers, and the modules that contain their work."""
         self._limits, self._modules = limits, modules
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -95,7 +95,7 @@ class ForkServer:
             network: Whether its files are in an object store.
 
         Raises:
-            UnavailableError: No process can be started on this machine now.
+            UnavailableError: The machine cannot start a process now.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -105,9 +105,9 @@ class ForkServer:
             except (OSError, EOFError) as error:
                 ours.close()
                 self.close()
-                message = f"no process can be started to look into files: {error}"
+                message = f"no process can be started to read files: {error}"
                 raise UnavailableError(message) from error
-        # The reader ends itself in time; one that is stopped from outside does not.
+        # A reader ends itself in time, unless another process has stopped it.
         ours.settimeout(self._limits.wait_s + self._limits.patience_s)
         return ReaderProcess(reader, ours, network)
 
@@ -165,10 +165,10 @@ class ForkServer:
 
 
 def _environment() -> dict[str, str]:
-    """Return what the nursery gets: our modules where we have them, memory from the system.
+    """Return the environment of the fork server: module paths, and memory from the system.
 
-    Of our own environment it gets what clients of object stores read, and no secret of the
-    service. Arrow's own allocators take address space by the gigabyte before they use it.
+    Of the service's environment it gets variables that clients of object stores read, and no
+    secret. Arrow's own allocators reserve gigabytes of address space before they use them.
     """
     paths = os.pathsep.join(path for path in sys.path if path)
     kept = {name: value for name, value in os.environ.items() if name.startswith(STORAGE_VARIABLES)}
@@ -202,33 +202,33 @@ def _told(status: int, wait_s: float) -> ReaderEnd:
 
 
 TRIES = 2
-"""Crashes of one piece of work, the last one in a reader that has done nothing else."""
+"""Crashes allowed for one piece of work; the last try gets a new reader."""
 TRIES_OF_OTHERS = 4
-"""Deaths that somebody else has caused, for one piece of work."""
+"""Deaths caused by other processes that are allowed for one piece of work."""
 OTHERS_BACKOFF = Backoff(base_s=0.1, max_s=2.0)
 
 
 class ReaderDeathError(RequestError):
-    """What a reader was given has ended it: no other process should look into that."""
+    """The input of a reader has ended it; no other process should open this input."""
 
 
 class Readers:
-    """Some reader processes, forked when needed and kept for the next. For many threads."""
+    """Reader processes, forked on demand and reused. Thread-safe."""
 
     def __init__(self, limits: ReaderLimits, log: Log, modules: Collection[str] = ()) -> None:
-        """Take what they may take, who hears of their deaths, and the modules of their work."""
+        """Set the limits of readers, the log of their deaths, and the modules of their work."""
         self._limits, self._log = limits, log
         self._nursery = ForkServer(limits, modules)
         self._places = threading.BoundedSemaphore(limits.readers)
         self._spare = threading.BoundedSemaphore(limits.readers)
         self._lock = threading.Lock()
         self._idle: dict[bool, list[ReaderProcess]] = {False: [], True: []}
-        """By whether they have the network."""
+        """Idle readers, by whether they have network access."""
         self._closed = threading.Event()
 
     @classmethod
     def of(cls, settings: ReaderSettings, log: Log, modules: Collection[str]) -> "Readers":
-        """Return readers as the settings want them, for work of some modules."""
+        """Return readers with the limits of the settings, for work of some modules."""
         limits = ReaderLimits(
             readers=settings.count,
             memory_bytes=settings.memory_bytes,
@@ -238,26 +238,26 @@ class Readers:
         return cls(limits, log, modules)
 
     def warm(self) -> None:
-        """Start the first one now, so that nobody waits for that later."""
+        """Start the first reader now, so that the first call does not wait for it."""
         with self._places:
             self._done_with(self._nursery.fork())
 
     def ask(
         self, about: str, work: Callable[..., Any], arguments: tuple[Any, ...], named: Any = None
     ) -> Any:
-        """Return what `work` returns, from a reader. Blocks.
+        """Return the result of `work`, executed in a reader. Blocks.
 
         Args:
-            about: What it looks into, for errors: "file a.parquet".
-            work: A function of a module of ours, whose result is made of plain values.
-            arguments: By place.
-            named: Arguments by name.
+            about: Subject of errors: "file a.parquet".
+            work: A function of one of our modules, whose result consists of plain values.
+            arguments: Positional arguments.
+            named: Keyword arguments.
 
         Raises:
-            ReaderDeathError: It ended its readers, by crashes or by taking too long.
-            UnavailableError: Its readers were ended, but not by it.
-            RequestError: It needs too much memory, or failed in a way nobody expected.
-            CompactionError: What it raised itself.
+            ReaderDeathError: The work ended its readers, by crashes or by taking too long.
+            UnavailableError: The readers ended for other reasons.
+            RequestError: The work needs too much memory, or failed unexpectedly.
+            CompactionError: The work raised it.
         """
         named = named or {}
         order = messages.pack_message(messages.ReaderOrder(work, arguments, named))
@@ -273,23 +273,23 @@ class Readers:
             self._log("reader died", about=about, how=how)
             if others and (too_late or others == TRIES_OF_OTHERS):
                 raise UnavailableError(
-                    f"{about} cannot be read now: the process that looked into it {how}, and not"
-                    " because of what it read; has the machine too little memory?"
+                    f"{about} cannot be read now: the process that read it {how}, and not"
+                    " because of what it read; does the machine have too little memory?"
                 )
             if too_late or crashes == TRIES:
                 break
             self._closed.wait(OTHERS_BACKOFF.wait_s(others) if others else 0.0)
         self._require_sound(about, how, network=network)
         raise ReaderDeathError(
-            f"{about} cannot be read: the process that looked into it {how}; "
-            "it is damaged, or was made to do that"
+            f"{about} cannot be read: the process that read it {how}; "
+            "the file is damaged, or was built to cause this"
         )
 
     def _require_sound(self, about: str, how: str, *, network: bool) -> None:
-        """Make sure that readers work here, before a file is blamed for what ended some.
+        """Check that readers work on this machine before a file is blamed for a reader's end.
 
         Raises:
-            UnavailableError: There is no memory for one, or one dies of nothing.
+            UnavailableError: There is no memory for a reader, or an idle one dies.
         """
         nothing = messages.pack_message(messages.ReaderOrder(data_bytes, (), {}))
         free_bytes = available_bytes()
@@ -300,14 +300,14 @@ class Readers:
             try:
                 self._asked(nothing, network=network, fresh=True)
             except _DeathError as death:
-                cause = f"one that read nothing {death}"
+                cause = f"a process that read nothing {death}"
         if cause:
             raise UnavailableError(
-                f"{about} cannot be read now: the process that looked into it {how}, but {cause}"
+                f"{about} cannot be read now: the process that read it {how}, but {cause}"
             )
 
     def close(self) -> None:
-        """End all readers, whatever they do."""
+        """End all readers, including busy ones."""
         with self._lock:
             self._closed.set()
             idle, self._idle = self._idle, {False: [], True: []}
@@ -317,7 +317,7 @@ class Readers:
 
     @contextmanager
     def _place(self) -> Iterator[None]:
-        """Take a place, or a spare one after a while: all others may wait for one dead storage."""
+        """Take a slot, or a spare one after a while: a dead storage may block all regular slots."""
         places = self._places
         while not places.acquire(timeout=self._limits.patience_s):
             if self._spare.acquire(blocking=False):
@@ -337,16 +337,17 @@ class Readers:
                 begun = True
                 found = messages.unpack_answer(receive(reader.link, self._limits.answer_bytes))
             except TimeoutError as error:
-                # A reader ends itself in time, whatever it reads. Only others can stop it.
+                # A reader ends itself in time, whatever it reads, unless another process has
+                # stopped it.
                 self._nursery.end(reader)
-                raise _DeathError("stood still", too_late=True, by_others=True) from error
+                raise _DeathError("stopped responding", too_late=True, by_others=True) from error
             except LinkError as error:
                 end = self._nursery.end(reader)
                 by_others = end.by_others or not begun
                 raise _DeathError(end.text, too_late=end.too_late, by_others=by_others) from error
             except messages.ReaderAnswerError as error:
                 self._nursery.end(reader)
-                raise _DeathError(f"gave an answer that is none ({error})") from error
+                raise _DeathError(f"gave a malformed answer ({error})") from error
             except BaseException:
                 self._nursery.end(reader)
                 raise
@@ -380,12 +381,12 @@ class Readers:
             case messages.ReaderOutOfMemory():
                 limit = self._limits.memory_bytes // 1024**2
                 raise RequestError(
-                    f"{about} cannot be read: to look into it takes more than {limit} MiB of memory"
+                    f"{about} cannot be read: reading it takes more than {limit} MiB of memory"
                 )
 
 
 class _DeathError(Exception):
-    """How a reader ended."""
+    """The death of a reader, with a description."""
 
     def __init__(self, how: str, *, too_late: bool = False, by_others: bool = False) -> None:
         super().__init__(how)
@@ -394,7 +395,7 @@ class _DeathError(Exception):
 
 
 def _needs_network(where: object) -> bool:
-    """Return whether the location that work is given first is in an object store."""
+    """Return whether the location in the first argument is in an object store."""
     uri = getattr(where, "uri", None) or getattr(where, "location", where)
     return not isinstance(uri, str) or ("://" in uri and not uri.startswith("file:"))
 
@@ -412,25 +413,25 @@ class _ProcessReaders:
 
 
 def use_readers(readers: Readers | None) -> None:
-    """Let this process's readers do what is marked; None: it is done in the process itself."""
+    """Run marked functions in these readers; None: in the calling process."""
     _ProcessReaders.readers = readers
 
 
 def open_readers(settings: ReaderSettings, log: Log) -> Readers:
-    """Let readers do what is marked from now on, as the settings want it; return them."""
+    """Create readers with the limits of the settings, and run marked functions in them."""
     readers = Readers.of(settings, log, _ProcessReaders.modules)
     use_readers(readers)
     return readers
 
 
 def in_reader(about: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Mark a function of a module that looks into bytes of others. It blocks.
+    """Mark a module's function that opens untrusted bytes. It blocks.
 
-    Its arguments and its result are plain values. In a process that has readers it raises
-    `ReaderDeathError`, a `RequestError`, for what ends them.
+    Its arguments and its result are plain values. In a process that has readers, it raises
+    `ReaderDeathError`, a `RequestError`, for input that ends them.
 
     Args:
-        about: What a call looks into, for errors: `"file {path}"`, by the function's arguments.
+        about: Subject of errors: `"file {path}"`, formatted with the function's arguments.
     """
 
     def marked(work: Callable[P, T]) -> Callable[P, T]:
@@ -442,7 +443,7 @@ def in_reader(about: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
             if (readers := _ProcessReaders.readers) is None:
                 return work(*args, **kwargs)
             told = about.format(**shape.bind(*args, **kwargs).arguments)
-            # By its name in its module, a reader finds `asked`, and has no readers itself.
+            # The reader finds `asked` under the function's name, and has no readers itself.
             found: T = readers.ask(told, asked, args, kwargs)
             return found
 

@@ -1,23 +1,23 @@
 """Rows: which one wins, how keys and rows become bytes, how schemas unite. Values only, no I/O.
 
-    types          the one form of each column type, and its text
-    schema         uniting schemas, and how a table's schema changes
+    types          the normal form of each column type, and its text
+    schema         schema union, and changes of a table's schema
     reader_limits  columns that an engine cannot read
     arrays         Arrow arrays as numpy
     conform        rows of a file in the columns and types of their table
     partitions     partitions as text, as keys, and as columns
     key_encoding   key columns as encoded keys
     row_hash       the canonical hash of a row
-    rules          which row of a key wins, which dead row may go
-    dead_rows      tombstones, expired rows, and which of them may go
+    rules          which row of a key wins, and which dead rows may be dropped
+    dead_rows      tombstones, expired rows, and which of them may be dropped
     merge          sorting, merging, merge on read
-    row_facts      statistics of rows as they stream by
-    stream_size    what an Arrow stream becomes in memory
+    row_facts      statistics of streamed rows
+    stream_size    the decompressed size of an Arrow stream
 
-How rows are merged:
+The steps of a merge:
 
-    1. `conform` brings every input to the table's schema.
-    2. `key_encoding` and `merge` put the rows in order: by key, the better row first.
-    3. `rules` and `dead_rows` say which rows stay.
-    4. `row_facts` collects what the metadata says of the rows written.
+    1. `conform` converts every input to the table's schema.
+    2. `key_encoding` and `merge` sort the rows: by key, the winning row first.
+    3. `rules` and `dead_rows` decide which rows stay.
+    4. `row_facts` collects the metadata of the rows that are written.
 """

@@ -1,7 +1,7 @@
 """Arrow arrays as numpy: the values of each family in its widest form.
 
-Everything here reads buffers without a Python object per value. Values under a null are
-whatever the buffer holds; callers mask them with `validity`.
+The functions read buffers without a Python object per value. Values under a null are undefined;
+callers mask them with `validity`.
 """
 
 from collections.abc import Iterator
@@ -23,17 +23,17 @@ Flags = npt.NDArray[np.bool_]
 _Number = TypeVar("_Number", bound=np.generic)
 
 BATCH_ROWS = 1 << 16
-"""Rows that are worked on at once, so that temporary arrays stay small."""
+"""Rows that are processed at once, which bounds the size of temporary arrays."""
 TICKS_PER_S = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": NANOS}
-"""By the unit of a timestamp, a time or a duration."""
+"""Ticks per second, by the unit of a timestamp, a time or a duration."""
 _SIGN_BIT, _ALL_BITS = np.uint64(1 << 63), np.uint64((1 << 64) - 1)
 _NAN_BITS = np.uint64(0x7FF8 << 48)
 
 
 def null_array(count: int, arrow: pa.DataType) -> pa.Array:
-    """Return nulls of a type, also of a struct with fields that must not be null.
+    """Return an array of nulls, also for a struct with fields that must not be null.
 
-    Arrow's own has nulls in such fields as well, which no Parquet file can hold.
+    `pa.nulls` puts nulls into such fields as well, which Parquet files cannot hold.
     """
     if not is_type.is_nested(arrow):
         return pa.nulls(count, arrow)
@@ -49,7 +49,7 @@ def batches(column: pa.ChunkedArray | pa.Array) -> Iterator[pa.Array]:
 
 
 def storage_values(array: pa.Array) -> pa.Array:
-    """Return the values that an extension, dictionary or run-end encoding stands for."""
+    """Return the values of an extension, dictionary or run-end encoded array."""
     if isinstance(array, pa.ExtensionArray):
         return storage_values(array.storage)
     if is_type.is_dictionary(array.type):
@@ -82,28 +82,28 @@ def integers(array: pa.Array) -> Words:
 
 
 def double_bits(array: pa.Array) -> Words:
-    """Return the bits of floats as doubles, with one zero and one NaN."""
-    values = numbers(array.cast(pa.float64()), np.float64) + 0.0  # makes 0.0 of -0.0
+    """Return the bits of floats as doubles, with a single zero and a single NaN."""
+    values = numbers(array.cast(pa.float64()), np.float64) + 0.0  # turns -0.0 into 0.0
     bits = values.view(np.uint64)
     return np.where(np.isnan(values), _NAN_BITS, bits)
 
 
 def ordered_double_bits(array: pa.Array) -> Words:
-    """Return the bits of floats so that they sort like the values, NaN last."""
+    """Return the bits of floats in a form that sorts like the values, NaN last."""
     bits = double_bits(array)
     ordered = np.where(bits & _SIGN_BIT, ~bits, bits | _SIGN_BIT)
     return np.where(bits == _NAN_BITS, _ALL_BITS, ordered)
 
 
 def instants(array: pa.Array) -> tuple[Int64s, Int64s]:
-    """Return timestamps or durations as whole seconds and the nanoseconds left over."""
+    """Return timestamps or durations as whole seconds and remaining nanoseconds."""
     per_second = TICKS_PER_S[array.type.unit]
     seconds, rest = np.divmod(numbers(array, np.int64), np.int64(per_second))
     return seconds, rest * (NANOS // per_second)
 
 
 def decimal_words(array: pa.Array) -> Words:
-    """Return decimals in units of 10^-38: four words each, the lowest first.
+    """Return decimals in units of 10^-38: four words each, lowest word first.
 
     Raises:
         RequestError: A decimal has more than 38 digits before or after the point.
@@ -119,7 +119,7 @@ def decimal_words(array: pa.Array) -> Words:
 
 
 def text_bytes(array: pa.Array) -> tuple[Bytes, Int64s]:
-    """Return strings or binaries as one run of bytes and its n + 1 offsets; null is empty."""
+    """Return strings or binaries as one run of bytes and its n + 1 offsets; nulls are empty."""
     if is_type.is_string_view(array.type):
         array = array.cast(pa.large_string())
     wide = array.cast(pa.large_binary())
@@ -133,19 +133,19 @@ def text_bytes(array: pa.Array) -> tuple[Bytes, Int64s]:
 
 
 def big_endian(words: Words) -> Bytes:
-    """Return one row of eight bytes per word, the highest first."""
+    """Return one row of eight bytes per word, most significant byte first."""
     return words.astype(">u8").view(np.uint8).reshape(-1, 8)
 
 
 def range_positions(starts: Int64s, lengths: Int64s) -> Int64s:
-    """Return, row after row, the positions `starts[i] … starts[i] + lengths[i] - 1`."""
+    """Return, row by row, the positions `starts[i] … starts[i] + lengths[i] - 1`."""
     before = np.cumsum(lengths) - lengths
     total = int(lengths.sum())
     return np.repeat(starts - before, lengths) + np.arange(total, dtype=np.int64)
 
 
 def numbers(array: pa.Array, kind: type[_Number]) -> npt.NDArray[_Number]:
-    """Return the values buffer of an array that stores its values as this kind."""
+    """Return the values buffer of an array that stores its values as this type."""
     raw = array.buffers()[1]
     if raw is None or len(array) == 0:
         return np.zeros(len(array), dtype=kind)

@@ -12,34 +12,34 @@ from common.rows.types import type_to_text
 
 
 def conform(table: pa.Table, schema: pa.Schema, source: str = "table") -> pa.Table:
-    """Return the table with exactly the schema's columns, widened; missing ones are null.
+    """Return the table with exactly the schema's columns, widened; missing columns are null.
 
     Args:
         table: Rows of a file.
-        schema: Of the table, with normal types.
+        schema: Schema of the table, with normal types.
         source: The file's path, for messages.
 
     Raises:
-        RequestError: A column does not widen, is not known, or is missing but not nullable.
+        RequestError: A column does not widen, is unknown, or is missing but not nullable.
     """
     if table.schema.equals(schema):
         return table
     require_readable(source, table.schema, schema)
     if unknown := sorted(set(table.column_names) - set(schema.names)):
-        message = f"{source} has the columns {', '.join(unknown)}, which the table does not know"
+        message = f"{source} has the columns {', '.join(unknown)}, which the table does not have"
         raise RequestError(message)
     columns = [_column(table, field, source) for field in schema]
     return pa.table(columns, schema=schema)
 
 
 def refuse_nulls(table: pa.Table, source: str) -> None:
-    """Refuse nulls where the schema of some rows allows none: of rows that come in anew.
+    """Refuse nulls where the schema of new rows allows none.
 
-    A key may be null where its column may: null is a key like any other, and the first one.
-    What is in a table is read as it is.
+    A key may be null if its column may: null is an ordinary key, and the first one. Rows that are
+    already in a table are not checked.
 
     Args:
-        table: Rows whose schema is their table's; nobody has looked at their values yet.
+        table: Unchecked rows with the schema of their table.
         source: The file's path, for messages.
 
     Raises:
@@ -55,10 +55,10 @@ def refuse_nulls(table: pa.Table, source: str) -> None:
 
 
 def requires_values(field: pa.Field) -> bool:
-    """Return whether a column, or something inside of it, must not be null."""
+    """Return whether a column, or a nested field, must not be null."""
     if not field.nullable:
         return True
-    if is_type.is_map(field.type):  # Its keys are never null.
+    if is_type.is_map(field.type):  # Keys of maps are never null.
         return requires_values(field.type.item_field)
     return any(requires_values(inner_field) for inner_field in _inner_fields(field.type))
 
@@ -70,7 +70,7 @@ def _inner_fields(arrow: pa.DataType) -> list[pa.Field]:
 
 
 def _null_place(array: pa.Array, field: pa.Field) -> str | None:
-    """Return where there is a null that may not be, as `column.inside`; None: nowhere."""
+    """Return the path of a null that is not allowed, as `column.field`; None: there is none."""
     if not field.nullable and array.null_count:
         return str(field.name)
     for inner, values in _inside(array):
@@ -80,7 +80,7 @@ def _null_place(array: pa.Array, field: pa.Field) -> str | None:
 
 
 def _inside(array: pa.Array) -> Iterator[tuple[pa.Field, pa.Array]]:
-    """Yield the fields within an array and their values, without those under a null."""
+    """Yield the fields of a nested array with their values, without values under a null."""
     arrow = array.type
     if is_type.is_struct(arrow):
         present = array.filter(array.is_valid())
@@ -102,24 +102,24 @@ def _column(table: pa.Table, field: pa.Field, source: str) -> pa.ChunkedArray:
 
 
 def widen(column: pa.ChunkedArray, field: pa.Field, source: str) -> pa.ChunkedArray:
-    """Return a column in a type that holds all its values.
+    """Return a column converted to a type that holds all its values.
 
     Raises:
-        RequestError: A value does not fit after all (a timestamp far away, in ns).
+        RequestError: A value does not fit after all (a distant timestamp in ns).
     """
     if column.type == field.type:
         return column
     try:
         if _holds_view(column.type):
-            # Arrow's cast of list views loses elements, so these go value by value.
+            # Arrow's cast of list views loses elements, so they are converted value by value.
             chunks = [pa.array(chunk.to_pylist(), field.type) for chunk in column.chunks]
             return pa.chunked_array(chunks, field.type)
         plain = [storage_values(chunk).cast(field.type) for chunk in column.chunks]
         return pa.chunked_array(plain, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         message = (
-            f"column {field.name} of {source} cannot be read as {type_to_text(field.type)}, "
-            f"which the table has: {error}"
+            f"column {field.name} of {source} cannot be converted to {type_to_text(field.type)}, "
+            f"the type in the table: {error}"
         )
         raise RequestError(message) from error
 

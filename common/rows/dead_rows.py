@@ -1,6 +1,6 @@
-"""Which rows are tombstones, which have expired, and which of them may go.
+"""Which rows are tombstones, which have expired, and which of them may be dropped.
 
-The metadata of files often tells that no row can have expired, without a look at the rows.
+The metadata of files often shows that no row can have expired, without reading the rows.
 """
 
 from collections.abc import Sequence
@@ -21,15 +21,15 @@ from common.rows.rules import DropRule, HoldsRows, RowRules, expiry_limit, key_s
 
 
 CLOCK_MARGIN_S = 1.0
-"""Times of files are in floating seconds; a row so close to its end may have expired."""
+"""Times in file metadata are floating-point seconds; a row this close to its end may be expired."""
 
 
 def may_expire(files: Sequence[DataFile], rules: RowRules, schema: pa.Schema, now_s: float) -> bool:
-    """Return whether a row of some files may have expired, by what their metadata says."""
+    """Return whether a row of some files may have expired, according to their metadata."""
     if rules.ttl_s is None or rules.time_column is None:
         return False
     if pa.types.is_floating(schema.field(rules.time_column).type):
-        return True  # An infinite past is in no file's bounds.
+        return True  # Bounds of files do not include an infinite past.
     safe_s = now_s - rules.ttl_s + CLOCK_MARGIN_S
     return any(file.time_min_s is None or file.time_min_s <= safe_s for file in files)
 
@@ -73,13 +73,13 @@ def _expired(times: pa.Array, time_type: KeyType, expiry_ns: int) -> Flags:
 def droppable_rows(
     table: pa.Table, dead: Flags, rules: RowRules, drop: DropRule | None
 ) -> tuple[Flags, DroppedRows | None]:
-    """Return which rows may be dropped, and the keys and versions that they had.
+    """Return which rows may be dropped, and their keys and versions.
 
     Args:
-        table: The winners of a keyed table, by key.
+        table: The winning rows of a keyed table, by key.
         dead: Which of them are tombstones or expired.
-        rules: Of the table.
-        drop: Which dead rows may go; None: none may.
+        rules: Rules of the table.
+        drop: Which dead rows may be dropped; None: none.
     """
     gone = np.zeros(table.num_rows, np.bool_)
     if drop is None or drop.settled is None or not dead.any():
@@ -105,7 +105,7 @@ def droppable_rows(
 
 
 def _may_hold_older(file: HoldsRows, keys: pa.Array, versions: pa.Array) -> pa.Array:
-    """Say `rules.may_hold_older` of many rows at once."""
+    """Evaluate `rules.may_hold_older` for many rows at once."""
     may = pa.array(np.ones(len(keys), np.bool_))
     if file.key_min is not None:
         may = pc.and_(may, pc.greater_equal(keys, _bytes(file.key_min)))

@@ -1,6 +1,6 @@
 """Key columns of a table as encoded keys, without a Python object per row.
 
-Row for row the same bytes as `common.model.keys.encode_key`, which says what they are.
+Each row gets the same bytes as from `common.model.keys.encode_key`, which documents the format.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ from common.rows.types import type_to_text
 
 _SIGN_BIT = np.uint64(1 << 63)
 _Ragged = tuple[Bytes, Int64s]
-"""The bytes of all rows, one after the other, and how many each has."""
+"""The bytes of all rows, concatenated, and the length of each row."""
 
 
 def encode_keys(
@@ -39,9 +39,9 @@ def encode_keys(
     """Return the encoded key of every row.
 
     Args:
-        table: Must hold the columns, each of any width of its family.
+        table: Rows with the key columns, in any width of their families.
         columns: The key columns, in the order of the key.
-        types: Their families.
+        types: Families of the key columns.
 
     Raises:
         RequestError: A column is missing or of another family.
@@ -60,7 +60,7 @@ def encode_keys(
 
 
 def encode_column(column: pa.ChunkedArray | pa.Array, key_type: KeyType) -> pa.LargeBinaryArray:
-    """Return every value of a column as `encode_value` would encode it."""
+    """Return every value of a column, encoded as by `encode_value`."""
     return encode_keys(pa.table({"value": column}), ["value"], [key_type])
 
 
@@ -101,7 +101,7 @@ def _encode_array(array: pa.Array, key_type: KeyType) -> _Ragged:
 
 
 def _with_nulls(rows: Bytes, valid: Flags) -> _Ragged:
-    """Cut the rows of nulls down to the one byte 00."""
+    """Shorten the rows of nulls to the single byte 00."""
     width = rows.shape[1]
     if valid.all():
         return rows.reshape(-1), np.full(len(rows), width, np.int64)
@@ -165,13 +165,13 @@ def _encode_text(array: pa.Array, valid: Flags) -> _Ragged:
     starts = ends - lengths
     encoded = np.zeros(int(lengths.sum()), np.uint8)
     encoded[starts] = valid
-    encoded[ends[valid] - 1] = 1  # The zero of the terminator is there already.
+    encoded[ends[valid] - 1] = 1  # The terminator's zero is already in the buffer.
     encoded[range_positions(starts + 1, sizes)] = run
     return encoded, lengths
 
 
 def _escaped(run: Bytes, offsets: Int64s) -> _Ragged:
-    """Write every 00 as 00 ff."""
+    """Replace every 00 by 00 ff."""
     zeros = run == 0
     if not zeros.any():
         return run, np.diff(offsets)

@@ -1,6 +1,6 @@
 """Sorting, merging and reading rows under the row rules, without a Python object per row.
 
-Rows are ordered by key, then the better row first: the higher version, then tombstones.
+Rows are ordered by key, with the winning row first: the higher version, then tombstones.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ from common.rows.schema import arrow_schema
 
 @dataclass(frozen=True, slots=True)
 class SortedRows:
-    """Row numbers in order, with flags where a key and where a (key, version, tombstone) begins.
+    """Row numbers in order, with flags for the start of a key and of a (key, version, tombstone).
 
-    The three are of one length; where a key begins, a rank begins too.
+    The arrays have equal lengths; the start of a key is also the start of a rank.
     """
 
     row: Int64s
@@ -39,7 +39,7 @@ class SortedRows:
 
 
 def sorted_rows(table: pa.Table, rules: RowRules) -> SortedRows:
-    """Return the order of the rows of a keyed table, which has the rules' types."""
+    """Return the order of the rows of a keyed table with the rules' types."""
     assert rules.key, "rows of a table without a key have no order"
     assert rules.version_column is not None
     key_names = [f"key{at}" for at in range(len(rules.key))]
@@ -99,7 +99,7 @@ def _tombstones(table: pa.Table, rules: RowRules) -> pl.Series:
 
 
 def _begins(frame: pl.DataFrame, columns: list[str]) -> Flags:
-    """Return where one of the columns differs from the row before."""
+    """Return which rows differ from the row before in any of the columns."""
     if frame.height == 0:
         return np.zeros(0, np.bool_)
     changed = frame.select(
@@ -112,8 +112,8 @@ def _begins(frame: pl.DataFrame, columns: list[str]) -> Flags:
 
 # ---- Merging
 #
-# Used for merge on read, by the gateway's appends and by kernels for rows that they do not
-# stream. Tests compare it with a plain reference, row by row.
+# Used for merge on read, by the gateway's appends, and by kernels for rows that they do not
+# stream. Tests compare it with a simple reference implementation.
 
 
 _INT32_MAX = 2**31 - 1
@@ -122,7 +122,7 @@ _LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """The rows that stay, by key, and what became of the others; the counts balance."""
+    """The rows that stay, by key, and the counts of the others; the counts balance."""
 
     table: pa.Table
     counts: RowCounts
@@ -135,15 +135,15 @@ def merge_tables(
     now_s: float,
     drop: DropRule | None = None,
 ) -> MergeResult:
-    """Merge rows of one table: per key the winner, sorted by key; dead ones stay unless dropped.
+    """Merge rows of one table: the winner of each key, by key; dead rows stay unless dropped.
 
-    Without a key all rows stay in the order given, except expired ones.
+    Without a key all rows stay in the given order, except expired rows.
 
     Args:
-        tables: Rows with any of the table's columns, in any order and safe width.
-        rules: Of the table.
+        tables: Rows with any of the table's columns, in any order, of types that widen.
+        rules: Rules of the table.
         now_s: The job's `now`, for expiry.
-        drop: Which dead rows may go; None: none may.
+        drop: Which dead rows may be dropped; None: none.
 
     Raises:
         RequestError: A table does not have the columns of the rules' schema.
@@ -168,7 +168,7 @@ def merge_tables(
 
 
 def concat_rows(tables: Sequence[pa.Table], rules: RowRules) -> pa.Table:
-    """Return all rows as one table of the rules' schema, in the order given."""
+    """Return all rows as one table with the rules' schema, in the given order."""
     schema = arrow_schema(rules.schema)
     known = [conform(table, schema) for table in tables]
     return pa.concat_tables(known) if known else schema.empty_table()
@@ -192,7 +192,7 @@ def _winners(rows: pa.Table, ordered: SortedRows) -> Int64s:
     tied_firsts = sizes[runs[firsts]] > 1
     if not tied_firsts.any():
         return winners
-    # Only rows level with the first of their key in version and tombstone are hashed.
+    # Only rows that tie with the first row of their key in version and tombstone are hashed.
     member = np.zeros(len(sizes), np.bool_)
     member[runs[firsts[tied_firsts]]] = True
     places = np.flatnonzero(member[runs])
@@ -216,7 +216,7 @@ def take_rows(rows: pa.Table, numbers: Int64s) -> pa.Table:
 
 
 def _take(column: pa.ChunkedArray, chosen: pa.Array) -> pa.ChunkedArray:
-    """Take from a column; one of more than 2 GiB does not fit Arrow's 32-bit offsets."""
+    """Take rows from a column; a column over 2 GiB does not fit Arrow's 32-bit offsets."""
     large = _LARGE.get(column.type)
     if large is None or column.nbytes <= _INT32_MAX:
         return column.take(chosen)
@@ -238,23 +238,23 @@ def scan_tables(
     start: bytes | None = None,
     end: bytes | None = None,
 ) -> pa.Table:
-    """Return the visible rows, by key: neither superseded nor tombstones nor expired.
+    """Return the visible rows, by key: not superseded, not tombstones, not expired.
 
     Args:
         tables: All rows of every file that may hold keys of the range, with all their
-            columns (ties between rows are decided by the whole row).
-        rules: Of the table.
+            columns (whole rows decide ties between rows).
+        rules: Rules of the table.
         now_s: For expiry.
         columns: The columns to return, in this order; None: all.
         start: Encoded key after which the range begins; None: at the first key.
-        end: Encoded key with which the range ends; None: at the last key.
+        end: Encoded last key of the range, inclusive; None: the last key of the table.
 
     Raises:
-        RequestError: A column is not known, or a table does not fit the rules' schema.
+        RequestError: A column is unknown, or a table does not fit the rules' schema.
     """
     known = [column.name for column in rules.schema]
     if unknown := [name for name in columns or () if name not in known]:
-        message = f"columns {', '.join(unknown)} are not known, expected some of {', '.join(known)}"
+        message = f"columns {', '.join(unknown)} are unknown, expected some of {', '.join(known)}"
         raise RequestError(message)
     rows = concat_rows([in_range(table, rules, start, end) for table in tables], rules)
     seen = visible_rows(merge_tables([rows], rules, now_s).table, rules, now_s)
@@ -262,17 +262,17 @@ def scan_tables(
 
 
 def count_visible(tables: Sequence[pa.Table], rules: RowRules, now_s: float) -> int | None:
-    """Return how many rows of a keyed table a reader sees.
+    """Return the number of visible rows of a keyed table.
 
     Args:
-        tables: All rows of every file that may hold keys of the range, but of their columns
-            only `rules.merge_columns`.
-        rules: Of the table.
+        tables: All rows of every file that may hold keys of the range, with only the
+            columns `rules.merge_columns`.
+        rules: Rules of the table.
         now_s: For expiry.
 
     Returns:
-        The number. None: whole rows are needed to tell it, as they decide a tie of a row that
-        has expired with one that has not.
+        The number. None: whole rows are needed, because an expired row ties with one that has not
+        expired.
     """
     names = rules.merge_columns
     schema = tuple(column for column in rules.schema if column.name in names)
@@ -296,14 +296,14 @@ def count_visible(tables: Sequence[pa.Table], rules: RowRules, now_s: float) -> 
 
 
 def visible_rows(merged: pa.Table, rules: RowRules, now_s: float) -> pa.Table:
-    """Return the rows of a merged table that a reader sees."""
+    """Return the rows of a merged table that readers see."""
     tombstones, expired = dead_rows(merged, rules, now_s)
     dead = tombstones | expired
     return merged.filter(pa.array(~dead)) if dead.any() else merged
 
 
 def in_range(table: pa.Table, rules: RowRules, start: bytes | None, end: bytes | None) -> pa.Table:
-    """Return the rows whose key is in `(start, end]`; a table without a key is one range."""
+    """Return the rows with a key in `(start, end]`; without a key, all rows."""
     if not rules.key or (start is None and end in (None, PLUS_INFINITY)):
         return table
     keys = encode_keys(table, rules.key, rules.key_types)

@@ -1,12 +1,11 @@
 """Partitions of a table as text, as keys, and as the columns that files may leave out.
 
-A partition is written as in a hive path, `month=1/day=2`; its tablet's end is the
-encoded values, so that it is the same tablet whatever wrote the path. Values are
-percent-encoded where a path could not hold them, and null is `NULL`, as Hive, Spark
-and Arrow write them.
+A partition is written as in a Hive path, `month=1/day=2`. The end of its tablet is the encoded
+values, so different spellings of the path lead to the same tablet. Values are percent-encoded where
+a path could not hold them, and null is `NULL`, as Hive, Spark and Arrow write them.
 
-A file may leave the partition columns out: its folders tell them. A null in a column
-that it has means what the folder says, too, whatever piece of the file it is read in.
+A file may omit the partition columns, because its folders give the values. A null in an existing
+partition column also stands for the folder's value, in every part of the file.
 """
 
 import re
@@ -34,34 +33,34 @@ from common.rows.types import type_to_text
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 FOLDER_BYTES_MAX = 255
-"""Longest name of a folder that file systems take."""
+"""Longest folder name that file systems accept."""
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 
 Fill = Mapping[str, pa.Scalar]
-"""Values by column, for rows of one file that lack them; empty: nothing is filled."""
+"""Values by column for rows of a file that omits them; empty: nothing is filled in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One combination of values: the tablet's end, and the text that names it."""
+    """One combination of values: the end of the tablet, and its text."""
 
     end: bytes
     text: str
 
     @property
     def folder(self) -> str:
-        """Where files of the partition lie, with a slash behind; empty: nowhere of their own.
+        """Folder for files of the partition, with a trailing slash; empty: no separate folder.
 
-        Readers that know hive paths then find the columns whoever wrote the file.
+        Readers that support Hive paths find the columns there, whatever wrote the file.
         """
         return partition_folder(self.text)
 
 
 def partition_folder(text: str | None) -> str:
-    """Return the folders that a partition's text names, with a slash behind.
+    """Return the folders of a partition's text, with a trailing slash.
 
-    Empty for a table without partitions, and for values too long for a folder's name:
-    outputs hold their partition columns, so only their place is less telling.
+    Empty for a table without partitions, and for values too long for a folder name. Outputs
+    contain their partition columns, so they do not depend on the folder.
     """
     if not text or any(len(part.encode()) > FOLDER_BYTES_MAX for part in text.split("/")):
         return ""
@@ -75,10 +74,10 @@ def partition_types(table: Table) -> tuple[KeyType, ...]:
 
 
 def partition_of(table: Table, values: Sequence[object]) -> Partition:
-    """Return the partition of plain values.
+    """Return the partition with these plain values.
 
     Args:
-        table: Whose.
+        table: Table of the partition.
         values: One per partition column.
     """
     types = partition_types(table)
@@ -92,7 +91,7 @@ def partition_of(table: Table, values: Sequence[object]) -> Partition:
 
 
 def folders_of(path: str) -> dict[str, str | None]:
-    """Return what the folders of a path say, by column, in their order; null is None.
+    """Return the values in the folders of a path, by column, in path order; null is None.
 
     Raises:
         RequestError: A column is named twice.
@@ -104,17 +103,17 @@ def folders_of(path: str) -> dict[str, str | None]:
             continue
         name = unquote(name)
         if name in said:
-            raise RequestError(f"file {path} lies in two folders of {name}, expected one")
+            raise RequestError(f"file {path} is in two folders of {name}, expected one")
         text = unquote(written)
         said[name] = None if text == NULL else text
     return said
 
 
 def partition_of_path(table: Table, path: str) -> Partition:
-    """Return the partition that a file's folders name.
+    """Return the partition given by a file's folders.
 
     Raises:
-        RequestError: They do not name every partition column.
+        RequestError: The folders do not name every partition column.
     """
     folders = folders_of(path)
     values = []
@@ -122,7 +121,7 @@ def partition_of_path(table: Table, path: str) -> Partition:
         if name not in folders:
             wanted = "/".join(f"{each}=…" for each in table.partition_by)
             raise RequestError(
-                f"file {path} lies in no partition: its folders do not name {name}, "
+                f"file {path} is in no partition: its folders do not name {name}, "
                 f"expected a path such as {wanted}/file.parquet"
             )
         values.append(value_of_folder(folders[name], kind))
@@ -130,7 +129,7 @@ def partition_of_path(table: Table, path: str) -> Partition:
 
 
 def partition_values(table: Table, text: str) -> dict[str, object]:
-    """Return the plain values that a partition's text names, by column."""
+    """Return the plain values in a partition's text, by column."""
     folders = folders_of(f"{text}/")
     return {
         name: value_of_folder(folders[name], kind)
@@ -139,25 +138,25 @@ def partition_values(table: Table, text: str) -> dict[str, object]:
 
 
 def value_of_folder(text: str | None, kind: KeyType) -> object:
-    """Return the plain value of what a folder says.
+    """Return the plain value of a folder's text.
 
     Raises:
-        RequestError: It cannot be read as this family.
+        RequestError: The text is not a value of this family.
     """
     if text is None:
         return None
-    if kind is KeyType.INT and not _WHOLE.fullmatch(text):  # Python reads more than that.
+    if kind is KeyType.INT and not _WHOLE.fullmatch(text):  # `int` accepts more than that.
         raise RequestError(f"key value {text!r} cannot be read as int: expected a whole number")
     return value_from_text(text, kind)
 
 
 def fill_of_path(partition_by: Sequence[str], schema: pa.Schema, path: str) -> Fill:
-    """Return the values of the partition columns that a file's folders name.
+    """Return the values of the partition columns given by a file's folders.
 
     Args:
-        partition_by: The table's.
-        schema: With these columns, in normal types: values come in the types of this.
-        path: Of the file, relative to its table's location.
+        partition_by: Partition columns of the table.
+        schema: Schema with these columns in normal types, which the values get.
+        path: Path of the file, relative to its table's location.
 
     Raises:
         RequestError: A value does not fit its column.
@@ -175,14 +174,14 @@ def fill_of_path(partition_by: Sequence[str], schema: pa.Schema, path: str) -> F
 
 
 def filled(rows: pa.Table, fill: Fill) -> pa.Table:
-    """Return rows with the columns that their file has left out, and without the nulls in them.
+    """Return rows with their missing partition columns added, and nulls in them filled.
 
     Args:
-        rows: Of one file, as they were read.
-        fill: What its folders say.
+        rows: Rows of one file, as they were read.
+        fill: Values from its folders.
 
     Raises:
-        RequestError: A column that the file has does not widen to the table's.
+        RequestError: A column of the file does not widen to the table's type.
     """
     for name, value in fill.items():
         at = rows.schema.get_field_index(name)
@@ -210,12 +209,12 @@ def _scalar(plain: object, arrow: pa.DataType, path: str) -> pa.Scalar:
         if isinstance(plain, int) and (pa.types.is_timestamp(arrow) or pa.types.is_time(arrow)):
             units, rest = divmod(plain * TICKS_PER_S[arrow.unit], NANOS)
             if rest:
-                raise RequestError(f"file {path}: its folder is finer than {arrow}")
+                raise RequestError(f"file {path}: its folder has a higher precision than {arrow}")
             return pa.scalar(units, arrow)
         return pa.scalar(plain, arrow)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise RequestError(
-            f"file {path}: {plain!r} of its folder is no {arrow}: {error}"
+            f"file {path}: folder value {plain!r} is not a {arrow}: {error}"
         ) from error
 
 

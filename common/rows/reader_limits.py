@@ -1,16 +1,15 @@
-"""Columns that an engine cannot read from Parquet files, or reads wrongly. Pure.
+"""Columns that an engine cannot read from Parquet files, or reads incorrectly. Pure.
 
-What is here is tried with the engines themselves (`docs/reference/files.md`).
+The limits were found by tests with the engines themselves (`docs/reference/files.md`).
 """
 
-import posixpath
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 from pyarrow import types as is_type
 
 from common.model.table import Column
-from common.rows.types import type_from_text
+from common.rows.types import normal_type, type_from_text
 
 SPARK, DUCKDB, POLARS, PYARROW, PANDAS = READERS = (
     "spark",
@@ -19,15 +18,15 @@ SPARK, DUCKDB, POLARS, PYARROW, PANDAS = READERS = (
     "pyarrow",
     "pandas",
 )
-"""Names that the setting `readers` of a table may have."""
+"""Allowed values of the table setting `readers`."""
 DIGITS_MAX = 38
 
 
 def unreadable_columns(columns: Iterable[Column], reader: str) -> list[str]:
-    """Return why a reader cannot read a table with these columns, a reason per column.
+    """Return why a reader cannot read a table with these columns, one reason per column.
 
     Args:
-        columns: Of the table.
+        columns: Columns of the table.
         reader: One of `READERS`.
     """
     columns = list(columns)
@@ -40,69 +39,32 @@ def unreadable_columns(columns: Iterable[Column], reader: str) -> list[str]:
 
 
 def has_nanoseconds(arrow: pa.DataType) -> bool:
-    """Return whether a type holds moments in nanoseconds, at any depth."""
+    """Return whether a type has nanosecond timestamps or times at any depth."""
     return any(is_type.is_timestamp(leaf) and leaf.unit == "ns" for leaf in _leaves(arrow))
 
 
-def rewriting_in_microseconds(
-    files: Sequence[str], table_columns: Iterable[Column], ordered: Collection[str]
-) -> str:
-    """Return how files with moments in nanoseconds are rewritten in microseconds.
-
-    The lines are tried with the engines (`tests/integration/test_read_helpers.py`).
-
-    Args:
-        files: Names by which engines open them.
-        table_columns: Of the table that would hold them.
-        ordered: Columns of its key, and its version column.
-    """
-    columns = {
-        table_column.name: type_from_text(table_column.type) for table_column in table_columns
-    }
-    fine = [name for name, arrow in columns.items() if has_nanoseconds(arrow)]
-    path, count = files[0], f"{len(files)} files" if len(files) > 1 else "1 file"
-    lines = _rewritten(path)
-    offer = (
-        f"to keep microseconds, rewrite {count} with nanoseconds (columns {', '.join(fine)}) before"
-        f" the import, as for {path} in Python with pyarrow, which cuts values off: `{lines}`"
-    )
-    if all(is_type.is_timestamp(columns[name]) for name in fine):
-        copied = _copied(path, fine, columns)
-        offer += f", or into a new folder with DuckDB, which rounds: `{copied}`"
-    if within := sorted(set(fine) & set(ordered)):
-        offer += (
-            f"; {', '.join(within)} orders rows by key or version: rows that differ only below a "
-            "microsecond become equal, so look for such rows first"
-        )
-    return offer
+def in_microseconds(schema: pa.Schema) -> pa.Schema:
+    """Return a schema whose moments in nanoseconds have microseconds, at any depth."""
+    return pa.schema([_field_in_microseconds(field) for field in schema])
 
 
-def _rewritten(path: str) -> str:
-    """Return Python's lines that replace a file; until it is whole, its copy is hidden."""
-    scheme, _, key = path.rpartition("://")
-    hidden = posixpath.join(posixpath.dirname(key), "." + posixpath.basename(key))
-    store = f"fs.FileSystem.from_uri('{scheme}://{key.partition('/')[0]}')[0]"
-    return (
-        f"import pyarrow.parquet as pq; from pyarrow import fs; p, q = {key!r}, {hidden!r}; "
-        f"store = {store if scheme else 'fs.LocalFileSystem()'}; "
-        "pq.write_table(pq.read_table(p, filesystem=store, partitioning=None), q, "
-        "filesystem=store, coerce_timestamps='us', allow_truncated_timestamps=True); "
-        "store.move(q, p)"
-    )
+def _field_in_microseconds(field: pa.Field) -> pa.Field:
+    if not has_nanoseconds(field.type):
+        return field
+    return field.with_type(_type_in_microseconds(normal_type(field.type)))
 
 
-def _copied(path: str, fine: Iterable[str], columns: Mapping[str, pa.DataType]) -> str:
-    """Return DuckDB's statement that copies a file with columns in microseconds."""
-    casts = []
-    for name in fine:
-        quoted = '"' + name.replace('"', '""') + '"'
-        kind = "TIMESTAMP" if columns[name].tz is None else "TIMESTAMPTZ"
-        casts.append(f"{quoted}::{kind} AS {quoted}")
-    source, name = path.replace("'", "''"), posixpath.basename(path).replace("'", "''")
-    return (
-        f"COPY (SELECT * REPLACE ({', '.join(casts)}) FROM read_parquet('{source}', "
-        f"hive_partitioning = false)) TO 'NEW_FOLDER/{name}' (FORMAT parquet)"
-    )
+def _type_in_microseconds(arrow: pa.DataType) -> pa.DataType:
+    if is_type.is_timestamp(arrow) and arrow.unit == "ns":
+        return pa.timestamp("us", arrow.tz)
+    if is_type.is_list(arrow):
+        return pa.list_(_field_in_microseconds(arrow.value_field))
+    if is_type.is_map(arrow):
+        item = _field_in_microseconds(arrow.item_field)
+        return pa.map_(_type_in_microseconds(arrow.key_type), item)
+    if is_type.is_struct(arrow):
+        return pa.struct([_field_in_microseconds(field) for field in arrow])
+    return arrow
 
 
 def _case_reasons(columns: Iterable[Column]) -> Iterator[str]:
@@ -110,7 +72,7 @@ def _case_reasons(columns: Iterable[Column]) -> Iterator[str]:
     for column in columns:
         known = first.setdefault(column.name.lower(), column.name)
         if known != column.name:
-            yield f"columns {known} and {column.name} differ in case only; rename one"
+            yield f"columns {known} and {column.name} differ only in case; rename one"
 
 
 def _reasons(arrow: pa.DataType, reader: str) -> Iterator[str]:
@@ -121,14 +83,17 @@ def _reasons(arrow: pa.DataType, reader: str) -> Iterator[str]:
         elif reader != SPARK:
             continue
         elif is_type.is_timestamp(leaf) and leaf.unit == "ns":
-            yield "write moments in microseconds"
+            yield "write timestamps in microseconds"
         elif is_type.is_time(leaf):
             yield "times of day are refused; write whole numbers"
         elif is_type.is_float16(leaf):
-            yield "floats of half precision are refused; write float"
+            yield "half-precision floats are refused; write float"
 
 
 def _leaves(arrow: pa.DataType) -> Iterator[pa.DataType]:
+    if is_type.is_dictionary(arrow) or is_type.is_run_end_encoded(arrow):
+        yield from _leaves(arrow.value_type)
+        return
     if not arrow.num_fields:
         yield arrow
     for number in range(arrow.num_fields):

@@ -1,4 +1,4 @@
-"""Statistics of rows as they stream by: what a file's metadata says of it, exactly."""
+"""Exact statistics of streamed rows, for the metadata of files."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _Bound = TypeVar("_Bound", bytes, float)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFacts:
-    """What is true of all rows together; bounds are None where there is no (known) value."""
+    """Facts about a set of rows; bounds are None if there is no (known) value."""
 
     rows: int = 0
     key_min: bytes | None = None
@@ -35,24 +35,24 @@ class RowFacts:
     time_max_s: float | None = None
     tombstones: int = 0
     clean: bool = False
-    """Every key is greater than the one before, and no row is a tombstone."""
+    """Every key is greater than the previous key, and no row is a tombstone."""
 
 
 def least(values: Iterable[_Bound | None]) -> _Bound | None:
-    """Return the least of the values that are known; None: none is."""
+    """Return the least known value; None: there is none."""
     return min((value for value in values if value is not None), default=None)
 
 
 def greatest(values: Iterable[_Bound | None]) -> _Bound | None:
-    """Return the greatest of the values that are known; None: none is."""
+    """Return the greatest known value; None: there is none."""
     return max((value for value in values if value is not None), default=None)
 
 
 def unite_facts(parts: Sequence[RowFacts]) -> RowFacts:
-    """Return the facts of the rows of some parts together.
+    """Return the facts of the rows of several parts together.
 
     Args:
-        parts: `clean` of all together is true only if keys also ascend from part to part.
+        parts: The result is `clean` only if keys also ascend from part to part.
     """
     return RowFacts(
         rows=sum(part.rows for part in parts),
@@ -68,7 +68,7 @@ def unite_facts(parts: Sequence[RowFacts]) -> RowFacts:
 
 
 def facts_of_file(file: DataFile) -> RowFacts:
-    """Return the facts of a file's rows, as its metadata has them: long keys are rounded."""
+    """Return the facts of a file's rows from its metadata, where long keys are rounded."""
     return RowFacts(
         rows=file.rows,
         key_min=file.key_min,
@@ -91,15 +91,15 @@ def data_file_of(
     added_at_s: float,
     tombstones_since_s: float,
 ) -> DataFile:
-    """Return a file with rows like these, as metadata has it.
+    """Return the metadata of a file with these rows.
 
     Args:
-        facts: Of its rows.
-        path: Relative to the table's location.
-        size_bytes: Of the file.
-        key_types: Families of the table's key columns: long keys are rounded outwards.
-        added_at_s: When it came to the table.
-        tombstones_since_s: How old its oldest tombstone is, if there is one.
+        facts: Facts of its rows.
+        path: Path relative to the table's location.
+        size_bytes: Size of the file.
+        key_types: Families of the table's key columns; long keys are rounded outwards.
+        added_at_s: When it was added to the table.
+        tombstones_since_s: When its oldest tombstone was added, if it has one.
     """
     return DataFile(
         path=path,
@@ -119,12 +119,12 @@ def data_file_of(
 
 
 class RowTally:
-    """Facts of the rows seen so far, in the order in which they are stored."""
+    """Collects facts of rows, in the order in which they are stored."""
 
     def __init__(self, rules: RowRules) -> None:
         self._rules = rules
         schema = arrow_schema(rules.schema)
-        # A file may lack tombstones and times whatever the table says of nulls.
+        # A file may lack tombstones and times, even if the table does not allow nulls there.
         self._schema = pa.schema([schema.field(name).with_nullable(True) for name in self.columns])
         self._rows = self._tombstones = 0
         self._keys = _Bounds[bytes]()
@@ -135,20 +135,20 @@ class RowTally:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that facts are about; rows need no others."""
+        """The columns that the facts depend on; rows need no others."""
         rules = self._rules
         named = (*rules.key, rules.version_column, rules.tombstone_column, rules.time_column)
         return tuple(dict.fromkeys(name for name in named if name is not None))
 
     def see(self, rows: pa.Table, source: str = "table") -> None:
-        """Count these rows, which come after all seen before.
+        """Add rows, which follow all rows that were added before.
 
         Args:
-            rows: With at least the columns that the file has of `columns`.
+            rows: Rows with those of `columns` that the file has.
             source: The file's path, for messages.
 
         Raises:
-            RequestError: A column of key or version is missing, or of another type.
+            RequestError: A column of key or version is missing, or has another type.
         """
         present = [name for name in self.columns if name in rows.column_names]
         self.require(present, source)
@@ -167,7 +167,7 @@ class RowTally:
             self._times.widen(*time_ends_s(known.column(rules.time_column)))
 
     def facts(self) -> RowFacts:
-        """Return the facts of all rows seen."""
+        """Return the facts of all rows that were added."""
         return RowFacts(
             rows=self._rows,
             key_min=self._keys.low,
@@ -184,7 +184,7 @@ class RowTally:
         """Refuse rows without the columns of key and version.
 
         Raises:
-            RequestError: Names what is missing.
+            RequestError: Names the missing columns.
         """
         needed = {*self._rules.key, *filter(None, [self._rules.version_column])}
         if missing := sorted(needed.difference(present)):
@@ -208,14 +208,14 @@ class RowTally:
 
 
 class _Bounds(Generic[_Bound]):
-    """The least and the greatest value so far; None before the first."""
+    """The least and the greatest value so far; None before the first value."""
 
     def __init__(self) -> None:
         self.low: _Bound | None = None
         self.high: _Bound | None = None
 
     def widen(self, low: _Bound | None, high: _Bound | None) -> None:
-        """Take in the ends of some values; None if there were none."""
+        """Extend the bounds by the ends of some values; None if there were no values."""
         if low is None or high is None:
             return
         self.low = low if self.low is None else min(self.low, low)
@@ -228,7 +228,7 @@ def _ends(values: pa.Array | pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def time_ends_s(times: pa.Array | pa.ChunkedArray) -> tuple[float | None, float | None]:
-    """Return the least and greatest time in seconds since the epoch; nulls and NaN do not count."""
+    """Return the least and greatest time in seconds since the epoch; nulls and NaN are ignored."""
     numbers, unit_s = _time_numbers(times)
     if pa.types.is_floating(numbers.type):
         numbers = numbers.filter(pc.is_finite(numbers))
@@ -237,9 +237,9 @@ def time_ends_s(times: pa.Array | pa.ChunkedArray) -> tuple[float | None, float 
 
 
 def times_s(times: pa.ChunkedArray) -> npt.NDArray[np.float64]:
-    """Return each time in seconds since the epoch, as `time_ends_s` counts; NaN: it is none."""
+    """Return each time in seconds since the epoch, as in `time_ends_s`; NaN: no valid time."""
     numbers, unit_s = _time_numbers(times)
-    # No time that counts is told apart by more digits than a double has.
+    # A double is precise enough to distinguish all valid times.
     floats = pc.fill_null(numbers.cast(pa.float64(), safe=False), np.nan).to_numpy() * unit_s
     return np.where(np.isfinite(floats), floats, np.nan)
 
@@ -247,7 +247,7 @@ def times_s(times: pa.ChunkedArray) -> npt.NDArray[np.float64]:
 def _time_numbers(
     times: pa.Array | pa.ChunkedArray,
 ) -> tuple[pa.Array | pa.ChunkedArray, float]:
-    """Return times as numbers, and how many seconds one of them is."""
+    """Return times as numbers, and the seconds per unit."""
     arrow = times.type
     if pa.types.is_timestamp(arrow):
         return times.cast(pa.int64()), 1 / TICKS_PER_S[arrow.unit]

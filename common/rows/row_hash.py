@@ -1,9 +1,8 @@
 """The canonical hash of a row: one definition, for ties between rows and for verification.
 
-It depends on names and values only: not on the order of columns, nor on row groups,
-dictionaries, string types or the width of numbers; a column that is null, or that is not
-there, adds nothing. Defined for third parties in docs/design/0002-row-encoding.md; all
-arithmetic is modulo 2^64:
+It depends on names and values only. The order of columns, row groups, dictionaries, string types
+and the width of numbers do not change it. A column that is null or missing adds nothing.
+docs/design/0002-row-encoding.md defines it for third parties. All arithmetic is modulo 2^64:
 
     mix(x)       x ^= x >> 30; x *= BF58476D1CE4E5B9; x ^= x >> 27;
                  x *= 94D049BB133111EB; x ^= x >> 31          (the finalizer of SplitMix64)
@@ -50,7 +49,7 @@ def row_hash(table: pa.Table, schema: pa.Schema | None = None) -> Words:
 
     Args:
         table: Rows of any width, with or without all columns.
-        schema: The table's schema: columns outside of it are left out. Default: all count.
+        schema: The table's schema; columns outside of it are ignored. Default: all count.
     """
     names = set(table.column_names if schema is None else schema.names)
     total = np.zeros(table.num_rows, np.uint64)
@@ -65,12 +64,12 @@ def row_hash(table: pa.Table, schema: pa.Schema | None = None) -> Words:
 
 
 def rows_digest(hashes: Words) -> int:
-    """Return one number for a multiset of rows, whatever their order."""
+    """Return one number for a multiset of rows, independent of their order."""
     return int(hashes.sum(dtype=np.uint64))
 
 
 def _named(name: str, array: pa.Array) -> Words:
-    """Return what a column adds to its row: nothing where it is null."""
+    """Return a column's contribution to its rows: 0 where it is null."""
     if is_type.is_null(array.type):
         return np.zeros(len(array), np.uint64)
     raw = np.frombuffer(name.encode(), np.uint8)
@@ -110,7 +109,7 @@ def _nested(array: pa.Array) -> Words:
 
 
 def _other_lists(array: pa.Array) -> Words:
-    # Not by a cast to list: Arrow's loses the last element of some views.
+    # Not by a cast to list, because Arrow's cast loses the last element of some views.
     counts = pc.fill_null(pc.list_value_length(array).cast(pa.int64()), 0)
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(counts)])
     return _lists(offsets, array.flatten())
@@ -157,7 +156,7 @@ def _steps(offsets: Int64s) -> Iterable[tuple[int, int]]:
 
 
 def _fold_runs(words: Words, counts: Int64s, sizes: Int64s) -> Words:
-    """Fold `counts[i]` words for row i, one row after the other."""
+    """Fold `counts[i]` consecutive words for each row i."""
     places = range_positions(np.ones(len(counts), np.int64), counts).view(np.uint64)
     sums = np.zeros(len(words) + 1, np.uint64)
     np.cumsum(_mix(_mix(words) + places * _GOLDEN), out=sums[1:])

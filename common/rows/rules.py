@@ -1,7 +1,7 @@
-"""Which row of a key wins, and which dead row may go: said once, for everybody.
+"""Which row of a key wins, and which dead rows may be dropped: the single definition.
 
-Dropped keys are remembered as few short ranges that hold all of them and, if possible, no
-other key.
+Dropped keys are stored as a few short ranges that contain all of them and as few other keys as
+possible.
 """
 
 import math
@@ -18,31 +18,31 @@ from common.model.table import Column, Table, missing_columns
 
 # ---- Ranges of dropped keys
 #
-# A commit is refused if a file that came meanwhile may hold an older row of a dropped key. One
+# A commit is refused if a file that was added meanwhile may hold an older row of a dropped key. One
 # range from the first such key to the last would meet every file between them, so a range ends
-# wherever a file begins or ends that is no input. Ranges are few and their ends short, however
-# many keys there are and however long: neighbours are joined and ends rounded outwards, which can
-# only refuse a commit that might have been allowed.
+# wherever a file outside the job begins or ends. The number of ranges and the length of their ends
+# are bounded, whatever the number and length of keys: neighbours are joined and ends are rounded
+# outwards. This can only refuse a commit that would have been allowed.
 
 
 Span = tuple[bytes, bytes]
 
 SPANS_MAX = 256
 KEY_BYTES_MAX = 256
-"""Of an end of a range. 256 ranges of such ends are as large as a few pages of a file."""
+"""Longest end of a range. 256 ranges with such ends are as large as a few pages of a file."""
 _GAP_BYTES = 8
-"""Bytes behind a common beginning that tell how far two keys are apart."""
+"""Bytes after a common prefix that measure the distance of two keys."""
 
 
 def key_spans(
     key_at: Callable[[int], bytes], count: int, marks: Iterable[bytes]
 ) -> tuple[Span, ...]:
-    """Return the ranges of some keys.
+    """Return ranges that contain some keys.
 
     Args:
         key_at: Returns a key by its number; keys ascend.
-        count: How many there are, at least one.
-        marks: Where files begin or end that hold none of them.
+        count: Number of keys, at least one.
+        marks: First and last keys of files that hold none of these keys.
     """
     ends = {bisect_right(range(count), mark, key=key_at) for mark in set(marks)}
     cuts = [0, *sorted(end for end in ends if 0 < end < count), count]
@@ -50,7 +50,7 @@ def key_spans(
 
 
 def merged_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return ranges that cover these: apart, few, and short; the closest neighbours are joined."""
+    """Return disjoint, few and short ranges that cover these; the closest neighbours are joined."""
     joined: list[Span] = []
     for low, high in sorted((_rounded_down(low), _rounded_up(high)) for low, high in spans):
         if joined and low <= joined[-1][1]:
@@ -65,7 +65,7 @@ def merged_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def _gap(low: bytes, high: bytes) -> tuple[int, int]:
-    """Return how far apart two keys are: the sooner they differ, and the more, the further."""
+    """Return the distance of two keys: the earlier they differ, and the more, the larger it is."""
     pairs = enumerate(zip(low, high, strict=False))
     same = next((at for at, (one, other) in pairs if one != other), len(low))
     return -same, _number(high[same:]) - _number(low[same:])
@@ -88,11 +88,11 @@ def _rounded_up(key: bytes) -> bytes:
 
 # ---- The rules
 #
-# Keyed table: per key the highest version wins (null is the lowest); of equal versions a
-# tombstone, then the greater row hash. A winner that is a tombstone, or has expired, is *dead*:
-# readers see neither it nor anything older of its key. A dead winner stays in a compaction's
-# output until nothing older can come back. Append-only table: every row stays, except expired
-# ones.
+# Keyed table: the highest version of each key wins (null is the lowest). Among equal versions a
+# tombstone wins, then the greater row hash. A winner that is a tombstone or has expired is *dead*:
+# readers see neither the row nor older rows of its key. A dead winner stays in a compaction's
+# output until no older row can reappear. Append-only table: every row stays, except expired
+# rows.
 
 
 _NANOS = 1_000_000_000
@@ -101,9 +101,9 @@ _TIME_FAMILIES = (KeyType.TIMESTAMP, KeyType.DATE, KeyType.INT, KeyType.FLOAT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRules:
-    """The rules of one table; every column that it names is in the schema.
+    """The rules of one table; every column that they name is in the schema.
 
-    A time column is a timestamp (without a zone: UTC), a date (its first moment), or a
+    A time column is a timestamp (UTC if it has no zone), a date (its first moment), or a
     number of seconds since the epoch.
     """
 
@@ -114,10 +114,10 @@ class RowRules:
     time_column: str | None = None
     ttl_s: float | None = None
     partition_by: tuple[str, ...] = ()
-    """Columns that files may leave out: their folders tell them (`common.rows.partitions`)."""
+    """Columns that files may omit because their folders give the values (see `partitions`)."""
 
     def __post_init__(self) -> None:
-        """Refuse rules that do not fit together."""
+        """Refuse rules that contradict each other."""
         for problem in chain(self._missing(), self._unfit()):
             raise ConfigError(problem)
         for name in filter(None, (*self.key, self.version_column)):
@@ -159,16 +159,16 @@ class RowRules:
 
     @property
     def merge_columns(self) -> tuple[str, ...]:
-        """The columns that say which rows a reader sees: key, version, tombstone, time.
+        """The columns that decide which rows a reader sees: key, version, tombstone, time.
 
-        But for one case, see `common.rows.merge.count_visible`.
+        For one exception see `common.rows.merge.count_visible`.
         """
         time = self.time_column if self.ttl_s is not None else None
         named = (*self.key, self.version_column, self.tombstone_column, time)
         return tuple(dict.fromkeys(name for name in named if name is not None))
 
     def expiry_ns(self, now_s: float) -> int | None:
-        """Return the latest time (ns since the epoch) that has expired, None without TTL."""
+        """Return the latest expired time (ns since the epoch), or None without a TTL."""
         if self.time_column is None or self.ttl_s is None:
             return None
         return math.floor((now_s - self.ttl_s) * _NANOS)
@@ -193,31 +193,31 @@ class RowRules:
 
 
 class HoldsRows(Protocol):
-    """A file of the tablet outside the job, as far as it matters here."""
+    """A file of the tablet that is not an input of the job, reduced to what rules need."""
 
     @property
     def key_min(self) -> bytes | None:
-        """Its smallest key; None: not known."""
+        """Its smallest key; None: unknown."""
         ...
 
     @property
     def key_max(self) -> bytes | None:
-        """Its greatest key; None: not known."""
+        """Its greatest key; None: unknown."""
         ...
 
     @property
     def version_min(self) -> bytes | None:
-        """Its lowest version; None: not known."""
+        """Its lowest version; None: unknown."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DropRule:
-    """When dead rows may be dropped: settled, and nothing outside is as old or older.
+    """When dead rows may be dropped: they are settled, and no file outside holds older rows.
 
     Attributes:
-        settled: The highest version (encoded) at which a dead row may go; None: none may.
-        outside: The files of the tablet that are no inputs of the job.
+        settled: The highest droppable version (encoded); None: no row may be dropped.
+        outside: The files of the tablet that are not inputs of the job.
     """
 
     settled: bytes | None
@@ -233,7 +233,7 @@ class DropRule:
 def may_hold_older(file: HoldsRows, key: bytes, version: bytes) -> bool:
     """Return whether a file may hold a row of this key that a dead row of `version` hides.
 
-    Equal versions count: a tombstone wins over them too. What is not known may be so.
+    Equal versions count, because a tombstone wins over them as well. Unknown values may match.
     """
     return may_hold_older_between(file, key, key, version)
 
@@ -244,10 +244,10 @@ def may_hold_older_between(
     """Return whether a file may hold a row that some dead rows hide.
 
     Args:
-        file: Another one.
+        file: A file outside the job.
         low: The smallest key of the dead rows.
-        high: The greatest.
-        version: The highest version of them. What is not known (None) may be so.
+        high: Their greatest key.
+        version: Their highest version. An unknown value (None) may match.
     """
     if not may_share_keys(file, low, high):
         return False
@@ -255,14 +255,14 @@ def may_hold_older_between(
 
 
 def may_share_keys(file: HoldsRows, low: bytes | None, high: bytes | None) -> bool:
-    """Return whether a file may hold keys from `low` to `high`; what is not known may be so."""
+    """Return whether a file may hold keys from `low` to `high`; unknown keys may match."""
     if file.key_min is not None and high is not None and high < file.key_min:
         return False
     return file.key_max is None or low is None or low <= file.key_max
 
 
 def expires_by(time: object, time_type: KeyType, expiry_ns: int | None) -> bool:
-    """Return whether a row with this plain time value has expired; null never does."""
+    """Return whether a row with this plain time has expired; null never expires."""
     if time is None or expiry_ns is None:
         return False
     assert isinstance(time, int | float)
@@ -283,7 +283,7 @@ def expiry_limit(time_type: KeyType, expiry_ns: int) -> float:
 
 
 def join_dropped(parts: Iterable[DroppedRows | None]) -> DroppedRows | None:
-    """Return what several merges dropped together."""
+    """Return the union of the dropped rows of several merges."""
     known = [part for part in parts if part is not None]
     if not known:
         return None

@@ -1,8 +1,8 @@
-"""Schemas: uniting them by column name, and how a table's schema may change. Pure.
+"""Schemas: union by column name, and allowed changes of a table's schema. Pure.
 
-Columns meet by name. A column that a file lacks is null there. Types widen where no value
+Columns are matched by name. A column that a file lacks is null there. Types widen only if no value
 changes: integers to wider ones, float to double, decimals to more digits, times and timestamps to
-a finer unit, structs by field. Everything else is an error that names both sides.
+a finer unit, structs by field. Every other difference is an error that names both sides.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
     """Return the Arrow schema of a table's columns.
 
     Raises:
-        RequestError: A type is not known, or a name comes twice.
+        RequestError: A type is unknown, or a name is duplicate.
     """
     fields = [
         pa.field(column.name, type_from_text(column.type), column.nullable) for column in columns
@@ -38,14 +38,14 @@ def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
 
 
 def unite_schemas(sources: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
-    """Return the one schema that all rows of all sources fit into.
+    """Return a schema that the rows of all sources fit into.
 
     Args:
         sources: Names for messages (a file's path, `table schema`) with their schemas.
-            Columns keep the order in which they are first met.
+            Columns keep the order of their first occurrence.
 
     Raises:
-        RequestError: Two sources have a column of types that do not widen to one.
+        RequestError: Two sources have a column with incompatible types.
     """
     united: dict[str, pa.Field] = {}
     origin: dict[str, str] = {}
@@ -67,9 +67,9 @@ def unite_schemas(sources: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
 
 
 def require_readable(source: str, schema: pa.Schema, into: pa.Schema) -> None:
-    """Refuse a schema with a column that does not widen to the table's type of it.
+    """Refuse a schema with a column that does not widen to the table's type.
 
-    Columns that the table does not know are no reason; see `unite_schemas` for those.
+    Columns that the table lacks are accepted; `unite_schemas` handles those.
 
     Raises:
         RequestError: Names the source, the column and both types.
@@ -137,7 +137,7 @@ def _wider_decimal(first: pa.DataType, second: pa.DataType) -> pa.DataType | Non
     precision = scale + max(first.precision - first.scale, second.precision - second.scale)
     if precision <= 38:
         return pa.decimal128(precision, scale)
-    # More digits than Spark knows: only where a file has brought them already.
+    # More digits than Spark supports: only if a file already has them.
     known = is_type.is_decimal256(first) or is_type.is_decimal256(second)
     return pa.decimal256(precision, scale) if known and precision <= 76 else None
 
@@ -153,7 +153,7 @@ def _finer_time(first: pa.DataType, second: pa.DataType) -> pa.DataType:
 def _finer_timestamp(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
     if (first.tz is None) != (second.tz is None):
         return None
-    # A zone says only how an instant is shown.
+    # A zone affects only how an instant is displayed.
     zone = first.tz if first.tz == second.tz else "UTC"
     return pa.timestamp(_finer_time(first, second).unit, tz=zone)
 
@@ -208,25 +208,25 @@ _WIDENING = (
 
 # ---- How a table's schema changes
 #
-# Only what loses nothing is allowed: new columns, which older rows lack and so are null there,
-# and wider types, to which older values are turned when they are read. Each change counts the
-# schema's id up, and marks the columns it touched with it. So a file's own schema is told by the
-# first column that it lacks or has in an older form.
+# Only lossless changes are allowed: new columns, which are null in older rows, and wider types, to
+# which older values are converted when they are read. Each change increments the schema's id and
+# stores the id in the columns that it touched. So the schema of a file is identified by the first
+# column that the file lacks or has in an older form.
 
 
 COLUMNS_MAX = 10_000
 
 
 def changed_schema(table: Table, added: Sequence[Column], wider: Sequence[Column]) -> Table:
-    """Return a table with new and widened columns; unchanged if it has them all already.
+    """Return a table with new and widened columns; unchanged if it already has them all.
 
     Args:
-        table: As it is.
-        added: Columns to add at the end; one that is there in this form is passed by.
-        wider: Columns that are there, with their new types.
+        table: The table before the change.
+        added: Columns to append; a column that exists in this form is skipped.
+        wider: Existing columns with their new types.
 
     Raises:
-        RequestError: A name, type or change is not allowed; says which, and what is.
+        RequestError: A name, type or change is not allowed; names it and what is allowed.
     """
     next_id = table.schema_id + 1
     columns = {column.name: column for column in table.schema}
@@ -236,23 +236,23 @@ def changed_schema(table: Table, added: Sequence[Column], wider: Sequence[Column
             columns[column.name] = wanted
         elif known.type != wanted.type:
             raise RequestError(
-                f"table {table.name!r} has a column {column.name!r} of type {known.type} already; "
+                f"table {table.name!r} already has a column {column.name!r} of type {known.type}; "
                 f"to make it {wanted.type}, widen it"
             )
     for column in wider:
         columns[column.name] = _widened(table, columns.get(column.name), column, next_id)
     if len(columns) > COLUMNS_MAX:
-        raise RequestError(f"{len(columns)} columns are too many, at most {COLUMNS_MAX} are wanted")
+        raise RequestError(f"{len(columns)} columns are more than the limit of {COLUMNS_MAX}")
     schema = tuple(columns.values())
     return table if schema == table.schema else replace(table, schema=schema, schema_id=next_id)
 
 
 def schema_id_of(table: Table, schema: pa.Schema) -> int:
-    """Return the id of the newest schema of a table that a file's schema has in full.
+    """Return the id of the table's newest schema that a file's schema contains completely.
 
     Args:
-        table: As it is now.
-        schema: Of the file; columns by which the table is partitioned may be missing.
+        table: The current table.
+        schema: Schema of the file; partition columns may be missing.
     """
     older = [
         column.since - 1
@@ -272,7 +272,7 @@ def _new(column: Column, since: int) -> Column:
         raise RequestError("a column to add has no name")
     if not column.nullable:
         raise RequestError(
-            f"column {column.name!r} cannot be added as not null: rows that are there lack it"
+            f"column {column.name!r} cannot be added as not null: existing rows lack it"
         )
     return Column(column.name, type_to_text(_normal(column.type)), nullable=True, since=since)
 
@@ -287,13 +287,13 @@ def _widened(table: Table, known: Column | None, wanted: Column, since: int) -> 
     if widened(before, after) != after:
         raise RequestError(
             f"column {wanted.name!r} is {known.type} and cannot become {type_to_text(after)}: "
-            "a wider type must hold every value of the old one as it is"
+            "a wider type must hold every value of the old type unchanged"
         )
     ordered = {*table.key, table.version_column, table.time_column, *table.partition_by}
     if wanted.name in ordered and key_type_of(known.type) != key_type_of(type_to_text(after)):
         raise RequestError(
             f"column {wanted.name!r} orders rows as {known.type}; {type_to_text(after)} is of "
-            "another family, whose order is another"
+            "another family, which has a different order"
         )
     return replace(known, type=type_to_text(after), since=since)
 

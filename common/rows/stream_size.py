@@ -1,10 +1,9 @@
-"""What an Arrow IPC stream becomes in memory, told from its metadata alone.
+"""The decompressed size of an Arrow IPC stream, computed from its metadata alone.
 
-A compressed buffer begins with the length that it has when it is not: eight bytes that
-decide how much Arrow allocates before it looks at the first byte of the rest. 131 kB can
-ask for 4 GiB. So the messages are walked first, by reading the few fields of their
-flatbuffers that count (format: Arrow columnar format 1.5, `Message.fbs`); nothing here
-allocates more than the stream holds, and a place outside of it is an error.
+A compressed buffer begins with its decompressed length, eight bytes that decide how much Arrow
+allocates before it looks at the rest. 131 kB can request 4 GiB. So this module walks the messages
+first and reads the few flatbuffer fields that matter (Arrow columnar format 1.5, `Message.fbs`).
+It allocates no more than the stream holds, and an offset outside the stream is an error.
 """
 
 from collections.abc import Iterator
@@ -25,10 +24,10 @@ _DATA = 1
 
 
 def stream_memory_bytes(stream: bytes) -> int:
-    """Return how many bytes the buffers of a stream take when they are not compressed.
+    """Return the number of bytes of a stream's buffers after decompression.
 
     Raises:
-        ValueError: It is no stream of whole messages, or a length in it makes no sense.
+        ValueError: The stream has incomplete messages, or an invalid length.
     """
     try:
         return sum(_batch_bytes(stream, *found) for found in _batches(stream))
@@ -37,7 +36,7 @@ def stream_memory_bytes(stream: bytes) -> int:
 
 
 def _batches(stream: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield where batches are: table of the batch, beginning and end of the message's body."""
+    """Yield the batches: offset of the batch table, begin and end of the message's body."""
     at = 0
     while at + 4 <= len(stream):
         size = _U32.unpack_from(stream, at)[0]
@@ -52,7 +51,7 @@ def _batches(stream: bytes) -> Iterator[tuple[int, int, int]]:
         length_at = _field(stream, message, _BODY_LENGTH)
         length = _I64.unpack_from(stream, length_at)[0] if length_at else 0
         if length < 0 or body + length > len(stream):
-            raise ValueError(f"a message has a body of {length} bytes, which are not there")
+            raise ValueError(f"a message has a body of {length} bytes, which exceeds the stream")
         yield from _batch_of(stream, message, body, body + length)
         at = body + length
 
@@ -72,7 +71,7 @@ def _batch_of(stream: bytes, message: int, body: int, end: int) -> Iterator[tupl
 
 
 def _batch_bytes(stream: bytes, batch: int, body: int, end: int) -> int:
-    """Return what the buffers of a batch become."""
+    """Return the decompressed size of a batch's buffers."""
     buffers_at = _field(stream, batch, _BUFFERS)
     if not buffers_at:
         return 0
@@ -80,19 +79,19 @@ def _batch_bytes(stream: bytes, batch: int, body: int, end: int) -> int:
     count = _U32.unpack_from(stream, vector)[0]
     first, behind = vector + 4, vector + 4 + count * _BUFFER.size
     if behind > len(stream):
-        raise ValueError(f"a batch has {count} buffers, which are not there")
+        raise ValueError(f"a batch has {count} buffers, which exceed the stream")
     packed = bool(_field(stream, batch, _COMPRESSION))
     total = 0
     for offset, length in _BUFFER.iter_unpack(stream[first:behind]):
         begin = body + offset
         if offset < 0 or length < 0 or begin + length > end:
-            raise ValueError(f"a buffer of {length} bytes at {offset} is not in its message")
+            raise ValueError(f"a buffer of {length} bytes at {offset} is outside its message")
         total += _unpacked(stream, begin, length) if packed and length else length
     return total
 
 
 def _unpacked(stream: bytes, begin: int, length: int) -> int:
-    """Return the length of a buffer when it is not compressed; -1 says that it is not."""
+    """Return the decompressed length of a buffer; a stored -1 marks an uncompressed buffer."""
     if length < _I64.size:
         raise ValueError(f"a compressed buffer has only {length} bytes")
     told: int = _I64.unpack_from(stream, begin)[0]
@@ -102,13 +101,13 @@ def _unpacked(stream: bytes, begin: int, length: int) -> int:
 
 
 def _target(stream: bytes, at: int) -> int:
-    """Return where the offset that is stored at a place leads."""
+    """Return the target of the offset that is stored at a position."""
     place: int = at + _U32.unpack_from(stream, at)[0]
     return place
 
 
 def _field(stream: bytes, table: int, number: int) -> int:
-    """Return where a table's field is stored; 0: it is left out."""
+    """Return the position of a table's field; 0: the field is omitted."""
     vtable = table - _I32.unpack_from(stream, table)[0]
     if vtable < 0:
         raise ValueError(f"a table of fields begins at {vtable}")

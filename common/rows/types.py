@@ -1,7 +1,7 @@
-"""Column types: the one form of each type that Parquet can keep, and types as text.
+"""Column types: the normal form of each type that Parquet can store, and types as text.
 
-Files come with large, view and dictionary types that hold the same values; everything that
-compares types does so after making them normal.
+Files have large, view and dictionary types with the same values. Types are compared only in normal
+form.
 """
 
 import json
@@ -17,13 +17,14 @@ _Test = Callable[[pa.DataType], bool]
 
 
 def normal_type(arrow: pa.DataType) -> pa.DataType:
-    """Return the one type that stands for all that Parquet stores alike.
+    """Return the normal form of all types that Parquet stores alike.
 
     Large and view types become plain ones, dictionaries their values, extensions their
-    storage, dates days; fixed-size lists become lists.
+    storage, dates days; fixed-size lists become lists; Parquet keeps times and timestamps in
+    seconds as milliseconds.
 
     Raises:
-        RequestError: Parquet has no such type.
+        RequestError: Parquet cannot store the type.
     """
     if is_type.is_dictionary(arrow) or is_type.is_run_end_encoded(arrow):
         return normal_type(arrow.value_type)
@@ -34,7 +35,7 @@ def normal_type(arrow: pa.DataType) -> pa.DataType:
             return normal(arrow)
     if any(belongs(arrow) for belongs in _KEPT):
         return arrow
-    message = f"column type {arrow} cannot be kept in Parquet"
+    message = f"column type {arrow} cannot be stored in Parquet"
     raise RequestError(message)
 
 
@@ -65,6 +66,10 @@ def _is_list(arrow: pa.DataType) -> bool:
     return bool(plain or is_type.is_list_view(arrow) or is_type.is_large_list_view(arrow))
 
 
+def _is_timestamp_in_seconds(arrow: pa.DataType) -> bool:
+    return bool(is_type.is_timestamp(arrow) and arrow.unit == "s")
+
+
 _Rule = tuple[_Test, Callable[[pa.DataType], pa.DataType]]
 _NORMAL: tuple[_Rule, ...] = (
     (is_type.is_large_string, lambda _: pa.string()),
@@ -72,6 +77,8 @@ _NORMAL: tuple[_Rule, ...] = (
     (is_type.is_large_binary, lambda _: pa.binary()),
     (is_type.is_binary_view, lambda _: pa.binary()),
     (is_type.is_date, lambda _: pa.date32()),
+    (is_type.is_time32, lambda _: pa.time32("ms")),
+    (_is_timestamp_in_seconds, lambda arrow: pa.timestamp("ms", arrow.tz)),
     (is_type.is_decimal, _normal_decimal),
     (_is_list, _normal_list),
     (is_type.is_map, _normal_map),
@@ -93,22 +100,22 @@ _KEPT: tuple[_Test, ...] = (
 
 # ---- Types as text
 #
-# The text form is what people write in `table create` and what the store holds:
+# The text form is used in `table create` and in the store:
 #
 #     bool  int8 … int64  uint8 … uint64  float16  float  double  decimal(10, 2)
 #     string  binary  binary[16]  date  time[us]  timestamp[us]  timestamp[us, UTC]
 #     duration[us]  null  list<int64>  map<string, int64>  struct<a: int64 not null, b: string>
 #
 # Arrow's own spelling (`list<item: int64>`, `timestamp[us, tz=UTC]`, `decimal128(10, 2)`,
-# `large_string`, `date32[day]`) is read as well. Elements are nullable unless `not null` follows.
-# Names that are not plain words are quoted as in JSON.
+# `large_string`, `date32[day]`) is accepted as well. Elements are nullable unless `not null`
+# follows. Names that are not plain words are quoted as in JSON.
 
 
 _PLAIN_NAME = re.compile(r"\w+")
 _TOKEN = re.compile(r'\s+|("(?:[^"\\]|\\.)*+"|[\w/+-]++|[<>\[\](),:=])')
 CHARS_MAX = 64 * 1024
 DEPTH_MAX = 32
-"""Types in each other."""
+"""Deepest nesting of types."""
 SHOWN_CHARS = 200
 _SIMPLE = {
     "bool": pa.bool_(),
@@ -152,7 +159,7 @@ _NAMES = {arrow: name for name, arrow in _SIMPLE.items()}
 
 
 def type_to_text(arrow: pa.DataType) -> str:
-    """Return the text form of a type, after making it normal."""
+    """Return the text form of a type after normalising it."""
     arrow = normal_type(arrow)
     if arrow in _NAMES:
         return _NAMES[arrow]
@@ -181,15 +188,15 @@ def _name_text(name: str) -> str:
 
 
 def type_from_text(text: str) -> pa.DataType:
-    """Return the type that a text form names.
+    """Return the type of a text form.
 
     Raises:
-        RequestError: It names none.
+        RequestError: The text is not a type.
     """
     if len(text) > CHARS_MAX:
         raise RequestError(
-            f"column type {text[:SHOWN_CHARS]!r}… has {len(text)} characters, at most {CHARS_MAX}"
-            " are read"
+            f"column type {text[:SHOWN_CHARS]!r}… has {len(text)} characters, more than the"
+            f" limit of {CHARS_MAX}"
         )
     try:
         reader = _TypeReader(list(_tokens(text)))
@@ -198,14 +205,14 @@ def type_from_text(text: str) -> pa.DataType:
     except (IndexError, ValueError, KeyError, OverflowError, pa.ArrowInvalid) as error:
         shown = text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
         message = (
-            f"column type {shown!r} is not known; write for example int64, string, decimal(10, 2)"
+            f"column type {shown!r} is unknown; write for example int64, string, decimal(10, 2)"
         )
         raise RequestError(message) from error
     return arrow
 
 
 def _tokens(text: str) -> Iterator[str]:
-    """Yield the tokens of a text; the first place where none stands ends the work."""
+    """Yield the tokens of a text; an invalid character raises an error."""
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -217,7 +224,7 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 class _TypeReader:
-    """Reads tokens of a type from left to right; `_at` is the next one."""
+    """Parses tokens of a type from left to right; `_at` is the index of the next token."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
@@ -225,18 +232,18 @@ class _TypeReader:
         self._depth = 0
 
     def end(self) -> None:
-        """Refuse what is left over."""
+        """Refuse remaining tokens."""
         if self._at != len(self._tokens):
             raise ValueError(self._tokens[self._at])
 
     def type(self) -> pa.DataType:
-        """Read one type."""
+        """Parse one type."""
         name = self._next()
         name = _ALIASES.get(name, name)
         if nested := {"list": self._list, "map": self._map, "struct": self._struct}.get(name):
             self._depth += 1
             if self._depth > DEPTH_MAX:
-                raise ValueError(f"more than {DEPTH_MAX} types in each other")
+                raise ValueError(f"types are nested more than {DEPTH_MAX} deep")
             arrow = nested()
             self._depth -= 1
             return arrow
@@ -274,7 +281,7 @@ class _TypeReader:
         return pa.struct(fields)
 
     def _element(self, name: str, *, named: bool = False) -> pa.Field:
-        if not named and self._peek(1) == ":":  # Arrow writes list<item: int64>.
+        if not named and self._peek(1) == ":":  # Arrow's spelling is list<item: int64>.
             self._at += 2
         arrow = self.type()
         nullable = self._peek() != "not"
@@ -320,7 +327,7 @@ def _parametric(name: str, options: list[str]) -> pa.DataType:
         case "binary", [width]:
             return pa.binary(int(width))
         case "timestamp", [unit, *zone]:
-            # A zone such as +01:00 was read as several tokens.
+            # A zone such as +01:00 consists of several tokens.
             return pa.timestamp(unit, tz="".join(zone) or None)
         case "time", [unit]:
             return (pa.time32 if unit in ("s", "ms") else pa.time64)(unit)

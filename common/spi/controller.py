@@ -1,14 +1,14 @@
-"""The controller door: how much compaction to do now. Group `neve.controllers`.
+"""The controller interface: how much compaction to do now. Group `neve.controllers`.
 
-A controller reads how much is still to be rewritten, how fast that goes and how readers fare, and
-answers with shares of the classes of work, bytes per second and slots. ScyllaDB's compaction
-controller is where the idea comes from: a backlog that grows gets more, one that is done leaves
-the machine to the foreground.
+A controller reads the backlog, the rate of rewriting and the wait of readers. It returns shares
+for the classes of work, bytes per second and slots. The idea is that of ScyllaDB's compaction
+controller: a growing backlog gets more resources, and a finished one leaves the machine to the
+foreground.
 
-A controller is pure: the same readings give the same decision, so that a service, a test and a
-simulation agree. Its own last decision is among its readings. What it decides passes through one
-guard (`coordinator.core.control`): it bounds how fast shares move, lowers the rate while readers
-wait for too long, and never below what keeps the backlog bounded.
+A controller is pure: the same readings give the same decision, so a service, a test and a
+simulation agree. Its own last decision is part of its readings. A guard
+(`coordinator.core.control`) limits every decision: it bounds how fast shares move and lowers the
+rate while readers wait too long, but never below the rate that keeps the backlog bounded.
 """
 
 from collections.abc import Mapping
@@ -18,21 +18,21 @@ from types import MappingProxyType
 from typing import Protocol
 
 SHARES_FULL = 1000.0
-"""Shares of the system class at which compaction may use all that there is, as in ScyllaDB."""
+"""Shares of the system class at which compaction may use the whole machine, as in ScyllaDB."""
 
 
 class ShareClass(StrEnum):
-    """The classes of work that shares are between. Every job is of one."""
+    """The classes of work that get shares. Every job belongs to one."""
 
     SYSTEM = "system"
-    """The service tidies up for its own reasons."""
+    """The service's own maintenance."""
     USER = "user"
-    """Somebody asked for it and waits."""
+    """A user requested the job and waits for it."""
     URGENT = "urgent"
-    """A tablet has more files than its table allows or is being split, or somebody asked for the
+    """The tablet has more files than its table allows or is being split, or a user requested the
     job with the largest boost."""
     STATISTICS = "statistics"
-    """Nothing is rewritten: what is live in a tablet is counted."""
+    """An analysis: the live bytes of a tablet are counted, and nothing is rewritten."""
 
 
 DEFAULT_SHARES: Mapping[ShareClass, float] = MappingProxyType(
@@ -48,85 +48,84 @@ DEFAULT_SHARES: Mapping[ShareClass, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForegroundLatency:
-    """How long readers wait, against what they may wait."""
+    """The average wait of readers, and its limit."""
 
     latency_s: float
     limit_s: float
 
     @property
     def exceeds(self) -> bool:
-        """Return whether readers wait for too long."""
+        """Return whether readers wait longer than the limit."""
         return self.latency_s > self.limit_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlDecision:
-    """How much compaction there shall be until the next decision."""
+    """How much compaction may run until the next decision."""
 
     shares: Mapping[ShareClass, float]
-    """Class → shares, above 0. Work of a class that waits gets bytes in proportion to them."""
+    """Class → shares, above 0. Classes with waiting work get bytes in proportion."""
     table_weights: Mapping[str, float] = field(default_factory=dict)
-    """Table → factor of its weight among tables of its class; of one that is not named: 1."""
+    """Table → factor for its weight among tables of its class; default 1."""
     bytes_s: float | None = None
     """Bytes that all rewrites together may read and write per second; None: no limit."""
     slots: int | None = None
-    """Slots that compaction shall have in all: the cap of jobs of the classes `system` and
-    `statistics`, and the target of the autoscaler. None: as many as there are, and the autoscaler
-    goes by its own rules."""
+    """Slots for compaction: the limit on jobs of the classes `system` and `statistics`, and the
+    target of the autoscaler. None: all slots, and the autoscaler uses its own rules."""
     reasons: tuple[str, ...] = ()
-    """Why, a sentence each, most important first."""
+    """Reasons, a sentence each, most important first."""
     for_readers: bool = False
-    """Whether `bytes_s` is lower than the controller wanted, because readers waited. The guard sets
-    it; a controller leaves it out."""
+    """Whether `bytes_s` was lowered below the controller's decision because readers waited. Set by
+    the guard, not by controllers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlReadings:
-    """What a controller may know. Times in seconds, by one clock that never goes back."""
+    """The inputs of a controller. Times in seconds, from one monotonic clock."""
 
     time_s: float
     period_s: float
-    """Between two decisions, as it is meant."""
+    """Nominal interval between two decisions."""
     backlog_bytes: float
-    """Bytes still to be rewritten in all tables; infinite or not a number: unknown."""
+    """Bytes still to be rewritten in all tables; infinite or NaN: unknown."""
     table_backlogs: Mapping[str, float] = field(default_factory=dict)
     """Table → its part of `backlog_bytes`; a table at rest may be missing."""
     memory_bytes: int = 1
-    """What the backlog is normalised by: the memory of all executors, as far as is known."""
+    """Divisor of the backlog: the memory of all executors, as far as it is known."""
     rewrite_bytes_s: float | None = None
-    """Input bytes that are rewritten per second now; None: not known."""
+    """Input bytes that are rewritten per second now; None: unknown."""
     slot_bytes_s: float | None = None
-    """Input bytes that one busy slot rewrites per second, as measured; None: not known."""
+    """Measured input bytes per second of one busy slot; None: unknown."""
     arrival_bytes_s: float | None = None
-    """Bytes by which the backlog grows per second, before rewrites take from it; None: unknown."""
+    """Growth of the backlog per second, without the effect of rewrites; None: unknown."""
     foreground: ForegroundLatency | None = None
-    """None: no reader has reported lately, or there is no limit."""
+    """None: no recent reports from readers, or no limit."""
     slots: int = 0
-    """Slots of the compactors that serve."""
+    """Slots of the compactors that are up."""
     busy_slots: int = 0
-    """Those with a job."""
+    """Slots that run a job."""
     slots_max: int = 0
-    """Slots of all compactors that may ever run by the settings."""
+    """Slots of all compactors that the settings allow."""
     bytes_s_max: float | None = None
-    """The most that rewrites may ever move per second (`control.bytes_s_max`); None: no limit."""
+    """Upper bound on the bytes per second of rewrites (`control.bytes_s_max`); None: no limit."""
     base_shares: Mapping[ShareClass, float] = field(default_factory=lambda: DEFAULT_SHARES)
-    """Shares by the settings; a controller changes those that it controls, and keeps the rest."""
+    """Shares from the settings; a controller changes those that it controls."""
     queued_jobs: int = 0
     deepest_files: int = 0
-    """Files that overlap in the tablet that has the most of those with work; 0: no work waits."""
+    """Largest number of overlapping files in a tablet with waiting work; 0: no work waits."""
     garbage_fraction: float = 0.0
-    """Bytes that no reader needs any more, of all bytes; 0: none, or not known."""
+    """Fraction of all bytes that readers no longer need; 0: none, or unknown."""
     previous: ControlDecision | None = None
     """The decision in force; None: this is the first."""
 
 
 class Controller(Protocol):
-    """Decides how much compaction there is. Never raises for any readings."""
+    """Decides how much compaction runs. Never raises, whatever the readings."""
 
     name: str
 
     def decide(self, readings: ControlReadings) -> ControlDecision:
-        """Return what shall hold until the next decision."""
+        """Return the decision until the next call."""
         ...
 
 
@@ -139,7 +138,7 @@ class ControllerPlugin(Protocol):
         """Return a controller.
 
         Args:
-            options: Of the section `control.options` of the settings.
+            options: Options from the setting `control.options`.
 
         Raises:
             ConfigError: An option is unknown or refused.

@@ -1,11 +1,11 @@
-"""The base of a tablet and the deltas over it: what planner `delta` and `neve ops` share. Pure.
+"""The base of a tablet and its deltas, for the planner `delta` and for `neve ops`. Pure.
 
-    files ──► base: the largest files that are apart ──► sets: base files and what lies over them
+    files ──► base: the largest non-overlapping files ──► sets: base files and their deltas
               deltas: all other files
 
-In Apache Kudu a row set has base data and delta stores of its own. Here updates and deletes are
-rows of newer, smaller files, so which file is a delta is told by size and keys alone: nothing has
-to be remembered, and the files of any other planner will do.
+In Apache Kudu a row set has base data and separate delta stores. Here updates and deletes are
+rows of newer, smaller files. Size and keys alone decide which file is a delta, so no state is
+needed, and the files of any other planner can be used.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,16 +16,16 @@ from common.model.file import DataFile, total_bytes
 from common.model.outcome import TabletStatistics
 
 DELTA_TAG = "delta"
-"""Tag of the outputs of delta compactions; it tells which kind has made them."""
+"""Tag of the outputs of delta compactions; its value is the kind of compaction."""
 MINOR, MAJOR = "minor", "major"
 
 Span = tuple[bytes, bytes]
-"""The smallest and the greatest key of something."""
+"""The smallest and the greatest key."""
 _ABOVE = b"\xff" * 64
 
 
 def span_of(files: Iterable[DataFile]) -> Span:
-    """Return the keys from the smallest to the greatest of files; unknown ones are all keys."""
+    """Return the smallest and greatest key of files; a file with unknown keys spans all keys."""
     spans = [
         (file.key_min or b"", _ABOVE if file.key_max is None else file.key_max) for file in files
     ]
@@ -34,12 +34,12 @@ def span_of(files: Iterable[DataFile]) -> Span:
 
 @dataclass(frozen=True, slots=True)
 class DeltaSet:
-    """Files whose keys touch each other, directly or by way of others."""
+    """Files whose key ranges overlap, directly or through other files."""
 
     base: tuple[DataFile, ...]
-    """Apart from each other, ascending in key."""
+    """Non-overlapping files, ascending by key."""
     deltas: tuple[DataFile, ...]
-    """The oldest first."""
+    """Other files, oldest first."""
 
     @property
     def files(self) -> tuple[DataFile, ...]:
@@ -59,17 +59,17 @@ class DeltaSet:
     def updated_share(
         self, statistics: TabletStatistics | None = None, columns: Sequence[str] = ()
     ) -> float:
-        """Return the rows of the base that deltas update or delete, per row of the base.
+        """Return the number of updated or deleted base rows, per row of the base.
 
-        What an analysis has counted comes first: rows of the base that are dead. Deltas that came
-        later count with all their rows, as if each of them changed one row of the base.
+        An analysis has counted the dead rows of the base. All rows of later deltas are added, as
+        if each of them changed one row of the base.
 
         Args:
-            statistics: Of the tablet; None: there was no analysis of columns.
-            columns: Only updates that change one of these count, as far as that is known.
+            statistics: Statistics of the tablet; None: columns were not analysed.
+            columns: Count only updates that change one of these columns, as far as known.
 
         Returns:
-            0 where there is no base or no delta. It may be more than 1.
+            0 if there is no base or no delta. The value may exceed 1.
         """
         if not self.base or not self.deltas:
             return 0.0
@@ -88,9 +88,9 @@ class DeltaSet:
 
 
 def changed_share(statistics: TabletStatistics | None, columns: Sequence[str]) -> float:
-    """Return the share of updates that change one of some columns; 1 where nobody has counted.
+    """Return the share of updates that change one of some columns; 1 if it was not measured.
 
-    Of several columns the one that changes most often counts: they may change together.
+    Of several columns the most frequently changed one counts, because they may change together.
     """
     if statistics is None or not columns:
         return 1.0
@@ -106,14 +106,13 @@ def _dead_rows(file: DataFile) -> float:
 
 
 def delta_sets(files: Iterable[DataFile]) -> list[DeltaSet]:
-    """Return the base files and deltas of a tablet in sets, ascending in key.
+    """Group the base files and deltas of a tablet into sets, ascending by key.
 
-    The largest file is a base file, and so is each next one that overlaps none before it; of
-    equally large ones the oldest comes first. All others are deltas, and so is a file of which
-    nobody knows the keys.
+    Files are visited by descending size, and equal sizes by age. A file that overlaps no base
+    file becomes a base file. All others are deltas, and so are files with unknown keys.
 
     Args:
-        files: Of a table with a key, in any order.
+        files: Files of a table with a key, in any order.
     """
     base, starts = list[DataFile](), list[bytes]()
     deltas = list[DataFile]()
@@ -151,10 +150,10 @@ def _set_of(files: Sequence[DataFile], base: set[str]) -> DeltaSet:
 
 
 def within_reach(base: Sequence[DataFile], span: Span) -> Sequence[DataFile]:
-    """Return the files of a base that have keys of a range.
+    """Return the base files that have keys in a range.
 
     Args:
-        base: Apart from each other, ascending in key.
+        base: Non-overlapping files, ascending by key.
         span: The range, both ends included.
     """
     starts, ends = [file.key_min or b"" for file in base], [file.key_max or b"" for file in base]

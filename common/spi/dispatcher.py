@@ -1,4 +1,4 @@
-"""The dispatcher door: which service plans a tablet. Entry point group `neve.dispatchers`."""
+"""The dispatcher interface: chooses the service of a tablet. Group `neve.dispatchers`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from common.model.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchParameters:
-    """What a dispatcher may look at."""
+    """The inputs of a dispatcher."""
 
     table: Table
     kind: Kind
     hints: Mapping[str, str] = field(default_factory=dict)
-    """Execution hints of the user request; empty for SYSTEM."""
+    """Hints of the user request; empty for SYSTEM."""
     services: tuple[str, ...] = ()
-    """Names of the services that are configured."""
+    """Names of the configured services."""
 
 
 class Dispatcher(Protocol):

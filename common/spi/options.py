@@ -1,16 +1,16 @@
-"""Options of a plug-in as a dataclass: names, units, bounds and defaults, read in one place.
+"""Options of a plug-in as a dataclass, with names, units, bounds and defaults.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Options:
-        '''Numbers that the planner goes by.'''
+        '''Options of the planner.'''
 
         min_threshold: int = option(4, at_least=2)
         min_file_bytes: int = option(50 * 1024**2)
         max_files: int = of_table("max_files", at_least=2)
 
 Options come from a settings file with types, and from a table's settings as texts. A name that ends
-with `_bytes` or `_s` is a size or a duration, may be written with a unit (`50MB`, `7d`), and may
-leave its ending out. The default of `of_table` is the table's setting of that name.
+with `_bytes` or `_s` is a size or a duration. Its value may have a unit (`50MB`, `7d`), and the
+suffix may be left out of the name. The default of `of_table` is the table setting of that name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ OptionsType = TypeVar("OptionsType", bound=_Dataclass)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bounds:
-    """What an option may be."""
+    """The bounds of an option."""
 
     at_least: float | None = None
     above: float | None = None
@@ -44,10 +44,10 @@ class _Bounds:
     below: float | None = None
     one_of: tuple[str, ...] = ()
     setting: str = ""
-    """The setting of the table that is its default."""
+    """The table setting that is its default."""
 
     def expected(self) -> str:
-        """Return what is allowed, for a message."""
+        """Return the allowed values, for a message."""
         if self.one_of:
             return "one of " + ", ".join(self.one_of)
         said = [
@@ -68,7 +68,7 @@ class _Bounds:
             return value in self.one_of
         if value is None or isinstance(value, bool | str):
             return True
-        # Written so that no number that is not one (`nan`) passes.
+        # Every comparison must hold, so that NaN is refused.
         return (
             (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
@@ -86,41 +86,41 @@ def option(
     below: float | None = None,
     one_of: tuple[str, ...] = (),
 ) -> Any:
-    """Return the field of an option.
+    """Return the dataclass field of an option.
 
     Args:
-        default: Its value where nobody gives one; also tells its type.
-        at_least: Lower bound, itself allowed.
-        above: Lower bound, itself refused.
-        at_most: Upper bound, itself allowed.
-        below: Upper bound, itself refused.
-        one_of: All texts that are allowed.
+        default: Default value; it also determines the type.
+        at_least: Inclusive lower bound.
+        above: Exclusive lower bound.
+        at_most: Inclusive upper bound.
+        below: Exclusive upper bound.
+        one_of: All allowed texts.
     """
     bounds = _Bounds(at_least=at_least, above=above, at_most=at_most, below=below, one_of=one_of)
     return field(default=default, metadata={_BOUNDS: bounds})
 
 
 def of_table(setting: str, *, at_least: float | None = None, above: float | None = None) -> Any:
-    """Return the field of an option whose default is a setting of the table.
+    """Return the dataclass field of an option whose default is a setting of the table.
 
     Args:
         setting: Its name in `TableSettings`.
-        at_least: Lower bound, itself allowed.
-        above: Lower bound, itself refused.
+        at_least: Inclusive lower bound.
+        above: Exclusive lower bound.
     """
     bounds = _Bounds(at_least=at_least, above=above, setting=setting)
     return field(default=getattr(TableSettings(), setting), metadata={_BOUNDS: bounds})
 
 
 def option_names(kind: type[OptionsType]) -> frozenset[str]:
-    """Return all names under which options may be given: those without their unit, too."""
+    """Return all names of the options, including names without their unit."""
     names = [each.name for each in fields(kind)]
     short = [name.removesuffix(unit) for name in names for unit in _UNITS if name.endswith(unit)]
     return frozenset([*names, *short])
 
 
 def settings_of(kind: type[OptionsType]) -> frozenset[str]:
-    """Return the settings of a table that are defaults of options."""
+    """Return the table settings that are defaults of options."""
     found = (_bounds(each).setting for each in fields(kind))
     return frozenset(filter(None, found))
 
@@ -135,15 +135,15 @@ def read_options(
 
     Args:
         kind: The dataclass.
-        plugin: What the options are of, for messages: `planner size-tiered`.
-        given: Option → value, as a file or a table has it.
-        settings: Of the table; None: options of `of_table` have the defaults of tables.
+        plugin: Name for messages: `planner size-tiered`.
+        given: Option → value, from a file or a table.
+        settings: Settings of the table; None: `of_table` uses the defaults of tables.
 
     Raises:
         ConfigError: Names the option, its value and what is expected.
     """
-    # Asked for every tablet of a scan, nearly always with what the one before it had. A number and
-    # a switch may be equal, so the types of what is given count, too.
+    # Called for every tablet of a scan, nearly always with the options of the previous call. Types
+    # are part of the cache key, because a number and a switch may be equal.
     given_items = tuple((name, type(value), value) for name, value in given.items())
     defaults = None
     if settings is not None:
@@ -152,13 +152,13 @@ def read_options(
         return _fresh_options(kind, plugin, given, defaults)
     try:
         known: OptionsType = _known_options(kind, plugin, given_items, defaults)
-    except TypeError:  # A list, or what else has no hash: it is refused, or read as it is.
+    except TypeError:  # A list or another unhashable value: not cached.
         return _fresh_options(kind, plugin, given, defaults)
     return known
 
 
 def _is_frozen(kind: Any) -> bool:
-    """Return whether nobody can change options that others have, too."""
+    """Return whether options are immutable, so that callers may share them."""
     return bool(kind.__dataclass_params__.frozen)
 
 
@@ -241,7 +241,7 @@ def _value(each: Field[Any], plugin: str, written: object) -> Any:
 
 
 def _with_unit(name: str, plugin: str, written: object) -> int | float:
-    # Numbers come as texts from a table's settings.
+    # Values from a table's settings are texts.
     value: Any = written.strip() if isinstance(written, str) else written
     try:
         if name.endswith("_bytes"):

@@ -1,6 +1,6 @@
-"""The configurer door: how the outputs of a job are written. Entry points `neve.configurers`.
+"""The configurer interface: how a job's outputs are written. Group `neve.configurers`.
 
-A configurer is pure: same parameters, same answer; no clock, no I/O, no randomness.
+A configurer is pure: same parameters, same result; no clock, no I/O, no randomness.
 """
 
 from collections.abc import Mapping
@@ -15,31 +15,31 @@ from common.model.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputParameters:
-    """What a configurer may look at, for one job."""
+    """The inputs of a configurer, for one job."""
 
     table: Table
     kind: Kind
     inputs: tuple[DataFile, ...]
     hints: Mapping[str, str] = field(default_factory=dict)
-    """Of the user request; empty for SYSTEM."""
+    """Hints of the user request; empty for SYSTEM."""
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of all inputs."""
+        """Total bytes of the inputs."""
         return sum(file.size_bytes for file in self.inputs)
 
 
 class OutputConfigurer(Protocol):
-    """Chooses codec and row groups by what is merged; its options are the table's setting."""
+    """Chooses codec and row groups for a job; its options are a setting of the table."""
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Refuse options that are missing, unknown or wrong.
+        """Refuse missing, unknown or wrong options.
 
         Raises:
-            RequestError: Names the option, and what was expected.
+            RequestError: Names the option and what was expected.
         """
         ...
 
     def configure(self, parameters: OutputParameters) -> OutputSpec:
-        """Return what differs from the table's settings; None stands for no difference."""
+        """Return settings that differ from the table's; None means the table's setting."""
         ...

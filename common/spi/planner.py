@@ -1,8 +1,8 @@
-"""The planner door: files of a tablet in, jobs out. Entry point group `neve.planners`.
+"""The planner interface: files of a tablet in, jobs out. Entry point group `neve.planners`.
 
-A planner is pure: same parameters, same plan; no clock, no I/O, no randomness. It must
-have `plan`. It should have what `DeclaredPlanner` adds, so that a wrong option stops the
-start of a service and not its planning; a planner without it is taken as it is.
+A planner is pure: same parameters, same plan; no clock, no I/O, no randomness. It must have
+`plan`. It should also have the members of `DeclaredPlanner`, so that a wrong option fails at the
+start of a service instead of during planning. A planner without them is accepted as it is.
 """
 
 import difflib
@@ -22,24 +22,24 @@ from common.model.tablet import Bounds, TabletId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningJob:
-    """A job under way in the tablet: its kind, and its inputs with their sizes."""
+    """A running job of the tablet: its kind, and its inputs with their sizes."""
 
     kind: Kind
     files: tuple[DataFile, ...]
     read_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Path of an input → bytes of it that have been read; empty: nobody has said."""
+    """Path of an input → bytes of it that were read; empty: not reported."""
     written_bytes: int = 0
-    """Bytes of outputs that are written and not yet committed."""
+    """Bytes of outputs that are written but not committed."""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all inputs."""
+        """Total bytes of the inputs."""
         return sum(file.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFacts:
-    """What a planner may know of the user request that it plans for."""
+    """Facts about the user request that is being planned."""
 
     request: str
     hints: Mapping[str, str] = field(default_factory=dict)
@@ -49,11 +49,11 @@ class RequestFacts:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """How often a tablet is read and written: rates per second, over about the last minute."""
+    """Read and write rates of a tablet per second, over about the last minute."""
 
     scans_s: float = 0.0
     rows_s: float = 0.0
-    """Rows that users have added."""
+    """Rows added by users."""
 
 
 COLD = Heat()
@@ -61,13 +61,13 @@ COLD = Heat()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What is known of a tablet besides its metadata. Each may be unknown."""
+    """Facts about a tablet that are not in its metadata. Each may be unknown."""
 
     heat: Heat = COLD
     progress: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    """Attempt → share of its inputs that is read (0 to 1), bytes of outputs that are written."""
+    """Attempt → share of its inputs that was read (0 to 1), bytes of outputs that were written."""
     free_bytes: int | None = None
-    """Free space where the table's files are; None: nobody has measured."""
+    """Free space in the table's location; None: not measured."""
 
 
 NOTHING_KNOWN = Surroundings()
@@ -75,52 +75,52 @@ NOTHING_KNOWN = Surroundings()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanParameters:
-    """Everything a planner may look at, for one tablet and one kind."""
+    """The inputs of a planner, for one tablet and one kind."""
 
     tablet: TabletId
     table_name: str
     kind: Kind
     settings: TableSettings
     options: Mapping[str, object] = field(default_factory=dict)
-    """Of the planner: the service's, or the table's `planner_options` (texts); they win over
-    settings of the same name."""
+    """Options of the planner, from the service or the table's `planner_options` (texts); they
+    override table settings of the same name."""
     files: Mapping[str, DataFile]
     """All files of the tablet."""
     candidates: tuple[DataFile, ...]
-    """Those that may be used now."""
+    """Files that may be used now."""
     running: tuple[RunningJob, ...] = ()
     groups: tuple[Group, ...] = (Group(name="default"),)
-    """Ascending by `max_bytes`, the unlimited one last; never empty."""
+    """Groups ascending by `max_bytes`, the unlimited one last; never empty."""
     waiting: bool = False
     """Whether a request waits to select files here."""
     request: RequestFacts | None = None
     """For kind USER: the request that holds the candidates."""
     now_s: float = 0.0
     keyed: bool = True
-    """Whether the table has a key. The outputs of jobs can be cut only where there is one."""
+    """Whether the table has a key. Only outputs of a table with a key can be cut at keys."""
     timed: bool = False
-    """Whether the table has a time column: `ttl_s` and the times of files mean something."""
+    """Whether the table has a time column, which `ttl_s` and the times of files require."""
     key_types: tuple[KeyType, ...] = ()
-    """Families of the key columns, by which keys can be read; empty: nobody has said."""
+    """Families of the key columns, for decoding keys; empty: unknown."""
     bounds: Bounds | None = None
-    """Keys of the tablet; None: nobody has said."""
+    """Keys of the tablet; None: unknown."""
     heat: Heat = COLD
-    """How often the tablet is read and written, when it is planned."""
+    """Read and write rates of the tablet at planning time."""
     free_bytes: int | None = None
-    """Free space where the table's files are; None: nobody has measured."""
+    """Free space in the table's location; None: not measured."""
     statistics: TabletStatistics | None = None
-    """What the last analysis has found; None: there was none."""
+    """Result of the last analysis; None: there was none."""
     explains: bool = True
-    """Whether anybody reads why files are left (`Plan.left`). False in simulations: a planner may
-    leave the reasons out then, and decides the same."""
+    """Whether reasons for files that are left out (`Plan.left`) are used. False in simulations: a
+    planner may then omit the reasons, but must decide the same."""
 
     @property
     def job_bytes_max(self) -> int | None:
-        """Most bytes of a job, None: any. A user's may be of any size."""
+        """Largest input size of a job; None: no limit. A user's job may have any size."""
         return None if self.kind is Kind.USER else self.groups[-1].max_bytes
 
     def group_for(self, size_bytes: int) -> str:
-        """Return the first group that takes jobs of so many bytes, or the last."""
+        """Return the first group that accepts jobs of this size, or the last group."""
         for group in self.groups:
             if group.max_bytes is None or size_bytes < group.max_bytes:
                 return group.name
@@ -128,26 +128,26 @@ class PlanParameters:
 
 
 class Planner(Protocol):
-    """Breaks the compaction work of a tablet into jobs."""
+    """Divides the compaction work of a tablet into jobs."""
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and the reason for each candidate that is left out.
 
-        Must reach a fixed point: planning and committing repeatedly ends in no jobs.
+        Must reach a fixed point: repeated planning and committing ends with a plan without jobs.
         """
         ...
 
 
 class DeclaredPlanner(Planner, Protocol):
-    """A planner that says what it reads. Each of these attributes may be left out."""
+    """A planner that declares what it reads. Each of these attributes is optional."""
 
     option_names: frozenset[str]
-    """Options of a service that it knows."""
+    """Options of a service that it accepts."""
     setting_names: frozenset[str]
-    """Settings of a table that it reads: one that no planner reads has no effect."""
+    """Table settings that it reads; a setting that no planner reads has no effect."""
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options that are missing, unknown or wrong, whatever the tables' settings.
+        """Refuse missing, unknown or wrong options, whatever the tables' settings.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -155,29 +155,29 @@ class DeclaredPlanner(Planner, Protocol):
         ...
 
     def check_table(self, *, keyed: bool, timed: bool) -> None:
-        """Refuse tables that it cannot plan, when such a table chooses it.
+        """Refuse tables that it cannot plan. Called when a table chooses the planner.
 
         Args:
             keyed: Whether the table has a key.
             timed: Whether it has a time column.
 
         Raises:
-            ConfigError: Says what the table lacks, and what to choose instead.
+            ConfigError: Names what the table lacks, and what to choose instead.
         """
         ...
 
 
 def check_table(name: str, planner: Planner, *, keyed: bool, timed: bool) -> None:
-    """Have a planner say whether it can plan a table, if it says such things.
+    """Let a planner check whether it can plan a table, if it has such a check.
 
     Args:
-        name: The planner's.
-        planner: Any; one that declares nothing takes every table.
+        name: Name of the planner.
+        planner: Any planner; one without the check accepts every table.
         keyed: Whether the table has a key.
         timed: Whether it has a time column.
 
     Raises:
-        ConfigError: It cannot; the message names the planner and says what to choose instead.
+        ConfigError: It cannot; the message names the planner and an alternative.
     """
     check = getattr(planner, "check_table", None)
     if check is None:
@@ -185,18 +185,18 @@ def check_table(name: str, planner: Planner, *, keyed: bool, timed: bool) -> Non
     try:
         check(keyed=keyed, timed=timed)
     except Exception as error:
-        # Whatever a plug-in raises here is its way to refuse.
+        # Any error of a plug-in is a refusal.
         cause = str(error) if isinstance(error, CompactionError) else repr(error)
         raise ConfigError(f"planner {name!r}: {cause}") from error
 
 
 def check_options(name: str, planner: Planner, options: Mapping[str, object]) -> None:
-    """Have a planner check the options that a service gives it, as far as it can.
+    """Let a planner check its options from a service, if it has such a check.
 
     Args:
-        name: The planner's.
-        planner: Any; one that declares nothing accepts everything.
-        options: The service's.
+        name: Name of the planner.
+        planner: Any planner; one without the check accepts every option.
+        options: Options of the service.
 
     Raises:
         ConfigError: An option is unknown or refused; the message names planner and option.
@@ -213,12 +213,12 @@ def check_options(name: str, planner: Planner, options: Mapping[str, object]) ->
     try:
         check(options)
     except Exception as error:
-        # Whatever a plug-in raises here is its way to refuse.
+        # Any error of a plug-in is a refusal.
         cause = str(error) if isinstance(error, CompactionError) else repr(error)
         raise ConfigError(f"planner {name!r} refuses its options: {cause}") from error
 
 
 def settings_read_by(planner: Planner) -> frozenset[str] | None:
-    """Return the table settings that a planner declares to read; None: it does not tell."""
+    """Return the table settings that a planner declares to read; None: it declares nothing."""
     declared = getattr(planner, "setting_names", None)
     return None if declared is None else frozenset(declared)

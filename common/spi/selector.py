@@ -1,11 +1,11 @@
-"""The selector door: files of a tablet in, those that a request takes out.
+"""The selector interface: files of a tablet in, files that a request rewrites out.
 
-Entry point group `neve.selectors`. A selector is pure: same parameters, same choice; no
-clock, no I/O, no randomness. It looks at metadata only, and is run in a thread: one that
-takes too long fails its request.
+Entry point group `neve.selectors`. A selector is pure: same parameters, same choice; no clock, no
+I/O, no randomness. It sees metadata only, and runs in a thread. A selector that takes too long
+fails its request.
 
-A selector may want summaries that stand in the files themselves: it has a method `summary_names`,
-and is given the texts that footers have under these names.
+A selector may also use summaries that are stored in the files. It then has a method
+`summary_names`, and receives the values that footers have under these names.
 """
 
 from collections.abc import Mapping
@@ -19,49 +19,49 @@ from common.model.tablet import TabletId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectorParameters:
-    """Everything a selector may look at, for one tablet."""
+    """The inputs of a selector, for one tablet."""
 
     tablet: TabletId
     table: Table
     files: tuple[DataFile, ...]
-    """Files that may hold rows of the request's range, by path; none is still written."""
+    """Complete files that may hold rows of the request's range, sorted by path."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """As the request, or the table's settings, give them."""
+    """Options from the request, or from the table's settings."""
     now_s: float = 0.0
     summaries: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Path → name → text of the footer's key-value metadata. Names that a file lacks are left out;
-    empty for a selector that wants no summaries."""
+    """Path → name → text in the footer's key-value metadata. Names that a file lacks are left out;
+    empty for a selector that uses no summaries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What a selector takes: paths among the files it was shown, none if none is wanted."""
+    """A selector's choice: paths among the given files; empty: none."""
 
     files: tuple[str, ...] = ()
     reason: str
-    """A sentence that a person understands."""
+    """A human-readable sentence."""
     times_s: Mapping[str, float] = field(default_factory=dict)
-    """Path → when the file came, or will come, to be chosen by time alone.
+    """Path → time at which the file was or will be chosen because of time alone.
 
-    A table's own selector is asked again at the next of these; what it says of files that
-    time has no part in is left out.
+    A table's own selector is called again at the next of these times. Files that do not
+    depend on time are left out.
     """
 
 
 class Selector(Protocol):
     """Chooses the files that a request rewrites in a tablet.
 
-    One that wants summaries has `summary_names(options) -> Sequence[str]`, too.
+    A selector that uses summaries also has `summary_names(options) -> Sequence[str]`.
     """
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Refuse options that are missing, unknown or wrong.
+        """Refuse missing, unknown or wrong options.
 
         Raises:
-            RequestError: Names the option, and what was expected.
+            RequestError: Names the option and what was expected.
         """
         ...
 
     def select(self, parameters: SelectorParameters) -> Chosen:
-        """Return the files to rewrite; options have been checked."""
+        """Return the files to rewrite; the options are valid."""
         ...

@@ -1,8 +1,8 @@
-"""The tracker door: how many bytes are still to be rewritten in a tablet. Group `neve.trackers`.
+"""The tracker interface: bytes still to be rewritten in a tablet. Group `neve.trackers`.
 
-The backlog is what a planner will have rewritten when it wants nothing any more, in bytes. Each
-family of planners has its own estimate; ScyllaDB's controller is where they come from. A tracker
-holds one tablet. It is told of files that come and go, and is read as often as anybody likes.
+The backlog is the number of bytes that a planner will have rewritten before it is done. Each
+family of planners has its own estimate, taken from ScyllaDB's controller. A tracker holds one
+tablet. Its caller reports files that are added and removed, and may read the backlog at any time.
 """
 
 from collections.abc import Mapping
@@ -15,22 +15,22 @@ from common.model.table import TableSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialOutput:
-    """A file that is being written, by a job under way or by a writer."""
+    """A file that a running job or a writer has not finished."""
 
     size_bytes: int
-    """Written so far."""
+    """Bytes written so far."""
     time_max_s: float = 0.0
-    """Latest time of its rows, for trackers that go by windows."""
+    """Latest time of its rows, for trackers that work by windows."""
     level: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkUnderWay:
-    """How far the jobs of a tablet are. It changes from read to read, and the files do not."""
+    """Progress of a tablet's jobs. It changes between reads while the files stay the same."""
 
     read_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Path of an input → bytes of it that are rewritten. More than its size counts as all of it;
-    paths that are no files of the tablet count nothing."""
+    """Path of an input → bytes of it that are rewritten. Values are limited to the file's size;
+    paths that are not files of the tablet are ignored."""
     outputs: tuple[PartialOutput, ...] = ()
     now_s: float = 0.0
 
@@ -39,29 +39,30 @@ class BacklogTracker(Protocol):
     """The backlog of one tablet."""
 
     def add(self, file: DataFile) -> None:
-        """Note a file; one of the same path is replaced."""
+        """Add a file, or replace the file with the same path."""
         ...
 
     def remove(self, path: str) -> None:
-        """Forget a file; one that is not known is ignored."""
+        """Remove a file; an unknown path is ignored."""
         ...
 
     def backlog_bytes(self, work: WorkUnderWay) -> float:
         """Return the bytes still to be rewritten, never below 0.
 
-        Costs as much as the files under way are many, unless files came or went.
+        The cost is proportional to the number of unfinished files, unless files were added or
+        removed.
         """
         ...
 
 
 class TrackerPlugin(Protocol):
-    """Makes trackers. `option_names` and `setting_names` are as for planners."""
+    """Creates trackers. `option_names` and `setting_names` are as for planners."""
 
     option_names: frozenset[str]
     setting_names: frozenset[str]
 
     def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
-        """Return the tracker of a tablet without files.
+        """Return a tracker for a tablet without files.
 
         Raises:
             ConfigError: An option is unknown or refused.

@@ -1,8 +1,8 @@
-"""The transform door: rows in, changed rows out. Entry point group `neve.transforms`.
+"""The transform interface: rows in, changed rows out. Entry point group `neve.transforms`.
 
-A transform runs where the rows are, in the tasks of a rewrite, on some rows at a time;
-how they are cut into tables is nobody's promise. What it makes of a row may depend on
-that row and the context alone, for nobody knows in which order files are merged.
+A transform runs in the tasks of a rewrite, on batches of rows. The division into batches is not
+defined. The result for a row may depend only on that row and the context, because the order in
+which files are merged is not defined either.
 """
 
 from collections.abc import Mapping
@@ -19,28 +19,28 @@ DELETED = "_neve_deleted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformContext:
-    """What a transform may look at beside the rows."""
+    """The inputs of a transform other than the rows."""
 
     table: Table
     request: str
     """Id of the user request."""
     options: Mapping[str, str] = field(default_factory=dict)
     now_s: float = 0.0
-    """One moment for all rows of the attempt, in seconds since the epoch."""
+    """The same moment for all rows of the attempt, in seconds since the epoch."""
 
 
 class RowTransform(Protocol):
     """Changes rows of one table."""
 
     def apply(self, rows: pa.Table, context: TransformContext) -> pa.Table:
-        """Return the same rows in the same order, changed.
+        """Return the same rows in the same order, with changed values.
 
-        The columns are the same, of the same types, and may be followed by `DELETED`.
-        No row is added or left out; key, version, tombstone, time and partition stay.
-        Whatever breaks this fails the job.
+        The columns and their types stay the same, and `DELETED` may be appended.
+        No row is added or removed; key, version, tombstone, time and partition stay.
+        A violation fails the job.
 
         Args:
-            rows: Rows in the request's range that are no tombstones; at least one.
-            context: The rest.
+            rows: Rows in the request's range, without tombstones; at least one.
+            context: The other inputs.
         """
         ...

@@ -19,7 +19,8 @@ from common.model.job import Job, TabletBacklog
 from common.model.table import TableSettings
 from common.model.tablet import Tablet, TabletId
 from common.spi.tracker import TrackerPlugin, WorkUnderWay
-from common.wire import BacklogSample, OwedTablet, TableBacklog
+from common.wire import BacklogSample
+from neve import api
 
 PLANNED_JOBS = "planned jobs"
 """What is measured where a planner has no tracker: inputs of the jobs that it wants and has."""
@@ -200,7 +201,7 @@ class Backlogs:
         name_of: Callable[[str], str],
         progress: Iterable[tuple[TabletId, str, float]],
         count: int,
-    ) -> tuple[TableBacklog, ...]:
+    ) -> tuple[api.Backlog, ...]:
         """Return the backlogs of tables, the largest first.
 
         Args:
@@ -222,7 +223,7 @@ class Backlogs:
         if len(lines) <= count:
             return tuple(lines)
         rest = lines[count - 1 :]
-        others = TableBacklog(
+        others = api.Backlog(
             table="",
             strategy="",
             size_bytes=sum(line.size_bytes for line in rest),
@@ -272,9 +273,9 @@ class Backlogs:
             }
 
 
-def _line(name: str, own: _OfTable, fallen: Mapping[str, int]) -> TableBacklog:
+def _line(name: str, own: _OfTable, fallen: Mapping[str, int]) -> api.Backlog:
     groups = {group: max(0, size - fallen.get(group, 0)) for group, size in own.groups.items()}
-    return TableBacklog(
+    return api.Backlog(
         table=name,
         strategy=next(reversed(own.tablets.values())).strategy,
         size_bytes=sum(groups.values()),
@@ -286,7 +287,7 @@ def _line(name: str, own: _OfTable, fallen: Mapping[str, int]) -> TableBacklog:
 
 def largest_tablets(
     tablets: Mapping[TabletId, TabletBacklog], done: Mapping[TabletId, float], count: int
-) -> list[OwedTablet]:
+) -> list[api.OwedTablet]:
     """Return the tablets that owe most, the largest first; of equal ones the first.
 
     Args:
@@ -299,7 +300,7 @@ def largest_tablets(
         return max(0, tablets[tablet].size_bytes - round(done.get(tablet, 0.0)))
 
     return [
-        OwedTablet(
+        api.OwedTablet(
             tablet=tablet.text,
             strategy=tablets[tablet].strategy,
             size_bytes=left_bytes(tablet),
@@ -330,7 +331,7 @@ class BacklogHistory:
         """Return whether it is time for another sample."""
         return not self._samples or now_s - self._samples[-1].at_s >= HISTORY_EVERY_S
 
-    def note(self, backlogs: Sequence[TableBacklog], now_s: float) -> None:
+    def note(self, backlogs: Sequence[api.Backlog], now_s: float) -> None:
         """Add a sample.
 
         Args:

@@ -10,7 +10,6 @@ from common.model.outcome import AttemptEnd
 from common.model.table import TableState
 from common.model.tablet import Analysis, TabletId
 from common.units import format_count
-from common.wire import TriggerVerdict
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
@@ -19,6 +18,7 @@ from coordinator.core.deferral import place_of_table
 from coordinator.core.maintenance.operations import has_own_priorities, queue_priority
 from coordinator.core.scan_rules import QUIET_ANALYSES, analysis_at_rest, wanted_analysis
 from coordinator.core.triggers import TriggerDecision, refusal_reason
+from neve import api
 
 STALE_MAX_S = 60.0
 """A plan of an older version counts again after so long: the store may have gone back."""
@@ -200,15 +200,15 @@ def _trigger_decision(
     system = {job.id: job for job in plan.jobs if job.kind is Kind.SYSTEM}
     # Beside the planner's jobs somebody may have asked for an analysis.
     queued = [job for job in wanted if job.id in system]
-    verdict, reason = TriggerVerdict.REFUSED, refusal_reason(plan.left)
+    verdict, reason = api.TriggerVerdict.REFUSED, refusal_reason(plan.left)
     if queued and analysis is not Analysis.DEFERRED:
-        verdict, reason = TriggerVerdict.ACCEPTED, queued[0].reason
+        verdict, reason = api.TriggerVerdict.ACCEPTED, queued[0].reason
     elif system:
-        verdict = TriggerVerdict.HELD
+        verdict = api.TriggerVerdict.HELD
         reason = "; ".join(dict.fromkeys(held)) or "the queue of its group is full"
     elif analysis not in QUIET_ANALYSES:
         busy = "a job or a request is active in the tablet"
-        verdict, reason = TriggerVerdict.HELD, "; ".join(plan.holds) or busy
+        verdict, reason = api.TriggerVerdict.HELD, "; ".join(plan.holds) or busy
     return TriggerDecision(
         table_name=cluster.table_name(event.tablet.table),
         trigger="" if table is None else table.triggered_by,
@@ -313,7 +313,7 @@ def _note_failed_trigger(cluster: ClusterState, event: on.PlanningFailed, now_s:
         trigger=table.triggered_by,
         triggered_at_s=table.triggered_at_s,
         decided_s=now_s,
-        verdict=TriggerVerdict.FAILED,
+        verdict=api.TriggerVerdict.FAILED,
         reason=event.cause,
     )
     cluster.triggers.put(event.tablet, decision)

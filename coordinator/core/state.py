@@ -12,15 +12,7 @@ from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
 from common.spi.planner import Heat
-from common.wire import (
-    BacklogSample,
-    ControlStatus,
-    CoordinatorStatus,
-    Explanation,
-    QueuedJob,
-    RunningAttempt,
-    TabletStory,
-)
+from common.wire import BacklogSample, CoordinatorStatus, QueuedJob, RunningAttempt, TabletStory
 from coordinator.core import actions as do
 from coordinator.core import (
     assignment,
@@ -42,6 +34,7 @@ from coordinator.core.enforcement import steer
 from coordinator.core.limits import Limits
 from coordinator.core.story import Story
 from coordinator.core.triggers import TriggerDecision
+from neve import api
 
 # ------------------------------------------------------------- Timers: what follows from time alone
 
@@ -199,7 +192,7 @@ class CoordinatorState:
         """Return whether the last plan of a tablet is known."""
         return self._cluster.last_plans.get(tablet) is not None
 
-    def explain(self, tablet: TabletId, now_s: float) -> Explanation:
+    def explain(self, tablet: TabletId, now_s: float) -> api.Explanation:
         """Return why a tablet is as it is, the most important reason first."""
         return views.explain_tablet(self._cluster, tablet, now_s)
 
@@ -260,11 +253,15 @@ class CoordinatorState:
         """Return the ids of a tablet's queued jobs."""
         return tuple(job.id for job in self._cluster.queues.jobs_of(tablet))
 
+    def is_deferred(self, tablet: TabletId) -> bool:
+        """Return whether a tablet waits for room in a queue, or for the end of a pause."""
+        return self._cluster.deferrals.place_of(tablet) is not None
+
     def slots_wanted(self, group: str) -> int | None:
         """Return how many slots of a group the controller wants; None: it leaves that open."""
         return self._cluster.control.slots_of(group)
 
-    def control(self, now_s: float) -> ControlStatus:
+    def control(self, now_s: float) -> api.Control:
         """Return what the controller reads and has decided."""
         return views.control_status(self._cluster, now_s)
 

@@ -23,7 +23,7 @@ from common.model.file import DataFile, total_bytes
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import Record, TabletId
 from common.units import exact_duration, format_count
-from common.wire import TableTrigger, TriggerVerdict
+from neve import api
 
 PERIODIC, ADMIN, CHANGE, ANALYSIS = "periodic", "admin", "change", "analysis"
 REASONS_MAX = 3
@@ -203,7 +203,7 @@ class TriggerDecision:
     trigger: str
     triggered_at_s: float
     decided_s: float
-    verdict: TriggerVerdict
+    verdict: api.TriggerVerdict
     jobs: int = 0
     """System jobs that the planner wanted."""
     files: int = 0
@@ -214,7 +214,7 @@ class TriggerDecision:
     @property
     def is_final(self) -> bool:
         """Whether a later plan for the same trigger changes nothing."""
-        return self.verdict in {TriggerVerdict.ACCEPTED, TriggerVerdict.REFUSED}
+        return self.verdict in {api.TriggerVerdict.ACCEPTED, api.TriggerVerdict.REFUSED}
 
 
 def refusal_reason(left: Mapping[str, str]) -> str:
@@ -243,7 +243,7 @@ class TriggerDecisions:
     def __init__(self, tablets_max: int) -> None:
         """Know of none."""
         self._decisions: BoundedMap[TabletId, TriggerDecision] = BoundedMap(tablets_max)
-        self._tables: BoundedMap[str, TableTrigger] = BoundedMap(TABLES_MAX)
+        self._tables: BoundedMap[str, api.TableTrigger] = BoundedMap(TABLES_MAX)
         self.counts: Counter[tuple[str, str]] = Counter()
         """Decisions by trigger and verdict since the start."""
 
@@ -263,8 +263,8 @@ class TriggerDecisions:
 
     def refused(self, table: Table, trigger: str, reason: str, now_s: float) -> None:
         """Note that a trigger was refused before any planner was asked."""
-        self.counts[trigger, TriggerVerdict.REFUSED.value] += 1
-        tally = TableTrigger(
+        self.counts[trigger, api.TriggerVerdict.REFUSED.value] += 1
+        tally = api.TableTrigger(
             table=table.name, trigger=trigger, triggered_at_s=now_s, refusal=reason
         )
         self._tables.put(table.id, tally)
@@ -275,7 +275,7 @@ class TriggerDecisions:
         for tablet in tablets:
             self._decisions.pop(tablet)
 
-    def of_tables(self, count: int) -> tuple[TableTrigger, ...]:
+    def of_tables(self, count: int) -> tuple[api.TableTrigger, ...]:
         """Return the counts of the tables that were asked about last, newest first."""
         every = [each for _, each in self._tables]
         return tuple(sorted(every, key=attrgetter("triggered_at_s"), reverse=True)[:count])
@@ -283,15 +283,15 @@ class TriggerDecisions:
     def _count(self, table: str, new: TriggerDecision, before: TriggerDecision | None) -> None:
         known = self._tables.get(table)
         if known is None or known.triggered_at_s != new.triggered_at_s:
-            known = TableTrigger(
+            known = api.TableTrigger(
                 table=new.table_name, trigger=new.trigger, triggered_at_s=new.triggered_at_s
             )
         counts = {new.verdict.value: getattr(known, new.verdict.value) + 1}
         if before is not None:
             counts[before.verdict.value] = getattr(known, before.verdict.value) - 1
-        refusal = known.refusal if new.verdict is TriggerVerdict.ACCEPTED else new.reason
+        refusal = known.refusal if new.verdict is api.TriggerVerdict.ACCEPTED else new.reason
         self._tables.put(table, replace(known, refusal=refusal, **counts))
 
 
-def _says(decision: TriggerDecision) -> tuple[TriggerVerdict, str]:
+def _says(decision: TriggerDecision) -> tuple[api.TriggerVerdict, str]:
     return decision.verdict, decision.reason

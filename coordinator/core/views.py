@@ -14,25 +14,12 @@ from common.model.table import TableState
 from common.model.tablet import TabletId
 from common.spi.controller import ShareClass
 from common.units import format_bytes, format_count
-from common.wire import (
-    ClassControl,
-    CompactorStatus,
-    ControlPoint,
-    ControlStatus,
-    CoordinatorStatus,
-    Explanation,
-    GroupStatus,
-    Quarantine,
-    QueuedJob,
-    RunningAttempt,
-    TableBacklog,
-    TriggerVerdict,
-)
+from common.wire import CoordinatorStatus, QueuedJob, RunningAttempt
 from coordinator.core.assignment import saturated_tables
 from coordinator.core.attempts import Attempt, AttemptState, done_shares
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.compactors import Compactor
-from coordinator.core.control.loop import ControlLoop, ControlSample
+from coordinator.core.control.loop import ControlLoop
 from coordinator.core.control.measurements import fractions
 from coordinator.core.deferral import table_of_place
 from coordinator.core.enforcement import why_barred
@@ -40,6 +27,7 @@ from coordinator.core.plan_events import why_not_queued
 from coordinator.core.queue.job_queue import JobQueue
 from coordinator.core.throttle.allocation import UNLIMITED
 from coordinator.core.triggers import is_gated, triggers_text
+from neve import api
 
 BACKLOGS_MAX = 100
 """Tables whose backlog is told; the last line stands for all others."""
@@ -80,7 +68,7 @@ def coordinator_status(
         triggers=cluster.triggers.of_tables(TRIGGERS_SHOWN_MAX),
         warnings=tuple(_warnings(cluster, now_s)),
         quarantines=tuple(
-            Quarantine(table=cluster.table_name(each.table), tablet=each.text, reason=reason)
+            api.Quarantine(table=cluster.table_name(each.table), tablet=each.text, reason=reason)
             for each, reason in islice(quarantined.items(), QUARANTINES_SHOWN_MAX)
         ),
     )
@@ -104,7 +92,7 @@ def _warnings(cluster: ClusterState, now_s: float) -> Iterator[str]:
         yield f"jobs of {len(waiting) - WAITING_SHOWN_MAX} more tables wait for their storage"
 
 
-def table_backlogs(cluster: ClusterState) -> tuple[TableBacklog, ...]:
+def table_backlogs(cluster: ClusterState) -> tuple[api.Backlog, ...]:
     """Return what is still to be rewritten, by table, less what attempts have done by now.
 
     A table whose planner wants nothing has a line, too, while jobs of its requests are queued.
@@ -117,18 +105,18 @@ def table_backlogs(cluster: ClusterState) -> tuple[TableBacklog, ...]:
     wanted = cluster.backlogs.told(cluster.table_name, done_shares(cluster.attempts), BACKLOGS_MAX)
     lines = [replace(line, requested_bytes=requested.pop(line.table, 0)) for line in wanted]
     lines += [
-        TableBacklog(table=name, strategy="", size_bytes=0, tablets=0, requested_bytes=size_bytes)
+        api.Backlog(table=name, strategy="", size_bytes=0, tablets=0, requested_bytes=size_bytes)
         for name, size_bytes in requested.most_common(BACKLOGS_MAX)
     ]
     return tuple(lines)
 
 
-def control_status(cluster: ClusterState, now_s: float) -> ControlStatus:
+def control_status(cluster: ClusterState, now_s: float) -> api.Control:
     """Return what the controller reads and has decided."""
     loop, found = cluster.control, cluster.control.readings
     decision, backlog_bytes = loop.decision, 0.0 if found is None else found.backlog_bytes
     latencies = loop.latencies.by_table(now_s)
-    return ControlStatus(
+    return api.Control(
         controller=loop.name,
         now_s=now_s,
         decided_at_s=None if found is None else found.time_s,
@@ -150,17 +138,17 @@ def control_status(cluster: ClusterState, now_s: float) -> ControlStatus:
         latency_limit_s=loop.rules.foreground_limit_s,
         failure=loop.failure,
         failures=loop.failures,
-        history=tuple(_control_point(sample) for sample in loop.history),
+        history=tuple(loop.history),
         deepest_files=0 if found is None else found.deepest_files,
         garbage_fraction=0.0 if found is None else found.garbage_fraction,
     )
 
 
-def _class_lines(loop: ControlLoop, now_s: float) -> tuple[ClassControl, ...]:
+def _class_lines(loop: ControlLoop, now_s: float) -> tuple[api.ClassControl, ...]:
     used_bytes = loop.usage.last_minute(now_s)
     granted, used = fractions(loop.decision.shares), fractions(used_bytes)
     return tuple(
-        ClassControl(
+        api.ClassControl(
             name=class_.value,
             shares=loop.decision.shares[class_],
             granted=granted[class_],
@@ -169,19 +157,6 @@ def _class_lines(loop: ControlLoop, now_s: float) -> tuple[ClassControl, ...]:
             total_bytes=loop.usage.total_bytes[class_],
         )
         for class_ in ShareClass
-    )
-
-
-def _control_point(sample: ControlSample) -> ControlPoint:
-    return ControlPoint(
-        at_s=sample.at_s,
-        backlog_bytes=sample.backlog_bytes,
-        shares={each.value: shares for each, shares in sample.shares.items()},
-        used={each.value: part for each, part in sample.used.items()},
-        bytes_s=sample.bytes_s,
-        slots=sample.slots,
-        busy_slots=sample.busy_slots,
-        latency_s=sample.latency_s,
     )
 
 
@@ -215,10 +190,10 @@ def _group_names(cluster: ClusterState) -> list[str]:
     return sorted(dict.fromkeys(names))
 
 
-def _group_status(cluster: ClusterState, group: str, now_s: float) -> GroupStatus:
+def _group_status(cluster: ClusterState, group: str, now_s: float) -> api.Group:
     queue = cluster.queues.queue(group)
     input_bytes, cost_bytes = _queued_bytes(queue)
-    return GroupStatus(
+    return api.Group(
         group=group,
         queued=len(queue),
         queued_bytes=queue.size_bytes,
@@ -287,11 +262,11 @@ def _quiet_s(attempt: Attempt, now_s: float) -> float:
     return listed + max(0.0, now_s - attempt.listed_s)
 
 
-def _compactor_status(cluster: ClusterState, compactor: Compactor, now_s: float) -> CompactorStatus:
+def _compactor_status(cluster: ClusterState, compactor: Compactor, now_s: float) -> api.Compactor:
     held = cluster.attempts.of_compactor(compactor.name)
     pause = cluster.retry.compactor(compactor.name, now_s)
     until_s = None if pause is None else pause.until_s
-    return CompactorStatus(
+    return api.Compactor(
         compactor=compactor.name,
         group=compactor.group,
         node=compactor.node,
@@ -338,7 +313,7 @@ _STATES_TEXT = {
 }
 
 
-def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> Explanation:
+def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> api.Explanation:
     """Return why a tablet is as it is.
 
     Args:
@@ -364,9 +339,9 @@ def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> Exp
         *_of_statistics(last_plan),
     ]
     said = {pause.reason for pause in pauses}
-    return Explanation(
+    return api.Explanation(
         tablet=tablet.text,
-        table_name=cluster.table_name(tablet.table),
+        table=cluster.table_name(tablet.table),
         sentences=tuple(dict.fromkeys(sentence for sentence in sentences if sentence not in said)),
         left={} if last_plan is None else dict(last_plan.left),
         queued=tuple(job.id for job in queued),
@@ -486,14 +461,14 @@ def _of_trigger(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[s
         return []
     asked = f"trigger {decision.trigger} asked {_ago(now_s - decision.decided_s)} ago: its planner"
     match decision.verdict:
-        case TriggerVerdict.ACCEPTED:
+        case api.TriggerVerdict.ACCEPTED:
             jobs = format_count(decision.jobs, "job")
             return [f"{asked} wanted {jobs} on {format_count(decision.files, 'file')}"]
-        case TriggerVerdict.HELD:
+        case api.TriggerVerdict.HELD:
             return [f"{asked} has to wait: {decision.reason}"]
-        case TriggerVerdict.FAILED:
+        case api.TriggerVerdict.FAILED:
             return [f"{asked} failed: {decision.reason}"]
-        case TriggerVerdict.REFUSED:
+        case api.TriggerVerdict.REFUSED:
             return [f"{asked} found nothing to do: {decision.reason}"]
         case _:
             assert_never(decision.verdict)

@@ -236,6 +236,14 @@ class FullScan:
             work.unconfirmed.pop(end, None)
         await self._compare(table, findings.ask, lambda _tablet: True)
         await self._compare(table, wanted, differs)
+        await self._compare(table, findings.deferred, self._is_forgotten)
+
+    def _is_forgotten(self, tablet: TabletId) -> bool:
+        """Return whether the store alone calls a tablet deferred.
+
+        A store that fails over may take back the end of a deferral with the steps that followed.
+        """
+        return not self._queued.is_deferred(tablet)
 
     def _no_longer_wanted(self, tablet: TabletId) -> bool:
         return bool(self._queued.queued_ids(tablet))

@@ -17,7 +17,7 @@ from common.metadata.ports import TabletStore
 from common.metadata.store_values import UnreadableTablet
 from common.model.job import analysis_id
 from common.model.table import Table
-from common.model.tablet import Tablet, TabletId
+from common.model.tablet import Analysis, Tablet, TabletId
 from coordinator.core.scan_rules import (
     ANALYSES_AT_ONCE,
     ScanVerdict,
@@ -59,6 +59,8 @@ class RangeFindings:
     """The coordinator must look at these."""
     wanted: tuple[tuple[bytes, str], ...] = ()
     """Tablets that want jobs, each with the digest of the jobs' ids."""
+    deferred: tuple[bytes, ...] = ()
+    """Tablets that were passed by because the coordinator is to plan them again."""
     tablets: int = 0
     """Records looked at."""
     planned: int = 0
@@ -102,6 +104,7 @@ class _RangeScan:
         self._range = scan_range
         self._ask: list[bytes] = []
         self._wanted: list[tuple[bytes, str]] = []
+        self._deferred: list[bytes] = []
         self._bytes = self._tablets = self._planned = 0
         self._now_s = 0.0
 
@@ -122,6 +125,7 @@ class _RangeScan:
         return RangeFindings(
             ask=tuple(self._ask),
             wanted=tuple(self._wanted),
+            deferred=tuple(self._deferred),
             tablets=self._tablets,
             planned=self._planned,
             rest=rest,
@@ -149,11 +153,14 @@ class _RangeScan:
             records = await self._store.records(page)
         except BrokenValueError:
             return page  # One of them is broken: each is read and reported by itself.
-        return [
-            tablet
-            for tablet, record in zip(page, records, strict=True)
-            if needs_look(record, scan_range.table, self._now_s, fresh=scan_range.fresh)
-        ]
+        look: list[TabletId] = []
+        for tablet, record in zip(page, records, strict=True):
+            if needs_look(record, scan_range.table, self._now_s, fresh=scan_range.fresh):
+                look.append(tablet)
+            elif record is not None and record.analysis is Analysis.DEFERRED:
+                self._deferred.append(tablet.end)
+                self._bytes += len(tablet.end)
+        return look
 
     async def _judge(self, tablet: Tablet) -> WriteAnalysis | None:
         """Put a tablet where it belongs; return the new analysis of one that rests."""

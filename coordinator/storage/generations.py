@@ -36,6 +36,8 @@ from coordinator.table_faults import TableFaults
 
 LOOK_AGAIN_S = 5.0
 """How soon the generations of tables that are new or behind are read again."""
+LOOK_LASTS_S = 5.0
+"""How long after a look a generation may be counted up: shorter than a fail-over of the store."""
 TABLES_AT_ONCE = 8
 _ERRORS = (ConfigError, MetadataError, RequestError, UnavailableError)
 
@@ -122,10 +124,11 @@ class Generations:
             MetadataError: The store did not answer as it should.
             UnavailableError: Store or storage do not answer.
         """
+        until_s = await self._store.now_s() + LOOK_LASTS_S
         if await self.look(table) is not None:
             return
-        location = open_location(table.location)
-        change = BumpGeneration(table=table.id, generation=self.known(table.id))
+        location, known = open_location(table.location), self.known(table.id)
+        change = BumpGeneration(table=table.id, generation=known, until_s=until_s)
         outcome = await self._store.apply(change)
         if isinstance(outcome, Applied) and outcome.generation is not None:
             self._known[table.id] = outcome.generation

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Install Névé with its pinned requirements into a new virtual environment: install.sh SOURCES TARGET
 #
-# What the image is made with, and what a test runs in a clean directory. PYTHON names the Python, 3.11 or 3.12.
-# Java 17 comes from JAVA_HOME, PATH or the distribution. It is found below TARGET/java afterwards.
+# The image build uses this script, and a test runs it in a clean directory. PYTHON names the Python, 3.11 or 3.12.
+# Java 17 comes from JAVA_HOME, PATH or the distribution. Afterwards it is below TARGET/java.
 set -euo pipefail
 
 sources=$(cd "$1" && pwd)
@@ -27,7 +27,7 @@ same=$(bash -c -- 'echo $$ >&3; ulimit -c 0; sh -c "echo \$\$"' 3>&1 | sort -u |
 "$python" -m venv "$target"
 pip=("$target/bin/python" -m pip install --disable-pip-version-check --quiet)
 "${pip[@]}" --require-hashes --no-deps -r "$sources/requirements/server.txt"
-# A build writes into its sources: let it be a copy of what the package is made of.
+# A build writes into its sources, so it uses a copy of them.
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 for part in pyproject.toml README.md LICENSE common coordinator compactor neve; do
@@ -40,7 +40,7 @@ sed -e '/^#/d' -e '/^$/d' "$sources/k8s/image/unused-jars.txt" | while read -r j
     rm "$jars/$jar"
 done
 
-# Elsewhere than in the sources: what is asked must be installed.
+# Run outside the sources, so that the installed package is tested.
 cd "$target"
 java=$(bin/python -c 'import os; from neve.local.machine import find_java; print(find_java(os.environ).home)') ||
     fail "no Java 17: install the distribution's (apt install openjdk-17-jre-headless), or set JAVA_HOME"

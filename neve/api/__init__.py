@@ -1,20 +1,89 @@
-"""Wire models: what the HTTP interface takes and returns, all importable from here.
+"""The operator's words: what the service, its gateway, its client and its command line name alike.
 
-    tables        tables, columns, files, tablets, answers to adds, calls; import of a directory
-    requests      compactions that users ask for, their progress and results, dry runs
-    work          jobs, plans, compactors, groups, limits, status of the service
-    split_merge   splits and merges of tablets
-    control       what the controller reads and decides, reports of readers
+The ground layer of the project: it imports the standard library only, so that every process may
+import it, and a notebook may have packages of its own that are called like the service's. A class
+here exists once. The coordinator makes it, the gateway answers with it, the client reads it from
+JSON, and the command line shows it. All names can be imported from here.
+
+    tables        how one is created and changed, and what it is
+    tablets       what they hold, their explanation and story, splits and merges
+    rows          adds, appends, calls, and the stream of a scan
+    imports       an existing directory becomes a table
+    requests      compactions that a user asks for, and how far they have come
+    jobs          those that run and those that have ended
+    compactors    their status, their groups, scaling, limits on bytes per second
+    planning      what planners want now, what is still to be rewritten, triggers and maintenance
+    control       what the controller reads and decides, and what readers report
+    access        calls that may have changed something
     recovery      fsck, gc, rebuild, backup, restore
-
-Client, gateway and command line share these classes. Nothing of the project is imported, so a
-notebook may have packages of its own that are called like the service's.
+    service       its status and its settings
+    messages      bounds of bodies, content types, messages of other releases
 """
 
-from neve.api.control import ClassControl, Control, ControlPoint, ReadReport, TableReads
-from neve.api.recovery import (
+from neve.api.access import (
+    AuditEntry,
+)
+from neve.api.compactors import (
+    Compactor,
+    Group,
+    GroupScaling,
+    Limit,
+    LimitWish,
+    ScaleWish,
+    ScalingDecision,
+)
+from neve.api.control import (
+    ClassControl,
+    Control,
+    ControlPoint,
+    ReadReport,
+    TableReads,
+)
+from neve.api.imports import (
+    ImportProgress,
+    ImportReport,
+    Misfit,
+    NewImport,
+    PartitionTotals,
+)
+from neve.api.jobs import (
+    Finished,
+    Job,
+)
+from neve.api.messages import (
     ARCHIVE,
+    ARROW_STREAM,
+    CALL_HEADER,
+    COLUMNS_MAX,
     LINES,
+    PATHS_MAX,
+    PROBLEM,
+    SPLITS_MAX,
+    STRICT,
+    LongText,
+    MaxLength,
+    Names,
+    SettingValues,
+    ShortText,
+)
+from neve.api.planning import (
+    Backlog,
+    BacklogPoint,
+    Interval,
+    MaintenanceOperation,
+    MaintenanceState,
+    OwedTablet,
+    Plan,
+    PlannedJob,
+    Reads,
+    TableMaintenance,
+    TabletRates,
+    TableTrigger,
+    TabletTrigger,
+    Trigger,
+    TriggerVerdict,
+)
+from neve.api.recovery import (
     BackupOptions,
     Finding,
     FsckOptions,
@@ -26,9 +95,11 @@ from neve.api.recovery import (
     RestoreReport,
 )
 from neve.api.requests import (
+    HINTS_MAX,
     Cancel,
     DryRun,
     DryTablet,
+    HintText,
     Keys,
     NewRequest,
     Output,
@@ -38,69 +109,59 @@ from neve.api.requests import (
     RequestTablet,
     Result,
 )
-from neve.api.split_merge import Merge, Operation, Operations, Split, StartedOperation
-from neve.api.tables import (
-    ARROW_STREAM,
-    CALL_HEADER,
-    PROBLEM,
+from neve.api.rows import (
     STREAM_PROBLEM,
-    STRICT,
     Added,
     Call,
-    Column,
-    Dropped,
     File,
     FilePage,
-    ImportProgress,
-    ImportReport,
-    Misfit,
     NewFiles,
-    NewImport,
-    NewTable,
-    PartitionTotals,
-    Table,
-    TableChange,
-    Tablet,
-    TabletPage,
     failed_stream,
 )
-from neve.api.work import (
-    Backlog,
-    Compactor,
-    Explanation,
-    Finished,
-    Group,
-    Interval,
-    Job,
-    Limit,
-    LimitWish,
-    LoweredWatermark,
-    MaintenanceOperation,
-    Plan,
-    PlannedJob,
+from neve.api.service import (
     Quarantine,
-    Reads,
     Setting,
     Status,
+)
+from neve.api.tables import (
+    Column,
+    Dropped,
+    Filling,
+    NewTable,
+    Table,
+    TableChange,
+)
+from neve.api.tablets import (
+    Explanation,
+    LiveBytes,
+    LoweredWatermark,
+    Merge,
+    Operation,
+    Operations,
+    Split,
+    StartedOperation,
     Story,
     StoryEntry,
-    TableMaintenance,
-    TabletRates,
-    TableTrigger,
-    TabletTrigger,
-    Trigger,
+    Tablet,
+    TabletPage,
 )
 
 __all__ = [
     "ARCHIVE",
     "ARROW_STREAM",
     "CALL_HEADER",
+    "COLUMNS_MAX",
+    "HINTS_MAX",
     "LINES",
+    "PATHS_MAX",
     "PROBLEM",
+    "SPLITS_MAX",
     "STREAM_PROBLEM",
     "STRICT",
     "Added",
+    "AuditEntry",
     "Backlog",
+    "BacklogPoint",
     "BackupOptions",
     "Call",
     "Cancel",
@@ -115,12 +176,15 @@ __all__ = [
     "Explanation",
     "File",
     "FilePage",
+    "Filling",
     "Finding",
     "Finished",
     "FsckOptions",
     "FsckReport",
     "GcReport",
     "Group",
+    "GroupScaling",
+    "HintText",
     "ImportProgress",
     "ImportReport",
     "Interval",
@@ -128,11 +192,16 @@ __all__ = [
     "Keys",
     "Limit",
     "LimitWish",
+    "LiveBytes",
+    "LongText",
     "LostTable",
     "LoweredWatermark",
     "MaintenanceOperation",
+    "MaintenanceState",
+    "MaxLength",
     "Merge",
     "Misfit",
+    "Names",
     "NewFiles",
     "NewImport",
     "NewRequest",
@@ -140,6 +209,7 @@ __all__ = [
     "Operation",
     "Operations",
     "Output",
+    "OwedTablet",
     "PartitionTotals",
     "Plan",
     "PlannedJob",
@@ -154,7 +224,11 @@ __all__ = [
     "RestoreReport",
     "Restored",
     "Result",
+    "ScaleWish",
+    "ScalingDecision",
     "Setting",
+    "SettingValues",
+    "ShortText",
     "Split",
     "StartedOperation",
     "Status",
@@ -170,5 +244,6 @@ __all__ = [
     "TabletRates",
     "TabletTrigger",
     "Trigger",
+    "TriggerVerdict",
     "failed_stream",
 ]

@@ -1,16 +1,12 @@
-"""Wire models of control: what the controller reads and decides, and what readers report.
-
-Same conventions as `neve.api.tables`; nothing of the project is imported.
-"""
+"""Control: what the controller reads and decides, and what readers report."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from neve.api.tables import MaxLength, ShortText
-
-STRICT = {"extra": "forbid"}
+from neve.api.messages import STRICT, MaxLength, ShortText, readable_across_releases
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassControl:
     """A class of work: the shares that it has, and what it was handed."""
@@ -28,6 +24,7 @@ class ClassControl:
     """Since the coordinator was started."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPoint:
     """A moment of the history, for plots."""
@@ -43,6 +40,7 @@ class ControlPoint:
     latency_s: float | None = None
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     """What the controller reads, what it has decided and why, and what became of it."""

@@ -1,20 +1,14 @@
-"""Wire models of recovery: fsck, gc, rebuild, backup, restore.
+"""Recovery: fsck, gc, rebuild, backup, restore.
 
-Their routes answer with lines of JSON, for they may take long: any number of
+Their routes answer with lines of JSON, because they may take long: any number of
 `{"kind": "progress", "text": …}`, then `{"kind": "result", "result": {…}}`, or
 `{"kind": "error", …}` with what a problem holds. A backup answers with its archive.
-Nothing of the project is imported here.
 """
 
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from neve.api.tables import MaxLength, Names, ShortText
-
-STRICT = {"extra": "forbid"}
-LINES = "application/x-ndjson"
-ARCHIVE = "application/vnd.neve.archive"
-"""Content type of an archive: the body of a restore."""
+from neve.api.messages import STRICT, MaxLength, Names, ShortText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,17 +1,13 @@
-"""Wire models of requests: compactions that a user asks for, and how far they have come.
-
-Like `neve.api.tables`, whose conventions hold here; nothing of the project is imported.
-"""
+"""Requests: compactions that a user asks for, and how far they have come."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from neve.api.tables import LongText, MaxLength, ShortText
-
-STRICT = {"extra": "forbid"}
-
+from neve.api.messages import STRICT, LongText, MaxLength, ShortText
 
 HINTS_MAX = 32
+
+
 HintText = Annotated[str, MaxLength(256)]
 
 

@@ -19,7 +19,7 @@ from common.clock import SystemClock
 from common.errors import ConfigError
 from common.secret_files import SECRET_BYTES_MAX, regular_text
 from common.units import parse_duration_s
-from neve.api.work import AuditEntry
+from neve.api import AuditEntry
 from neve.cli.render import WHOLE, grid, time_text
 from neve.cli.session import Session, verb
 from neve.cli.stack import AnyStack, ConfigFile, Home, needs_server, stack_folder

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from common.errors import RequestError
 from common.units import format_bytes, format_count
-from neve.api import work as api
+from neve import api
 from neve.cli.render import RIGHT, grid, lines, shortened, time_text
 from neve.cli.session import Every, Session, Watch, json_document, name_values, verb
 from neve.cli.tablet_keys import KnownTables, TabletKeys

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 
 from common.errors import RequestError
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
-from neve.api import work as api
+from neve import api
 from neve.cli.render import RIGHT, WHOLE, facts, grid, lines, shortened, time_text
 from neve.cli.session import Session, verb
 

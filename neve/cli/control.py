@@ -7,7 +7,7 @@ import typer
 from rich.console import RenderableType
 
 from common.units import format_bytes, format_count, format_duration
-from neve.api import control as api
+from neve import api
 from neve.cli.render import RIGHT, facts, grid, lines, shortened, time_text
 from neve.cli.session import Every, Session, Watch, verb
 

@@ -21,7 +21,7 @@ from rich.console import RenderableType
 from common.clock import SystemClock
 from common.errors import CompactionError, ConfigError
 from common.units import format_count, parse_duration_s
-from neve.api import work as api
+from neve import api
 from neve.cli import render
 from neve.cli.session import (
     Session,

@@ -4,7 +4,7 @@ import codecs
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import typer
 from rich.console import RenderableType
@@ -17,7 +17,7 @@ from rich.progress import (
 )
 
 from common.units import format_bytes, format_count
-from neve.api.tables import ImportProgress, ImportReport
+from neve.api import ImportProgress, ImportReport
 from neve.cli.render import RIGHT, facts, grid, lines
 from neve.cli.session import (
     Columns,
@@ -107,6 +107,28 @@ TombstoneColumn = Annotated[
 ]
 
 
+LeaveMisfits = Annotated[
+    bool, typer.Option("--leave-misfits", help="Import the files that fit and skip the others.")
+]
+ReadersUseManifest = Annotated[
+    bool,
+    typer.Option(
+        "--readers-use-manifest",
+        help=(
+            "Start compacting at once, because every reader uses the manifest. Default: the table "
+            "is paused."
+        ),
+    ),
+]
+Timestamps = Annotated[
+    Literal["us", "us-truncated"] | None,
+    typer.Option(
+        help="Copy files with nanoseconds in microseconds. `us` refuses a value with more "
+        "digits, `us-truncated` cuts them off."
+    ),
+]
+
+
 def register(table: typer.Typer) -> None:
     """Add the verbs to `neve table`."""
     verb(table, "import")(import_)
@@ -135,20 +157,9 @@ def import_(
         typer.Option(help="Type of a partition column, `column=type`; may be repeated."),
     ] = None,
     settings: Settings = None,
-    leave_misfits: Annotated[
-        bool,
-        typer.Option("--leave-misfits", help="Import the files that fit and skip the others."),
-    ] = False,
-    readers_use_manifest: Annotated[
-        bool,
-        typer.Option(
-            "--readers-use-manifest",
-            help=(
-                "Start compacting at once, because every reader uses the manifest. Default: "
-                "the table is paused."
-            ),
-        ),
-    ] = False,
+    timestamps: Timestamps = None,
+    leave_misfits: LeaveMisfits = False,
+    readers_use_manifest: ReadersUseManifest = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing.")] = False,
 ) -> None:
     """Create a table from a directory of Parquet files. Run it again to continue after a failure.
@@ -167,6 +178,7 @@ def import_(
             partition_by=None if partition_by is None else names(partition_by),
             partition_types=name_values(partition_type or [], "partition type"),
             settings=name_values(settings or [], "setting"),
+            timestamps=timestamps,
             leave_misfits=leave_misfits,
             readers_use_manifest=readers_use_manifest,
             dry_run=dry_run,

@@ -7,7 +7,7 @@ import typer
 from rich.console import RenderableType
 
 from common.units import format_bytes, format_count, format_duration
-from neve.api import work as api
+from neve import api
 from neve.cli.render import RIGHT, grid, lines, shortened
 from neve.cli.session import Name, OptionalTablet, Session, verb
 from neve.cli.tablet_keys import KnownTables, TabletKeys

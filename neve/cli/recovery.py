@@ -8,7 +8,7 @@ import typer
 from rich.console import RenderableType
 
 from common.units import format_bytes, format_count
-from neve.api.recovery import (
+from neve.api import (
     Finding,
     FsckReport,
     GcReport,

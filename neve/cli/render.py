@@ -10,8 +10,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from common.units import format_bytes, format_count, format_duration
-from neve.api import tables as api
-from neve.api import work
+from neve import api
 from neve.cli.tablet_keys import ALL_KEYS, TabletKeys, keys_of, range_text
 from neve.setting_values import setting_text
 
@@ -294,8 +293,8 @@ def _totals(found: api.Table) -> list[tuple[str, str | None]]:
 QUARANTINES_SHOWN = 10
 
 
-def quarantine_texts(found: work.Status) -> list[str]:
-    """Return a sentence for each quarantined tablet with the reason, at most a few per table."""
+def quarantine_texts(found: api.Status) -> list[str]:
+    """Return which tablets are quarantined and why, a sentence each; of many, of some."""
     shown = [
         f"table {quarantine.table}, tablet {quarantine.tablet}: {quarantine.reason};"
         f" `neve lift-quarantine {quarantine.table} {quarantine.tablet}` retries it"

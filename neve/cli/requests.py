@@ -7,7 +7,7 @@ import typer
 from rich.console import RenderableType
 
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
-from neve.api import requests as api
+from neve import api
 from neve.cli.render import (
     RIGHT,
     WHOLE,

@@ -19,8 +19,7 @@ from common.model.table import Column
 from common.rows.schema import arrow_schema
 from common.secret_files import open_regular
 from common.units import format_count
-from neve import row_reader
-from neve.api import tables as api
+from neve import api, row_reader
 from neve.cli import render
 from neve.cli.session import Name, Session, names, verb
 

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from neve.api import split_merge as api
-from neve.api.split_merge import Operation
+from neve import api
+from neve.api import Operation
 from neve.cli.render import WHOLE, grid, shortened, time_text
 from neve.cli.requests import Timeout, wait_max_s
 from neve.cli.session import Name, Session, verb

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from neve.api import tables as api
+from neve import api
 from neve.cli import (
     imports,
     render,

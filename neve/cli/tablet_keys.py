@@ -6,7 +6,7 @@ from common.errors import RequestError
 from common.model.key_values import key_type_of, value_to_json
 from common.model.keys import decode_key, format_key
 from common.model.tablet import PLUS_INFINITY, TabletId
-from neve.api import tables as api
+from neve import api
 from neve.client.errors import NeveError
 
 TabletKeys = Callable[[str, str], str]

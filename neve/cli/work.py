@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from common.clock import SystemClock
 from common.errors import RequestError
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
-from neve.api import work as api
+from neve import api
 from neve.cli.compactors import (
     register_groups,
     render_compactors,

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 import httpx
 
-from neve.api.tables import CALL_HEADER, PROBLEM
+from neve.api import CALL_HEADER, PROBLEM
 from neve.client.errors import (
     CallerError,
     NeveError,

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from neve.api.tables import (
+from neve.api import (
     ImportProgress,
     ImportReport,
     NewImport,
@@ -37,6 +37,7 @@ class ImportCalls:
         partition_by: Sequence[str] | None = None,
         partition_types: Mapping[str, str] | None = None,
         settings: Mapping[str, Any] | None = None,
+        timestamps: Literal["us", "us-truncated"] | None = None,
         leave_misfits: bool = False,
         readers_use_manifest: bool = False,
         dry_run: bool = False,
@@ -56,6 +57,8 @@ class ImportCalls:
             partition_by: None: what the folders say (`month=1/`).
             partition_types: Types of partition columns that no file has, if folders mislead.
             settings: Of the table, by name.
+            timestamps: `us`: copy files with nanoseconds in microseconds; a value with more digits
+                is refused. `us-truncated`: cut them off.
             leave_misfits: Import the files that fit, and leave those that do not.
             readers_use_manifest: Nobody reads the directory itself any more: it may be compacted.
             dry_run: Only say what would be done.
@@ -70,10 +73,14 @@ class ImportCalls:
             partition_by=None if partition_by is None else tuple(partition_by),
             partition_types=dict(partition_types or {}),
             settings=dict(settings or {}),
+            timestamps=timestamps,
             leave_misfits=leave_misfits,
             readers_use_manifest=readers_use_manifest,
             dry_run=dry_run,
         )
+        return self._imported(wanted, progress)
+
+    def _imported(self, wanted: NewImport, progress: OnImport | None) -> ImportReport:
         body = asdict(wanted)
         with self._connection.stream("/v1/import", {}, "POST", body=body) as chunks:
             for line in lines_of(chunks):

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from neve.api.recovery import (
+from neve.api import (
     ARCHIVE,
     BackupOptions,
     FsckOptions,

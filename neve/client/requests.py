@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
-from neve.api import requests as api
-from neve.api.requests import Progress as RequestProgress
-from neve.api.requests import Request as WireRequest
+from neve import api
+from neve.api import Progress as RequestProgress
+from neve.api import Request as WireRequest
 from neve.client.errors import (
     CallerError,
     RequestFailedError,

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from neve.api.tables import (
+from neve.api import (
     ARROW_STREAM,
     STREAM_PROBLEM,
     Added,

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
-from neve.api.split_merge import (
+from neve.api import (
     Merge,
     Operation,
     Operations,

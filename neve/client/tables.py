@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from neve.api.tables import (
+from neve.api import (
     Column,
     Dropped,
     NewTable,

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from neve.api.control import Control
-from neve.api.work import (
+from neve.api import (
     AuditEntry,
     Backlog,
     BacklogPoint,
     Compactor,
+    Control,
     Explanation,
     Finished,
     Group,

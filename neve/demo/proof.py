@@ -15,7 +15,7 @@ from rich.table import Table as Grid
 
 from common.clock import SystemClock
 from common.units import format_bytes, format_count
-from neve.api.work import Status
+from neve.api import Status
 from neve.client import Client
 from neve.demo.feed import KEY, TOMBSTONE, VERSION
 

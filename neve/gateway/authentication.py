@@ -6,7 +6,6 @@ of it, and so that streamed answers are not buffered.
 
 import hmac
 import json
-import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,10 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common.clock import Clock
 from common.errors import CompactionError, UnavailableError
-from common.redaction import redacted
-from neve.api.recovery import ARCHIVE
-from neve.api.tables import ARROW_STREAM, CALL_HEADER, PROBLEM
-from neve.gateway.access.audit import TEXT_MAX, Audit, AuditEntry, outcome_of
+from neve.api import ARCHIVE, ARROW_STREAM, CALL_HEADER, PROBLEM, AuditEntry
+from neve.gateway.access.audit import BEGUN, TEXT_MAX, Audit, outcome_of, value_text
 from neve.gateway.access.callers import (
     OPERATOR,
     AuthorizedCall,
@@ -166,9 +163,6 @@ PROBLEM_BYTES_MAX = 64 * 1024
 
 READ_PATHS = ("/scan", "/count", "/manifest", "/manifest/files")
 """How the patterns of the routes end that answer with rows, or with the paths of files."""
-VALUE_CHARS_MAX, VALUES_MAX = 100, 10
-"""Of one parameter: no caller cuts another one off by a long one."""
-_PLAIN_VALUE = re.compile(r"[\w.:/@*+-]*", re.ASCII)
 
 
 def matched_route(scope: Scope) -> tuple[APIRoute, Mapping[str, Any]] | None:
@@ -200,7 +194,7 @@ def parameters_text(scope: Scope, route: APIRoute, path: Mapping[str, Any]) -> s
             else:
                 found[field.alias] = given[-1]
     words = [
-        f"{name}={_value_text(value)}"
+        f"{name}={value_text(value)}"
         for name, value in sorted(found.items(), key=lambda each: isinstance(each[1], str | list))
     ]
     if unknown := len(set(query.keys()) - {field.alias for field in route.dependant.query_params}):
@@ -208,21 +202,25 @@ def parameters_text(scope: Scope, route: APIRoute, path: Mapping[str, Any]) -> s
     return " ".join(words)
 
 
-def _value_text(value: Any) -> str:
-    if isinstance(value, list):
-        more = f",… {len(value)} in all" if len(value) > VALUES_MAX else ""
-        return ",".join(map(_value_text, value[:VALUES_MAX])) + more
-    text = redacted(value[:VALUE_CHARS_MAX]) if isinstance(value, str) else json.dumps(value)
-    return text if _PLAIN_VALUE.fullmatch(text) else json.dumps(text)
+def is_refused_by_role(
+    route: APIRoute, path: Mapping[str, Any], method: str, caller: Caller
+) -> bool:
+    """Return whether a caller may not make such a call, whatever its body: its route refuses it.
 
-
-def is_refused_by_role(route: APIRoute, method: str, caller: Caller) -> bool:
-    """Return whether a caller may not make such a call on any table: its route refuses it."""
+    Args:
+        route: Of the call.
+        path: The parameters of its path.
+        method: Of the call.
+        caller: Who calls.
+    """
     right = ROUTE_RIGHTS[f"{method} {route.path}"]
     if right.role is None:
         return False
-    everywhere = right.reach is Reach.SERVICE
-    return not (caller.may(right.role) if everywhere else caller.may_somewhere(right.role))
+    if right.reach is Reach.SERVICE:
+        return not caller.may(right.role)
+    if right.reach is Reach.TABLE and "table" in path:
+        return not caller.may(right.role, path["table"])
+    return not caller.may_somewhere(right.role)
 
 
 def entry_of(scope: Scope, caller: str, now_s: float) -> AuditEntry:
@@ -233,6 +231,7 @@ def entry_of(scope: Scope, caller: str, now_s: float) -> AuditEntry:
     call = dict(scope["headers"]).get(_CALL_HEADER, b"").decode("latin-1")
     client = scope.get("client")
     return AuditEntry(
+        outcome=BEGUN,
         id=f"aud-{secrets.token_hex(10)}",
         at_s=round(now_s, 3),
         caller=caller,
@@ -260,6 +259,7 @@ def ended_entry(
         table=call.table or begun.table,
         call=call.call or begun.call,
         outcome=outcome_of(status, call.error),
+        details=" ".join(filter(None, (begun.details, call.details))),
         status=status,
         error=error or call.error,
     )
@@ -283,7 +283,7 @@ class AuditedCalls:
         call, matched = current_call(), matched_route(scope)
         begun = entry_of(scope, call.caller.name, self._audit.now_s())
         end = self._audit.end_read if is_read else self._audit.end
-        if matched and is_refused_by_role(matched[0], scope["method"], call.caller):
+        if matched and is_refused_by_role(*matched, scope["method"], call.caller):
             end = self._audit.refuse_early
         elif not is_read:
             try:

@@ -18,7 +18,7 @@ from common.metadata.mutation.call_marks import refused_call, refused_other_cont
 from common.metadata.store_values import CallKind, CallMark
 from common.model.outcome import RefusalCode
 from common.model.table import Table
-from neve.api import tables as api
+from neve import api
 from neve.gateway.access.callers import current_call
 from neve.gateway.problems import CallIdError, ChangeRefusedError
 from neve.gateway.services import Services

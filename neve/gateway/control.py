@@ -1,13 +1,11 @@
 """`GET /v1/control`, `POST /v1/reads`: what the controller decides, and how long readers wait."""
 
-from dataclasses import asdict
 from math import isfinite
 
 from fastapi import APIRouter
 
 from common.errors import RequestError
-from neve.api import control as control_api
-from neve.client.http import decode
+from neve import api
 from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import BEARER, LATENCIES_MAX, Services, bounded_count
 
@@ -31,11 +29,11 @@ class ControlRoutes:
         router.post("/reads", status_code=202)(self.reads)
         return router
 
-    async def control(self) -> control_api.Control:
+    async def control(self) -> api.Control:
         """Return what the controller reads and decides, and what each class of work was handed."""
-        return decode(control_api.Control, asdict(await self._services.coordinator.control()))
+        return await self._services.coordinator.control()
 
-    async def reads(self, body: control_api.ReadReport) -> None:
+    async def reads(self, body: api.ReadReport) -> None:
         """Report how long readers have waited.
 
         While they wait longer than `control.foreground_limit_s`, rewrites get fewer bytes per

@@ -11,9 +11,10 @@ in. Once it is paused or live, a repetition adds the files that are new.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from math import ceil
 
@@ -25,18 +26,15 @@ from common.errors import CompactionError, RefusedError, RequestError
 from common.metadata.changes import ChangeTable, FinishFilling, ResumeFilling
 from common.metadata.table_walk import walk_tiles
 from common.model.outcome import RefusalCode
-from common.model.service_paths import GUARD_NAME
-from common.model.table import Column, Filling, Table, TableState, filling_text
+from common.model.service_paths import APPEND_FOLDER, GUARD_NAME
+from common.model.table import Filling, Table, TableState, filling_text
 from common.parquet.location import open_location
-from common.parquet.manifest import absolute_name
-from common.rows.reader_limits import (
-    READERS,
-    rewriting_in_microseconds,
-    unreadable_columns,
-)
-from common.units import format_count
-from neve.api import tables as api
-from neve.api.recovery import LINES
+from common.parquet.service_files import read_copied, write_copied
+from common.rows.reader_limits import READERS, has_nanoseconds, unreadable_columns
+from common.rows.schema import arrow_schema
+from common.units import format_bytes, format_count
+from neve import api
+from neve.api import LINES
 from neve.gateway.access.callers import current_call
 from neve.gateway.ingest.add import add_files, inspect_incoming
 from neve.gateway.problems import ChangeRefusedError, require_applied
@@ -60,6 +58,7 @@ from neve.recovery.location_ownership import other_tables, sign_site
 
 
 LISTED_MAX = 10_000
+TRUNCATED = "us-truncated"
 
 
 def import_view(directory: ImportedDirectory, table: Table, planner: str = "") -> api.ImportReport:
@@ -106,7 +105,7 @@ def import_view(directory: ImportedDirectory, table: Table, planner: str = "") -
 
 def _import_notes(directory: ImportedDirectory, table: Table) -> list[str]:
     body, found = directory.body, directory.survey
-    notes = [*_reader_notes(table), *_microseconds_offer(directory, table.schema)]
+    notes = [*_reader_notes(table), *_microseconds_notes(directory)]
     if not body.readers_use_manifest:
         notes.append(
             "the table stays paused: a compaction replaces files of this directory, so first let "
@@ -148,14 +147,29 @@ def _reader_notes(table: Table) -> list[str]:
     return notes
 
 
-def _microseconds_offer(directory: ImportedDirectory, columns: Iterable[Column]) -> list[str]:
+def _microseconds_notes(directory: ImportedDirectory) -> list[str]:
     """Return how nanoseconds are kept out of a table; nothing if no file holds any."""
-    body, files = directory.body, directory.survey.nanosecond_files
-    if not files:
+    body, fine = directory.body, directory.survey.nanosecond_files
+    if not fine:
         return []
-    names = [absolute_name(directory.place, path) for path in files]
-    ordered = {*body.key, *filter(None, [body.version_column])}
-    return [rewriting_in_microseconds(names, columns, ordered)]
+    size_bytes = sum(each.size_bytes for each in directory.survey.files if each.path in fine)
+    files = f"{format_count(len(fine), 'file')} with nanoseconds ({format_bytes(size_bytes)})"
+    if body.timestamps is None:
+        return [
+            f"to keep microseconds, import with --timestamps us: it copies {files} to "
+            f"{APPEND_FOLDER}, leaves the originals as they are, and refuses a value with more "
+            "digits; --timestamps us-truncated cuts such digits off"
+        ]
+    notes = [
+        f"{files} are copied in microseconds to {APPEND_FOLDER}; the originals stay, and no "
+        "file of the table needs them. The guard of the directory comes with the first copy"
+    ]
+    if body.timestamps == TRUNCATED and (body.key or body.version_column):
+        notes.append(
+            "rows whose key or version differs only below a microsecond become equal: --timestamps "
+            "us refuses such files"
+        )
+    return notes
 
 
 # ------------------------------------------------------------------------------------------ Batches
@@ -183,6 +197,54 @@ async def read_known(services: Services, directory: ImportedDirectory) -> None:
     directory.known = known
 
 
+async def read_copies(services: Services, directory: ImportedDirectory) -> None:
+    """Read of which files the table has copies, or had them before they were compacted."""
+    table = directory.table
+    if table is None:
+        return
+    uri, place = directory.place.uri, directory.place
+    directory.copied = await services.footers.run(uri, read_copied, place, table.own_ids)
+    directory.copied |= copied_files(directory, table)
+
+
+def copied_files(directory: ImportedDirectory, table: Table) -> dict[str, int]:
+    """Return the listed files whose copies are in the table: path → size."""
+    files = directory.listing.files
+    return {
+        each.path: each.size_bytes for each in files if copy_path(table, each) in directory.known
+    }
+
+
+def copy_path(table: Table, file: FoundFile) -> str:
+    """Return where the copy of a file lies: the same in each run of an import."""
+    folders = [part for part in file.path.split("/")[:-1] if "=" in part]
+    name = digest([table.id, file.path, str(file.size_bytes)], 32)
+    return "/".join([APPEND_FOLDER, *folders, f"import-{name}.parquet"])
+
+
+async def _copy_fine_files(
+    services: Services, directory: ImportedDirectory, table: Table, files: Sequence[FoundFile]
+) -> list[str]:
+    """Return the paths to add: files as they are, and copies of those with nanoseconds."""
+    body, paths = directory.body, list[str]()
+    for file in files:
+        if body.timestamps is None or file.path not in directory.survey.nanosecond_files:
+            paths.append(file.path)
+            continue
+        long, path = services.rows.within(LONG_STEP_MAX_S), copy_path(table, file)
+        truncate = body.timestamps == TRUNCATED
+        copy = partial(services.files.copy, truncate=truncate)
+        try:
+            await long.run(table.location, copy, table, file.path, path)
+        except RequestError as error:
+            if not body.leave_misfits:
+                raise
+            directory.survey.misfits[file.path] = str(error)
+        else:
+            paths.append(path)
+    return paths
+
+
 async def add_in_batches(
     services: Services,
     directory: ImportedDirectory,
@@ -198,7 +260,8 @@ async def add_in_batches(
     files, rows, done_bytes = directory.survey.files, 0, 0
     for first in range(0, len(files), BATCH_FILES):
         batch = files[first : first + BATCH_FILES]
-        rows += await _add_batch(services, directory, table, [file.path for file in batch])
+        paths = await _copy_fine_files(services, directory, table, batch)
+        rows += await _add_batch(services, directory, table, paths)
         done_bytes += sum(file.size_bytes for file in batch)
         on_progress(
             "adding files",
@@ -232,7 +295,7 @@ async def _try_to_add(
     """Add files, or return those that are still to be added."""
     try:
         call = batch_call_id(table, paths, await services.store.now_s())
-        return await add_files(services, table, paths, call)
+        return await add_files(services, table, paths, call, own=True)
     except ChangeRefusedError as error:
         if error.code not in KNOWN_BY_NOW:
             raise
@@ -313,7 +376,8 @@ async def import_directory(
         former = await long.run(uri, list_former, directory.place)
         directory.listing.misfits |= former
     await read_known(services, directory)
-    new = [file for file in directory.listing.files if file.path not in directory.known]
+    await read_copies(services, directory)
+    new = [file for file in directory.listing.files if not _is_known(directory, file)]
     directory.already = len(directory.listing.files) - len(new)
     looked = await _read_footers(services, directory, new, on_progress)
     wanted = _import_options(body, directory.table)
@@ -328,6 +392,10 @@ async def import_directory(
     if table.filling is not None:
         table = await _finish_filling(services, directory, table)
     return import_view(directory, await _finish(services, directory, table), planner)
+
+
+def _is_known(directory: ImportedDirectory, file: FoundFile) -> bool:
+    return file.path in directory.known or directory.copied.get(file.path) == file.size_bytes
 
 
 async def _open_directory(services: Services, body: api.NewImport) -> ImportedDirectory:
@@ -368,6 +436,12 @@ def _require_same_table(body: api.NewImport, location: str, table: Table) -> Non
                 "to go on with an import, repeat it as it was; else choose another name",
                 "exists",
             )
+    if body.timestamps and any(map(has_nanoseconds, arrow_schema(table.schema).types)):
+        raise ChangeRefusedError(
+            f"table {table.name!r} exists already, and has timestamps with nanoseconds: drop it "
+            "and import anew, or leave --timestamps out",
+            "exists",
+        )
     if table.state is TableState.GOING:
         raise ChangeRefusedError(f"table {table.name!r} is being dropped", "exists")
     if table.filling is not None and table.filling.verb != VERB:
@@ -381,6 +455,8 @@ def _import_options(body: api.NewImport, table: Table | None) -> ImportOptions:
         partition_by=table.partition_by if table is not None else body.partition_by,
         partition_types=body.partition_types if table is None else {},
         columns=None if table is None else table.schema,
+        # Later copies would be in no list if the import ended before it wrote one.
+        narrow=body.timestamps is not None and (table is None or table.filling is not None),
     )
 
 
@@ -455,7 +531,7 @@ async def _checked_table(services: Services, directory: ImportedDirectory) -> tu
     try:
         new = await new_table(services, _new_table(directory))
     except UnreadableError as error:
-        offer = _microseconds_offer(directory, directory.survey.columns)
+        offer = _microseconds_notes(directory)
         raise RequestError("; ".join([str(error), *offer])) from error
     return new.table, new.planner
 
@@ -500,8 +576,14 @@ async def _finish_filling(services: Services, directory: ImportedDirectory, tabl
     assert table.filling is not None, table.name
     directory.table = table
     await read_known(services, directory)
-    fitting = {file.path for file in directory.survey.files} - directory.survey.misfits.keys()
-    if missing := sorted(fitting - directory.known):
+    copied = copied_files(directory, table)
+    misfits = directory.survey.misfits
+    fitting = {
+        file.path
+        for file in directory.survey.files
+        if file.path not in misfits and copy_path(table, file) not in misfits
+    }
+    if missing := sorted(fitting - directory.known - copied.keys()):
         raise RefusedError(
             f"table {table.name!r} lacks {format_count(len(missing), 'file')} that were "
             "added, the first is "
@@ -512,6 +594,7 @@ async def _finish_filling(services: Services, directory: ImportedDirectory, tabl
         raise RefusedError(f"table {table.name!r}: another import goes on with it", "filling")
     state = TableState.LIVE if directory.body.readers_use_manifest else TableState.PAUSED
     settled = replace(table, state=state, filling=None)
+    await services.footers.run(table.location, write_copied, directory.place, table.id, copied)
     await sign_site(services.footers, await services.store.store_id(), settled)
     change = FinishFilling(
         table=table.id,

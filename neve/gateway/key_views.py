@@ -9,7 +9,7 @@ from common.model.keys import PLUS_INFINITY, format_key, parse_key
 from common.model.request import KeyRange
 from common.model.table import Table
 from common.model.tablet import Tablet
-from neve.api import tables as api
+from neve import api
 
 
 def key_types(table: Table) -> tuple[KeyType, ...]:

@@ -17,7 +17,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
 from common.telemetry import METRICS, Exporter, Metric
-from common.wire import CoordinatorStatus, GroupStatus
+from common.wire import CoordinatorStatus
+from neve import api
 from neve.gateway.access.audit import AuditCounts
 from neve.gateway.scan_slots import ScanSlots
 
@@ -145,7 +146,7 @@ def _families(status: CoordinatorStatus | None) -> Iterator[Family]:
         yield family
 
 
-def _number(group: GroupStatus, field: str) -> float:
+def _number(group: api.Group, field: str) -> float:
     return float(getattr(group, field))
 
 

@@ -35,7 +35,7 @@ from common.errors import (
 from common.metadata.changes import Applied, Outcome, Refused, Unknown
 from common.redaction import redacted
 from common.telemetry import Log
-from neve.api.tables import PROBLEM
+from neve.api import PROBLEM
 
 RETRY_AFTER_S = "1"
 DETAIL_CHARS_MAX = 8_000

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from common.errors import RequestError, UnknownTableError
 from common.model.table import Table
 from common.units import parse_duration_s
-from neve.api import recovery as api
+from neve import api
 from neve.gateway.access.callers import current_call
 from neve.gateway.problems import BodyError
 from neve.gateway.progress_stream import (

@@ -5,6 +5,7 @@ import json
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from fastapi.routing import APIRoute
@@ -12,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
+from neve.gateway.access.audit import body_text
+from neve.gateway.access.callers import current_call
 from neve.gateway.problems import BodyError, SlowBodyError
 
 IN_MEMORY_BYTES_MAX = 1024**2
@@ -90,6 +93,9 @@ answer names the first alone."""
 class JsonRequest(Request):
     """A request whose JSON is bounded, and read outside the event loop unless it is small."""
 
+    tree: Any = None
+    """The body, as soon as it was read."""
+
     async def json(self) -> Any:
         """Return the body as a tree.
 
@@ -102,6 +108,7 @@ class JsonRequest(Request):
                 self._json = json.loads(body)
             else:
                 self._json = await asyncio.to_thread(_bounded_tree, body)
+            self.tree = self._json
         return self._json
 
 
@@ -140,8 +147,15 @@ class JsonRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return what answers a request."""
         handler = super().get_route_handler()
+        body = self.body_field.field_info.annotation if self.body_field is not None else None
+        names = [each.name for each in fields(body)] if is_dataclass(body) else []
 
         async def answer(request: Request) -> Response:
-            return await handler(JsonRequest(request.scope, request.receive))
+            whole = JsonRequest(request.scope, request.receive)
+            try:
+                return await handler(whole)
+            finally:
+                if names and whole.tree is not None:
+                    current_call().details = body_text(whole.tree, names)
 
         return answer

@@ -32,8 +32,8 @@ from common.parquet.manifest import (
 )
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
-from neve.api import tables as api
-from neve.api.tables import failed_stream
+from neve import api
+from neve.api import failed_stream
 from neve.gateway.access.callers import current_call
 from neve.gateway.key_views import key_range
 from neve.gateway.problems import problem_body, short_of_memory

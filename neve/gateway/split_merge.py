@@ -14,7 +14,7 @@ from common.model.table import Table
 from common.model.tablet import OperationKind, Tablet, TabletId
 from coordinator.core.split_merge.operation_steps import WaitForTablets, has_ranges, next_change
 from coordinator.split_merge.key_sampling import choose_split_keys
-from neve.api import split_merge as api
+from neve import api
 from neve.gateway.key_views import key_text, key_types
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.request_bodies import JsonRoute

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from common.model.table import Table
 from common.units import format_count
 from common.wire import StoryEntry, StoryKind, TabletStory
-from neve.api import work as api
+from neve import api
 
 STARTED, FORGOTTEN = "coordinator-started", "forgotten"
 """Kinds of the first entries, which say from when on the story is known."""

@@ -23,6 +23,7 @@ from common.parquet.file_inspection import (
     ProbedFiles,
     inspect_file,
     inspect_new_files,
+    open_file,
     open_table_file,
     read_rows,
     stream_rows,
@@ -39,7 +40,7 @@ from common.parquet.manifest import files_to_merge
 from common.parquet.read_guard import folders_of, place_guards
 from common.parquet.row_batches import OpenFile, decoded_bytes
 from common.parquet.service_files import LocationOwner, read_owner, written_generation
-from common.parquet.write import TABLE_FOOTER, write_table
+from common.parquet.write import TABLE_FOOTER, copy_in_microseconds, write_table
 from common.readers.pool import ReaderDeathError
 from common.rows.dead_rows import may_expire
 from common.rows.key_encoding import encode_keys
@@ -340,6 +341,17 @@ class TableFiles(Protocol):
         """
         ...
 
+    def copy(self, table: Table, path: str, copy: str, *, truncate: bool) -> None:
+        """Copy a file; its moments in nanoseconds become microseconds.
+
+        Args:
+            table: Whose settings count.
+            path: Of a user's file.
+            copy: Written over what is there.
+            truncate: Whether digits below a microsecond are cut off; else they are refused.
+        """
+        ...
+
     def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> RowReader:
         """Return a reader of a table's rows as they are visible at one moment."""
         ...
@@ -351,7 +363,7 @@ class StoredFiles:
     def __init__(self) -> None:
         """Have looked at no file."""
         self._looks, self._weights = ProbedFiles(), ScanWeights()
-        self._guarded: BoundedMap[tuple[str, int, str], bool] = BoundedMap(KNOWN_MAX)
+        self._guarded: BoundedMap[tuple[str, int, frozenset[str]], bool] = BoundedMap(KNOWN_MAX)
 
     def owner(self, table: Table) -> LocationOwner | None:
         """Return which store and table a location is signed for, or None if it is not signed."""
@@ -380,21 +392,30 @@ class StoredFiles:
         """Write rows; on this machine the file gets its name when it is whole."""
         location, rules = open_location(table.location), RowRules.of(table)
         footer = {TABLE_FOOTER: table.id}
-        self._guard_directory(location, table, path)
+        self._guard_directory(location, table, [path])
         if not location.is_local:
             return write_table(location, path, rows, rules, table.settings, footer=footer)
         scratch = f"{path}.part"
         facts = write_table(location, scratch, rows, rules, table.settings, footer=footer)
-        try:
-            location.filesystem.move(location.full(scratch), location.full(path))
-        except OSError as error:
-            raise UnavailableError(fault(location, path, error)) from error
+        _name_whole_file(location, scratch, path)
         return replace(facts, path=path)
 
-    def _guard_directory(self, location: Location, table: Table, path: str) -> None:
+    def copy(self, table: Table, path: str, copy: str, *, truncate: bool) -> None:
+        """Copy a file in microseconds; on this machine the copy gets its name when it is whole."""
+        location, footer = open_location(table.location), {TABLE_FOOTER: table.id}
+        open_file(location, path)  # In a reader: whatever ends a process does so there.
+        self._guard_directory(location, table, [path, copy])
+        scratch = f"{copy}.part" if location.is_local else copy
+        copy_in_microseconds(
+            location, (path, scratch), table.settings, footer=footer, truncate=truncate
+        )
+        if location.is_local:
+            _name_whole_file(location, scratch, copy)
+
+    def _guard_directory(self, location: Location, table: Table, paths: Sequence[str]) -> None:
         """Put guards into a location: plain readers miss what is written below `_neve`."""
-        folders = folders_of([path])
-        known = table.id, table.settings_version, max(folders)
+        folders = folders_of(paths)
+        known = table.id, table.settings_version, folders
         if table.settings.directory_guard and not self._guarded.get(known):
             place_guards(location, folders)
             self._guarded.put(known, True)
@@ -402,6 +423,13 @@ class StoredFiles:
     def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> RowReader:
         """Return a reader of a table's rows as they are visible at one moment."""
         return TabletReader(table, now_s, columns, self._looks, self._weights)
+
+
+def _name_whole_file(location: Location, scratch: str, path: str) -> None:
+    try:
+        location.filesystem.move(location.full(scratch), location.full(path))
+    except OSError as error:
+        raise UnavailableError(fault(location, path, error)) from error
 
 
 def _inspect_or_error(

@@ -1,7 +1,7 @@
 """The work: status, jobs, queue, plan, explain, history, watermarks, limits, control."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from itertools import chain
 from typing import Annotated, Any
 
@@ -18,7 +18,6 @@ from common.metadata import recent_adds
 from common.metadata.changes import LowerWatermark
 from common.metadata.keys import AUDIT_KINDS
 from common.metadata.ports import HistoryEntry
-from common.model.fields import as_plain
 from common.model.group import LimitScope, LimitScopeKind, checked_limit
 from common.model.job import Job, TabletPlan, analysis_id
 from common.model.keys import format_key, parse_key
@@ -27,17 +26,9 @@ from common.model.table import Table, recovery_note
 from common.model.tablet import Tablet, TabletId
 from common.rows.rules import RowRules
 from common.units import parse_size_bytes
-from common.wire import (
-    BacklogSample,
-    CompactorStatus,
-    CoordinatorStatus,
-    Explanation,
-    QueuedJob,
-    RunningAttempt,
-)
-from neve.api import work as api
-from neve.client.http import decode
-from neve.gateway.access.audit import folded
+from common.wire import BacklogSample, QueuedJob, RunningAttempt
+from neve import api
+from neve.gateway.access.audit import entry_from, folded
 from neve.gateway.access.callers import current_call, open_table, sees_table
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
 from neve.gateway.request_bodies import JsonRoute
@@ -148,7 +139,7 @@ def plan_view(
         tablets: Which these are, in order; intervals are named by them.
     """
     intervals = tuple(
-        decode(api.Interval, asdict(interval) | {"tablet": tablet.text, "table": table.name})
+        replace(interval, tablet=tablet.text, table=table.name)
         for tablet, plan in zip(tablets, plans, strict=False)
         for interval in plan.intervals
     )
@@ -256,27 +247,8 @@ def _found_rows(found: TabletStatistics) -> dict[str, Any]:
 
 def finished_view(entry: HistoryEntry) -> api.Finished:
     """Return a finished attempt for users."""
-    return decode(api.Finished, as_plain(entry) | {"tablet": entry.tablet.text})
-
-
-def explanation_view(explanation: Explanation, table: Table) -> api.Explanation:
-    """Return an explanation for users.
-
-    Args:
-        explanation: What the coordinator says. It may know the table by its id only.
-        table: Whose tablet it is about.
-    """
-    return decode(api.Explanation, asdict(explanation) | {"table": table.name})
-
-
-def compactor_view(status: CompactorStatus) -> api.Compactor:
-    """Return a compactor for users."""
-    return decode(api.Compactor, asdict(status))
-
-
-def status_view(status: CoordinatorStatus) -> api.Status:
-    """Return the service as a whole for users."""
-    return decode(api.Status, asdict(status))
+    values = {each.name: getattr(entry, each.name) for each in fields(api.Finished)}
+    return api.Finished(**values | {"tablet": entry.tablet.text})
 
 
 # ------------------------------------------------------------------------------------------- Routes
@@ -351,7 +323,7 @@ class WorkRoutes:
         silence = self._services.store_watch.warning
         errors = (silence, *found.errors) if silence else found.errors
         warnings = (*found.warnings, *await self._recovery_notes())
-        return status_view(replace(found, errors=errors, warnings=warnings))
+        return replace(found, errors=errors, warnings=warnings)
 
     async def _recovery_notes(self) -> list[str]:
         try:
@@ -384,7 +356,7 @@ class WorkRoutes:
         # The last line of a call that was begun and refused is among those of refused ones.
         entries = folded(chain.from_iterable(read), len(AUDIT_KINDS) * LIST_MAX, wanted)
         entries = sorted(entries, key=lambda each: each.get("at_s", 0.0), reverse=True)[:count]
-        return {"entries": [decode(api.AuditEntry, each) for each in entries]}
+        return {"entries": [entry_from(each) for each in entries]}
 
     async def jobs(self) -> dict[str, list[api.Job]]:
         """Return the running jobs."""
@@ -411,7 +383,7 @@ class WorkRoutes:
         found = (await self._services.coordinator.status()).backlogs
         # The line without a name is about all other tables.
         chosen = [each for each in found if table in {None, each.table} and sees_table(each.table)]
-        return {"backlog": [decode(api.Backlog, asdict(each)) for each in chosen]}
+        return {"backlog": chosen}
 
     async def owed_tablets(
         self, table: str, count: Annotated[int, Query(description="At most so many.")] = 100
@@ -425,7 +397,7 @@ class WorkRoutes:
         owed = await services.coordinator.owed_tablets(
             found.id, bounded_count(count, 10_000, "count")
         )
-        return {"tablets": [decode(api.OwedTablet, asdict(tablet)) for tablet in owed]}
+        return {"tablets": list(owed)}
 
     async def backlog_history(
         self,
@@ -483,7 +455,7 @@ class WorkRoutes:
     async def compactors(self) -> dict[str, list[api.Compactor]]:
         """Return the compactors that send heartbeats."""
         heard = await self._services.coordinator.compactors()
-        return {"compactors": [compactor_view(compactor) for compactor in heard]}
+        return {"compactors": list(heard)}
 
     async def drain(self, compactor: str) -> None:
         """Drain a compactor: it finishes its jobs, takes no more, and ends.
@@ -523,7 +495,7 @@ class WorkRoutes:
     async def groups(self) -> dict[str, list[api.Group]]:
         """Return the compaction groups: queue, compactors, how they are scaled and why."""
         status = await self._services.coordinator.status()
-        return {"groups": [decode(api.Group, asdict(group)) for group in status.groups]}
+        return {"groups": list(status.groups)}
 
     async def scale_group(self, group: str, body: api.ScaleWish) -> None:
         """Set the number of compactors of a group, whatever the settings say."""
@@ -559,10 +531,11 @@ class WorkRoutes:
         explained = [await services.coordinator.explain(found.id, id_.text) for id_ in ids]
         marks = await watermark_sentences(services, found, ids)
         shown = [
-            replace(explanation, sentences=(*explanation.sentences, *marks[explanation.tablet]))
-            for explanation in explained
+            # The coordinator may know the table by its id only.
+            replace(each, table=table, sentences=(*each.sentences, *marks[each.tablet]))
+            for each in explained
         ]
-        return {"tablets": [explanation_view(explanation, found) for explanation in shown]}
+        return {"tablets": shown}
 
     async def story(
         self, table: str, tablet: Annotated[str, Query(description="The end of the tablet.")]
@@ -690,9 +663,7 @@ class WorkRoutes:
         services = self._services
         found = await services.table(table)
         only = None if tablet is None else (await services.tablet(found, tablet)).text
-        return decode(
-            api.TableMaintenance, asdict(await services.coordinator.maintenance(found.id, only))
-        )
+        return await services.coordinator.maintenance(found.id, only)
 
     async def reads(self, table: str, body: api.Reads) -> None:
         """Count scans of tablets by readers that do not scan through the service.
@@ -713,7 +684,7 @@ class WorkRoutes:
         The planner may refuse; a compaction request is carried out whatever it wants.
         """
         found = await self._services.table(table)
-        return decode(api.Trigger, asdict(await self._services.coordinator.trigger(found.id)))
+        return await self._services.coordinator.trigger(found.id)
 
     async def lower_watermark(
         self,
@@ -771,7 +742,7 @@ class LimitRoutes:
     async def limits(self) -> dict[str, list[api.Limit]]:
         """Return groups and volumes with their limits and what they move now."""
         status = await self._services.coordinator.status()
-        return {"limits": [decode(api.Limit, asdict(scope)) for scope in status.scopes]}
+        return {"limits": list(status.scopes)}
 
     async def limit_group(self, group: str, body: api.LimitWish) -> None:
         """Limit the bytes per second that all jobs of a compaction group read and write."""

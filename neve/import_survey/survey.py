@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 
 import pyarrow as pa
@@ -13,10 +13,10 @@ from common.model.key_values import KeyType, key_type_of, plain_value
 from common.model.table import Column, Table
 from common.parquet.location import Location
 from common.rows.partitions import folders_of, partition_of, value_of_folder
-from common.rows.reader_limits import has_nanoseconds
+from common.rows.reader_limits import has_nanoseconds, in_microseconds
 from common.rows.schema import arrow_schema, columns_of, require_readable, unite_schemas
 from common.rows.types import type_from_text
-from neve.api.tables import NewImport
+from neve.api import NewImport
 from neve.import_survey.files import FooterFacts, FoundFile, Listing
 
 
@@ -31,6 +31,8 @@ class ImportOptions:
     partition_types: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[Column, ...] | None = None
     """Of the table that is there already; None: it is new."""
+    narrow: bool = False
+    """Whether files with nanoseconds are copied in microseconds."""
 
 
 @dataclass(slots=True)
@@ -58,8 +60,8 @@ class Survey:
     total: FileTotals = field(default_factory=FileTotals)
     partitions: dict[str, FileTotals] = field(default_factory=dict)
     misfits: dict[str, str] = field(default_factory=dict)
-    nanosecond_files: list[str] = field(default_factory=list)
-    """Paths of files that fit and hold moments in nanoseconds."""
+    nanosecond_files: set[str] = field(default_factory=set)
+    """Paths of files that hold moments in nanoseconds."""
     unknown_nulls: int = 0
     """Files whose statistics do not tell whether a version is null."""
     unversioned_rows: int = 0
@@ -78,6 +80,8 @@ class ImportedDirectory:
     survey: Survey = field(default_factory=Survey)
     known: set[str] = field(default_factory=set)
     """Paths that the table holds, or that a compaction has replaced."""
+    copied: dict[str, int] = field(default_factory=dict)
+    """Files of which the table has, or had, copies: path → size."""
     already: int = 0
     added: int = 0
 
@@ -245,7 +249,8 @@ def _files_in_folders(
             found.misfits[file.path] = footer
             continue
         try:
-            files.append(_ReadFile(file, footer, folders_of(file.path)))
+            facts = _footer(file, footer, wanted, found)
+            files.append(_ReadFile(file, facts, folders_of(file.path)))
         except RequestError as error:
             found.misfits[file.path] = str(error)
     if wanted.partition_by is None:
@@ -260,6 +265,16 @@ def _files_in_folders(
             there, there_should = _folder_text(each.said), _folder_text(found.partition_by)
             found.misfits[each.file.path] = f"it lies in {there}, expected {there_should}"
     return kept
+
+
+def _footer(
+    file: FoundFile, footer: FooterFacts, wanted: ImportOptions, found: Survey
+) -> FooterFacts:
+    """Return what the file says of itself, or what its copy in microseconds will say."""
+    if not any(map(has_nanoseconds, footer.schema.types)):
+        return footer
+    found.nanosecond_files.add(file.path)
+    return replace(footer, schema=in_microseconds(footer.schema)) if wanted.narrow else footer
 
 
 def _folder_text(columns: Sequence[str] | Mapping[str, object]) -> str:
@@ -358,8 +373,6 @@ def _count_files(files: list[_ReadFile], wanted: ImportOptions, found: Survey) -
             continue
         found.files.append(file.file)
         found.total.add(file.file, file.footer)
-        if any(has_nanoseconds(arrow) for arrow in file.footer.schema.types):
-            found.nanosecond_files.append(file.file.path)
         if kinds:
             found.partitions.setdefault(text, FileTotals()).add(file.file, file.footer)
 

@@ -19,7 +19,7 @@ class SilentStoreError(ConfigError, UnavailableError):
     """The Redis of setting `store.url` does not answer: it may be down, or not be meant."""
 
 
-class NotYetError(ConfigError):
+class NotYetError(ConfigError, UnavailableError):
     """A cluster cannot be joined, and may be in a moment: its head may be starting."""
 
 

@@ -17,8 +17,7 @@ from typing import Any
 
 from common.errors import RequestError
 from common.model.file import DataFile
-from neve.api.tables import File
-from neve.api.work import Finished
+from neve.api import File, Finished
 from neve.offline import a_count, a_list, a_number, a_text, an_object, read_document
 
 ARRIVALS_MAX = 2_000_000

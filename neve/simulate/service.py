@@ -12,8 +12,7 @@ from typing import Any
 
 from common.errors import RequestError
 from common.plugins import DEFAULT_PLANNER
-from neve.api.tables import File, Table
-from neve.api.work import Compactor, Finished, Group
+from neve.api import Compactor, File, Finished, Group, Table
 from neve.simulate.recording import (
     ArrivalRecorder,
     Recording,

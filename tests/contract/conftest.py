@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import pytest
 
 from common.clock import SystemClock
-from common.metadata.redis.cluster import ClusterKeyspace
 from common.metadata.redis.keyspace import RedisKeyspace
 from tests.support.flaky import FlakyKeyspace
 from tests.support.memory_store import MemoryKeyspace
@@ -44,8 +43,8 @@ async def harness(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIt
         cluster: RedisCluster = request.getfixturevalue("redis_cluster")
         for server in cluster.primaries:
             server.say("FLUSHALL")
-        spread = ClusterKeyspace(cluster.url, timeout_s=TIMEOUT_S)
-        admin = ClusterKeyspace(cluster.url.replace(LOGIN, ""), timeout_s=TIMEOUT_S)
+        spread = RedisKeyspace(cluster.url, timeout_s=TIMEOUT_S)
+        admin = RedisKeyspace(cluster.url.replace(LOGIN, ""), timeout_s=TIMEOUT_S)
         yield Harness(name, spread, SystemClock(), admin=admin)
         await spread.close()
         await admin.close()

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from common.clock import SystemClock
 from common.errors import ConfigError
 from common.metadata.commands import get, set_string
 from common.metadata.redis import connect
-from common.metadata.redis.cluster import BLOCKED_MAX, ClusterKeyspace
-from common.metadata.redis.connection import ClusterSeeds, Link, RedisAddress, parse_url_of_store
-from common.metadata.redis.slots import MARKED_SLOTS, SLOTS, parse_slots, slot_of, tag_of_slot
+from common.metadata.redis.address import ClusterSeeds, parse_url_of_store
+from common.metadata.redis.connection import Link
+from common.metadata.redis.keyspace import RedisKeyspace
+from common.metadata.redis.nodes import TAGGED_SLOTS, tag_of_slot
+from common.metadata.redis.streams import BLOCKED_MAX
 from common.model.tablet import TabletId
 from common.settings import StoreSettings
 from tests.support.patience import PATIENCE_S
@@ -28,7 +30,7 @@ pytestmark = [pytest.mark.anyio]
 
 @pytest.fixture
 async def spread(redis_cluster: RedisCluster, anyio_backend: str) -> AsyncIterator[Harness]:
-    keyspace = ClusterKeyspace(redis_cluster.url, timeout_s=5.0)
+    keyspace = RedisKeyspace(redis_cluster.url, timeout_s=5.0)
     yield Harness("cluster", keyspace, SystemClock())
     await keyspace.close()
 
@@ -74,49 +76,13 @@ def test_a_malformed_url_is_refused_with_the_form(rest: str, reason: str) -> Non
 # ------------------------------------------------------------------------------------------ Slots
 
 
-@pytest.mark.parametrize(
-    ("key", "slot"),
-    [
-        ("123456789", 0x31C3),
-        ("foo", 12182),
-        ("{user1000}.following", 3443),
-        ("foo{}{bar}", slot_of("foo{}{bar}")),
-        ("foo{{bar}}zap", slot_of("{bar")),
-        ("foo{bar}{zap}", slot_of("bar")),
-        ("foo{bar", slot_of("foo{bar")),
-    ],
-)
-def test_a_key_has_the_slot_that_servers_give_it(
-    redis_cluster: RedisCluster, key: str, slot: int
-) -> None:
-    assert slot_of(key) == slot
-    assert redis_cluster.servers[0].say("CLUSTER", "KEYSLOT", key) == slot
+def slot_of(key: str) -> int:
+    return key_slot(key.encode())
 
 
 def test_a_node_finds_tags_for_what_is_its_own() -> None:
-    assert [slot_of(f"neve:full:{{{tag_of_slot(slot)}}}") for slot in MARKED_SLOTS] == [
-        *MARKED_SLOTS
-    ]
-    assert slot_of(f"{{{tag_of_slot(SLOTS - 1)}}}") == SLOTS - 1
-
-
-def test_a_map_tells_which_node_has_a_slot() -> None:
-    asked = RedisAddress(host="asked", port=1)
-    login = RedisAddress(host="seed", username="u", password="p")
-    reply = [
-        [0, 99, [b"b", 2, b"id-b", {}], [b"replica", 3, b"id-r", {}]],
-        [200, SLOTS - 1, [b"", 1, b"id-a", {}]],
-        [150, 150, [b"b", 2, b"id-b", {}]],
-    ]
-    found = parse_slots(reply, asked, login)
-    a, b = replace(login, host="asked", port=1), replace(login, host="b", port=2)
-    assert found.nodes == (a, b)
-    assert [found.node_of(slot) for slot in (0, 99, 150, 200, SLOTS - 1)] == [b, b, b, a, a]
-    assert [found.node_of(slot) for slot in (100, 149, 151)] == [None] * 3
-    assert found.marked_slots_of(b) == [0, 64]
-    # One that has none of the marked slots has its first one.
-    few = parse_slots([[3, 5, [b"c", 4]], [6, 700, [b"b", 2]]], asked, login)
-    assert few.marked_slots_of(few.nodes[1]) == [3]
+    slots = [*TAGGED_SLOTS, REDIS_CLUSTER_HASH_SLOTS - 1]
+    assert [slot_of(f"neve:full:{{{tag_of_slot(slot)}}}") for slot in slots] == slots
 
 
 # ----------------------------------------------------------------------- What a transaction touches
@@ -151,10 +117,10 @@ async def test_what_other_nodes_have_is_read_after_the_watch(
     spread: Harness, redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, elsewhere = "neve:{a}:watched", "neve:{b}:x"
-    places = [slot_of(each) * PRIMARIES // SLOTS for each in (key, elsewhere)]
+    places = [slot_of(each) * PRIMARIES // REDIS_CLUSTER_HASH_SLOTS for each in (key, elsewhere)]
     assert places[0] != places[1], "the two lie on different nodes"
-    assert isinstance(spread.keyspace, ClusterKeyspace)
-    pool = (await spread.keyspace._nodes.node_of(slot_of(elsewhere))).links
+    assert isinstance(spread.keyspace, RedisKeyspace)
+    pool = await spread.keyspace._nodes.node_of(slot_of(elsewhere))
     lend = pool._lend
 
     @asynccontextmanager

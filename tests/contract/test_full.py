@@ -16,7 +16,8 @@ from common.metadata.changes import AddFiles, DropTable, ForgetGarbage, StampGar
 from common.metadata.commands import Command, Reply, get
 from common.metadata.keys import FULL, RESERVE
 from common.metadata.keyspace import StoreBusyError
-from common.metadata.redis.connection import ReplyError, open_link, parse_address
+from common.metadata.redis.address import parse_address
+from common.metadata.redis.connection import ReplyError, link_class, text_of
 from common.metadata.redis.keyspace import RedisKeyspace, translate_errors
 from common.model.tablet import TabletId
 from tests.support.patience import PATIENCE_S
@@ -212,13 +213,14 @@ async def test_missing_replicas_are_told() -> None:
 
 async def test_the_reason_counts_also_when_only_exec_is_refused(full: Full) -> None:
     address = parse_address(f"redis://127.0.0.1:{full.port}")
-    link = await open_link(address, 5.0)
+    link = link_class(address)(address=address, timeout_s=5.0)
+    await link.open()
     await link.exchange([("MULTI",), ("SET", "x", 1)], 5.0)
     await full.say(("CONFIG", "SET", "min-replicas-to-write", 1))
     (answer,) = await link.exchange([("EXEC",)], 5.0)
-    link.close()
+    await link.disconnect()
     assert isinstance(answer, ReplyError)
-    assert str(answer).startswith("EXECABORT")
+    assert text_of(answer).startswith("EXECABORT")
     error = translate_errors(answer)
     assert isinstance(error, StoreBusyError)
     assert str(error).startswith("NOREPLICAS")

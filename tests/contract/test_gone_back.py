@@ -67,6 +67,14 @@ def _guarded(tablet: TabletId, call: str) -> dict[str, Change]:
     }
 
 
+async def test_a_generation_is_not_counted_up_long_after_the_look(harness: Harness) -> None:
+    tablet = await harness.tablet_with("a")
+    now_s = await harness.store.now_s()
+    late = BumpGeneration(table=tablet.table, until_s=now_s - 0.001)
+    refused(await harness.apply(late), "generation")
+    applied(await harness.apply(replace(late, until_s=now_s + 60.0)))
+
+
 @pytest.mark.parametrize("name", [*_guarded(TabletId("t", MIDDLE), "")])
 async def test_a_change_requires_the_generation_that_was_seen(harness: Harness, name: str) -> None:
     tablet = await harness.tablet_with("a", "b")

@@ -16,7 +16,7 @@ from common.metadata.commands import get, hgetall
 from common.metadata.keys import TableKeys
 from common.metadata.keyspace import LinkLostError
 from common.metadata.redis import connect
-from common.metadata.redis.connection import parse_address
+from common.metadata.redis.address import parse_address
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.settings import StoreSettings
 from tests.support.redis_proxy import Cut, RedisProxy, proxy_to

@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import ConfigError, MetadataError, UnavailableError
 from common.metadata.redis import RedisStore, connect
-from common.metadata.redis.connection import RedisAddress, SentinelService, parse_url_of_store
+from common.metadata.redis.address import RedisAddress, SentinelService, parse_url_of_store
 from common.settings import StoreSettings
 from tests.support.redis_sentinels import (
     SERVICE,

@@ -15,7 +15,7 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import ConfigError
-from common.metadata.redis.connection import parse_address
+from common.metadata.redis.address import parse_address
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.settings import StoreSettings
 from neve.serve.preflight import require_store
@@ -97,6 +97,16 @@ def test_an_authority_that_nobody_trusts_is_refused(door: int, tmp_path: Path) -
         said = refusal(url(door, **query))
         assert "certificate verify failed" in said
         assert "no authority that is trusted here has signed it: name the file" in said
+
+
+def test_only_the_named_authority_is_trusted(
+    door: int, tmp_path: Path, trusted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """redis-py would trust those of the system as well."""
+    monkeypatch.setenv("SSL_CERT_FILE", trusted)
+    assert accepted(url(door)), "the system trusts the server"
+    stranger = Authority("authority of others").write(tmp_path / "others.pem")
+    assert "certificate verify failed" in refusal(url(door, ssl_ca_certs=stranger))
 
 
 def test_a_certificate_that_has_expired_is_refused(

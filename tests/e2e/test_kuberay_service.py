@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from neve.api.work import Finished, Group, Job, Status
+from neve.api import Finished, Group, Job, Status
 from tests.support.kubernetes.service import LaptopService
 from tests.support.patience import SERVICE_S
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pytest
 
 from common.wire import COORDINATOR_NAME, GATEWAY_NAME, compactor_actor_name
-from neve.api.work import Group, GroupScaling
+from neve.api import Group, GroupScaling
 from neve.client import Client
 from neve.client.errors import NeveError
 from neve.local import LocalStack, StackOptions

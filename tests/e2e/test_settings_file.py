@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from neve.api.work import Finished
+from neve.api import Finished
 from neve.local import LocalStack
 from neve.local.stack import stop_stack
 from neve.local.stack_folder import StackFolder

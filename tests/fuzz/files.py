@@ -30,7 +30,7 @@ from tests.fuzz.outcome import READ, READER_DIED, REFUSED
 from tests.fuzz.stage import FAULTY, Stage, replay_of
 
 NAME = "files"
-DIED = ("crashes the process that reads it", "the process that looked into it")
+DIED = ("ends the process that reads it", "the process that read it")
 STREAMS, FILES = 100, 30
 BLOCK = STREAMS + FILES + 1
 """Inputs of a block; the last one is an Arrow file."""

@@ -21,7 +21,7 @@ import psutil
 import pyarrow as pa
 import redis
 
-from neve.api.tables import ARROW_STREAM
+from neve.api import ARROW_STREAM
 from neve.client import Client
 from neve.gateway.ingest.append import DECODED_FACTOR_MAX
 from tests.fuzz.outcome import DEATH, Outcome, Watch

@@ -28,7 +28,7 @@ from common.storage_threads import StorageThreads
 from coordinator.core.file_retention import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.storage_access import ArrowStorage
-from neve.api.tables import Added
+from neve.api import Added
 from neve.client import Client
 from neve.client.errors import CallerError, RefusedError
 from neve.client.http import new_call

@@ -17,7 +17,7 @@ from common.parquet.foreign_formats import foreign_mark
 from common.parquet.location import open_location
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage
-from neve.client.errors import NotFoundError, RefusedError
+from neve.client.errors import CallerError, NotFoundError, RefusedError
 from tests.support.gateway import Gateway, serving
 from tests.support.s3_server import VARIABLES, S3Server, s3_server
 
@@ -53,19 +53,19 @@ def put(path: str, rows: pa.Table | bytes) -> None:
             pq.write_table(rows, sink)
 
 
-def test_a_file_with_nanoseconds_is_rewritten_by_the_lines_of_a_dry_run(gateway: Gateway) -> None:
-    put("fine/day=1/a b%.parquet", pa.table({"at": pa.array([1_499], pa.timestamp("ns"))}))
+def test_a_file_with_nanoseconds_is_copied_in_microseconds(gateway: Gateway) -> None:
+    path = "fine/day=1/a b%.parquet"
+    put(path, pa.table({"at": pa.array([1_499], pa.timestamp("ns"))}))
     with gateway.client() as client:
-        offers = []
-        for _ in range(2):
-            dry = client.import_table(f"{URI}/fine", "fine", dry_run=True)
-            offers.append([note for note in dry.notes if note.startswith("to keep micro")])
-            for offer in offers[-1]:
-                exec(offer.split("`")[1], {})
-    assert [len(offer) for offer in offers] == [1, 0]
-    assert (dry.files, dry.ignored) == (1, 0)
+        with pytest.raises(CallerError, match="lose data: 1499"):
+            client.import_table(f"{URI}/fine", "fine", timestamps="us")
+        for files in (0, 1):
+            done = client.import_table(f"{URI}/fine", "fine", timestamps="us-truncated")
+            assert (done.already, done.misfits) == (files, 0)
+        assert client.scan("fine")["at"].cast(pa.int64()).to_pylist() == [1]
+        client.drop("fine")
     location = open_location(URI.replace(" ", "%20"))
-    location.filesystem.delete_file(location.full("fine/day=1/a b%.parquet"))
+    location.filesystem.delete_dir_contents(location.full("fine"))
 
 
 def test_a_prefix_with_the_mark_of_another_format_is_refused(gateway: Gateway) -> None:

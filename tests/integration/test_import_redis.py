@@ -19,7 +19,7 @@ from common.ids import RandomIds
 from common.metadata.redis import connect
 from common.settings import StoreSettings
 from coordinator.storage.manifests import ManifestPublisher
-from neve.api.tables import ImportProgress
+from neve.api import ImportProgress
 from neve.client import Client
 from neve.client.errors import NotFoundError, RefusedError
 from tests.support.gateway import Gateway, serving

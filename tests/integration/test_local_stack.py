@@ -30,6 +30,7 @@ from neve.local.redis_server import OUTPUT_LIMIT, RedisServer
 from neve.local.stack import stop_stack
 from neve.local.stack_folder import StackFolder
 from tests.support import redis_server
+from tests.support.kubernetes.certificates import create_certificates
 from tests.support.neighbour import kind_that_refuses, listeners, reachable
 from tests.support.patience import PATIENCE_S
 
@@ -252,6 +253,31 @@ def test_a_part_that_cannot_come_up_is_named_with_its_log(home: Path) -> None:
     assert "no-such-option" in logs.path("driver-default-1").read_text()
     assert StackFolder(home / "one").load() is None
     assert "coordinator leads" in logs.path("coordinator").read_text()
+
+
+def test_a_gateway_that_dies_at_its_start_says_why(home: Path) -> None:
+    """Its constructor refuses a key of another certificate; settings alone do not show that."""
+    own, other = home / "own", home / "other"
+    for folder in (own, other):
+        folder.mkdir()
+    tls = {
+        "NEVE_GATEWAY_TLS_CERTIFICATE": str(create_certificates(own, ["127.0.0.1"]).server),
+        "NEVE_GATEWAY_TLS_KEY": str(create_certificates(other, ["127.0.0.1"]).server),
+        "NEVE_HOME": str(home),
+    }
+    neve = [str(Path(sys.executable).with_name("neve"))]
+    words: dict[str, Any] = {"env": {**os.environ, **tls}, "capture_output": True, "text": True}
+    assert subprocess.run([*neve, "config", "check"], **words).returncode == 0
+
+    up = subprocess.run([*neve, "up", "--stack", "one", "--compactors", "0"], **words)
+
+    assert up.returncode == 1
+    (said,) = [line for line in up.stderr.splitlines() if line.startswith("neve: ")]
+    assert said.startswith("neve: gateway does not come up: "), said
+    assert f"{tls['NEVE_GATEWAY_TLS_KEY']} cannot be used together" in said
+    assert said.endswith(f"(see {StackLogs(home / 'one' / 'logs').path('gateway')})")
+    assert "port free" not in up.stderr
+    assert StackFolder(home / "one").load() is None
 
 
 def _line(process: psutil.Process) -> list[str]:

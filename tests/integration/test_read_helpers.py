@@ -293,65 +293,32 @@ def test_what_spark_refuses_is_named_and_refused(client: Client, tmp_path: Path,
     assert client.import_table(str(tmp_path / "in"), label, settings={"readers": "duckdb"}).files
 
 
-def offer_of(client: Client, folder: Path, **options: Any) -> str | None:
-    """Return what a dry run offers to keep microseconds."""
-    dry = client.import_table(str(folder), "offered", dry_run=True, **options)
-    return next((note for note in dry.notes if note.startswith("to keep microseconds")), None)
-
-
-MOMENTS = [-1_500, 1_499, 1_700_000_000_000_000_001, None]
-
-
-def fine_rows(**more: pa.Array) -> pa.Table:
-    moments = {
-        "it's": pa.array(MOMENTS, pa.timestamp("ns")),
-        "z": pa.array(MOMENTS, pa.timestamp("ns", "UTC")),
-    }
-    return pa.table({"id": [1, 2, 3, 4]} | moments | more)
-
-
-def test_the_lines_that_a_dry_run_offers_keep_microseconds(client: Client, tmp_path: Path) -> None:
+def test_an_import_in_microseconds_is_read_by_spark(client: Client, tmp_path: Path) -> None:
+    """Before the first compaction, by the manifest; the dry run offers it, and so the refusal."""
     lake = tmp_path / "la'ke"
     (lake / "day=1").mkdir(parents=True)
-    nested = pa.array([[each] for each in MOMENTS], pa.list_(pa.timestamp("ns")))
-    for number in range(2):
-        pq.write_table(fine_rows(nested=nested), lake / f"day=1/{number}.parquet")
+    moments = [-1_500, 1_499, 1_700_000_000_000_000_001, None]
+    nested = pa.array([[each] for each in moments], pa.list_(pa.timestamp("ns")))
+    at = pa.array(moments, pa.timestamp("ns", "UTC"))
+    pq.write_table(pa.table({"id": [1, 2, 3, 4], "z": at, "n": nested}), lake / "day=1/0.parquet")
+    spark: dict[str, Any] = {"settings": {"readers": "spark"}}
+    with pytest.raises(NeveError, match=r"cannot read .* to keep microseconds, import with --time"):
+        client.import_table(str(lake), "fine", dry_run=True, **spark)
 
-    for left in ("2 files", "1 file"):
-        offer = offer_of(client, lake, key=["day", "id"], version_column="z")
-        assert offer is not None
-        assert f"rewrite {left} with nanoseconds (columns it's, z, nested)" in offer
-        assert "; z orders rows by key or version" in offer
-        assert "DuckDB" not in offer, "its statement names no types within lists"
-        with pytest.raises(NeveError, match=r"cannot read .* to keep microseconds, rewrite"):
-            offer_of(client, lake, settings={"readers": "spark"})
-        code = offer.split("`")[1]
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    client.import_table(str(lake), "fine", timestamps="us-truncated", **spark)
 
-    assert offer_of(client, lake, settings={"readers": "spark"}) is None
-    rows = pq.ParquetFile(lake / "day=1/0.parquet").read()
-    assert rows.schema.field("z").type == pa.timestamp("us", "UTC")
-    assert rows["z"].cast(pa.int64()).to_pylist() == [-1, 1, 1_700_000_000_000_000, None]
-    assert rows.column_names == ["id", "it's", "z", "nested"]
-    assert sorted(path.name for path in lake.rglob("*.p*")) == ["0.parquet", "1.parquet"]
-    assert local_session().read.parquet(str(lake)).count() == 8
-
-
-def test_the_statement_that_a_dry_run_offers_copies_a_file(client: Client, tmp_path: Path) -> None:
-    lake, copies = tmp_path / "la'ke", tmp_path / "copies"
-    lake.mkdir()
-    copies.mkdir()
-    pq.write_table(fine_rows(), lake / "0.parquet")
-    offer = offer_of(client, lake)
-    assert offer is not None
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'America/New_York'")
-        connection.execute(offer.split("`")[3].replace("NEW_FOLDER", str(copies)))
-    rows = pq.read_table(copies / "0.parquet")
-    assert rows["it's"].cast(pa.int64()).to_pylist() == [-2, 1, 1_700_000_000_000_000, None]
-    assert rows["z"].cast(pa.int64()).to_pylist() == [-2, 1, 1_700_000_000_000_000, None]
-    assert offer_of(client, copies) is None
+    client.export("fine", tmp_path / "names", names=True)
+    (copy,) = (tmp_path / "names").read_text().split()
+    rows = local_session().read.parquet(copy).orderBy("id").collect()
+    assert [each.id for each in rows] == [1, 2, 3, 4]
+    assert client.scan("fine")["z"].cast(pa.int64()).to_pylist() == [
+        -1,
+        1,
+        1_700_000_000_000_000,
+        None,
+    ]
+    within = client.scan("fine")["n"].combine_chunks().flatten()
+    assert within.type == pa.timestamp("us")
 
 
 def test_a_schema_does_not_grow_by_what_a_reader_refuses(client: Client, tmp_path: Path) -> None:

@@ -6,14 +6,19 @@ import json
 import os
 import time
 from dataclasses import replace
+from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from common.ids import call_id
+from common.metadata.changes import AddFiles, BeginOperation, EndOperation, StepOperation
+from common.metadata.commands import hset, set_string
+from common.metadata.keys import TabletKeys
 from common.model.service_paths import DESCRIPTION_PATH, MANIFEST_FOLDER
 from common.model.table import Table, TableSettings, TableState
-from common.model.tablet import TabletId
+from common.model.tablet import OperationKind, OperationStep, TabletId
 from common.parquet.manifest import POINTER_PATH, manifest_folders
 from coordinator.storage.manifests import ManifestPublisher
 from neve.recovery.rebuild.table_rebuild import (
@@ -23,7 +28,8 @@ from neve.recovery.rebuild.table_rebuild import (
     rebuild,
 )
 from neve.recovery.stored_files import COMMIT_DELAY_MAX_S
-from tests.support.recovery import Ground, key, rows
+from tests.support.recovery import Ground, key, plant, rows
+from tests.support.store_harness import applied, refused
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 SETTINGS = TableSettings(ratio=5.0, manifest_interval_s=1.0)
@@ -79,6 +85,35 @@ async def test_tablets_and_files_are_as_they_were_and_what_came_since_is_there(
     assert [each.bounds for each in after] == [each.bounds for each in before]
     assert [sorted(each.files) for each in after] == [sorted(each.files) for each in before]
     assert {"a.parquet", "e.parquet", "h.parquet", made} <= done.left.keys()
+
+
+async def test_both_parts_of_a_split_tablet_keep_out_rows_below_its_watermark(
+    ground: Ground,
+) -> None:
+    """The part without a job since the split has dropped tombstones, too."""
+    table = await ground.table(splits=(200,), settings=SETTINGS)
+    tablet = await ground.add(table, "a.parquet", 1, v=9)
+    for path in ("b.parquet", "c.parquet"):
+        await ground.add(table, path, 150, v=9)
+    old = ground.write(table, "old.parquet", rows(3, v=5))
+    keys = TabletKeys.of(tablet)
+    await plant(ground, set_string(keys.purge, old.version_max or b""), hset(keys.record, {"p": 1}))
+    await ground.compact(table, tablet, "b.parquet", "c.parquet")
+    where: dict[str, Any] = {"tablets": (tablet,), "operation": "op1"}
+    cut = BeginOperation(kind=OperationKind.SPLIT, at=key(100), **where)
+    drain, close = (
+        StepOperation(step=step, **where) for step in (OperationStep.DRAIN, OperationStep.CLOSE)
+    )
+    for change in (cut, drain, close, EndOperation(**where)):
+        applied(await ground.store.apply(change))
+    await publish(ground, table)
+
+    done = await lost_and_rebuilt(ground, table, user_files=False)
+
+    tablets = await ground.store.read_range(done.table.id)
+    assert [each.purge for each in tablets] == [old.version_max, old.version_max, None]
+    again = AddFiles(table=done.table.id, call=call_id(), files={key(100): (old,)})
+    refused(await ground.store.apply(again), "purged")
 
 
 async def test_rows_that_were_replaced_long_ago_do_not_come_back(ground: Ground) -> None:

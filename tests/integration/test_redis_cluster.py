@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 import pytest
 import redis
+from redis.crc import key_slot
 
 from common.clock import SystemClock
 from common.errors import ConfigError, ConflictError, UnavailableError
@@ -16,8 +17,7 @@ from common.ids import RandomIds
 from common.metadata.changes import Applied, Change, CreateTable, DropTable, Outcome, Refused
 from common.metadata.keys import RESERVE, TableKeys
 from common.metadata.redis import RedisStore, connect
-from common.metadata.redis.cluster import ClusterKeyspace
-from common.metadata.redis.slots import slot_of
+from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import KeyspaceStore
 from common.model.tablet import TabletId
 from common.settings import StoreSettings
@@ -145,7 +145,7 @@ class Works:
 
     def __init__(self, cluster: RedisCluster) -> None:
         self.store = store_on(cluster)
-        self._keyspace = ClusterKeyspace(cluster.url, timeout_s=2.0)
+        self._keyspace = RedisKeyspace(cluster.url, timeout_s=2.0)
         self._harness = Harness("cluster", self._keyspace, SystemClock())
         self._cluster = cluster
         self.tablets: list[TabletId] = []
@@ -207,7 +207,7 @@ async def test_all_work_goes_on_when_a_node_is_lost(
     await works.begin()
     place = (cluster.place_of_names + (not with_names)) % PRIMARIES
     lost = cluster.primaries[place]
-    slot = slot_of(TableKeys(works.tablets[place].table).table)
+    slot = key_slot(TableKeys(works.tablets[place].table).table.encode())
 
     with lose(lost):
         await works.record(time.monotonic())
@@ -223,12 +223,12 @@ async def test_a_slot_moves_while_its_table_is_changed() -> None:
     patient = ("--cluster-node-timeout", "60000")
     with cluster_running(replicas=0, options=patient) as cluster:
         store, other = (connect(StoreSettings(url=cluster.url, timeout_s=5.0)) for _ in range(2))
-        harness = Harness("cluster", ClusterKeyspace(cluster.url, timeout_s=5.0), SystemClock())
+        harness = Harness("cluster", RedisKeyspace(cluster.url, timeout_s=5.0), SystemClock())
         tablet = await table_at(cluster, harness, 0)
         adder = Adder(store, tablet)
         await adder.add(ADDS)
         assert await files_of(other, tablet) == adder.acknowledged, "it knows where the table is"
-        slot = slot_of(TableKeys(tablet.table).table)
+        slot = key_slot(TableKeys(tablet.table).table.encode())
         source, target = cluster.primaries[:2]
 
         adds = asyncio.ensure_future(adder.add(ADDS))
@@ -254,7 +254,7 @@ async def test_a_slot_moves_while_its_table_is_changed() -> None:
 
 async def test_readers_of_the_feed_hear_of_tables_whose_nodes_live(cluster: RedisCluster) -> None:
     store = store_on(cluster)
-    harness = Harness("cluster", ClusterKeyspace(cluster.url, timeout_s=2.0), SystemClock())
+    harness = Harness("cluster", RedisKeyspace(cluster.url, timeout_s=2.0), SystemClock())
     tablets = [await table_at(cluster, harness, place) for place in range(PRIMARIES)]
     after = {tablet.table: await store.tail(tablet.table) for tablet in tablets}
     dead = (cluster.place_of_names + 1) % PRIMARIES
@@ -271,7 +271,7 @@ async def test_readers_of_the_feed_hear_of_tables_whose_nodes_live(cluster: Redi
 async def test_a_node_that_is_gone_silences_no_feed_of_others() -> None:
     options = ("--cluster-require-full-coverage", "no")
     with cluster_running(replicas=0, options=options) as cluster:
-        keyspace = ClusterKeyspace(cluster.url, timeout_s=2.0)
+        keyspace = RedisKeyspace(cluster.url, timeout_s=2.0)
         harness = Harness("cluster", keyspace, SystemClock())
         tablets = [await table_at(cluster, harness, place) for place in range(PRIMARIES)]
         after = {tablet.table: await harness.store.tail(tablet.table) for tablet in tablets}
@@ -297,7 +297,7 @@ async def test_each_node_sets_memory_aside_also_when_slots_have_moved(
     for server in cluster.primaries:
         server.say("CONFIG", "SET", "maxmemory", str(64 << 20))
     size = 1 << 20
-    keyspace = ClusterKeyspace(cluster.url, timeout_s=5.0, reserve_bytes=size)
+    keyspace = RedisKeyspace(cluster.url, timeout_s=5.0, reserve_bytes=size)
     harness = Harness("cluster", keyspace, SystemClock())
 
     def reserves() -> list[list[bytes]]:
@@ -307,7 +307,7 @@ async def test_each_node_sets_memory_aside_also_when_slots_have_moved(
     before = reserves()
     assert [len(each) for each in before] == [1, 1, 1]
     # The first slot of the second node goes to the first one, with the memory set aside in it.
-    slot = slot_of(before[1][0].decode())
+    slot = key_slot(before[1][0])
     list(cluster.move_slot(slot, cluster.primaries[1], cluster.primaries[0]))
     assert [len(each) for each in reserves()] == [2, 0, 1]
     await harness.read(("STRLEN", before[1][0].decode()))  # It hears that the slot has moved.
@@ -318,7 +318,7 @@ async def test_each_node_sets_memory_aside_also_when_slots_have_moved(
 
 
 async def test_a_node_that_is_full_keeps_no_other_from_growing(cluster: RedisCluster) -> None:
-    keyspace = ClusterKeyspace(cluster.url, timeout_s=5.0, reserve_bytes=1 << 20)
+    keyspace = RedisKeyspace(cluster.url, timeout_s=5.0, reserve_bytes=1 << 20)
     harness = Harness("cluster", keyspace, SystemClock(), tries_max=3)
     full, free = [await table_at(cluster, harness, place) for place in (0, 1)]
     server = cluster.primaries[0]

@@ -17,8 +17,8 @@ from common.clock import SystemClock
 from common.errors import MetadataError, UnavailableError
 from common.metadata.changes import Change, Outcome
 from common.metadata.executor import RetryLimits
-from common.metadata.redis.cluster import ClusterKeyspace
-from common.metadata.redis.connection import RedisAddress, open_link, parse_url_of_store
+from common.metadata.redis.address import RedisAddress, parse_url_of_store
+from common.metadata.redis.connection import link_class
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import KeyspaceStore
 from common.model.tablet import TabletId
@@ -37,11 +37,11 @@ SLOW = ("--key-load-delay", "20000", "--loading-process-events-interval-bytes", 
 End = Callable[[], Awaitable[object]]
 
 
-async def keyspace_on(server: RedisServer) -> RedisKeyspace | ClusterKeyspace:
+async def keyspace_on(server: RedisServer) -> RedisKeyspace:
     """Return a keyspace on a server, or on the cluster of which it is a node."""
     if b"cluster_enabled:1" in await say(server, "INFO", "cluster"):
         url = server.url.replace("redis://", "redis+cluster://")
-        return ClusterKeyspace(url, timeout_s=5.0)
+        return RedisKeyspace(url, timeout_s=5.0)
     return RedisKeyspace(server.url, timeout_s=5.0)
 
 
@@ -49,11 +49,12 @@ async def say(server: RedisServer, *words: str | int) -> bytes:
     """Send one command to a server; return its answer."""
     address = parse_url_of_store(server.url)
     assert isinstance(address, RedisAddress)
-    link = await open_link(address, 5.0)
+    link = link_class(address)(address=address, timeout_s=5.0)
+    await link.open()
     try:
         (answer,) = await link.exchange([words], 5.0)
     finally:
-        link.close()
+        await link.disconnect()
     return answer if isinstance(answer, bytes) else str(answer).encode()
 
 
@@ -75,9 +76,7 @@ async def harness_on(server: RedisServer) -> AsyncIterator[Harness]:
 class PatientStore:
     """A store whose pauses are counted, and which can end a condition during one of them."""
 
-    def __init__(
-        self, keyspace: RedisKeyspace | ClusterKeyspace, *, end: End | None, tries_max: int
-    ) -> None:
+    def __init__(self, keyspace: RedisKeyspace, *, end: End | None, tries_max: int) -> None:
         self.waits = 0
         self._end = end
         self._keyspace = keyspace

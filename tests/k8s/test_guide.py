@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import typer.main
 
-from common.metadata.redis.connection import SentinelService, parse_url_of_store
+from common.metadata.redis.address import SentinelService, parse_url_of_store
 from neve.cli.app import build
 from tests.support.manifests import (
     OVERLAYS,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common.access_settings import AccessSettings
+from common.units import parse_size_bytes
 from neve.service_settings import load_service_settings
 from tests.support.manifests import OVERLAYS, one, rendered
 
@@ -69,6 +72,23 @@ def test_each_pod_has_the_files_of_the_secrets_that_its_actors_read(overlay: str
     for name, pod in pods.items():
         wanted = set(SECRET_FILES) if name in {"serve", "service"} else {"NEVE_STORE_URL_FILE"}
         assert secret_files(pod) >= {(paths[each], *SECRET_FILES[each]) for each in wanted}, name
+
+
+@pytest.mark.parametrize("overlay", ["production", "production-sentinel"])
+def test_the_audit_outlives_the_pod_of_the_gateway(overlay: str) -> None:
+    resources = rendered(overlay)
+    settings = tomllib.loads(one(resources, "ConfigMap", "neve-settings")["data"]["neve.toml"])
+    audit = Path(settings["access"]["audit_file"])
+    workers = one(resources, "RayCluster", "neve")["spec"]["workerGroupSpecs"]
+    (pod,) = (each["template"]["spec"] for each in workers if each["groupName"] == "service")
+    mounts = pod["containers"][0]["volumeMounts"]
+    (name,) = (each["name"] for each in mounts if audit.is_relative_to(each["mountPath"]))
+    (volume,) = (each for each in pod["volumes"] if each["name"] == name)
+    claim = one(resources, "PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"])
+
+    access = AccessSettings()
+    files = 3 * (access.audit_files_kept + 1) * access.audit_file_bytes_max
+    assert parse_size_bytes(claim["spec"]["resources"]["requests"]["storage"] + "B") > files
 
 
 def secret_files(pod: dict[str, Any]) -> set[tuple[str, str, str]]:

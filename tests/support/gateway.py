@@ -13,7 +13,6 @@ from common.errors import UnavailableError
 from common.ids import RandomIds
 from common.metadata.ports import TabletStore
 from common.metadata.store_watch import StoreWatch
-from common.model.group import LimitStatus
 from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
@@ -23,27 +22,14 @@ from common.telemetry import Log
 from common.wire import (
     AttemptProgress,
     BacklogSample,
-    ClassControl,
-    CompactorStatus,
-    ControlPoint,
-    ControlStatus,
     CoordinatorStatus,
-    Explanation,
-    GroupStatus,
-    MaintenanceOperation,
-    OwedTablet,
-    Quarantine,
     QueuedJob,
     RunningAttempt,
     StoryEntry,
     StoryKind,
-    TableMaintenance,
-    TabletRates,
-    TableTrigger,
     TabletStory,
-    TabletTrigger,
-    TriggerReport,
 )
+from neve import api
 from neve.client import Client
 from neve.gateway.server import server_of
 from neve.gateway.services import Services
@@ -52,7 +38,7 @@ from tests.support.memory_store import MemoryStore
 
 TOKEN = "a-token-for-tests"
 STARTED_S = 1_000_000.0
-TRIGGERED = TableTrigger(
+TRIGGERED = api.TableTrigger(
     table="events",
     trigger="admin",
     triggered_at_s=STARTED_S,
@@ -82,10 +68,10 @@ class FakeCoordinator:
     told: list[tuple[str | None, ...]] = field(default_factory=list)
     analyses: list[str] = field(default_factory=list)
     """Tablets whose live bytes are to be counted."""
-    more_groups: tuple[GroupStatus, ...] = ()
+    more_groups: tuple[api.Group, ...] = ()
     warnings: tuple[str, ...] = ()
     store_warnings: tuple[str, ...] = ()
-    quarantines: tuple[Quarantine, ...] = ()
+    quarantines: tuple[api.Quarantine, ...] = ()
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -118,9 +104,9 @@ class FakeCoordinator:
         self._answers()
         return [RUNNING]
 
-    async def owed_tablets(self, table: str, count: int) -> Sequence[OwedTablet]:
+    async def owed_tablets(self, table: str, count: int) -> Sequence[api.OwedTablet]:
         self._answers()
-        owed = OwedTablet(tablet="last", strategy="ratio", size_bytes=90, group="default")
+        owed = api.OwedTablet(tablet="last", strategy="ratio", size_bytes=90, group="default")
         return [owed][:count]
 
     async def backlog_history(self) -> Sequence[BacklogSample]:
@@ -130,15 +116,15 @@ class FakeCoordinator:
             for number, each in enumerate([{"events": 90}, {}])
         ]
 
-    async def compactors(self) -> Sequence[CompactorStatus]:
+    async def compactors(self) -> Sequence[api.Compactor]:
         self._answers()
         return [COMPACTOR]
 
-    async def explain(self, table: str, tablet: str) -> Explanation:
+    async def explain(self, table: str, tablet: str) -> api.Explanation:
         self._answers()
-        return Explanation(
+        return api.Explanation(
             tablet=tablet,
-            table_name="events",
+            table="events",
             sentences=("nothing to do: 2 files, none of them small enough to merge",),
             left={"a.parquet": "larger than all others together"},
         )
@@ -183,9 +169,9 @@ class FakeCoordinator:
     async def replan(self, table: str) -> None:
         self._hear("replan", table)
 
-    async def maintenance(self, table: str, tablet: str | None) -> TableMaintenance:
+    async def maintenance(self, table: str, tablet: str | None) -> api.TableMaintenance:
         self._hear("maintenance", table, tablet)
-        merging = MaintenanceOperation(
+        merging = api.MaintenanceOperation(
             tablet="last",
             kind="merging",
             state="runnable",
@@ -199,9 +185,9 @@ class FakeCoordinator:
             adjusted=3.3,
             rank=1,
         )
-        idle = MaintenanceOperation(tablet="last", kind="split", why="never")
-        rates = (TabletRates(tablet="last", scans_s=0.5, rows_s=1200.0),)
-        return TableMaintenance(
+        idle = api.MaintenanceOperation(tablet="last", kind="split", why="never")
+        rates = (api.TabletRates(tablet="last", scans_s=0.5, rows_s=1200.0),)
+        return api.TableMaintenance(
             table="events", operations=(merging, idle), rates=rates, more=tablet is None
         )
 
@@ -212,14 +198,14 @@ class FakeCoordinator:
         told = (f"{table}={wait_s:g}x{reads}" for table, (wait_s, reads) in latencies.items())
         self._hear("note_latencies", *told)
 
-    async def control(self) -> ControlStatus:
+    async def control(self) -> api.Control:
         self._answers()
         return CONTROL
 
-    async def trigger(self, table: str) -> TriggerReport:
+    async def trigger(self, table: str) -> api.Trigger:
         self._hear("trigger", table)
-        answer = TabletTrigger(tablet="last", verdict="refused", reason="2 files: too few")
-        return TriggerReport(
+        answer = api.TabletTrigger(tablet="last", verdict="refused", reason="2 files: too few")
+        return api.Trigger(
             table=table, trigger="admin", triggered_at_s=1.0, tablets=(answer,), left=3
         )
 
@@ -232,7 +218,7 @@ class FakeCoordinator:
             raise UnavailableError("the coordinator does not answer")
 
 
-GROUP = GroupStatus(
+GROUP = api.Group(
     group="default",
     queued=1,
     queued_bytes=300,
@@ -245,13 +231,13 @@ GROUP = GroupStatus(
     evicted=1,
     oldest_age_s=2.5,
 )
-CONTROL = ControlStatus(
+CONTROL = api.Control(
     controller="drain-time",
     now_s=STARTED_S + 61.0,
     decided_at_s=STARTED_S + 60.5,
     period_s=1.0,
     classes=(
-        ClassControl(
+        api.ClassControl(
             name="system",
             shares=250.0,
             granted=0.2,
@@ -259,7 +245,7 @@ CONTROL = ControlStatus(
             used_bytes=1024**3,
             total_bytes=8 * 1024**3,
         ),
-        ClassControl(
+        api.ClassControl(
             name="user",
             shares=1000.0,
             granted=0.8,
@@ -285,7 +271,7 @@ CONTROL = ControlStatus(
     deepest_files=12,
     garbage_fraction=0.125,
     history=(
-        ControlPoint(
+        api.ControlPoint(
             at_s=STARTED_S + 55.0,
             backlog_bytes=31.0 * 1024**3,
             shares={"system": 240.0, "user": 1000.0},
@@ -297,7 +283,7 @@ CONTROL = ControlStatus(
         ),
     ),
 )
-COMPACTOR = CompactorStatus(
+COMPACTOR = api.Compactor(
     compactor="local-1",
     group="default",
     node="node-a",
@@ -306,7 +292,7 @@ COMPACTOR = CompactorStatus(
     heard_ago_s=0.4,
     draining=False,
 )
-SCOPE = LimitStatus(
+SCOPE = api.Limit(
     kind="group",
     name="default",
     limit_bytes_s=50 * 1024**2,

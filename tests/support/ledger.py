@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from common.model.service_paths import SERVICE_FOLDER
 from common.parquet.location import open_location
-from neve.api.tables import Added
+from neve.api import Added
 from neve.client import Client
 from tests.support.living_folder import files_below, stored_below
 from tests.support.readers import check_table

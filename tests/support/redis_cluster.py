@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import redis
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
+from redis.crc import key_slot
 
 from common.metadata.keys import TABLES, TableKeys
-from common.metadata.redis.slots import SLOTS, slot_of
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import LOGIN, RedisServer, executable, free_port
 
@@ -118,12 +119,12 @@ class RedisCluster:
 
     def place_of(self, table: str) -> int:
         """Return at which of the first primaries a table lies."""
-        return slot_of(TableKeys(table).table) * PRIMARIES // SLOTS
+        return key_slot((TableKeys(table).table).encode()) * PRIMARIES // SLOTS
 
     @property
     def place_of_names(self) -> int:
         """At which of the first primaries the names lie."""
-        return slot_of(TABLES) * PRIMARIES // SLOTS
+        return key_slot((TABLES).encode()) * PRIMARIES // SLOTS
 
     def until_failed_over(self, lost: ClusterServer, slot: int) -> ClusterServer:
         """Return who has a slot once all that live know that it is not the one that was lost."""

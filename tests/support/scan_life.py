@@ -48,6 +48,9 @@ class NothingQueued:
     def queued_ids(self, tablet: TabletId) -> tuple[str, ...]:
         return ()
 
+    def is_deferred(self, tablet: TabletId) -> bool:
+        return False
+
 
 class Life:
     """A full scan over real parts."""

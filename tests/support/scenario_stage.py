@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from common.metadata.redis import connect
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
 from common.settings import StoreSettings
-from neve.api.requests import RequestTablet
+from neve.api import RequestTablet
 from neve.client.requests import Request
 from tests.support.ledger import LedgerTable, keyed_rows
 from tests.support.scenario import INPUTS_MAX, NAMES, SPANS, Names, merged

@@ -11,7 +11,7 @@ from common.errors import RefusedError, RequestError, UnavailableError
 from common.metadata.store import KeyspaceStore
 from common.model.outcome import RefusalCode
 from common.model.table import Table
-from neve.api import tables as api
+from neve import api
 from tests.support.sim_clients import ROWS, SimClient, call_id_of
 from tests.support.sim_compactor import Link, Network
 from tests.support.sim_disk import LAST_KEY

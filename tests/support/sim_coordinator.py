@@ -14,14 +14,7 @@ from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableState
 from common.parquet.service_files import LocationOwner
 from common.settings import Settings
-from common.wire import (
-    Assignment,
-    AttemptReport,
-    Heartbeat,
-    HeartbeatReply,
-    TableBacklog,
-    TakeRequest,
-)
+from common.wire import Assignment, AttemptReport, Heartbeat, HeartbeatReply, TakeRequest
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.file_retention import GarbageRules
@@ -31,6 +24,7 @@ from coordinator.storage.unfinished_tables import UnfinishedTables
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.table_faults import TableFaults
 from coordinator.wiring import CoordinatorParts, assemble
+from neve import api
 from tests.support.predictable import CountedIds
 from tests.support.sim_loop import World
 from tests.support.sim_options import LATE_DELETE_MAX_S
@@ -133,7 +127,7 @@ class SimCoordinator:
         busy = len(state.queues) or len(state.attempts) or state.takes.reserving()
         return not (busy or scanner.waiting)
 
-    def backlogs(self) -> tuple[TableBacklog, ...]:
+    def backlogs(self) -> tuple[api.Backlog, ...]:
         """Return what is still to be rewritten, as far as it knows."""
         return self.parts.state.status(self.world.now_s()).backlogs if self.parts else ()
 

@@ -25,7 +25,7 @@ from common.rows.row_facts import RowFacts
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.settings import GatewaySettings, Settings
-from neve.api import tables as api
+from neve import api
 from neve.gateway.ingest.add import add_files
 from neve.gateway.ingest.append import append_rows
 from neve.gateway.scan import ScanOptions, open_scan

@@ -32,7 +32,7 @@ from common.parquet.location import open_location
 from common.parquet.service_files import written_generation
 from common.settings import GatewaySettings, Settings
 from coordinator.storage import generations
-from neve.api import tables as api
+from neve import api
 from neve.gateway.ingest import add
 from neve.recovery.findings import NOTES
 from neve.recovery.fsck.repair import RepairOptions as Repairs

@@ -23,7 +23,7 @@ from compactor.rewrite.verify import verify
 from compactor.service.table_storage import TableStorage
 from coordinator.context import ShellContext
 from coordinator.wiring import storage_loops
-from neve.api import tables as api
+from neve import api
 from neve.gateway.table_files import StoredFiles, TableFiles
 from neve.gateway.tables import GatewayAdmission, create_table, drop_named
 from neve.recovery.fsck.repair import (

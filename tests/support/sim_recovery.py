@@ -31,10 +31,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from common.errors import UnknownTableError
+from common.errors import UnavailableError, UnknownOutcomeError, UnknownTableError
 from common.parquet import location as locations
 from coordinator.storage import garbage_collector
-from neve.api import tables as api
+from neve import api
 from neve.gateway.ingest import add
 from neve.recovery.findings import NOTES, FindingCode
 from neve.recovery.fsck.repair import RepairOptions
@@ -206,7 +206,9 @@ class Story:
 
     @staticmethod
     def _refused(answered: Any) -> bool:
-        return isinstance(answered, Exception) and "Unavailable" not in type(answered).__name__
+        """Return whether nothing has come of a call, and nothing will."""
+        open_ended = (UnavailableError, UnknownOutcomeError)
+        return isinstance(answered, Exception) and not isinstance(answered, open_ended)
 
     def write(self) -> None:
         """Bring in rows."""
@@ -430,7 +432,7 @@ class Story:
         everything = set(self.ledger.may)
         self.ledger.must, self.ledger.may = set(must), set(may)
         self.read("a scan after a restore")
-        self.ledger.may = everything
+        self.ledger.may = everything | may
 
     # ---- Checks.
 

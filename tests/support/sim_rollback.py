@@ -26,6 +26,8 @@ from tests.support.sim_run import as_simulated, set_to, told_from
 
 LOOK_AGAIN_S = 1.0
 """How often generations are counted up and looked at."""
+LOOK_LASTS_S = 1.0
+"""Stores go back within a moment here, so looks last no longer."""
 BACK_MAX_S = 30.0
 STEP_S = 1.0
 BUSY_S = 40.0
@@ -107,6 +109,7 @@ def _generations_in_memory() -> Iterator[dict[str, int]]:
     found: dict[str, int] = {}
     wanted: dict[str, object] = {
         "LOOK_AGAIN_S": LOOK_AGAIN_S,
+        "LOOK_LASTS_S": LOOK_LASTS_S,
         "open_location": lambda location: location,
         "written_generation": lambda location: found.get(location, 0),
         "write_generation": found.__setitem__,

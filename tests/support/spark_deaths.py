@@ -18,7 +18,7 @@ import psutil
 import redis
 
 from common.model.service_paths import SERVICE_FOLDER
-from neve.api.work import Job
+from neve.api import Job
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.living_folder import files_below
 from tests.support.stack import CATCHES_MAX, SLOW, Service, words_of

@@ -27,7 +27,7 @@ from common.settings import (
     Settings,
     StoreSettings,
 )
-from neve.api.work import Job
+from neve.api import Job
 from neve.client import Client
 from neve.client.errors import UnavailableError
 from neve.local import LocalStack, StackOptions

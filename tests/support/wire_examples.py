@@ -31,7 +31,8 @@ def messages() -> dict[str, type]:
     return {
         name: kind
         for name, kind in vars(wire).items()
-        if dataclasses.is_dataclass(kind) and kind.__module__ == wire.__name__
+        if dataclasses.is_dataclass(kind)
+        and kind.__module__.startswith((wire.__name__, "neve.api"))
     }
 
 
@@ -59,7 +60,8 @@ def example(hint: Any) -> Any:
 def _filled(kind: Any) -> Any:
     """Return a dataclass whose fields need not fit each other, as after reading a pickle."""
     value = object.__new__(kind)
-    for name, hint in hints_of(kind).items():
+    names = [each.name for each in dataclasses.fields(kind)]
+    for name, hint in ((name, hints_of(kind)[name]) for name in names):
         absent = (kind.__name__, name) in ABSENT
         object.__setattr__(value, name, None if absent else example(hint))
     return value

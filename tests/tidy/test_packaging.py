@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import site
 import subprocess
 import sys
 import tarfile
@@ -293,12 +294,62 @@ def test_every_entry_point_exists(target: str) -> None:
 
 
 def test_the_client_needs_nothing_heavy() -> None:
-    script = f"import sys, neve; print([name for name in {HEAVY} if name in sys.modules])"
+    script = (
+        f"import sys, neve; neve.Client; print([name for name in {HEAVY} if name in sys.modules])"
+    )
     ran = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
 
     assert ran.stdout.strip() == "[]"
+
+
+LOADED = """
+import sys, {module}
+tops = {{name.partition(".")[0] for name in sys.modules}} - set(sys.stdlib_module_names)
+print(sorted(top for top in tops if not top.startswith("_")))
+print(sorted(name for name in sys.modules if name.startswith("neve") and "api" not in name))
+"""
+
+
+def loaded_by(module: str) -> tuple[set[str], set[str]]:
+    """Return which packages a process loads with a module, and what of `neve` but `neve.api`."""
+    ran = subprocess.run(
+        [sys.executable, "-S", "-c", LOADED.format(module=module)],
+        cwd=ROOT,
+        env={"PYTHONPATH": os.pathsep.join([str(ROOT), *site.getsitepackages()])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    packages, own = map(ast.literal_eval, ran.stdout.splitlines())
+    return set(packages), set(own)
+
+
+def test_the_words_of_operators_import_the_standard_library_only() -> None:
+    assert loaded_by("neve.api") == ({"neve"}, {"neve"})
+
+
+def test_a_worker_that_imports_the_words_of_operators_loads_no_client() -> None:
+    packages, own = loaded_by("common.wire")
+
+    assert own == {"neve"}
+    assert "neve" in packages
+    assert not packages & {"httpx", "typer", "pyarrow", "fastapi"}
+
+
+def test_nothing_else_of_the_door_may_be_imported_below_it() -> None:
+    """The import contract lists all packages of `neve` but the words of operators."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    (below,) = (each for each in contracts["contracts"] if "Nothing below" in each["name"])
+    folder = ROOT / "neve"
+    there = {path.stem for path in folder.glob("*.py")} | {
+        path.parent.name for path in folder.glob("*/__init__.py")
+    }
+
+    assert set(below["forbidden_modules"]) == {
+        f"neve.{name}" for name in there - {"__init__", "api"}
+    }
 
 
 def python_found(python: str, path: str = "") -> subprocess.CompletedProcess[str]:

@@ -10,11 +10,7 @@ import pytest
 
 from tests.tidy.tree import ROOT, name_of, python_files
 
-PAGES = sorted(
-    path
-    for path in (ROOT / "docs").rglob("*.md")
-    if "changelog.d" not in path.parts and path.name != "glossary.md"
-)
+PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "glossary.md")
 """The glossary also lists words that no code may have."""
 OTHERS = {"UploadPartCopy"}
 """Names of others: an operation of S3."""
@@ -48,3 +44,14 @@ def test_every_class_that_a_page_names_exists(page: Path) -> None:
     written = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)+)`", page.read_text("utf-8")))
 
     assert not sorted(written - words_of_code() - OTHERS)
+
+
+def test_the_changelog_takes_lines_under_unreleased() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text("utf-8").splitlines()
+    releases = [line for line in lines if line.startswith("## ")]
+    sections = {line for line in lines if line.startswith("### ")}
+
+    assert releases[0] == "## [Unreleased]"
+    assert sections <= {f"### {name}" for name in ("Added", "Changed", "Fixed", "Security")}
+    assert not [line for line in lines if len(line) > 120]
+    assert "CHANGELOG.md merge=union" in (ROOT / ".gitattributes").read_text("utf-8")

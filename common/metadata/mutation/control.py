@@ -210,6 +210,9 @@ def bump_generation(change: BumpGeneration) -> Transaction:
     def decide(seen: Seen) -> Decision:
         if refusal := refused_by_table(keys, seen):
             return refusal
+        if seen.now_s > change.until_s:
+            reason = f"the generation of table {change.table} was read too long ago, read it again"
+            return Refusal(RefusalCode.GENERATION, reason)
         generation = whole_number(keys.generation, seen["generation"]) + 1
         # The location is told next: a replica that takes over must know of it, too.
         return Write((incr(keys.generation),), Applied(generation=generation), durable=True)

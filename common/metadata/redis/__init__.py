@@ -2,14 +2,13 @@
 
 In reading order:
 
-    connection      where a Redis, its Sentinels or a cluster are, and one connection
-    primary         the server that holds the truth now: found, checked, connected to
-    acl             what a user of Redis must be allowed
+    address         forms of `store.url`: a Redis, its Sentinels, a cluster
+    connection      one connection of redis-py: many commands in one write, and its errors
+    nodes           the servers of a store: which owns a slot, and a pool for each
+    acl             the rights that a user of Redis needs
     memory_reserve  memory set aside in a Redis, so that a full one can be emptied
-    keyspace        one Redis as a keyspace: a pool of links
-    slots           slots of a Redis Cluster: the one of a key, and which node has which
-    cluster_nodes   its nodes: the map, and links to each
-    cluster         a Redis Cluster as a keyspace
+    streams         reads of streams that wait
+    keyspace        all of it as a keyspace: transactions, reads, health
 """
 
 import asyncio
@@ -17,8 +16,6 @@ import secrets
 
 from common.ids import RandomIds
 from common.metadata.executor import RetryLimits
-from common.metadata.redis.cluster import ClusterKeyspace
-from common.metadata.redis.connection import ClusterSeeds, parse_url_of_store
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import KeyspaceStore
 from common.secret_files import secret_of
@@ -34,16 +31,14 @@ class RedisStore(KeyspaceStore):
 
 
 def connect(settings: StoreSettings) -> RedisStore:
-    """Return the store that the settings name. It connects when it is first used.
+    """Return the store that the settings name. It connects at its first use.
 
     Raises:
         ConfigError: The URL is none of a Redis, or its file cannot be read.
     """
     url = secret_of("store.url", settings.url, settings.url_file)
-    is_cluster = isinstance(parse_url_of_store(url), ClusterSeeds)
-    keyspace = ClusterKeyspace if is_cluster else RedisKeyspace
     return RedisStore(
-        keyspace(
+        RedisKeyspace(
             url,
             connections_max=settings.connections_max,
             timeout_s=settings.timeout_s,

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from common.metadata.commands import Command, Reply
-from common.metadata.redis.connection import ReplyError
-from common.metadata.redis.primary import LinkPool
+from common.metadata.redis.connection import Link, ReplyError, text_of
 
 KEYS = "neve:*"
 """Which keys the store has; `common.metadata.keys` makes them."""
@@ -99,17 +98,17 @@ def rules(role: RedisUser) -> str:
 
 
 async def missing_rights(
-    links: LinkPool, timeout_s: float, *, unused: Sequence[str] = ()
+    link: Link, timeout_s: float, *, unused: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return the rights of the store that the user of a server lacks; nothing is changed.
 
-    Redis decides when a command enters a transaction. This one is never executed: the link that is
-    opened for it is closed.
+    Redis decides when a command enters a transaction. This one is never executed: the link is
+    closed.
 
     Args:
-        links: To the server.
+        link: To the server.
         timeout_s: Longest wait for an answer.
-        unused: What this store has no use for.
+        unused: Rights that this store does not use.
 
     Returns:
         Names of commands as ACL rules write them, and `~neve:*` for keys.
@@ -117,22 +116,25 @@ async def missing_rights(
     Raises:
         LinkLostError: The link broke.
     """
-    link = await links.open()
     try:
         opened = await link.exchange(list(TRANSACTION.values()), timeout_s)
         lacks = _denied(TRANSACTION, opened)
         if not isinstance(opened[-1], ReplyError):
             lacks += _denied(STORE, await link.exchange(list(STORE.values()), timeout_s))
     finally:
-        link.close()
+        await link.disconnect()
     return tuple(right for right in dict.fromkeys(lacks) if right not in unused)
 
 
 def _denied(asked: Mapping[str, Command], answers: Sequence[Reply]) -> list[str]:
     # `EXEC` is refused in a longer sentence, which gives this reason.
-    texts = zip(asked, map(str, answers), strict=True)
+    texts = zip(asked, map(_text_of, answers), strict=True)
     denied = [(right, text) for right, text in texts if DENIED in text]
     return [f"~{KEYS}" if _OF_KEY.search(text) else right for right, text in denied]
+
+
+def _text_of(answer: Reply) -> str:
+    return text_of(answer) if isinstance(answer, ReplyError) else str(answer)
 
 
 def explained(refusal: str) -> str:

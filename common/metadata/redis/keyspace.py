@@ -1,51 +1,198 @@
-"""Redis as a keyspace: a bounded pool of links, WATCH with its reads in one round trip."""
+"""Redis as a keyspace: transactions, reads and health, each at the nodes that own the slots.
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+    RedisSession    one try of one transaction: WATCH and reads in one write, MULTI … EXEC in one
+    RedisKeyspace   reads on all nodes at the same time, one round trip each
+
+A node that answers that a key is elsewhere has done nothing, so the whole try is made again.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 from common.errors import BrokenValueError, MetadataError, UnknownOutcomeError
-from common.metadata.commands import Command, Reply, hgetall
-from common.metadata.keys import FULL, RESERVE, TABLES
-from common.metadata.keyspace import (
-    KeyspaceSession,
-    LinkLostError,
-    StoreBusyError,
-    StreamEntry,
-)
+from common.metadata.commands import TIME, Command, Reply, get, hgetall
+from common.metadata.executor import time_s
+from common.metadata.keys import FULL, RESERVE, TABLES, TableKeys
+from common.metadata.keyspace import KeyspaceSession, LinkLostError, StoreBusyError, StreamEntry
 from common.metadata.redis.acl import explained, missing_rights
+from common.metadata.redis.address import parse_url_of_store
 from common.metadata.redis.connection import (
-    ClusterSeeds,
+    NO_MEMORY,
+    TRANSIENT,
     Link,
     ReplyError,
-    parse_url_of_store,
+    text_of,
 )
 from common.metadata.redis.memory_reserve import MemoryReserve, ids_of_names
-from common.metadata.redis.primary import LinkPool, Primary
-from common.metadata.store_values import StoreHealth
+from common.metadata.redis.nodes import Node, Nodes, nodes_of
+from common.metadata.redis.streams import StreamReads
+from common.metadata.store_values import NO_EVICTION, StoreHealth
 
 UNWATCH: Command = ("UNWATCH",)
 MULTI: Command = ("MULTI",)
 EXEC: Command = ("EXEC",)
-NO_MEMORY = "OOM"
-TRANSIENT = (
-    *("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK ", "BUSY", "UNBLOCKED"),
-    *("MOVED ", "NOREPLICAS", "MISCONF", NO_MEMORY),
-)
-"""What a Redis says that starts, fails over, moves a slot, is full or cannot write: nothing was
-written, and the same change succeeds later."""
-DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")
-"""What a Redis says that is the primary no more, or is no longer sure of it."""
-ELSEWHERE = ("MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN", *DEMOTED)
-"""What a node of a Redis Cluster says of a key that another node has by now, or will have."""
 OTHER_TYPE = "WRONGTYPE"
-"""What a Redis says of a key that holds a hash where a string is read, and so on."""
+"""Code of a key that holds a hash where a string is read, and so on."""
 DISCARDED = "EXECABORT Transaction discarded because of: "
-"""What stands before the reason if only `EXEC` is refused."""
+"""What precedes the reason if only `EXEC` is refused."""
+KEYLESS = frozenset({"TIME", "SCAN", "INFO", "DBSIZE", "PING"})
+"""Commands of the store that name no key. They go to the node of the table names."""
+IS_FULL = get(FULL)
+REDIRECTS_MAX = 4
+"""Most times that one read follows a new slot map at once; after that its caller pauses."""
+
+T = TypeVar("T")
+_Part = tuple[int, Sequence[int]]
+"""Number of a batch, and the indexes in it of what has one slot."""
+
+
+# ----------------------------------------------------------------------------------------- Session
+
+
+class RedisSession:
+    """One try of one transaction. What it watches and writes has one slot."""
+
+    def __init__(
+        self, nodes: Nodes, stack: AsyncExitStack, timeout_s: float, wait_replicas: int
+    ) -> None:
+        """Touch no node; links that are lent go back with `stack`."""
+        self._nodes = nodes
+        self._stack = stack
+        self._timeout_s = timeout_s
+        self._wait_replicas = wait_replicas
+        self._links: dict[Node, Link] = {}
+        self._watching: Link | None = None
+        self._watched: int | None = None
+        """The slot of what it watches."""
+        self._home: int | None = None
+        """The slot whose node gets the commands without a key."""
+        self.at: Node | None = None
+        """The node of the transaction."""
+
+    async def look(self, watch: Sequence[str], reads: Sequence[Command]) -> list[Reply]:
+        """Watch and read in one round trip; then read what other nodes have."""
+        node = self._nodes.only
+        if node is not None:
+            return await self._ask(node, watch, reads)
+        slots = [None if read == IS_FULL else _slot_of(self._nodes, read) for read in reads]
+        if watch:
+            (slot,) = {*map(self._nodes.slot_of, watch)}
+            assert self._watched in {None, slot}, f"a transaction watches two slots: {watch}"
+            self._watched = self._home = slot
+        elif self._home is None:
+            keyed = (slot for slot in slots if slot is not None)
+            self._home = next(keyed, self._nodes.slot_of(TABLES))
+        home = await self._nodes.node_of(self._home)
+        owners = [
+            home if slot in {None, self._home} else await self._nodes.node_of(slot)
+            for slot in slots
+        ]
+        replies: dict[int, Reply] = {}
+        # The home first: what other nodes answer must not be older than the watch.
+        for node in dict.fromkeys((home, *owners)):
+            mine = [index for index, owner in enumerate(owners) if owner is node]
+            watched = watch if node is home else ()
+            if mine or watched:
+                own = [_tagged(reads[index], node) for index in mine]
+                answers = await self._ask(node, watched, own)
+                replies |= dict(zip(mine, answers, strict=True))
+        return [replies[index] for index in range(len(reads))]
+
+    async def _ask(self, node: Node, watch: Sequence[str], reads: Sequence[Command]) -> list[Reply]:
+        """Watch and read at one node: Redis executes the commands in this order."""
+        commands = [("WATCH", *watch), *reads] if watch else list(reads)
+        try:
+            link = await self._link(node)
+            if watch:
+                self._watching = link
+            replies = await link.exchange(commands, self._timeout_s)
+            for command, reply in zip(commands, replies, strict=True):
+                if isinstance(reply, ReplyError):
+                    raise translate_errors(reply, command)
+        except LinkLostError as error:
+            await self._nodes.doubt(node, error)
+            raise
+        return replies[1:] if watch else replies
+
+    async def execute(self, effects: Sequence[Command], *, durable: bool = False) -> bool:
+        """Send MULTI … EXEC to the node of the slot, and wait for its replicas if asked."""
+        node = self._nodes.only
+        if node is None:
+            (slot,) = {self._nodes.slot_of(str(key)) for effect in effects for key in _keys(effect)}
+            assert self._watched in {None, slot}, f"a transaction writes another slot: {effects}"
+            node = await self._nodes.node_of(slot)
+        try:
+            link = await self._link(node)
+            assert self._watching in {None, link}, "the node of the slot has changed"
+            return await self._execute(link, effects, durable=durable)
+        except LinkLostError as error:
+            await self._nodes.doubt(node, error)
+            raise
+
+    async def _execute(self, link: Link, effects: Sequence[Command], *, durable: bool) -> bool:
+        wait = durable and self._wait_replicas > 0
+        commands = [MULTI, *effects, EXEC]
+        if wait:
+            commands.append(("WAIT", self._wait_replicas, int(self._timeout_s * 1000)))
+        try:
+            replies = await link.exchange(commands, self._timeout_s * (1 + wait))
+        except LinkLostError as error:
+            raise LinkLostError(str(error), sent=True) from error
+        self._watching = None
+        executed = replies[len(effects) + 1]
+        if isinstance(executed, ReplyError):
+            raise translate_errors(next(each for each in replies if isinstance(each, ReplyError)))
+        if executed is None:
+            return False
+        for effect, reply in zip(effects, executed, strict=True):
+            if isinstance(reply, ReplyError):
+                # Redis has executed the others: what the key holds is not what any change left.
+                raise UnknownOutcomeError(
+                    f"{effect[1]!s}: {effect[0]!s} is refused after other writes of the change"
+                    f" ({text_of(reply)}); run `neve fsck`"
+                )
+        if wait and replies[-1] < self._wait_replicas:
+            reason = f"{replies[-1]} of {self._wait_replicas} replicas have the change"
+            raise LinkLostError(reason, sent=True)
+        return True
+
+    async def leave(self) -> None:
+        """Watch no key any more."""
+        if self._watching is not None and self._watching.is_connected:
+            await self._watching.exchange([UNWATCH], self._timeout_s)
+
+    async def _link(self, node: Node) -> Link:
+        """Return the link to a node. A second one waits for no permit: others wait for ours."""
+        link = self._links.get(node)
+        if link is None:
+            self.at = self.at or node
+            lent = node.lend_extra() if self._links else node.lend()
+            link = self._links[node] = await self._stack.enter_async_context(lent)
+        return link
+
+
+def _keys(effect: Command) -> Sequence[object]:
+    return effect[1:] if effect[0] == "DEL" else effect[1:2]
+
+
+def _slot_of(nodes: Nodes, command: Command) -> int | None:
+    """Return the slot of the first key of a command; None: it has no key."""
+    return None if command[0] in KEYLESS else nodes.slot_of(str(command[1]))
+
+
+def _tagged(command: Command, node: Node) -> Command:
+    """Return a read of whether the store is full as one of whether a node is full."""
+    return get(FULL + node.tags[0]) if command == IS_FULL else command
+
+
+# ---------------------------------------------------------------------------------------- Keyspace
 
 
 class RedisKeyspace:
-    """One Redis at a time: the primary, wherever it is."""
+    """One Redis, or all nodes of a Redis Cluster. A table is on one node, with all its keys."""
 
     def __init__(
         self,
@@ -59,154 +206,220 @@ class RedisKeyspace:
         """Connect later.
 
         Args:
-            url: `redis://`, `rediss://` or `unix://`; or `redis+sentinel://`, `rediss+sentinel://`.
-            connections_max: Most links for reads and changes; streams have their own.
+            url: Any form of `store.url`.
+            connections_max: Most links to one node for reads and changes; streams have their own.
             timeout_s: Longest wait for one answer.
-            wait_replicas: Replicas that must have a durable change.
-            reserve_bytes: Memory to set aside in it, if its memory is bounded.
+            wait_replicas: Replicas of the node that must have a durable change.
+            reserve_bytes: Memory to set aside in each node, if its memory is bounded.
         """
-        source = parse_url_of_store(url)
-        assert not isinstance(source, ClusterSeeds), "see `cluster`"
-        self._reserve = MemoryReserve(
-            self._send,
-            self._table_ids,
-            size_max_bytes=reserve_bytes,
-            replicas_wanted=wait_replicas,
-            reserves=(RESERVE,),
-            fulls=(FULL,),
-        )
-        self._links = LinkPool(Primary(source, timeout_s), connections_max)
+        self._nodes = nodes_of(parse_url_of_store(url), connections_max, timeout_s)
+        self._streams = StreamReads(self._nodes, timeout_s, translate_errors)
         self._timeout_s = timeout_s
         self._wait_replicas = wait_replicas
+        self._reserve_bytes = reserve_bytes
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[KeyspaceSession]:
-        """Return a session on a link of its own."""
-        async with self._links.lend() as link:
-            session = RedisSession(link, self._timeout_s, self._wait_replicas)
-            async with self._room():
+        """Return a session on connections of its own."""
+        async with AsyncExitStack() as stack:
+            session = RedisSession(self._nodes, stack, self._timeout_s, self._wait_replicas)
+            try:
                 yield session
+            except StoreBusyError as error:
+                if session.at is not None:
+                    await self._make_room(session.at, error)
+                raise
             await session.leave()
 
     async def fetch(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
-        """Read batches, each at one moment, all in one round trip."""
+        """Read batches, each at one moment; one round trip for each node, all at once."""
         if not batches:
             return []
-        async with self._links.lend() as link:
-            replies = await link.exchange(packed_batches(batches), self._timeout_s)
-        async with self._room():
-            return unpacked_batches(batches, replies)
+        if self._nodes.only is not None:
+            return await self._read(self._nodes.only, batches)
+        if len(batches) == 1 and batches[0][0][0] == "SCAN":
+            return [[await self._scan(batches[0][0])]]
+        for redirects in range(REDIRECTS_MAX):
+            try:
+                return await self._read_slots(batches)
+            except StoreBusyError as error:
+                if not str(error).startswith("MOVED ") or redirects == REDIRECTS_MAX - 1:
+                    raise
+        raise AssertionError
 
     async def wait_entries(
         self, after: Mapping[str, str], count: int, block_s: float
     ) -> Mapping[str, Sequence[StreamEntry]]:
-        """Return entries of streams after positions; wait on a link of its own."""
-        async with self._links.lend_for_stream() as link:
-            (reply,) = await link.exchange(
-                [stream_read(after, count, block_s)], block_s + self._timeout_s
-            )
-            async with self._room():
-                return stream_entries(reply)
+        """Return entries of streams after positions; wait on a link of its own to each node."""
+        return await self._streams.wait(after, count, block_s)
 
     async def health(self) -> StoreHealth:
-        """Return what the server says of itself."""
-        unused = ("cluster|slots", *(() if self._wait_replicas else ("wait",)))
-        health = await self._reserve.health()
-        return replace(
-            health, lacks=await missing_rights(self._links, self._timeout_s, unused=unused)
-        )
+        """Return what the nodes report of themselves; of a cluster, one may be silent."""
+        if self._nodes.only is not None:
+            return (await self._health_of(self._nodes.only))[0]
+        nodes = await self._nodes.every()
+        reports = await _all(self._health_or_silence(node) for node in nodes)
+        by_address = {
+            str(node.address): health for node, (health, _) in zip(nodes, reports, strict=True)
+        }
+        return _health_of(by_address, [now_s for _, now_s in reports if now_s is not None])
+
+    async def _health_or_silence(self, node: Node) -> tuple[StoreHealth, float | None]:
+        try:
+            return await self._health_of(node)
+        except LinkLostError as error:
+            return StoreHealth(silence=str(error)), None
+
+    async def _health_of(self, node: Node) -> tuple[StoreHealth, float]:
+        """Return what a node reports of itself, and its time."""
+        (now,) = await self._send(node, [TIME])
+        health = await self._reserve_of(node).health()
+        unused = () if self._wait_replicas else ("wait",)
+        if self._nodes.only is not None:
+            unused = (*unused, "cluster|slots")
+        async with self._at(node), node.lend_extra() as link:
+            lacks = await missing_rights(link, self._timeout_s, unused=unused)
+        return replace(health, lacks=lacks), 0.0 if isinstance(now, ReplyError) else time_s(now)
 
     async def keep_reserve(self) -> None:
-        """Set memory aside, or give up what is no longer wanted."""
-        await self._reserve.keep()
+        """Set memory aside in each node, or give up what is no longer wanted."""
+        await _all(self._reserve_of(node).keep() for node in await self._nodes.every())
 
     async def close(self) -> None:
-        """Close all links that are not in use."""
-        self._links.close_idle()
+        """Close all connections that are not in use."""
+        await self._streams.close()
+        await self._nodes.close_idle()
 
-    async def _send(self, commands: list[Command]) -> list[Reply]:
-        """Send single commands on a link outside the pool, which may wait for this very room."""
-        link = await self._links.open()
+    async def _read_slots(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
+        """Read batches at the nodes that own their slots."""
+        replies: list[list[Reply]] = [[None] * len(batch) for batch in batches]
+        parts: dict[Node, list[_Part]] = {}
+        for number, batch in enumerate(batches):
+            for slot, indexes in self._by_slot(batch).items():
+                node = await self._nodes.node_of(slot)
+                parts.setdefault(node, []).append((number, indexes))
+
+        async def read(node: Node, mine: list[_Part]) -> None:
+            own = [[batches[number][index] for index in indexes] for number, indexes in mine]
+            answers = await self._read(node, own)
+            for (number, indexes), batch in zip(mine, answers, strict=True):
+                for index, reply in zip(indexes, batch, strict=True):
+                    replies[number][index] = reply
+
+        await _all(read(node, mine) for node, mine in parts.items())
+        return replies
+
+    def _by_slot(self, batch: Sequence[Command]) -> Mapping[int, Sequence[int]]:
+        """Return the indexes of a batch's commands by slot; one without a key follows the first."""
+        slots = [_slot_of(self._nodes, command) for command in batch]
+        home = next((slot for slot in slots if slot is not None), self._nodes.slot_of(TABLES))
+        indexes: dict[int, list[int]] = {}
+        for index, slot in enumerate(slots):
+            indexes.setdefault(home if slot is None else slot, []).append(index)
+        return indexes
+
+    async def _read(self, node: Node, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
+        """Read batches at one node in one round trip."""
         try:
-            return await link.exchange(commands, self._timeout_s)
-        finally:
-            link.close()
+            async with self._at(node):
+                async with node.lend() as link:
+                    replies = await link.exchange(_packed(batches), self._timeout_s)
+                return _unpacked(batches, replies)
+        except StoreBusyError as error:
+            await self._make_room(node, error)
+            raise
 
-    async def _table_ids(self) -> list[str]:
-        (names,) = await self._send([hgetall(TABLES)])
-        return ids_of_names(names)
+    async def _scan(self, command: Command) -> Reply:
+        """Walk over the keys of one node after the other; the cursor has the number of the node."""
+        nodes = await self._nodes.every()
+        inner, number = divmod(int(command[1]), len(nodes))
+        (((cursor, keys),),) = await self._read(nodes[number], [[("SCAN", inner, *command[2:])]])
+        if int(cursor):
+            return [b"%d" % (int(cursor) * len(nodes) + number), keys]
+        return [b"%d" % ((number + 1) % len(nodes)), keys]
+
+    async def _make_room(self, node: Node, error: StoreBusyError) -> None:
+        """Give the memory that is set aside back if a node is full."""
+        if str(error).startswith(NO_MEMORY):
+            await self._reserve_of(node).give_back()
+
+    def _reserve_of(self, node: Node) -> MemoryReserve:
+        """Return the memory set aside in a node."""
+
+        async def send(commands: list[Command]) -> list[Reply]:
+            return await self._send(node, commands)
+
+        async def table_ids() -> list[str]:
+            slot_of, node_of = self._nodes.slot_of, self._nodes.node_of
+            (names,) = await self._send(await node_of(slot_of(TABLES)), [hgetall(TABLES)])
+            ids = ids_of_names(names)
+            return [id_ for id_ in ids if await node_of(slot_of(TableKeys(id_).table)) is node]
+
+        return MemoryReserve(
+            send,
+            table_ids,
+            size_max_bytes=self._reserve_bytes,
+            replicas_wanted=self._wait_replicas,
+            reserves=[RESERVE + tag for tag in node.tags],
+            fulls=[FULL + tag for tag in node.tags],
+        )
+
+    async def _send(self, node: Node, commands: list[Command]) -> list[Reply]:
+        """Send single commands without a permit, for which callers that need room may wait."""
+        async with self._at(node), node.lend_extra(fresh=True) as link:
+            return await link.exchange(commands, self._timeout_s)
 
     @asynccontextmanager
-    async def _room(self) -> AsyncIterator[None]:
-        """Make room when the store says that it is full; whoever was refused tries again."""
+    async def _at(self, node: Node) -> AsyncIterator[None]:
         try:
             yield
-        except StoreBusyError as error:
-            if str(error).startswith(NO_MEMORY):
-                await self._reserve.give_back()
-            if str(error).startswith(DEMOTED):
-                self._links.close_idle()  # Only a new link looks where the primary is now.
+        except LinkLostError as error:
+            await self._nodes.doubt(node, error)
             raise
 
 
-class RedisSession:
-    """One try of one transaction on one link."""
+async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
+    """Return all results; raise the first error when all have ended."""
+    some = list(work)
+    if len(some) == 1:
+        return [await some[0]]
+    results = await asyncio.gather(*some, return_exceptions=True)
+    done: list[T] = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        done.append(result)
+    return done
 
-    def __init__(self, link: Link, timeout_s: float, wait_replicas: int) -> None:
-        """Use `link` until the session ends."""
-        self._link = link
-        self._timeout_s = timeout_s
-        self._wait_replicas = wait_replicas
-        self._watching = False
 
-    async def look(self, watch: Sequence[str], reads: Sequence[Command]) -> list[Reply]:
-        """Watch and read in one round trip: Redis executes them in this order."""
-        commands = [("WATCH", *watch), *reads] if watch else list(reads)
-        self._watching = self._watching or bool(watch)
-        replies = await self._link.exchange(commands, self._timeout_s)
-        for command, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, ReplyError):
-                raise translate_errors(reply, command)
-        return replies[1:] if watch else replies
+def _health_of(nodes: Mapping[str, StoreHealth], times_s: Sequence[float]) -> StoreHealth:
+    """Return the health of all nodes together: sums, or that of the worst of them.
 
-    async def execute(self, effects: Sequence[Command], *, durable: bool = False) -> bool:
-        """Send MULTI … EXEC in one write, and wait for replicas if asked."""
-        wait = durable and self._wait_replicas > 0
-        commands = [MULTI, *effects, EXEC]
-        if wait:
-            commands.append(("WAIT", self._wait_replicas, int(self._timeout_s * 1000)))
-        try:
-            replies = await self._link.exchange(commands, self._timeout_s * (1 + wait))
-        except LinkLostError as error:
-            raise LinkLostError(str(error), sent=True) from error
-        self._watching = False
-        executed = replies[len(effects) + 1]
-        if isinstance(executed, ReplyError):
-            raise translate_errors(next(each for each in replies if isinstance(each, ReplyError)))
-        if executed is None:
-            return False
-        for effect, reply in zip(effects, executed, strict=True):
-            if isinstance(reply, ReplyError):
-                # Redis has executed the others: what the key holds is not what any change left.
-                raise UnknownOutcomeError(
-                    f"{effect[1]!s}: {effect[0]!s} is refused after other writes of the change"
-                    f" ({reply}); run `neve fsck`"
-                )
-        if wait and replies[-1] < self._wait_replicas:
-            reason = f"{replies[-1]} of {self._wait_replicas} replicas have the change"
-            raise LinkLostError(reason, sent=True)
-        return True
-
-    async def leave(self) -> None:
-        """Watch nothing any more."""
-        if self._watching and self._link.alive:
-            await self._link.exchange([UNWATCH], self._timeout_s)
+    Raises:
+        LinkLostError: None answers.
+    """
+    every = [health for health in nodes.values() if not health.silence]
+    if not every:
+        raise LinkLostError("; ".join(health.silence for health in nodes.values()))
+    bounded = all(health.memory_max_bytes for health in every)
+    return StoreHealth(
+        policy=max((health.policy for health in every), key=NO_EVICTION.__ne__),
+        memory_bytes=sum(health.memory_bytes for health in every),
+        memory_max_bytes=sum(health.memory_max_bytes for health in every) if bounded else 0,
+        full=any(health.full for health in every),
+        append_only=all(health.append_only for health in every),
+        write_failure=", ".join(health.write_failure for health in every if health.write_failure),
+        replicas=min(health.replicas for health in every),
+        replicas_wanted=every[0].replicas_wanted,
+        nodes=nodes,
+        clocks_apart_s=max(times_s) - min(times_s),
+    )
 
 
 # ------------------------------------------------------------------------------ Words and answers
 
 
-def packed_batches(batches: Sequence[Sequence[Command]]) -> list[Command]:
+def _packed(batches: Sequence[Sequence[Command]]) -> list[Command]:
     """Return the commands of batches, each of which is read at one moment."""
     commands: list[Command] = []
     for batch in batches:
@@ -214,31 +427,15 @@ def packed_batches(batches: Sequence[Sequence[Command]]) -> list[Command]:
     return commands
 
 
-def unpacked_batches(
-    batches: Sequence[Sequence[Command]], replies: list[Reply]
-) -> list[list[Reply]]:
-    """Return the answers to batches; raises the first one that says no."""
-    found: list[list[Reply]] = []
-    at = 0
+def _unpacked(batches: Sequence[Sequence[Command]], replies: list[Reply]) -> list[list[Reply]]:
+    """Return the answers to batches; raises the first error among them."""
+    results: list[list[Reply]] = []
+    start = 0
     for batch in batches:
         length = 1 if len(batch) == 1 else len(batch) + 2
-        found.append(_answers(batch, replies[at : at + length]))
-        at += length
-    return found
-
-
-def stream_read(after: Mapping[str, str], count: int, block_s: float) -> Command:
-    """Return the command that reads streams after positions."""
-    # Nought would wait for ever.
-    block = ("BLOCK", max(1, int(block_s * 1000))) if block_s > 0 else ()
-    return ("XREAD", "COUNT", count, *block, "STREAMS", *after, *after.values())
-
-
-def stream_entries(reply: Reply) -> Mapping[str, Sequence[StreamEntry]]:
-    """Return the entries in the answer to such a command; raises one that says no."""
-    if isinstance(reply, ReplyError):
-        raise translate_errors(reply, ("XREAD", "one of several streams"))
-    return {key.decode(): [_entry(*pair) for pair in pairs] for key, pairs in (reply or {}).items()}
+        results.append(_answers(batch, replies[start : start + length]))
+        start += length
+    return results
 
 
 def _answers(batch: Sequence[Command], replies: list[Reply]) -> list[Reply]:
@@ -254,18 +451,14 @@ def _answers(batch: Sequence[Command], replies: list[Reply]) -> list[Reply]:
     return answers
 
 
-def _entry(position: bytes, words: list[bytes]) -> StreamEntry:
-    return position.decode(), dict(zip(words[::2], words[1::2], strict=True))
-
-
 def translate_errors(error: ReplyError, command: Command = ()) -> Exception:
-    """Return our error for an answer of Redis that says no; nothing was written.
+    """Return our error for an error answer of Redis; nothing was written.
 
     Args:
         error: The answer.
-        command: To what it is the answer, if that is known.
+        command: The command that it answers, if that is known.
     """
-    text = str(error).removeprefix(DISCARDED)
+    text = text_of(error).removeprefix(DISCARDED)
     if text.startswith(TRANSIENT):
         return StoreBusyError(text)
     if text.startswith(OTHER_TYPE) and len(command) > 1:

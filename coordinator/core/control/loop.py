@@ -27,6 +27,7 @@ from coordinator.core.control.measurements import (
     WorkRates,
     fractions,
 )
+from neve import api
 
 HISTORY_STEP_S = 5.0
 HISTORY_MAX = 720
@@ -50,21 +51,6 @@ class ControlRules:
 # ------------------------------------------------------------------------------------- The loop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlSample:
-    """A point of the history, for plots."""
-
-    at_s: float
-    backlog_bytes: float
-    shares: Mapping[ShareClass, float]
-    used: Mapping[ShareClass, float]
-    """Part of the bytes of the last minute that each class was handed."""
-    bytes_s: float | None
-    slots: int | None
-    busy_slots: int
-    latency_s: float | None
-
-
 class ControlLoop:
     """One controller with what it is told and what it has decided.
 
@@ -82,7 +68,7 @@ class ControlLoop:
         self.decision = ControlDecision(shares=rules.base_shares, reasons=("no decision so far",))
         self.usage = ClassUsage()
         self.latencies = ReaderLatencies()
-        self.history: deque[ControlSample] = deque(maxlen=HISTORY_MAX)
+        self.history: deque[api.ControlPoint] = deque(maxlen=HISTORY_MAX)
         self.readings: ControlReadings | None = None
         """Those of the last look."""
         self.failure = ""
@@ -181,17 +167,21 @@ class ControlLoop:
             return
         decision, worst = self.decision, self.latencies.signal(now_s)
         self.history.append(
-            ControlSample(
+            api.ControlPoint(
                 at_s=now_s,
                 backlog_bytes=facts.backlog_bytes,
-                shares=decision.shares,
-                used=fractions(self.usage.last_minute(now_s)),
+                shares=_by_name(decision.shares),
+                used=_by_name(fractions(self.usage.last_minute(now_s))),
                 bytes_s=decision.bytes_s,
                 slots=decision.slots,
                 busy_slots=facts.busy_slots,
                 latency_s=None if worst is None else worst[1],
             )
         )
+
+
+def _by_name(shares: Mapping[ShareClass, float]) -> dict[str, float]:
+    return {each.value: share for each, share in shares.items()}
 
 
 def require_sound(decision: ControlDecision) -> None:

@@ -21,7 +21,6 @@ from common.model.tablet import Tablet
 from common.spi.deltas import DELTA_TAG, MAJOR, MINOR, delta_sets
 from common.spi.planner import COLD, Heat
 from common.units import format_count
-from common.wire import MaintenanceOperation, MaintenanceState
 from coordinator.core.maintenance.scores import (
     OperationStatistics,
     adjusted_priority,
@@ -40,6 +39,7 @@ from coordinator.core.split_merge.operation_steps import (
     why_split,
 )
 from coordinator.core.triggers import refusal_reason
+from neve import api
 
 COST_UNIT_BYTES = 64 * 1024**2
 """Scores are gain per so many bytes read and written; less counts as much."""
@@ -102,11 +102,11 @@ class TabletFacts:
     """Says what jobs of a group need."""
 
 
-def tablet_operations(facts: TabletFacts) -> tuple[MaintenanceOperation, ...]:
+def tablet_operations(facts: TabletFacts) -> tuple[api.MaintenanceOperation, ...]:
     """Return a row for each kind of operation, in the order of `OperationName`."""
     settings = facts.table.settings
     heat = workload_score(facts.heat.scans_s, facts.heat.rows_s)
-    rows: list[MaintenanceOperation] = []
+    rows: list[api.MaintenanceOperation] = []
     for name in OperationName:
         row = KINDS[name](facts)
         # Writes make more deltas; that a base is merged with them pays for scans alone.
@@ -117,8 +117,8 @@ def tablet_operations(facts: TabletFacts) -> tuple[MaintenanceOperation, ...]:
 
 
 def ranked(
-    rows: Sequence[MaintenanceOperation], table_priority: int = 0
-) -> tuple[MaintenanceOperation, ...]:
+    rows: Sequence[api.MaintenanceOperation], table_priority: int = 0
+) -> tuple[api.MaintenanceOperation, ...]:
     """Return rows with the places that Kudu's rule gives those that can run.
 
     Args:
@@ -129,7 +129,7 @@ def ranked(
     statistics = [
         OperationStatistics(
             name=f"{row.tablet} {row.kind}",
-            runnable=row.state == MaintenanceState.RUNNABLE,
+            runnable=row.state == api.MaintenanceState.RUNNABLE,
             data_retained_bytes=row.freed_bytes,
             perf=row.score,
             workload=row.workload,
@@ -163,15 +163,15 @@ def queue_priority(job: Job, table: Table, heat: Heat) -> int:
 # ------------------------------------------------------------------------- A function for each kind
 
 
-def _merging(facts: TabletFacts) -> MaintenanceOperation:
+def _merging(facts: TabletFacts) -> api.MaintenanceOperation:
     return _of_jobs(facts, OperationName.MERGING)
 
 
-def _drops(facts: TabletFacts) -> MaintenanceOperation:
+def _drops(facts: TabletFacts) -> api.MaintenanceOperation:
     return _of_jobs(facts, OperationName.DROPS)
 
 
-def _minor_delta(facts: TabletFacts) -> MaintenanceOperation:
+def _minor_delta(facts: TabletFacts) -> api.MaintenanceOperation:
     """Return the row of merges of deltas; its score is Kudu's, of the set with most deltas."""
     if not facts.table.key:
         return _not_applicable(OperationName.MINOR_DELTA, _NO_KEY)(facts)
@@ -181,7 +181,7 @@ def _minor_delta(facts: TabletFacts) -> MaintenanceOperation:
     return replace(row, score=score, why=row.why or _why_no_delta_jobs(facts))
 
 
-def _major_delta(facts: TabletFacts) -> MaintenanceOperation:
+def _major_delta(facts: TabletFacts) -> api.MaintenanceOperation:
     """Return the row of merges of a base with its deltas; the score is that of the best set."""
     if not facts.table.key:
         return _not_applicable(OperationName.MAJOR_DELTA, _NO_KEY)(facts)
@@ -214,7 +214,7 @@ def _kind_of(job: Job) -> OperationName:
     return kinds.get(made or "", OperationName.MERGING)
 
 
-def _of_jobs(facts: TabletFacts, name: OperationName) -> MaintenanceOperation:
+def _of_jobs(facts: TabletFacts, name: OperationName) -> api.MaintenanceOperation:
     """Return the row of jobs that the plan has, with the figures of the best one.
 
     Without jobs the row of a delta compaction has no reason yet.
@@ -225,7 +225,7 @@ def _of_jobs(facts: TabletFacts, name: OperationName) -> MaintenanceOperation:
     running = (
         sum(entry.kind is Kind.SYSTEM for entry in facts.tablet.running.values()) if merges else 0
     )
-    row = MaintenanceOperation(
+    row = api.MaintenanceOperation(
         tablet=facts.tablet.id.text, kind=name.value, running=running, jobs=len(jobs)
     )
     if not jobs:
@@ -237,7 +237,9 @@ def _of_jobs(facts: TabletFacts, name: OperationName) -> MaintenanceOperation:
     rate = needs.slot_bytes_s
     return replace(
         row,
-        state=(MaintenanceState.RUNNABLE if held is None else MaintenanceState.WAITING).value,
+        state=(
+            api.MaintenanceState.RUNNABLE if held is None else api.MaintenanceState.WAITING
+        ).value,
         why=best.reason if held is None else held,
         files=len(best.inputs),
         gain=float(gain),
@@ -253,17 +255,17 @@ def _of_jobs(facts: TabletFacts, name: OperationName) -> MaintenanceOperation:
 
 
 def _without_jobs(
-    facts: TabletFacts, row: MaintenanceOperation, name: OperationName
-) -> MaintenanceOperation:
+    facts: TabletFacts, row: api.MaintenanceOperation, name: OperationName
+) -> api.MaintenanceOperation:
     if facts.failure:
-        return replace(row, state=MaintenanceState.WAITING.value, why=facts.failure)
+        return replace(row, state=api.MaintenanceState.WAITING.value, why=facts.failure)
     if row.running:
         jobs = format_count(row.running, "job")
         why = f"{jobs} running on its files; a file is in at most one job"
-        return replace(row, state=MaintenanceState.RUNNING.value, why=why)
+        return replace(row, state=api.MaintenanceState.RUNNING.value, why=why)
     if facts.plan.holds:
         why = "; ".join(facts.plan.holds)
-        return replace(row, state=MaintenanceState.WAITING.value, why=why)
+        return replace(row, state=api.MaintenanceState.WAITING.value, why=why)
     if name is OperationName.MERGING:
         why = refusal_reason(facts.plan.left)
     elif name is OperationName.DROPS:
@@ -272,20 +274,20 @@ def _without_jobs(
         )
     else:
         why = ""
-    return replace(row, state=MaintenanceState.IDLE.value, why=why)
+    return replace(row, state=api.MaintenanceState.IDLE.value, why=why)
 
 
-def _split(facts: TabletFacts) -> MaintenanceOperation:
+def _split(facts: TabletFacts) -> api.MaintenanceOperation:
     tablet, table = facts.tablet, facts.table
-    row = MaintenanceOperation(tablet=tablet.id.text, kind=OperationName.SPLIT.value)
+    row = api.MaintenanceOperation(tablet=tablet.id.text, kind=OperationName.SPLIT.value)
     why_not = why_not_split(tablet, table, facts.now_s, facts.rest_s)
     if why_not is not None:
-        return replace(row, state=MaintenanceState.IDLE.value, why=why_not)
+        return replace(row, state=api.MaintenanceState.IDLE.value, why=why_not)
     size = sum(file.size_bytes for file in tablet.files.values())
     gain = size / table.settings.split_bytes - 1
     return replace(
         row,
-        state=MaintenanceState.RUNNABLE.value,
+        state=api.MaintenanceState.RUNNABLE.value,
         why=why_split(tablet, table, facts.now_s, facts.rest_s) or "",
         files=len(tablet.files),
         gain=gain,
@@ -295,18 +297,18 @@ def _split(facts: TabletFacts) -> MaintenanceOperation:
     )
 
 
-def _merge(facts: TabletFacts) -> MaintenanceOperation:
+def _merge(facts: TabletFacts) -> api.MaintenanceOperation:
     tablet, table, right = facts.tablet, facts.table, facts.right
-    row = MaintenanceOperation(tablet=tablet.id.text, kind=OperationName.MERGE.value)
+    row = api.MaintenanceOperation(tablet=tablet.id.text, kind=OperationName.MERGE.value)
     why_not: str | None = "it is the last tablet: the previous tablet would be merged into it"
     if right is not None:
         why_not = why_not_merge(tablet, right, table, facts.now_s, facts.rest_s)
     if right is None or why_not is not None:
-        return replace(row, state=MaintenanceState.IDLE.value, why=why_not or "")
+        return replace(row, state=api.MaintenanceState.IDLE.value, why=why_not or "")
     size = sum(file.size_bytes for each in (tablet, right) for file in each.files.values())
     return replace(
         row,
-        state=MaintenanceState.RUNNABLE.value,
+        state=api.MaintenanceState.RUNNABLE.value,
         why=why_merge(tablet, right, table, facts.now_s, facts.rest_s) or "",
         files=len(tablet.files) + len(right.files),
         gain=1.0,
@@ -315,46 +317,48 @@ def _merge(facts: TabletFacts) -> MaintenanceOperation:
     )
 
 
-def _garbage(facts: TabletFacts) -> MaintenanceOperation:
+def _garbage(facts: TabletFacts) -> api.MaintenanceOperation:
     counts = facts.garbage
-    row = MaintenanceOperation(tablet=facts.tablet.id.text, kind=OperationName.GARBAGE.value)
+    row = api.MaintenanceOperation(tablet=facts.tablet.id.text, kind=OperationName.GARBAGE.value)
     row = replace(row, files=counts.waiting, gain=float(counts.deletable), gain_unit="files fewer")
     if counts.deletable:
         files = format_count(counts.deletable, "replaced file")
         why = f"{files} can be deleted: the next round of the collector deletes them"
-        return replace(row, state=MaintenanceState.RUNNABLE.value, why=why)
+        return replace(row, state=api.MaintenanceState.RUNNABLE.value, why=why)
     if counts.waiting:
         files = format_count(counts.waiting, "replaced file")
         why = (
             f"{files} cannot be deleted now: a grace period, a reader or the next manifest keeps"
             " them"
         )
-        return replace(row, state=MaintenanceState.WAITING.value, why=why)
+        return replace(row, state=api.MaintenanceState.WAITING.value, why=why)
     return replace(
-        row, state=MaintenanceState.IDLE.value, why="no replaced file waits for deletion"
+        row, state=api.MaintenanceState.IDLE.value, why="no replaced file waits for deletion"
     )
 
 
-def _analysis(facts: TabletFacts) -> MaintenanceOperation:
+def _analysis(facts: TabletFacts) -> api.MaintenanceOperation:
     """Return the row of the look that planners, selectors and sizes are asked at."""
     record = facts.tablet.record
-    row = MaintenanceOperation(tablet=facts.tablet.id.text, kind=OperationName.ANALYSIS.value)
+    row = api.MaintenanceOperation(tablet=facts.tablet.id.text, kind=OperationName.ANALYSIS.value)
     if needs_look(record, facts.table, facts.now_s):
         why = (
             "the tablet has changed, or has work that runs, waits or is due, since its record"
             " was written"
         )
-        return replace(row, state=MaintenanceState.RUNNABLE.value, why=why)
+        return replace(row, state=api.MaintenanceState.RUNNABLE.value, why=why)
     why = f"its record states {record.analysis.value} for these files and settings"
-    return replace(row, state=MaintenanceState.IDLE.value, why=why)
+    return replace(row, state=api.MaintenanceState.IDLE.value, why=why)
 
 
-def _not_applicable(name: OperationName, why: str) -> Callable[[TabletFacts], MaintenanceOperation]:
-    def row(facts: TabletFacts) -> MaintenanceOperation:
-        return MaintenanceOperation(
+def _not_applicable(
+    name: OperationName, why: str
+) -> Callable[[TabletFacts], api.MaintenanceOperation]:
+    def row(facts: TabletFacts) -> api.MaintenanceOperation:
+        return api.MaintenanceOperation(
             tablet=facts.tablet.id.text,
             kind=name.value,
-            state=MaintenanceState.NOT_APPLICABLE.value,
+            state=api.MaintenanceState.NOT_APPLICABLE.value,
             why=why,
         )
 
@@ -363,7 +367,7 @@ def _not_applicable(name: OperationName, why: str) -> Callable[[TabletFacts], Ma
 
 _NO_KEY = "the table has no key: a row never updates a row of another file"
 
-KINDS: Mapping[OperationName, Callable[[TabletFacts], MaintenanceOperation]] = {
+KINDS: Mapping[OperationName, Callable[[TabletFacts], api.MaintenanceOperation]] = {
     OperationName.MERGING: _merging,
     OperationName.DROPS: _drops,
     OperationName.SPLIT: _split,

@@ -9,13 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from common.bounded_map import BoundedMap
-from common.model.group import (
-    CONTROL_SCOPE,
-    LimitScope,
-    LimitStatus,
-    RateGrant,
-    limit_scopes,
-)
+from common.model.group import CONTROL_SCOPE, LimitScope, RateGrant, limit_scopes
 from common.wire import AttemptProgress
 from coordinator.core.limits import Limits
 from coordinator.core.throttle.allocation import (
@@ -25,6 +19,7 @@ from coordinator.core.throttle.allocation import (
     max_min_shares,
 )
 from coordinator.core.throttle.throttled_attempts import ThrottledAttempt, ThrottledAttempts
+from neve import api
 
 HEADROOM = 0.02
 """Of a limit: left for attempts that begin."""
@@ -173,7 +168,7 @@ class Grants:
         """Return what is known of an attempt, or None."""
         return self._holders.get(attempt)
 
-    def statuses(self) -> tuple[LimitStatus, ...]:
+    def statuses(self) -> tuple[api.Limit, ...]:
         """Return every scope that has a limit of its own, or under which something moves."""
         known = {*self._holders.scopes(), *self.scopes.explicit_scopes()}
         known |= {scope for scope, _ in self._moved}
@@ -185,9 +180,9 @@ class Grants:
         """Assert what is always true of the attempts; for tests."""
         self._holders.check()
 
-    def _status(self, scope: LimitScope) -> LimitStatus:
+    def _status(self, scope: LimitScope) -> api.Limit:
         holders, moved = self._holders.of_scope(scope), self._moved.get(scope) or MovedTotals()
-        return LimitStatus(
+        return api.Limit(
             kind=scope.kind.value,
             name=scope.name,
             limit_bytes_s=self.scopes.limit(scope),

@@ -341,6 +341,11 @@ class _Push:
         return total_bytes(self.overlapped) / max(1, total_bytes(self.files))
 
 
+def _can_cut(work: _Work, push: _Push) -> bool:
+    """Return whether a job is too large, and parts of its file overlap fewer of the next level."""
+    return not _fits(work, push) and len(push.overlapped) > 1
+
+
 def _push_of(work: _Work, files: Sequence[DataFile], level: int) -> _Push:
     """Return the job that takes files to the level after `level`."""
     return _Push(tuple(files), work.levels[level + 1].within_reach(span_of(files)))
@@ -384,7 +389,7 @@ def _push_level(work: _Work, level: int) -> None:
             work.draft.leave(
                 push.files, f"stays although {score}: it and the files that it overlaps {why}"
             )
-    wide = [push for push in pushes if not _fits(work, push) and _is_free(work, push, level)]
+    wide = [push for push in pushes if _can_cut(work, push) and _is_free(work, push, level)]
     if wide and size / target > options.score_min:
         _cut_apart(work, [wide[0].files[0]], level)
 
@@ -484,7 +489,7 @@ def _push_level0(work: _Work) -> None:
     if pushed:
         return
     singles = [_push_of(work, [file], 0) for file in work.candidates_of(0)]
-    wide = [single.files[0] for single in singles if not _fits(work, single)]
+    wide = [single.files[0] for single in singles if _can_cut(work, single)]
     if wide and _cut_apart(work, _within(work, wide), 0):
         return
     if (files := _mergeable(work)) and not _waits_for_level1(work):

@@ -16,10 +16,11 @@ others go on. Lines for the stream wait in memory while the store is away, a bou
 import asyncio
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice, pairwise, takewhile
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from common.clock import Clock
 from common.errors import UnavailableError
 from common.redaction import redacted
 from common.telemetry import Log
+from neve.api import AuditEntry
 
 TEXT_MAX = 500
 """Characters of one text of an entry: callers write some of them."""
@@ -47,39 +49,67 @@ EARLY_PER_S, EARLY_BURST = 1.0, 60
 EARLY_CALLERS_MAX = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEntry:
-    """What is kept of one call. No body, no header but the call id, and nothing that is secret."""
+BEGUN = "begun"
+"""Outcome of a call that has not ended, or with whose gateway it ended."""
 
-    id: str
-    at_s: float
-    """When it came, by the gateway's clock."""
-    caller: str
-    """Name of the token, `oidc:<subject>`, `gateway.token`, or `-` if nobody was recognised."""
-    action: str
-    """Method and pattern of the route; its path, if it was not routed."""
-    table: str = ""
-    outcome: str = "begun"
-    """`begun`, `done`, `refused` (nothing was changed) or `failed` (something may have been)."""
-    status: int | None = None
-    error: str = ""
-    """Class of the error."""
-    call: str = ""
-    """Call id, if it had one."""
-    address: str = ""
-    """Where the connection came from."""
-    details: str = ""
-    """Parameters of the path and the query, as the route takes them."""
 
-    def line(self) -> bytes:
-        """Return the entry as a line of JSON, without an end of line."""
-        texts = {name: shown_text(getattr(self, name)) for name in self.__slots__}
-        return json.dumps(texts, ensure_ascii=True, separators=(",", ":")).encode()
+def line_of(entry: AuditEntry) -> bytes:
+    """Return an entry as a line of JSON, without an end of line.
+
+    It has no rows, no header but the call id, and nothing that is secret.
+    """
+    texts = {field.name: shown_text(getattr(entry, field.name)) for field in fields(entry)}
+    return json.dumps(texts, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def entry_from(line: Mapping[str, Any]) -> AuditEntry:
+    """Return an entry from a line, perhaps of a release that knows further fields."""
+    return AuditEntry(
+        **{field.name: line[field.name] for field in fields(AuditEntry) if field.name in line}
+    )
 
 
 def shown_text(value: Any) -> Any:
     """Return a text bounded, and without what may be a secret in it."""
     return redacted(encodable(value[:TEXT_MAX])) if isinstance(value, str) else value
+
+
+VALUE_CHARS_MAX, VALUES_MAX = 100, 10
+"""Of one parameter: no caller cuts another one off by a long one."""
+_PLAIN_VALUE = re.compile(r"[\w.:/@*+-]*", re.ASCII)
+
+
+def value_text(value: Any) -> str:
+    """Return a parameter bounded, and without what may be a secret in it."""
+    if isinstance(value, list):
+        more = f",… {len(value)} in all" if len(value) > VALUES_MAX else ""
+        return ",".join(map(value_text, value[:VALUES_MAX])) + more
+    text = redacted(value[:VALUE_CHARS_MAX]) if isinstance(value, str) else json.dumps(value)
+    return text if _PLAIN_VALUE.fullmatch(text) else json.dumps(text)
+
+
+def body_text(tree: Any, names: Iterable[str]) -> str:
+    """Return the parameters of a JSON body: of lists how many, of objects the names of entries.
+
+    Args:
+        tree: The body.
+        names: Parameters that its route takes; of others their number is told.
+    """
+    if not isinstance(tree, dict):
+        return ""
+    known = [name for name in names if tree.get(name) not in (None, [], {}, "")]
+    # Those of a fixed form first: no text of a caller cuts them off.
+    known.sort(key=lambda name: isinstance(tree[name], str | dict))
+    words = [f"{name}={_entry_text(tree[name])}" for name in known]
+    if unknown := len(tree.keys() - {*names}):
+        words.append(f"({unknown} unknown)")
+    return " ".join(words)
+
+
+def _entry_text(value: Any) -> str:
+    if isinstance(value, list):
+        return f"({len(value)})"
+    return value_text(list(value)) if isinstance(value, dict) else value_text(value)
 
 
 def encodable(value: Any) -> Any:
@@ -276,7 +306,7 @@ class Audit:
         Raises:
             UnavailableError: No place takes it, so that the call must not be made.
         """
-        line = entry.line()
+        line = line_of(entry)
         if self._to_file([line]):
             return
         try:
@@ -297,7 +327,7 @@ class Audit:
         self._keep(entry, READS, READS)
 
     def _keep(self, entry: AuditEntry, file: str, stream: str) -> None:
-        line = entry.line()
+        line = line_of(entry)
         if self._file is not None:
             self._ended.setdefault(file, []).append(line)
         if len(self._waiting) >= WAITING_MAX:

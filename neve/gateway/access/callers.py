@@ -141,6 +141,8 @@ class AuthorizedCall:
     """Its call id, if it has one."""
     error: str = ""
     """Class of the error with which an answer ended that had begun well."""
+    details: str = ""
+    """Parameters of its body, for the audit."""
 
 
 _CALL: ContextVar[AuthorizedCall | None] = ContextVar("neve_call", default=None)

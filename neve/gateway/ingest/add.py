@@ -25,7 +25,7 @@ from common.rows.partitions import partition_of_path
 from common.rows.rules import RowRules
 from common.rows.schema import schema_id_of
 from common.rows.types import normal_type, type_to_text
-from neve.api import tables as api
+from neve import api
 from neve.gateway.call_ids import (
     call_once,
     checked_call,
@@ -129,7 +129,12 @@ class IncomingFiles:
 
 
 async def add_files(
-    services: Services, table: Table, paths: Sequence[str], call: str | None
+    services: Services,
+    table: Table,
+    paths: Sequence[str],
+    call: str | None,
+    *,
+    own: bool = False,
 ) -> api.Added:
     """Add files to a table: all of them, or none.
 
@@ -138,6 +143,7 @@ async def add_files(
         table: Where.
         paths: As the user wrote them.
         call: The caller's id of this call.
+        own: Whether they may be files that the service has written.
 
     Raises:
         RequestError: A file is not below the location, unreadable, does not fit the schema
@@ -146,7 +152,9 @@ async def add_files(
     """
     call = checked_call(services, call)
     location = open_location(table.location)
-    plain = checked_paths([location.relative(path.strip()) for path in paths], api.PATHS_MAX)
+    plain = checked_paths(
+        [location.relative(path.strip()) for path in paths], api.PATHS_MAX, own=own
+    )
 
     async def prepare(now_s: float, _ends: Collection[bytes]) -> RoutedFiles:
         await _refuse_garbage(services, table, plain)

@@ -25,7 +25,7 @@ from common.rows.row_hash import row_hash, rows_digest
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.rows.stream_size import stream_memory_bytes
-from neve.api import tables as api
+from neve import api
 from neve.gateway.call_ids import (
     call_once,
     checked_call,

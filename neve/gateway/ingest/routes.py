@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from neve.api import tables as api
+from neve import api
 from neve.gateway.call_ids import Call, call_view
 from neve.gateway.ingest.add import add_files
 from neve.gateway.ingest.append import append_rows

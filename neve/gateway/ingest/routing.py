@@ -10,7 +10,7 @@ from common.model.service_paths import SERVICE_FOLDER, is_service_path
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.rows.partitions import Partition
-from neve.api import tables as api
+from neve import api
 from neve.gateway.key_views import file_view, key_text, key_types
 from neve.gateway.services import Services
 
@@ -101,8 +101,8 @@ async def _crossing_error(
     )
 
 
-def checked_paths(paths: Iterable[str], most: int) -> Sequence[str]:
-    """Return paths that are some, not too many, each there once, and none our own.
+def checked_paths(paths: Iterable[str], most: int, *, own: bool = False) -> Sequence[str]:
+    """Return paths that are some, not too many, each there once, and none our own unless `own`.
 
     Raises:
         RequestError: They are not.
@@ -114,7 +114,7 @@ def checked_paths(paths: Iterable[str], most: int) -> Sequence[str]:
         (twice, _) = Counter(listed).most_common(1)[0]
         raise RequestError(f"file {twice} is given twice, expected each once")
     for path in listed:
-        if is_service_path(path):
+        if is_service_path(path) and not own:
             raise RequestError(
                 f"file {path} lies in {SERVICE_FOLDER}/, which the service keeps for itself; "
                 "expected a file elsewhere below the table's location"

@@ -22,7 +22,7 @@ from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.spi.selector import SelectorParameters
 from coordinator.core.requests.next_step import matching_files, shown_files
-from neve.api import requests as api
+from neve import api
 from neve.gateway.key_views import key_text, key_types
 from neve.gateway.requests.lifecycle import request_tablets
 from neve.gateway.requests.validation import load_request_selector

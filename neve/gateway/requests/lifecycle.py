@@ -16,7 +16,7 @@ from common.model.tablet import Bounds, Tablet
 from common.wire import AttemptProgress
 from coordinator.core.requests.next_step import meets_tablet
 from coordinator.core.requests.progress import tablet_progress
-from neve.api import requests as api
+from neve import api
 from neve.gateway.access.callers import current_call
 from neve.gateway.call_ids import checked_call, known_call, require_same_call
 from neve.gateway.key_views import key_range

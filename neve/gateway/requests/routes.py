@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from neve.api import requests as api
+from neve import api
 from neve.gateway.access.callers import Role, require_role
 from neve.gateway.call_ids import (
     Call,

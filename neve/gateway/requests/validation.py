@@ -30,7 +30,7 @@ from common.parquet.footer_checks import (
 from common.plugins import TRANSFORMS, load_requested, load_selector, request_errors
 from common.spi.selector import Selector
 from common.units import parse_duration_s, parse_size_bytes
-from neve.api.requests import (
+from neve.api import (
     NewRequest,
     Output,
     Plugin,

@@ -18,7 +18,7 @@ from common.model.tablet import TabletId
 from common.parquet.file_inspection import inspect_file, open_table_file
 from common.parquet.location import Location, fault, is_silence
 from common.parquet.manifest import FORMAT, FORMAT_VERSION, POINTER_PATH
-from common.parquet.service_files import read_description, read_small
+from common.parquet.service_files import read_copied, read_description, read_small
 from common.readers.pool import in_reader
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
@@ -179,6 +179,11 @@ async def gather_evidence(
             break
     wanted = {FileOrigin.APPENDED, FileOrigin.USER} if user_files else {FileOrigin.APPENDED}
     evidence.added = await in_thread(partial(_of_origin, stored, wanted))
+    if described is not None:
+        copied = await threads.run(location.uri, read_copied, location, described.own_ids)
+        evidence.added = [
+            path for path in evidence.added if copied.get(path) != stored[path].size_bytes
+        ]
     return evidence
 
 

@@ -3,7 +3,7 @@
     description, newest manifest, footers → which files count (`counting`)
     → their facts, read anew
     → tablets: the ends that these tell, without those that a file crosses
-    → watermarks: the highest that an output of the tablet carries → the table, paused
+    → watermarks: the highest that an output of its keys may carry → the table, paused
     → live, if nothing is lost
 
 What no file tells, the report says.
@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate
 
 from common.errors import RefusedError
 from common.garbage_collection import growth_ignored
@@ -339,22 +340,16 @@ def _tablet_ends(
 def _watermarks(
     ends: Sequence[bytes], footers: Iterable[OutputFooter], steps: Steps
 ) -> list[bytes | None]:
-    """Return the highest watermark of the former tablets that lie in each tablet.
+    """Return the highest watermark of the former tablets that may have held keys of each tablet.
 
-    The last tablet reaches to the end of every table: its watermark may be that of all.
+    An output names the end of its tablet. The tablet may have begun anywhere before: a split gives
+    the keys up to a cut to another one, with the same watermark.
     """
     found: list[bytes | None] = [None for _ in ends]
-    last: bytes | None = None
     for each in steps.over(footers):
-        if each.purge is None:
-            continue
-        end = TabletId.parse("", each.tablet).end
-        if end >= PLUS_INFINITY:
-            last = _higher(last, each.purge)
-        else:
-            index = bisect_left(ends, end)
-            found[index] = _higher(found[index], each.purge)
-    return [_higher(each, last) for each in found]
+        index = bisect_left(ends, min(TabletId.parse("", each.tablet).end, PLUS_INFINITY))
+        found[index] = _higher(found[index], each.purge)
+    return [*accumulate(reversed(found), _higher)][::-1]
 
 
 def _higher(one: bytes | None, other: bytes | None) -> bytes | None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
-from neve.api.tables import Table
+from neve.api import Table
 from neve.client.errors import NeveError, RefusedError
 from tests.support.stack import Service
 

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from common.model.service_paths import is_guard
-from neve.api.tables import ImportReport
+from neve.api import ImportReport
 from tests.support.living_folder import files_below
 from tests.support.stack import Service
 

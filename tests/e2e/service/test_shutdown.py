@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from common.wire import NAMESPACE, compactor_actor_name
-from neve.api.work import Job
+from neve.api import Job
 from neve.local.stack import shut_down
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.patience import SERVICE_S

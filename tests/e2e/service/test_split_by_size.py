@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from neve.api.split_merge import Operation
+from neve.api import Operation
 from tests.support.ledger import LedgerTable, keyed_rows
 from tests.support.shell import Shell
 from tests.support.stack import Service

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from neve.api.work import Job
+from neve.api import Job
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.stack import COMPACTORS, Service
 

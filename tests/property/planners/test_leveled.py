@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from common.model.file import DataFile
@@ -73,11 +73,31 @@ def tablets(draw: st.DrawFn) -> PlanParameters:
     )
 
 
+def cut_already() -> PlanParameters:
+    """Return files of level 0 that overlap one file of level 1 each, more than one job takes."""
+    files = {}
+    for number in range(3):
+        for level, size_bytes in ((0, 400), (1, 1400)):
+            path = f"f{number}-{level}"
+            files[path] = DataFile(
+                path=path,
+                size_bytes=size_bytes,
+                rows=10,
+                key_min=encode_key([10 * number], INT),
+                key_max=encode_key([10 * number + 9], INT),
+                tags=(("level", "1"),) if level else (),
+            )
+    groups = [Group(name="small", max_bytes=1500)]
+    asked = parameters(files, groups=groups, max_files=100, target_bytes=1000)
+    return replace(asked, options={"min_file": 0}, key_types=INT)
+
+
 def overlaps(files: list[DataFile]) -> int:
     """Return how many files of level 1 and higher overlap another one of their level."""
     return len([f for f in levels_of(files)[0].files if level_of(f) and f.key_min is not None])
 
 
+@example(asked=cut_already(), shrink=LITTLE_GROWTH[0], older=False)
 @given(asked=tablets(), shrink=st.sampled_from(LITTLE_GROWTH), older=st.booleans())
 @settings(max_examples=300, deadline=None, print_blob=True)
 def test_planning_and_committing_comes_to_rest(

@@ -14,8 +14,8 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import UnavailableError
-from neve.api import work as api
-from neve.api.tables import Column
+from neve import api
+from neve.api import Column
 from neve.cli.access import render_audit
 from neve.cli.session import Session
 from neve.client import Client
@@ -26,9 +26,9 @@ from neve.gateway.access.audit import (
     LOOK_INTERVAL_S,
     TEXT_MAX,
     Audit,
-    AuditEntry,
     AuditFile,
     folded,
+    line_of,
     outcome_of,
 )
 from neve.gateway.access.tokens import TokenFile
@@ -40,7 +40,7 @@ from tests.support.predictable import ManualClock
 
 FULL = Path("/dev/full")
 """A device that is always full."""
-ENTRY = AuditEntry(id="aud-1", at_s=1.0, caller="ci", action="POST /v1/tables")
+ENTRY = api.AuditEntry(outcome="begun", id="aud-1", at_s=1.0, caller="ci", action="POST /v1/tables")
 COLUMNS = [Column(name="x", type="int64")]
 
 
@@ -107,11 +107,11 @@ def test_what_came_of_a_call(status: int | None, error: str, outcome: str) -> No
 
 def test_of_several_lines_of_a_call_the_last_one_counts() -> None:
     lines = [
-        replace(ENTRY, id="aud-2").line(),
-        replace(ENTRY, outcome="done").line(),
+        line_of(replace(ENTRY, id="aud-2")),
+        line_of(replace(ENTRY, outcome="done")),
         b"not json",
         b"[]",
-        ENTRY.line(),
+        line_of(ENTRY),
     ]
     found = folded(lines, 10, {})
 
@@ -125,7 +125,7 @@ def test_of_several_lines_of_a_call_the_last_one_counts() -> None:
 
 def test_an_entry_holds_no_secrets_and_has_a_bound() -> None:
     entry = replace(ENTRY, details="name=s3://key:secret@lake/a?token=1\n", action="x" * 9999)
-    line = entry.line()
+    line = line_of(entry)
 
     assert b"secret" not in line
     assert b"token=1" not in line
@@ -375,7 +375,7 @@ def test_without_an_audit_nothing_is_changed_and_everything_can_be_read(tmp_path
 
 def test_a_text_that_no_answer_can_hold_is_audited_with_a_mark() -> None:
     """Or one call would have `GET /v1/audit` fail from then on."""
-    line = AuditEntry(id="a", at_s=1.0, caller="c", action="POST", table="x\ud800").line()
+    line = line_of(api.AuditEntry(id="a", at_s=1.0, caller="c", action="POST", table="x\ud800"))
     older = b'{"id": "b", "table": "y\\ud800"}'
 
     assert [each["table"] for each in folded([line, older], 2, {})] == ["x?", "y?"]
@@ -406,6 +406,41 @@ def test_parameters_are_noted_as_the_route_takes_them(
             first_entries(admin, 2)
     noted = [line["details"] for line in lines_of(path) if "DELETE" in str(line["action"])]
     assert noted == [details, details]
+
+
+def test_bodies_of_changes_are_noted_by_names_and_counts(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with serving(access={"audit_file": str(path)}) as gateway, gateway.client() as admin:
+        create(gateway, tmp_path)
+        admin.set("events", {"target_bytes": 2**30}, add_columns={"more": "int64"})
+        with pytest.raises(CallerError):
+            admin.add_files("events", ["a.parquet", "b.parquet"])
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        url = f"{gateway.url}/v1/tables/events"
+        httpx.patch(url, headers=headers, json={"settings": {}, "sec://k:ret@x": "s" * 99})
+        first_entries(admin, 4)
+    noted = [each["details"] for each in lines_of(path) if each["outcome"] != "begun"]
+    assert noted[0].startswith("schema=(1) paused=false name=events location=/")
+    assert noted[1] == "add_columns=(1) settings=target_bytes"
+    assert noted[2] == "paths=(2)"
+    assert noted[3] == "(1 unknown)"
+
+
+def test_a_token_of_other_tables_leaves_no_begun_call(tmp_path: Path) -> None:
+    file = TokenFile(tmp_path / "tokens.json")
+    _, token = file.create("writer", ["read", "admin:other-*"], now_s=0.0, life_s=None)
+    path = tmp_path / "audit.jsonl"
+    access = {"tokens_file": str(file.path), "audit_file": str(path)}
+    with serving(access=access) as gateway, gateway.client() as admin:
+        create(gateway, tmp_path)
+        with gateway.client(token) as writer, pytest.raises(ForbiddenError):
+            writer.drop("events")
+        first_entries(admin, 2)
+        (refused,) = admin.audit(caller="writer")
+    assert (refused.outcome, refused.status, refused.table) == ("refused", 403, "events")
+    assert {each["caller"] for each in lines_of(path)} == {"gateway.token"}
+    (line,) = lines_of(tmp_path / "audit-refused.jsonl")
+    assert line["outcome"] == "refused"
 
 
 def test_refused_calls_push_out_no_change(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from common.metadata.changes import Applied, MoveRequest
 from common.model.request import RequestState
-from neve.api.tables import CALL_HEADER, Column
+from neve.api import CALL_HEADER, Column
 from neve.client import Client
 from neve.client.errors import CallerError
 from neve.client.errors import QuotaError as ClientQuotaError

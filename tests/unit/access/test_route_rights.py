@@ -15,8 +15,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from neve.api.recovery import ARCHIVE
-from neve.api.tables import ARROW_STREAM, Column
+from neve.api import ARCHIVE, ARROW_STREAM, Column
 from neve.client import Client
 from neve.client.errors import ForbiddenError, NotFoundError
 from neve.gateway.access.callers import INCLUDED, Role

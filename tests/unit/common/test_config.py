@@ -93,7 +93,7 @@ def test_sizes_and_durations_may_be_texts(tmp_path: Path) -> None:
         ),
         (
             "[coordinator]\ngarbage_grace_s = 1\ngeneration_interval_s = 0.8",
-            "garbage_grace_s is 1 s, expected at least 5.8 s: .*a shorter grace needs shorter ones",
+            "garbage_grace_s is 1 s, expected at least 5.8 s: .*lower those to shorten the grace",
         ),
         ("[coordinator]\ngeneration_interval_s = 0", "expected 0.5 s to 3600 s"),
         ("[coordinator]\ntick_s = 0", "tick_s is 0 s, expected 0.001 s to 60 s"),
@@ -186,7 +186,7 @@ def test_without_named_groups_there_is_a_default_group(tmp_path: Path) -> None:
     assert list(settings.compactor_names()) == [("default", "default-1")]
     assert settings.only_group("--slots") == "default"
     path = written(tmp_path, "[groups.a]\n[groups.b]\n")
-    with pytest.raises(ConfigError, match=r"--slots is of which group.*a, b"):
+    with pytest.raises(ConfigError, match=r"--slots needs a group.*a, b"):
         load_settings(path, environ={}).only_group("--slots")
 
 
@@ -275,7 +275,7 @@ def test_a_list_of_texts_comes_from_file_or_environment(tmp_path: Path) -> None:
     assert load_settings(environ=environ).gateway.locations == ("/data", "s3://lake")
     for wrong in ("[1]", "7", "{}"):
         file.write_text(f"[gateway]\nlocations = {wrong}\n")
-        with pytest.raises(ConfigError, match=r"gateway\.locations .* is no list of texts"):
+        with pytest.raises(ConfigError, match=r"gateway\.locations .* is not a list of texts"):
             load_settings(file, environ={})
 
 

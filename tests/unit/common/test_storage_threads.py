@@ -51,7 +51,7 @@ def test_a_location_that_stands_still_gets_no_more_work_until_it_answers() -> No
         with pytest.raises(UnavailableError, match=r"mnt/gone has not answered for 0\.05 s; is it"):
             await threads.run(HELD, hung(release))
         for _ in range(5):
-            with pytest.raises(UnavailableError, match="has not answered yet"):
+            with pytest.raises(UnavailableError, match="has not answered an operation"):
                 await threads.run(HELD, hung(release))
             assert await threads.run(OTHER, lambda: "at once") == "at once"
         release.set()
@@ -108,7 +108,7 @@ def test_work_that_waits_for_what_stands_still_is_refused_with_it() -> None:
         for each in (tasks[0], tasks[1], tasks[3]):
             with pytest.raises(UnavailableError, match="mnt/gone has not answered for"):
                 await each
-        with pytest.raises(UnavailableError, match="has not answered yet"):
+        with pytest.raises(UnavailableError, match="has not answered an operation"):
             await rows.run(HELD, hung(release))
         release.set()
         assert await tasks[2] == "late"
@@ -141,7 +141,7 @@ def test_long_steps_do_not_let_others_wait_for_ever() -> None:
         threads = StorageThreads(threads=1, deadline_s=SOON_S, slow_s=SOON_S)
         long = asyncio.create_task(threads.within(PATIENCE_S).run(HELD, hung(release)))
         await asyncio.sleep(0)
-        with pytest.raises(UnavailableError, match="1 steps on it are under way"):
+        with pytest.raises(UnavailableError, match="1 operations on it are running"):
             await threads.run(HELD, lambda: "not begun")
         release.set()
         assert await long == "late"
@@ -212,4 +212,4 @@ asyncio.run(story())
         timeout=PATIENCE_S,
         check=True,
     )
-    assert done.stdout == "refused\nno thread can be started: the service ends\n"
+    assert done.stdout == "refused\nno thread can be started: the service is shutting down\n"

@@ -18,13 +18,7 @@ from common.model.tablet import Record, Tablet, TabletId
 from common.plugins import load_tracker
 from common.settings import CoordinatorSettings
 from common.spi.tracker import BacklogTracker, TrackerPlugin, WorkUnderWay
-from common.wire import (
-    AttemptProgress,
-    AttemptReport,
-    Heartbeat,
-    TableBacklog,
-    TakeRequest,
-)
+from common.wire import AttemptProgress, AttemptReport, Heartbeat, TakeRequest
 from coordinator.core import events as on
 from coordinator.core.backlog import (
     HISTORY_COUNT_MAX,
@@ -38,6 +32,7 @@ from coordinator.core.enforcement import cluster_facts
 from coordinator.core.planning import with_backlog
 from coordinator.core.state import CoordinatorState
 from coordinator.figures import backlog_figures
+from neve import api
 from tests.support.planning import job as queued_job
 from tests.support.reservations import assignment_of
 from tests.unit.coordinator.test_planning import (
@@ -195,9 +190,9 @@ def test_a_tracker_that_failed_is_made_anew_with_the_next_plan() -> None:
 
 def test_what_no_tracker_measures_is_counted_by_cause() -> None:
     lines = [
-        TableBacklog(table="a", strategy="ratio", size_bytes=7, tablets=1),
-        TableBacklog(table="b", strategy="planned jobs", size_bytes=5, tablets=1),
-        TableBacklog(
+        api.Backlog(table="a", strategy="ratio", size_bytes=7, tablets=1),
+        api.Backlog(table="b", strategy="planned jobs", size_bytes=5, tablets=1),
+        api.Backlog(
             table="c",
             strategy="planned jobs",
             size_bytes=3,
@@ -205,7 +200,7 @@ def test_what_no_tracker_measures_is_counted_by_cause() -> None:
             problem="oh",
             groups={"large": 3},
         ),
-        TableBacklog(table="", strategy="", size_bytes=2, tablets=4, tables=4),
+        api.Backlog(table="", strategy="", size_bytes=2, tablets=4, tables=4),
     ]
     found = {
         (backlog_figure.metric, *backlog_figure.labels): backlog_figure.value
@@ -322,7 +317,7 @@ def test_tables_are_told_largest_first_with_progress_taken_off() -> None:
 
 def told(
     backlogs: Backlogs, progress: list[tuple[TabletId, str, float]] | None = None, count: int = 9
-) -> tuple[TableBacklog, ...]:
+) -> tuple[api.Backlog, ...]:
     return backlogs.told(str.upper, progress or [], count)
 
 
@@ -359,7 +354,7 @@ def test_a_plan_replaces_the_backlog_of_its_tablet() -> None:
     state = CoordinatorState(CoordinatorSettings())
     state.handle(on.TableSeen(table=Table(id="t", name="trips", location="x", schema=())), 0.0)
 
-    def planned_with(version: int, backlog: TabletBacklog | None) -> tuple[TableBacklog, ...]:
+    def planned_with(version: int, backlog: TabletBacklog | None) -> tuple[api.Backlog, ...]:
         event = on.TabletPlanned(
             tablet=at("t", 1),
             plan=TabletPlan(backlog=backlog),
@@ -385,7 +380,7 @@ def test_what_the_queue_holds_of_requests_is_told_by_itself() -> None:
     state.handle(on.TableSeen(table=Table(id="t", name="trips", location="x", schema=())), 0.0)
     asked = {"kind": Kind.USER, "request": "r1", "table_name": "trips", "input_bytes": 197}
 
-    def planned_with(version: int, backlog: TabletBacklog | None, *jobs: Job) -> TableBacklog:
+    def planned_with(version: int, backlog: TabletBacklog | None, *jobs: Job) -> api.Backlog:
         plan = TabletPlan(jobs=jobs, backlog=backlog)
         event = on.TabletPlanned(
             tablet=at("t", 1), plan=plan, record=Record(version=version), settings_version=0
@@ -468,10 +463,10 @@ def test_the_history_has_a_sample_every_ten_seconds_and_an_hour_at_most() -> Non
 def test_the_history_is_bounded_in_moments_and_tables() -> None:
     history = BacklogHistory()
     many = [
-        TableBacklog(table=f"t{number}", strategy="ratio", size_bytes=1000 - number, tablets=1)
+        api.Backlog(table=f"t{number}", strategy="ratio", size_bytes=1000 - number, tablets=1)
         for number in range(98)
     ]
-    others = TableBacklog(table="", strategy="", size_bytes=5000, tablets=9, tables=9)
+    others = api.Backlog(table="", strategy="", size_bytes=5000, tablets=9, tables=9)
     for number in range(HISTORY_COUNT_MAX + 5):
         history.note([others, *many], float(number))
     samples = history.samples()

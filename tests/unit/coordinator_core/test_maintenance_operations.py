@@ -22,7 +22,6 @@ from common.model.tablet import (
 )
 from common.plugins import load_planner
 from common.spi.planner import COLD, Heat, Surroundings
-from common.wire import MaintenanceOperation
 from coordinator.core.maintenance.operations import (
     KINDS,
     GarbageCounts,
@@ -34,6 +33,7 @@ from coordinator.core.maintenance.operations import (
     tablet_operations,
 )
 from coordinator.core.planning import plan_tablet
+from neve import api
 from tests.support.planning import job
 
 pytestmark = pytest.mark.unit
@@ -60,7 +60,9 @@ def planned(tablet: Tablet, table: Table = TABLE) -> TabletPlan:
     return plan_tablet(tablet, table, services, PLANNERS, 0.0)
 
 
-def rows_of(tablet: Tablet, table: Table = TABLE, **given: Any) -> dict[str, MaintenanceOperation]:
+def rows_of(
+    tablet: Tablet, table: Table = TABLE, **given: Any
+) -> dict[str, api.MaintenanceOperation]:
     facts = TabletFacts(
         **{"tablet": tablet, "table": table, "plan": planned(tablet, table)} | given
     )
@@ -141,7 +143,7 @@ def overlapping(*sizes: int) -> Tablet:
     return replace(tablet, files=files)
 
 
-def by_delta(tablet: Tablet, heat: Heat = COLD) -> dict[str, MaintenanceOperation]:
+def by_delta(tablet: Tablet, heat: Heat = COLD) -> dict[str, api.MaintenanceOperation]:
     table = with_settings(planner="delta")
     around = Surroundings(heat=heat)
     plan = plan_tablet(tablet, table, {"default": Service()}, PLANNERS, 0.0, around=around)
@@ -182,7 +184,7 @@ def test_scans_raise_a_major_delta_compaction_and_writes_do_not() -> None:
 def test_no_merge_can_run_whose_output_does_not_fit_into_the_free_space() -> None:
     tablet, table = tablet_of(MIB, MIB, MIB, MIB), with_settings(keep_free_bytes=10 * MIB)
 
-    def row(free_bytes: int | None) -> MaintenanceOperation:
+    def row(free_bytes: int | None) -> api.MaintenanceOperation:
         around = Surroundings(free_bytes=free_bytes)
         plan = plan_tablet(tablet, table, {"default": Service()}, PLANNERS, 5.0, around=around)
         if free_bytes == 14 * MIB - 1:

@@ -12,7 +12,6 @@ from common.model.job import TabletPlan
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, Record, TabletId
 from common.settings import CoordinatorSettings
-from common.wire import TriggerVerdict
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
 from coordinator.core.triggers import (
@@ -33,6 +32,7 @@ from coordinator.core.triggers import (
     wants_analysis,
     why_not_triggered,
 )
+from neve import api
 
 pytestmark = pytest.mark.unit
 
@@ -147,8 +147,8 @@ def test_who_may_ask_about_which_table() -> None:
     assert why_not_triggered(TABLE, ADMIN) is None
     assert why_not_triggered(admin, ADMIN) is None
     assert why_not_triggered(periodic, ADMIN) == (
-        "table e2 does not have the trigger admin: its setting triggers is periodic; add the trigger"
-        " there, or force a run with `neve compact e2`"
+        "table e2 does not have the trigger admin: its setting triggers is periodic; add the"
+        " trigger there, or force a run with `neve compact e2`"
     )
     assert why_not_triggered(replace(admin, state=TableState.PAUSED), ADMIN) == (
         "table e1 is paused: its planner is not asked before it is live (`neve resume e1`)"
@@ -163,7 +163,9 @@ def test_a_refusal_names_the_most_frequent_reasons_first() -> None:
     assert refusal_reason({}) == "the tablet has no files"
 
 
-def decision(verdict: TriggerVerdict, reason: str, triggered_at_s: float = 5.0) -> TriggerDecision:
+def decision(
+    verdict: api.TriggerVerdict, reason: str, triggered_at_s: float = 5.0
+) -> TriggerDecision:
     return TriggerDecision(
         table_name="events",
         trigger=ADMIN,
@@ -176,15 +178,15 @@ def decision(verdict: TriggerVerdict, reason: str, triggered_at_s: float = 5.0) 
 
 def test_the_first_final_answer_is_kept_and_a_later_trigger_has_its_own() -> None:
     known = TriggerDecisions(10)
-    known.put(TABLET, decision(TriggerVerdict.HELD, "a job runs"))
-    known.put(TABLET, decision(TriggerVerdict.ACCEPTED, "four of a size"))
-    known.put(TABLET, decision(TriggerVerdict.REFUSED, "nothing is left to do"))
+    known.put(TABLET, decision(api.TriggerVerdict.HELD, "a job runs"))
+    known.put(TABLET, decision(api.TriggerVerdict.ACCEPTED, "four of a size"))
+    known.put(TABLET, decision(api.TriggerVerdict.REFUSED, "nothing is left to do"))
     found = known.of(TABLET)
     assert found is not None
-    assert (found.verdict, found.reason) == (TriggerVerdict.ACCEPTED, "four of a size")
+    assert (found.verdict, found.reason) == (api.TriggerVerdict.ACCEPTED, "four of a size")
     (tally,) = known.of_tables(5)
     assert (tally.accepted, tally.held, tally.refused, tally.refusal) == (1, 0, 0, "a job runs")
-    known.put(TABLET, decision(TriggerVerdict.REFUSED, "too few", 7.0))
+    known.put(TABLET, decision(api.TriggerVerdict.REFUSED, "too few", 7.0))
     (tally,) = known.of_tables(5)
     assert (tally.triggered_at_s, tally.accepted, tally.refused) == (7.0, 0, 1)
     assert tally.refusal == "too few"
@@ -229,7 +231,7 @@ def test_a_count_of_live_bytes_that_somebody_asked_for_is_no_answer_of_the_plann
     found = state.trigger_decision(TABLET)
     assert found is not None
     assert (found.verdict, found.jobs, found.reason) == (
-        TriggerVerdict.REFUSED,
+        api.TriggerVerdict.REFUSED,
         0,
         "1 file: too few",
     )

@@ -13,11 +13,12 @@ from common.errors import RequestError, UnavailableError, UnknownGroupError
 from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.tablet import Record, TabletId
 from common.settings import AutoscalerSettings, CompactorCount, GroupSettings, Settings
-from common.wire import GroupScaling, Heartbeat
+from common.wire import Heartbeat
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.ports import Lack
 from coordinator.wiring import CoordinatorParts, assemble
+from neve import api
 from tests.support.memory_store import MemoryStore
 from tests.support.predictable import CountedIds, ManualClock
 
@@ -107,7 +108,7 @@ class Stage:
             tablet = TabletId("t1", b"%04d" % number)
             self.parts.service.submit(planned(tablet))
 
-    async def rounds(self, seconds: float) -> GroupScaling:
+    async def rounds(self, seconds: float) -> api.GroupScaling:
         for _ in range(int(seconds / 2)):
             self.clock.advance(2.0)
             for name, ready in self.answering.items():
@@ -125,7 +126,7 @@ class Stage:
             await self.parts.autoscaler.round()
         return self.scaling()
 
-    def scaling(self) -> GroupScaling:
+    def scaling(self) -> api.GroupScaling:
         (group,) = (each for each in self.parts.status().groups if each.group == "small")
         assert group.scaling is not None
         return group.scaling

@@ -9,10 +9,10 @@ import pytest
 
 from common.errors import UnavailableError
 from common.ids import call_id
-from common.metadata.changes import AddFiles, CreateTable
+from common.metadata.changes import AddFiles, CreateTable, WriteAnalysis
 from common.model.file import DataFile
 from common.model.job import Kind, job_id
-from common.model.tablet import TabletId
+from common.model.tablet import Analysis, TabletId
 from common.settings import CoordinatorSettings, Settings
 from coordinator.core.scan_rules import TabletSpan
 from coordinator.registry import planner_for
@@ -41,6 +41,7 @@ class Queue:
 
     def __init__(self, queued: dict[bytes, tuple[str, ...]] | None = None) -> None:
         self.queued = queued or {}
+        self.deferred: set[bytes] = set()
 
     def queued_ends(self, table: str) -> list[bytes]:
         assert table == TABLE.id
@@ -48,6 +49,9 @@ class Queue:
 
     def queued_ids(self, tablet: TabletId) -> tuple[str, ...]:
         return self.queued.get(tablet.end, ())
+
+    def is_deferred(self, tablet: TabletId) -> bool:
+        return tablet.end in self.deferred
 
 
 class Failing:
@@ -134,6 +138,31 @@ def test_only_what_differs_from_the_queue_is_looked_at_again() -> None:
         await scans.full.scan_table(TABLE)
         assert scans.take_found() == []
         assert (scans.full.counts.scans, scans.full.counts.tablets) == (2, 60)
+
+    run(story())
+
+
+def test_a_tablet_that_only_the_store_calls_deferred_is_looked_at() -> None:
+    """A fail-over takes back that it was planned, with the reservation of its job."""
+
+    async def story() -> None:
+        store, queue = await stored(3, 7, 12), Queue()
+        tablets = [TabletId("t1", ENDS[number - 1]) for number in (3, 7, 12)]
+        for tablet, record in zip(tablets, await store.records(tablets), strict=True):
+            assert record is not None
+            note = WriteAnalysis(
+                tablet=tablet,
+                analysis=Analysis.DEFERRED,
+                version=record.version,
+                settings_version=TABLE.settings_version,
+            )
+            await applied(store, note)
+        scans = Scans(store, queue)
+        queue.deferred = {ENDS[2], ENDS[6]}
+
+        await scans.full.scan_table(TABLE)
+
+        assert scans.take_found() == [ENDS[11]]
 
     run(story())
 

@@ -7,8 +7,8 @@ import pytest
 from common.errors import UnknownTableError
 from common.model.outcome import AttemptEnd
 from common.model.tablet import PLUS_INFINITY, TabletId
-from common.wire import MaintenanceOperation
 from coordinator.core import events as on
+from neve import api
 from tests.support.request_shell import ENDS, TABLE, Cluster, Shell, run, until
 
 pytestmark = pytest.mark.unit
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
 LAST = TabletId(TABLE.id, PLUS_INFINITY)
 
 
-async def row(it: Shell, kind: str, tablet: TabletId = LAST) -> MaintenanceOperation:
+async def row(it: Shell, kind: str, tablet: TabletId = LAST) -> api.MaintenanceOperation:
     found = await it.parts.maintenance.operations(TABLE.id, tablet)
     (one,) = [operation for operation in found.operations if operation.kind == kind]
     return one

@@ -29,7 +29,7 @@ def test_a_node_must_have_room_for_all_executors_at_once() -> None:
     assert need.lack([SMALL, LARGE]) == ""
     assert need.lack([SMALL, BARE]) == (
         "no node with the Ray resource 'own' has the 4 CPUs and 4.5 GiB that its Spark executors"
-        " ask for: the largest has 2 and 4.0 GiB"
+        " require: the largest has 2 and 4.0 GiB"
     )
     assert "8 and 2.0 GiB" in need.lack([{**LARGE, "memory": 2.0 * GIB}])
     assert need.lack([BARE]) == "no node has the Ray resource 'own'"

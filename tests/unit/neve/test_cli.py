@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.parquet.foreign_formats import ForeignMark
-from common.wire import GroupScaling, Quarantine
+from neve import api
 from neve.cli import doctor
 from neve.cli import doctor as checks
 from neve.cli import rows as row_files
@@ -150,7 +150,7 @@ def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> 
     neve.run("group", "limit", "default", "50MB", says="group default is limited to 50MB/s")
     neve.run("volume", "limit", "fast", "none", says="volume fast is not limited")
     neve.run("volume", "limit", "fast", "default", says="volume fast is limited by the settings")
-    neve.run("volume", "limit", "fast", "1K", code=2, says="expected 0 (none) or 65536 at least")
+    neve.run("volume", "limit", "fast", "1K", code=2, says="expected 0 (none) or at least 65536")
     neve.run("limits", says="40.0 MiB/s")
     assert neve.json("status")["groups"][0]["group"] == "default"
 
@@ -447,7 +447,7 @@ def test_a_group_without_compactors_is_said(gateway: Gateway, neve: Shell) -> No
 
 def test_what_no_node_gives_a_group_is_said(gateway: Gateway, neve: Shell) -> None:
     coordinator = gateway.coordinator
-    may_come = GroupScaling(
+    may_come = api.GroupScaling(
         least=0,
         most=2,
         set_to=None,
@@ -501,8 +501,8 @@ def test_warnings_of_the_store_are_shown(gateway: Gateway, neve: Shell) -> None:
 def test_quarantined_tablets_are_named(gateway: Gateway, neve: Shell) -> None:
     neve.run("doctor", says="tablets ok no tablet is quarantined")
     coordinator = gateway.coordinator
-    torn = Quarantine(table="events", tablet="61", reason="quarantined, failed 5 times: torn")
-    lift = "`neve lift-quarantine events 61` retries it"
+    torn = api.Quarantine(table="events", tablet="61", reason="quarantined, failed 5 times: torn")
+    lift = "`neve lift-quarantine events 61` has it tried again"
     said = f"table events, tablet 61: quarantined, failed 5 times: torn; {lift}"
     try:
         coordinator.quarantines = (torn,)

@@ -104,7 +104,7 @@ def test_a_notebook_with_a_folder_named_common_can_use_the_client(tmp_path: Path
     (tmp_path / "common").mkdir()
     (tmp_path / "common" / "__init__.py").write_text("raise ImportError('a folder of my own')")
     program = (
-        "import sys, neve; "
+        "import sys, neve; neve.Client; "
         "print(sorted({m.split('.')[0] for m in sys.modules} & "
         "{'common', 'coordinator', 'compactor', 'ray', 'pyspark', 'redis', 'fastapi', 'polars'}))"
     )

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from neve.api.tables import (
+from neve.api import (
     Added,
     Column,
     File,

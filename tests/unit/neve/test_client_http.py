@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from common.digests import call_time_s
-from neve.api.tables import CALL_HEADER, PROBLEM
+from neve.api import CALL_HEADER, PROBLEM
 from neve.client.errors import (
     CallerError,
     NeveError,

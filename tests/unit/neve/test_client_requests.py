@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from neve.api import requests as api
+from neve import api
 from neve.client import http, requests
 from neve.client.errors import (
     NotFoundError,

@@ -17,7 +17,7 @@ import pytest
 
 import neve
 from common.rows.types import type_from_text
-from neve.api.requests import Plugin
+from neve.api import Plugin
 from neve.client import Client
 from neve.client.dictionaries import table_of, type_of
 from neve.client.errors import CallerError

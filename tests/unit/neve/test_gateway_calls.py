@@ -28,7 +28,7 @@ from common.model.outcome import RowCounts
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.location import open_location
 from common.parquet.service_files import write_generation
-from neve.api.tables import Added
+from neve.api import Added
 from neve.client import Client
 from neve.client.errors import (
     CallerError,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from neve.api.tables import ARROW_STREAM, CALL_HEADER
+from neve.api import ARROW_STREAM, CALL_HEADER
 from neve.client import Client
 from neve.client.errors import (
     CallerError,
@@ -447,3 +447,31 @@ def test_writes_into_a_location_of_another_store_are_refused(
         client.add_files("events", ["a.parquet"])
     with pytest.raises(RefusedError, match=r"belongs to the store store-of-others"):
         client.append("events", rows(1))
+
+
+def test_times_in_seconds_are_kept_as_parquet_keeps_them(client: Client, tmp_path: Path) -> None:
+    """In milliseconds, also within other types: a table in seconds could be written, not read."""
+    seconds = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("at", pa.timestamp("s", "UTC")),
+            ("time", pa.time32("s")),
+            ("within", pa.list_(pa.timestamp("s"))),
+            ("long", pa.duration("s")),
+        ]
+    )
+    client.create_table("seconds", str(tmp_path), schema=seconds)
+    types = {each.name: each.type for each in client.describe("seconds").schema}
+    assert types["at"] == "timestamp[ms, UTC]"
+    assert types["time"] == "time[ms]"
+    assert types["within"] == "list<timestamp[ms]>"
+    assert types["long"] == "duration[s]", "Arrow's own schema in the file keeps it"
+    rows = pa.table([[1], [2], [3], [[4]], [5]], schema=seconds)
+
+    client.append("seconds", rows)
+    pq.write_table(rows, tmp_path / "a.parquet")
+    client.add_files("seconds", ["a.parquet"])
+
+    assert client.scan("seconds").cast(seconds).to_pylist() == 2 * rows.to_pylist()
+    client.set("seconds", add_columns={"more": "timestamp[s]"})
+    assert client.describe("seconds").schema[-1].type == "timestamp[ms]"

@@ -17,14 +17,14 @@ import pytest
 
 from common.readers.pool import open_readers, use_readers
 from common.settings import ReaderSettings
-from neve.api.tables import ARROW_STREAM
+from neve.api import ARROW_STREAM
 from neve.client import Client
 from neve.client.errors import CallerError
 from tests.support.gateway import TOKEN, Gateway, serving
 
 HOSTILE = Path(__file__).parents[2] / "data" / "fuzz" / "files" / "aborts.parquet"
 """A damaged footer that makes Arrow end the process: a file of ours with some bytes changed."""
-DEADLY = r"file bad.parquet cannot be read: the process that looked into it was ended by signal 6"
+DEADLY = r"file bad.parquet cannot be read: the process that read it was ended by signal 6"
 ROWS = pa.table({"id": [1, 2], "v": [1, 1], "s": ["a", "b"], "l": [[1], [2]]})
 TABLE: dict[str, Any] = {"key": ["id"], "version_column": "v"}
 

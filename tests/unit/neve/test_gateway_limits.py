@@ -18,8 +18,7 @@ import pytest
 
 from common.errors import RequestError
 from common.wire import CoordinatorStatus
-from neve.api.recovery import ARCHIVE
-from neve.api.tables import ARROW_STREAM
+from neve.api import ARCHIVE, ARROW_STREAM
 from neve.gateway.authentication import JSON_BYTES_MAX, LIST_BYTES_MAX
 from neve.gateway.ingest.routes import APPENDS_AT_ONCE
 from neve.gateway.ingest.routing import checked_paths

@@ -40,7 +40,7 @@ def test_long_keys_are_added_listed_and_found(tmp_path: Path) -> None:
         assert len(file.key_min) + len(file.key_max) < 3000
         assert client.scan("events")["id"].to_pylist() == LONG
         assert client.scan("events", start="k" * 1000, end="l").num_rows == 2
-        with pytest.raises(CallerError, match="bytes, at most 512 are possible"):
+        with pytest.raises(CallerError, match="bytes, more than the limit of 512"):
             client.create_table(
                 "other",
                 str(tmp_path / "other"),

@@ -53,7 +53,7 @@ def test_null_has_the_name_that_hive_gives_it() -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("f.parquet", r"f.parquet lies in no partition: .* expected a path such as day=…/land=…/"),
+        ("f.parquet", r"f.parquet is in no partition: .* expected a path such as day=…/land=…/"),
         ("day=2024-01-31/f.parquet", r"do not name land"),
         ("day=soon/land=x/f.parquet", r"key value 'soon' cannot be read as date"),
     ],

@@ -42,7 +42,7 @@ from common.rows.schema import columns_of
 from common.settings import GatewaySettings, Settings
 from coordinator.core.file_retention import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector
-from neve.api.tables import STREAM_PROBLEM
+from neve.api import STREAM_PROBLEM
 from neve.client.rows import _stream_of
 from neve.gateway.ingest.append import append_rows
 from neve.gateway.requests.dry_run import dry_run

@@ -18,7 +18,7 @@ from common.metadata.changes import (
 )
 from common.model.request import RequestState
 from common.model.tablet import TabletId
-from neve.api.requests import Plugin
+from neve.api import Plugin
 from neve.client import Client
 from neve.client.errors import (
     CallerError,

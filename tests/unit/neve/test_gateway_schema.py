@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from neve.api.tables import Column
+from neve.api import Column
 from neve.client import Client
 from neve.client.errors import CallerError, RefusedError
 from tests.support.gateway import Gateway, serving

@@ -22,7 +22,7 @@ from common.model.job import Kind
 from common.model.outcome import RefusalCode
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.telemetry import METRICS, Exporter
-from neve.api.tables import ARROW_STREAM, PROBLEM
+from neve.api import ARROW_STREAM, PROBLEM
 from neve.client import Client
 from neve.client.errors import (
     CallerError,

@@ -166,7 +166,7 @@ def test_calls_are_refused_while_those_of_other_tables_go_on(site: Site) -> None
     assert site.files.hanging <= 2
     site.others_go_on()
     for call in site.calls("held").values():
-        with pytest.raises(UnavailableError, match="has not answered yet"):
+        with pytest.raises(UnavailableError, match="has not answered an operation"):
             call()
     assert site.files.hanging <= 2
     site.until_answered()

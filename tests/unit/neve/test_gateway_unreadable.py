@@ -14,7 +14,7 @@ from common.metadata.keys import TABLES, TableKeys, TabletKeys
 from common.model.key_values import KeyType
 from common.model.keys import encode_key
 from common.model.tablet import TabletId
-from neve.api.tables import TabletPage
+from neve.api import TabletPage
 from neve.cli.render import render_table as rendered
 from neve.client import Client
 from neve.client.errors import NeveError

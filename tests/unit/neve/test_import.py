@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from datetime import date
@@ -16,9 +17,19 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import UnavailableError
-from common.metadata.changes import AddFiles, Change, CreateTable, FinishFilling, Outcome
+from common.metadata.changes import (
+    AddFiles,
+    Applied,
+    Change,
+    CreateTable,
+    FinishFilling,
+    ForgetFiles,
+    Outcome,
+)
 from common.metadata.mutation.call_marks import refused_call
+from common.model.service_paths import GUARD_NAME
 from common.model.table import Table
+from common.model.tablet import TabletId
 from neve.api.tables import ImportProgress, ImportReport
 from neve.client import Client
 from neve.client.errors import (
@@ -401,3 +412,138 @@ class TestCommandLine:
         neve.run("table", "import", *words, code=3, says="25 of 28 files do not fit")
         types = ["--partition-type", "day=string", "--leave-misfits"]
         neve.run("table", "import", *words, *types, says="day string")
+
+
+# ------------------------------------------------------------------- Nanoseconds into microseconds
+
+
+def moments(folder: Path, name: str, nanos: list[int], unit: str = "ns") -> None:
+    """Write a file with two rows' moments in nanoseconds, also within a list."""
+    at = pa.array(nanos, pa.int64()).cast(pa.timestamp("ns")).cast(pa.timestamp(unit))
+    rows = pa.table({"id": range(len(nanos)), "at": at, "within": [[each] for each in at]})
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, path)
+
+
+def named(folder: Path) -> set[str]:
+    return {str(each.relative_to(folder)) for each in folder.rglob("*.parquet")}
+
+
+FINE: dict[str, Any] = {"key": ("day", "id"), "version_column": "at"}
+
+
+def test_files_with_nanoseconds_are_copied_in_microseconds(client: Client, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    moments(lake, "a/day=1/fine.parquet", [1_000, 2_000])
+    moments(lake, "day=2/plain.parquet", [3_000], "us")
+    before = {name: (lake / name).read_bytes() for name in named(lake)}
+    dry = client.import_table(str(lake), "t", **FINE, dry_run=True)
+    assert any("--timestamps us" in note and "1 file " in note for note in dry.notes)
+    assert {each.name: each.type for each in dry.schema}["at"] == "timestamp[ns]"
+
+    settings = {"readers": "spark"}
+    done = client.import_table(str(lake), "t", **FINE, timestamps="us", settings=settings)
+
+    assert (done.files, done.added, done.rows, done.misfits) == (2, 2, 3, 0)
+    types = {each.name: each.type for each in done.schema}
+    assert (types["at"], types["within"]) == ("timestamp[us]", "list<timestamp[us]>")
+    rows = client.scan("t").sort_by([("day", "ascending"), ("id", "ascending")])
+    assert rows["at"].cast(pa.int64()).to_pylist() == [1, 2, 3]
+    assert rows["within"].combine_chunks().flatten().cast(pa.int64()).to_pylist() == [1, 2, 3]
+    assert {name: (lake / name).read_bytes() for name in before} == before
+    (copy,) = [each.path for each in client.files("t") if each.path.startswith("_neve/")]
+    assert copy.startswith("_neve/append/day=1/import-")
+    assert pq.ParquetFile(lake / copy).schema_arrow.field("at").type == pa.timestamp("us")
+    assert (lake / "a/day=1" / GUARD_NAME).exists(), "plain readers would count the copies, too"
+
+
+def test_digits_below_a_microsecond_are_refused_or_cut_off(client: Client, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    moments(lake, "day=1/a.parquet", [1_000, -1_501])
+    with pytest.raises(CallerError, match=r"day=1/a.parquet: column at .* lose data: -1501.*us-tr"):
+        client.import_table(str(lake), "t", **FINE, timestamps="us")
+
+    left = client.import_table(str(lake), "t", **FINE, timestamps="us", leave_misfits=True)
+    assert (left.added, left.misfits) == (0, 1)
+    client.drop("t")
+    done = client.import_table(str(lake), "t", **FINE, timestamps="us-truncated")
+
+    assert done.added == 1
+    assert any("become equal" in note for note in done.notes)
+    assert sorted(client.scan("t")["at"].cast(pa.int64()).to_pylist()) == [-1, 1]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("change", range(1, 5))
+def test_an_import_with_copies_that_was_killed_goes_on(
+    store: MortalStore,
+    client: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: int,
+    after: bool,
+) -> None:
+    monkeypatch.setattr(imports, "BATCH_FILES", 1)
+    for day in range(2):
+        moments(tmp_path / "lake", f"day={day}/a.parquet", [1_000])
+    store.left, store.after = change, after
+    options = FINE | {"timestamps": "us"}
+    with pytest.raises(NeveError):
+        client.import_table(str(tmp_path / "lake"), "t", **options)
+    store.left = None
+
+    done = client.import_table(str(tmp_path / "lake"), "t", **options)
+
+    assert (done.files, done.misfits) == (2, 0)
+    assert client.scan("t").num_rows == 2
+
+
+def table_id(store: MortalStore) -> str:
+    found = asyncio.run(store.table_named("t"))
+    assert found is not None
+    return found.id
+
+
+def test_a_repeated_import_takes_no_copied_file_for_a_new_one(
+    store: MortalStore, client: Client, tmp_path: Path
+) -> None:
+    """Also when a compaction has replaced its copy, and the collector has deleted that."""
+    lake = tmp_path / "lake"
+    moments(lake, "a.parquet", [1_000])
+    client.import_table(str(lake), "t", timestamps="us")
+    (copy,) = client.files("t")
+    gone = ForgetFiles(tablet=TabletId.parse(table_id(store), copy.tablet), paths=(copy.path,))
+    assert isinstance(asyncio.run(store.apply(gone)), Applied)
+
+    for options in ({"timestamps": "us"}, {}):
+        again = client.import_table(str(lake), "t", readers_use_manifest=True, **options)
+        assert (again.already, again.added, again.misfits) == (1, 0, 0)
+    moments(lake, "b.parquet", [1_000])
+    for options in ({"timestamps": "us"}, {}):
+        with pytest.raises(RefusedError, match=r"b.parquet .*timestamp\[ns\]"):
+            client.import_table(str(lake), "t", **options)
+
+
+def test_a_table_with_nanoseconds_does_not_become_one_of_microseconds(
+    client: Client, tmp_path: Path
+) -> None:
+    moments(tmp_path / "lake", "a.parquet", [1_000])
+    client.import_table(str(tmp_path / "lake"), "t")
+    with pytest.raises(RefusedError, match="exists already, and has timestamps with nanoseconds"):
+        client.import_table(str(tmp_path / "lake"), "t", timestamps="us")
+
+
+def test_a_rebuild_takes_copies_and_not_what_they_were_made_of(
+    client: Client, tmp_path: Path
+) -> None:
+    """Also when the table has nanoseconds by then, and the originals would fit."""
+    lake = tmp_path / "lake"
+    moments(lake, "a.parquet", [1_000])
+    client.import_table(str(lake), "t", timestamps="us", readers_use_manifest=True)
+    client.set("t", widen_columns={"at": "timestamp[ns]", "within": "list<timestamp[ns]>"})
+    client.drop("t")
+
+    client.rebuild(str(lake), "t")
+
+    assert client.scan("t").num_rows == 1

@@ -17,19 +17,7 @@ from common.model.keys import encode_key
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.wire import AttemptProgress
-from neve.api import (
-    recovery as recovery_api,
-)
-from neve.api import (
-    requests as requests_api,
-)
-from neve.api import (
-    tables as tables_api,
-)
-from neve.api import (
-    work as work_api,
-)
-from neve.api.split_merge import Operation
+from neve import api
 from neve.cli import (
     recovery,
     render,
@@ -39,7 +27,7 @@ from neve.cli import (
 )
 from neve.cli.tablet_keys import KnownTables
 from neve.client.http import decode
-from neve.gateway.work import compactor_view, job_view, plan_view, queued_view
+from neve.gateway.work import job_view, plan_view, queued_view
 from tests.support.datadriven import Answer, Step
 from tests.support.gateway import COMPACTOR, GROUP, QUEUED, RUNNING, SCOPE, STARTED_S
 
@@ -47,11 +35,11 @@ PAGES = Path(__file__).parent / "testdata" / "render.txt"
 WIDE = 160
 
 COLUMNS = (
-    tables_api.Column(name="id", type="int64", nullable=False),
-    tables_api.Column(name="note", type="string"),
+    api.Column(name="id", type="int64", nullable=False),
+    api.Column(name="note", type="string"),
 )
 SETTINGS = {"ratio": 3.0, "target_bytes": 512 * 1024**2, "ttl_s": None, "hold_expiry_s": 120.0}
-TABLE = tables_api.Table(
+TABLE = api.Table(
     id="t-1",
     name="events",
     location="s3://lake/events",
@@ -63,27 +51,21 @@ TABLE = tables_api.Table(
 )
 TABLET_ID = encode_key([100], [KeyType.INT]).hex()
 KEYS = KnownTables(lambda: [TABLE])
-FILE = tables_api.File(
-    path="a.parquet", tablet=TABLET_ID, size_bytes=2048, rows=1200, key_min="[1]"
-)
+FILE = api.File(path="a.parquet", tablet=TABLET_ID, size_bytes=2048, rows=1200, key_min="[1]")
 TABLETS = (
-    tables_api.Tablet(tablet="0180", files=2, size_bytes=4096, rows=9, end="[100]", running=1),
-    tables_api.Tablet(
-        tablet="last", files=0, size_bytes=0, rows=0, start="[100]", end="+inf", failures=1
-    ),
-    tables_api.Tablet(tablet="01", files=1, size_bytes=9, rows=1, partition="day=1", selected=True),
-    tables_api.Tablet(tablet="02", files=1, size_bytes=9, rows=1, end="[2]", waiting=1),
-    tables_api.Tablet(
-        tablet="03", files=1, size_bytes=9, rows=1, end="[3]", operation="split (cut)"
-    ),
+    api.Tablet(tablet="0180", files=2, size_bytes=4096, rows=9, end="[100]", running=1),
+    api.Tablet(tablet="last", files=0, size_bytes=0, rows=0, start="[100]", end="+inf", failures=1),
+    api.Tablet(tablet="01", files=1, size_bytes=9, rows=1, partition="day=1", selected=True),
+    api.Tablet(tablet="02", files=1, size_bytes=9, rows=1, end="[2]", waiting=1),
+    api.Tablet(tablet="03", files=1, size_bytes=9, rows=1, end="[3]", operation="split (cut)"),
 )
-STATUS = work_api.Status(
+STATUS = api.Status(
     coordinator="coord-1",
     started_s=STARTED_S,
     now_s=STARTED_S + 4000,
     groups=(
-        decode(work_api.Group, {name: getattr(GROUP, name) for name in GROUP.__slots__}),
-        work_api.Group(
+        decode(api.Group, {name: getattr(GROUP, name) for name in GROUP.__slots__}),
+        api.Group(
             group="large",
             queued=2,
             queued_bytes=1,
@@ -97,7 +79,7 @@ STATUS = work_api.Status(
             oldest_age_s=90,
         ),
     ),
-    compactors=(compactor_view(COMPACTOR),),
+    compactors=(COMPACTOR,),
     tables=1,
     tablets_known=1234,
     committed=7,
@@ -107,7 +89,7 @@ STATUS = work_api.Status(
     quarantined=0,
     errors=("planner `ratio` failed for events",),
 )
-FINISHED = work_api.Finished(
+FINISHED = api.Finished(
     attempt="att-1",
     job="job-1",
     tablet="last",
@@ -125,13 +107,13 @@ FINISHED = work_api.Finished(
     ended_s=2.5,
     reason="2 files of similar size",
 )
-EXPLAINED = work_api.Explanation(
+EXPLAINED = api.Explanation(
     tablet="last",
     table="events",
     sentences=("nothing runs here", "its planner wanted nothing 5 s ago"),
     left={"a.parquet": "it is alone"},
 )
-PLAN = work_api.Plan(jobs=(queued_view(QUEUED),), left={"c.parquet": "it is larger than the rest"})
+PLAN = api.Plan(jobs=(queued_view(QUEUED),), left={"c.parquet": "it is larger than the rest"})
 DAY_S = 86_400.0
 CUT = replace(
     QUEUED.job,
@@ -168,20 +150,20 @@ OFFLINE = {
     ],
     "left": {"c": "too large"},
 }
-REQUEST = requests_api.Request(
+REQUEST = api.Request(
     id="req-1",
     table="events",
     state="active",
     submitted_at_s=STARTED_S,
-    keys=requests_api.Keys(start="[1]", end="[9]", end_included=False),
-    selector=requests_api.Plugin(name="age", options={"older_than": "1h"}),
+    keys=api.Keys(start="[1]", end="[9]", end_included=False),
+    selector=api.Plugin(name="age", options={"older_than": "1h"}),
     transform="set note = 'b'",
-    output=requests_api.Output(codec="gzip", row_group_bytes=64 * 1024**2),
+    output=api.Output(codec="gzip", row_group_bytes=64 * 1024**2),
     hints={"pace": "slow"},
     boost=5,
     deadline_at_s=STARTED_S + 600,
-    cancelled=(requests_api.Keys(end="[2]"),),
-    progress=requests_api.Progress(
+    cancelled=(api.Keys(end="[2]"),),
+    progress=api.Progress(
         tablets=2,
         selected=1,
         done=1,
@@ -192,7 +174,7 @@ REQUEST = requests_api.Request(
         eta_s=65.0,
     ),
     tablets=(
-        requests_api.RequestTablet(
+        api.RequestTablet(
             tablet="0180",
             state="selected",
             reason="one job runs of it",
@@ -201,10 +183,10 @@ REQUEST = requests_api.Request(
             bytes_left=4096,
             running=1,
         ),
-        requests_api.RequestTablet(tablet="last", state="done", reason="done here", end="+inf"),
+        api.RequestTablet(tablet="last", state="done", reason="done here", end="+inf"),
     ),
 )
-FAILED = requests_api.Request(
+FAILED = api.Request(
     id="req-0",
     table="events",
     state="failed",
@@ -212,8 +194,8 @@ FAILED = requests_api.Request(
     cause="its deadline has passed",
     ended_at_s=STARTED_S + 90,
 )
-NEEDLESS = replace(FAILED, state="done", cause="", result=requests_api.Result())
-DRY_RUN = requests_api.DryRun(
+NEEDLESS = replace(FAILED, state="done", cause="", result=api.Result())
+DRY_RUN = api.DryRun(
     table="events",
     tablets=2,
     files=5,
@@ -222,10 +204,10 @@ DRY_RUN = requests_api.DryRun(
     rows_in_range=None,
     transform="delete where id > 1",
     per_tablet=(
-        requests_api.DryTablet(
+        api.DryTablet(
             tablet="0180", files=3, size_bytes=4096, rows=1500, rows_in_range=7, end="[5]"
         ),
-        requests_api.DryTablet(
+        api.DryTablet(
             tablet="02",
             files=2,
             size_bytes=4096,
@@ -238,8 +220,8 @@ DRY_RUN = requests_api.DryRun(
 )
 
 LIMITS = [
-    decode(work_api.Limit, asdict(SCOPE)),
-    work_api.Limit(kind="volume", name="default", limit_bytes_s=None, moved_bytes=5),
+    decode(api.Limit, asdict(SCOPE)),
+    api.Limit(kind="volume", name="default", limit_bytes_s=None, moved_bytes=5),
 ]
 WAITING = replace(
     RUNNING,
@@ -256,7 +238,7 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "files": lambda: render.render_files([FILE], "events", KEYS),
     "tablets": lambda: render.render_tablets(TABLETS),
     "added": lambda: render.add_sentence(
-        tables_api.Added(
+        api.Added(
             call="c",
             files=(FILE,),
             rows=1200,
@@ -266,12 +248,10 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
         )
     ),
     "added-again": lambda: render.add_sentence(
-        tables_api.Added(
-            call="c", files=(), rows=1200, size_bytes=2048, file_count=1, repeated=True
-        )
+        api.Added(call="c", files=(), rows=1200, size_bytes=2048, file_count=1, repeated=True)
     ),
     "call-append": lambda: render.call_sentence(
-        tables_api.Call(
+        api.Call(
             call="c",
             state="accepted",
             kind="append",
@@ -283,10 +263,10 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
         )
     ),
     "call-compact": lambda: render.call_sentence(
-        tables_api.Call(call="c", state="accepted", kind="compact", at_s=STARTED_S, request="req-1")
+        api.Call(call="c", state="accepted", kind="compact", at_s=STARTED_S, request="req-1")
     ),
-    "call-unknown": lambda: render.call_sentence(tables_api.Call(call="c", state="unknown")),
-    "call-too-old": lambda: render.call_sentence(tables_api.Call(call="c", state="too-old")),
+    "call-unknown": lambda: render.call_sentence(api.Call(call="c", state="unknown")),
+    "call-too-old": lambda: render.call_sentence(api.Call(call="c", state="too-old")),
     "status": lambda: work.render_status(STATUS),
     "jobs": lambda: work.render_jobs([job_view(RUNNING), job_view(WAITING)], STARTED_S + 60, KEYS),
     "limits": lambda: work.render_limits(LIMITS),
@@ -334,7 +314,7 @@ def test_a_plan_says_by_place_which_jobs_wait_for_which() -> None:
 
 
 def test_totals_are_shown_once_they_are_known() -> None:
-    known = tables_api.Table(
+    known = api.Table(
         id="t", name="t", location="x", state="live", schema=(), tablets=3, files=4, size_bytes=5
     )
 
@@ -366,7 +346,7 @@ def lengthened(value: Any, field: str = "") -> Any:
         parts = {
             each.name: lengthened(getattr(value, each.name), each.name) for each in fields(value)
         }
-        if isinstance(value, tables_api.Tablet | requests_api.RequestTablet) and parts["end"]:
+        if isinstance(value, api.Tablet | api.RequestTablet) and parts["end"]:
             parts["end"] = LONG_KEY
         return replace(value, **parts)
     if isinstance(value, tuple | list):
@@ -374,10 +354,8 @@ def lengthened(value: Any, field: str = "") -> Any:
     return value if value is None else LONG_BY_FIELD.get(field, value)
 
 
-FINDING = recovery_api.Finding(
-    code="file-missing", sentence="", repair="", path="a", tablet=TABLET_ID
-)
-OPERATION = Operation(
+FINDING = api.Finding(code="file-missing", sentence="", repair="", path="a", tablet=TABLET_ID)
+OPERATION = api.Operation(
     id="o", kind="split", step="cut", tablets=(TABLET_ID, "last"), at="[1]", reason="-", waits="-"
 )
 LONG_TABLE = replace(TABLE, name=LONG_NAME, key=("note",))
@@ -397,7 +375,7 @@ NARROW: dict[str, Callable[[], RenderableType]] = {
     "jobs": lambda: work.render_jobs([of_long_tablet(job_view(WAITING))], STARTED_S, LONG_KEYS),
     "queue": lambda: work.render_queue([of_long_tablet(queued_view(QUEUED))], LONG_KEYS),
     "plan": lambda: work.render_plan(
-        work_api.Plan(
+        api.Plan(
             jobs=(of_long_tablet(queued_view(QUEUED)), *map(of_long_tablet, CHAIN.jobs)),
             left={"a/" * 90: "old " * 40},
             intervals=tuple(map(of_long_tablet, CHAIN.intervals)),
@@ -413,7 +391,7 @@ NARROW: dict[str, Callable[[], RenderableType]] = {
         [lengthened(OPERATION)], LONG_NAME, LONG_KEYS
     ),
     "fsck": lambda: recovery.render_fsck(
-        recovery_api.FsckReport(
+        api.FsckReport(
             table=LONG_NAME,
             sound=False,
             findings=(of_long_tablet(FINDING), replace(of_long_tablet(FINDING), path=None)),
@@ -425,11 +403,9 @@ NARROW: dict[str, Callable[[], RenderableType]] = {
         LONG_KEYS,
     ),
     "restore": lambda: recovery.render_restore(
-        recovery_api.RestoreReport(
+        api.RestoreReport(
             tables=(
-                lengthened(
-                    recovery_api.Restored(table="", location="", state="live", tablets=1, files=2)
-                ),
+                lengthened(api.Restored(table="", location="", state="live", tablets=1, files=2)),
             )
         )
     ),
@@ -468,8 +444,8 @@ def test_tablets_are_shown_by_their_keys() -> None:
 
 
 DAYS = (
-    tables_api.Column(name="day", type="date32"),
-    tables_api.Column(name="kind", type="string"),
+    api.Column(name="day", type="date32"),
+    api.Column(name="kind", type="string"),
 )
 
 

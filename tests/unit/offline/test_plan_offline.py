@@ -13,7 +13,7 @@ from common.errors import RequestError
 from common.model.job import JobAction, Kind, Plan, PlannedJob
 from common.model.table import TableSettings
 from common.spi.planner import PlanParameters
-from neve.api import tables as api
+from neve import api
 from neve.offline import plan_offline, read_groups
 from neve.setting_values import read_settings
 

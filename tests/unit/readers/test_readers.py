@@ -96,7 +96,7 @@ def test_marked_work_is_done_in_another_process_again_and_again() -> None:
     ("deed", "said"),
     [
         (lambda: work.abort("x"), r"^file x cannot be read: .* was ended by signal 6 \(SIGABRT\)"),
-        (lambda: work.answer_with_code("x"), r"^file x cannot be read: .* no plain value"),
+        (lambda: work.answer_with_code("x"), r"^file x cannot be read: .* not a plain value"),
         (lambda: work.answer_at_length("x", 2 * MIB), r"^file x cannot be read: the process"),
     ],
 )
@@ -158,7 +158,7 @@ def test_no_file_is_blamed_for_what_others_end(number: signal.Signals, tmp_path:
 
 def test_no_file_is_blamed_when_readers_die_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "data_bytes", work.abort_of_nothing)
-    with reading(), pytest.raises(UnavailableError, match="one that read nothing was ended"):
+    with reading(), pytest.raises(UnavailableError, match="a process that read nothing was ended"):
         work.abort("x")
 
 
@@ -222,7 +222,7 @@ def test_a_death_disturbs_nobody_else(tmp_path: Path) -> None:
 
 def test_a_frozen_reader_is_given_up() -> None:
     # It cannot notice its own time: whoever waits for it does.
-    limits, frozen = ReaderLimits(wait_s=2.0, patience_s=0.5), "stood still"
+    limits, frozen = ReaderLimits(wait_s=2.0, patience_s=0.5), "stopped responding"
     with reading(limits) as deaths:
         for _ in range(FREEZES_MAX):
             with pytest.raises((ReaderDeathError, UnavailableError)):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 
@@ -29,15 +31,17 @@ from common.parquet.location import open_location
 from common.parquet.service_files import (
     LocationOwner,
     read_description,
+    read_owner,
     write_description,
     write_generation,
     write_owner,
     written_generation,
 )
+from common.storage_threads import StorageThreads
 from coordinator.context import ShellContext
 from coordinator.core import actions as do
 from coordinator.core import events as on
-from coordinator.storage.generations import Generations
+from coordinator.storage.generations import LOOK_LASTS_S, Generations
 from coordinator.store_actions import StoreActions
 from tests.support.assignments import an_assignment
 from tests.support.memory_store import MemoryStore
@@ -46,6 +50,7 @@ from tests.support.predictable import CountedIds, ManualClock
 from tests.support.tables_on_disk import keyed_table, settings
 
 pytestmark = pytest.mark.anyio
+P, T = ParamSpec("P"), TypeVar("T")
 
 
 @pytest.fixture
@@ -57,7 +62,8 @@ class Place:
     """A table in a memory store and a folder, and the one who counts its generation up."""
 
     def __init__(self, folder: Path) -> None:
-        self.store = MemoryStore(ManualClock())
+        self.clock = ManualClock()
+        self.store = MemoryStore(self.clock)
         self.table: Table = keyed_table(folder)
         self.log: list[str] = []
         self.generations = self.another()
@@ -106,6 +112,29 @@ async def test_a_store_behind_its_location_is_not_counted_up(place: Place) -> No
     await place.generations.count_up(place.table)
     assert place.written == 5
     assert place.generations.may_change(place.table.id)
+
+
+async def test_who_stood_still_after_the_look_counts_nothing_up(place: Place) -> None:
+    """An older state would be counted up to the number that its location has from another."""
+    await place.generations.count_up(place.table)
+
+    class StandsStill(StorageThreads):
+        async def run(
+            self, location: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+        ) -> T:
+            found = await super().run(location, work, *args, **kwargs)
+            if work is read_owner:  # The last thing of a look.
+                await place.generations.count_up(place.table)
+                await place.roll_back(1)
+                place.clock.advance(LOOK_LASTS_S + 0.1)
+            return found
+
+    await Generations(place.store, lambda *_, **__: None, threads=StandsStill()).count_up(
+        place.table
+    )
+
+    assert (place.written, await place.store.generation(place.table.id)) == (2, 1)
+    assert await place.generations.look(place.table) is not None
 
 
 async def test_a_coordinator_that_starts_looks_before_the_first_job(place: Place) -> None:

@@ -64,14 +64,12 @@ def end_by_definition(ends: Sequence[bytes], file: DataFile) -> bytes:
     return next(end for end in ends if file.key_min is None or file.key_min <= end)
 
 
-def watermark_by_definition(
-    footers: Iterable[OutputFooter], start: bytes | None, end: bytes
-) -> bytes | None:
+def watermark_by_definition(footers: Iterable[OutputFooter], start: bytes | None) -> bytes | None:
     known = []
     for each in footers:
         of = TabletId.parse("", each.tablet).end
-        within = (start is None or of > start) and (of <= end or of == PLUS_INFINITY)
-        if each.purge is not None and within:
+        # It may have begun anywhere, and reached as far as the end that is in its name.
+        if each.purge is not None and (start is None or of > start):
             known.append(each.purge)
     return max(known, default=None)
 
@@ -83,7 +81,7 @@ def tablets_by_definition(
     return [
         TabletDump(
             bounds=Bounds(start, end),
-            purge=watermark_by_definition(footers, start, end),
+            purge=watermark_by_definition(footers, start),
             files=tuple(file for file in files if end_by_definition(ends, file) == end),
         )
         for start, end in zip([None, *ends[:-1]], ends, strict=True)
@@ -139,6 +137,20 @@ def test_tablets_ends_and_watermarks_are_those_of_the_definition(seed: int) -> N
     homes_of = [draw.choice(homes) for _ in files]
     found = partition_tablets(files, homes_of, footers, Steps())
     assert found == partitions_by_definition(files, homes_of, footers)
+
+
+def test_a_watermark_counts_for_all_parts_of_a_tablet_that_was_split() -> None:
+    """Else rows older than a dropped tombstone are taken in the part without a later output."""
+    files = [data_file(1, b"\x01", b"\x09"), data_file(2, b"\x12", b"\x18")]
+    before_split = footer(1, b"\x20", b"\x07")
+
+    found = range_tablets(files, {b"\x10", b"\x20"}, [before_split], Steps())
+
+    assert [(each.bounds.end, each.purge) for each in found] == [
+        (b"\x10", b"\x07"),
+        (b"\x20", b"\x07"),
+        (PLUS_INFINITY, None),
+    ]
 
 
 # ------------------------------------------------------------------------------------------- Growth

@@ -41,7 +41,11 @@ def test_columns_are_added_at_the_end_once() -> None:
 @pytest.mark.parametrize(
     ("added", "wider", "says"),
     [
-        ([Column("note", "int64")], [], "of type string already; to make it int64, widen it"),
+        (
+            [Column("note", "int64")],
+            [],
+            "of type string; to make it int64, widen it",
+        ),
         ([Column("x", "int64", nullable=False)], [], "cannot be added as not null"),
         ([Column("", "int64")], [], "has no name"),
         ([Column("x", "integer")], [], "integer"),

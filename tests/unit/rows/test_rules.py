@@ -166,7 +166,7 @@ def test_columns_beyond_32_bit_offsets_are_taken_in_pieces(monkeypatch: pytest.M
 
 
 def test_unknown_columns_are_refused() -> None:
-    with pytest.raises(CompactionError, match="columns x are not known"):
+    with pytest.raises(CompactionError, match="columns x are unknown"):
         scan_tables([], RULES, NOW_S, columns=["k", "x"])
 
 

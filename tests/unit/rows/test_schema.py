@@ -163,7 +163,7 @@ def test_rows_are_widened_into_the_table_s_schema() -> None:
     ("rows", "words"),
     [
         (pa.table({"d": pa.nulls(1)}), ["f", "lacks", "i"]),
-        (pa.table({"i": [1], "x": [1], "y": [2]}), ["f", "x, y", "does not know"]),
+        (pa.table({"i": [1], "x": [1], "y": [2]}), ["f", "x, y", "does not have"]),
         (
             pa.table({"i": [1], "t": pa.array([2**62], pa.timestamp("s"))}),
             ["t", "f", "timestamp[ns]"],
@@ -236,3 +236,14 @@ def test_nulls_are_refused_where_the_schema_allows_none(place: str) -> None:
     refuse_nulls(rows.slice(0, 1), "file f")
     free = pa.table([pa.array([1, None])], names=["c"])
     refuse_nulls(free, "file f")
+
+
+def test_a_table_in_seconds_of_an_earlier_release_is_read() -> None:
+    """Creation kept the type, but Parquet has no seconds."""
+    table = arrow_schema([Column("at", "timestamp[s]"), Column("time", "time[s]")])
+    found = pa.table(
+        [pa.array([1000], pa.timestamp("ms")), pa.array([2000], pa.time32("ms"))],
+        names=["at", "time"],
+    )
+
+    assert conform(found, table).schema == table

@@ -26,11 +26,9 @@ TEXTS = [
     "binary",
     "binary[16]",
     "date",
-    "time[s]",
     "time[ms]",
     "time[us]",
     "time[ns]",
-    "timestamp[s]",
     "timestamp[ns]",
     "timestamp[us, UTC]",
     "timestamp[ms, Europe/Berlin]",
@@ -66,6 +64,8 @@ def test_a_type_s_text_is_read_back(text: str) -> None:
         (pa.list_(pa.int8(), 3), "list<int8>"),
         (pa.list_view(pa.int8()), "list<int8>"),
         (pa.uuid(), "binary[16]"),
+        (pa.time32("s"), "time[ms]"),
+        (pa.list_(pa.timestamp("s", "UTC")), "list<timestamp[ms, UTC]>"),
         (pa.json_(), "string"),
         (pa.struct([("a", pa.large_binary())]), "struct<a: binary>"),
         (pa.map_(pa.large_string(), pa.int8()), "map<string, int8>"),
@@ -75,7 +75,7 @@ def test_types_stored_alike_have_one_text(arrow: pa.DataType, text: str) -> None
     assert type_to_text(arrow) == text
 
 
-@pytest.mark.parametrize("text", [*TEXTS[:32], "struct<a: int64 not null>"])
+@pytest.mark.parametrize("text", [*TEXTS[:30], "struct<a: int64 not null>"])
 def test_arrow_s_own_spelling_is_read(text: str) -> None:
     arrow = type_from_text(text)
     assert type_from_text(str(arrow)) == arrow
@@ -107,10 +107,10 @@ def test_arrow_s_own_spelling_is_read(text: str) -> None:
     ],
 )
 def test_other_text_is_refused(text: str) -> None:
-    with pytest.raises(RequestError, match="not known"):
+    with pytest.raises(RequestError, match="is unknown"):
         type_from_text(text)
 
 
 def test_types_that_parquet_lacks_are_refused() -> None:
-    with pytest.raises(RequestError, match="cannot be kept in Parquet"):
+    with pytest.raises(RequestError, match="cannot be stored in Parquet"):
         type_to_text(pa.month_day_nano_interval())

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from common.config import load_settings
-from common.errors import ConfigError
+from common.errors import ConfigError, UnavailableError
 from neve.serve.preflight import (
     NotYetError,
     checked_address,
@@ -35,7 +35,9 @@ def test_an_address_where_nobody_listens_is_said_at_once() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"ray://127.0.0.1:{free.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=f"no Ray answers at {address}: Connection refused"):
+        with pytest.raises(
+            UnavailableError, match=f"no Ray answers at {address}: Connection refused"
+        ):
             checked_address(None, {"RAY_ADDRESS": address})
 
 
@@ -119,7 +121,7 @@ def test_what_no_node_has_is_said_of_service_and_groups() -> None:
     said = list(missing_resources(settings, [small, room]))
     assert [each.partition(";")[0] for each in said] == [
         "group small: no node with the Ray resource 'neve_group_small' has the 2 CPUs and 2.8 GiB"
-        " that its Spark executors ask for: the largest has 1 and 2.0 GiB"
+        " that its Spark executors require: the largest has 1 and 2.0 GiB"
     ]
 
 

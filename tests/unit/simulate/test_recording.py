@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from common.errors import RequestError
-from neve.api.tables import File
-from neve.api.work import Finished
+from neve.api import File, Finished
 from neve.simulate.recording import (
     ArrivalRecorder,
     RecordedArrival,

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from common.errors import RequestError
-from neve.api.tables import Column, Table
-from neve.api.work import Compactor, Group, GroupScaling
+from neve.api import Column, Compactor, Group, GroupScaling, Table
 from neve.simulate.service import described, job_speed
 from neve.simulate.specification import read_specifications
 from tests.unit.simulate.test_recording import file, finished

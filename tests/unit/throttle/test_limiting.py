@@ -9,13 +9,14 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import MetadataError, RequestError, UnavailableError
-from common.model.group import LimitScope, LimitStatus
+from common.model.group import LimitScope
 from common.telemetry import METRICS
 from coordinator import store_watch
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.figures import scope_figures
 from coordinator.store_watch import RateLimits
+from neve import api
 from tests.support.memory_store import MemoryStore
 from tests.support.predictable import CountedIds
 
@@ -59,7 +60,7 @@ def test_a_limit_is_written_and_heard_of() -> None:
         assert heard[-1] == on.LimitsSeen(limits={GROUP: 1 << 20})
         with pytest.raises(RequestError, match="limit of group:default is 5 bytes/s"):
             await made.set("group:default", 5)
-        with pytest.raises(RequestError, match="'shelf:a' is no scope"):
+        with pytest.raises(RequestError, match="'shelf:a' is not a scope"):
             await made.set("shelf:a", 0)
 
     asyncio.run(story())
@@ -91,7 +92,7 @@ def test_a_store_that_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_figures_are_metrics_with_their_labels() -> None:
-    status = LimitStatus(
+    status = api.Limit(
         kind="volume",
         name="fast",
         limit_bytes_s=100,

@@ -1,0 +1,59 @@
+"""Jobs: those that run and those that have ended."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A running job."""
+
+    id: str
+    attempt: str
+    table: str
+    tablet: str
+    kind: str
+    group: str
+    compactor: str
+    inputs: int
+    input_bytes: int
+    since_s: float
+    state: str = ""
+    fraction: float = 0.0
+    reason: str = ""
+    throttled: bool = False
+    """Whether the job had to wait for its grant lately."""
+    granted_bytes_s: float | None = None
+    """Grant of the job; None: there is no limit."""
+    moved_bytes: int = 0
+    """Bytes read and written so far."""
+    waited_s: float = 0.0
+    quiet_s: float = 0.0
+    """Seconds since the job last made progress."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A finished attempt of the history."""
+
+    attempt: str
+    job: str
+    tablet: str
+    kind: str
+    end: str
+    group: str
+    compactor: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    bytes_in: int
+    bytes_out: int
+    rows_in: int
+    rows_out: int
+    started_s: float
+    ended_s: float
+    reason: str = ""
+    cause: str = ""
+    superseded: int = 0
+    """Rows that a newer one of their key replaced."""
+    tombstones_dropped: int = 0
+    expired_dropped: int = 0
+    """Rows that had expired, and are gone."""

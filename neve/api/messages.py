@@ -1,0 +1,103 @@
+"""What the other modules share: bounds of bodies, content types, messages of other releases.
+
+The classes of this package travel twice: as JSON between gateway and client, and as pickles between
+coordinator and gateway. Sizes are in bytes, times in seconds since the epoch. A tablet is named by
+its end: hex, or `last`. Keys are texts that a person can read and that every `start`, `end` and
+`splits` parameter takes back.
+"""
+
+from collections.abc import Iterable
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Annotated, Any, TypeVar
+
+T = TypeVar("T")
+
+# --------------------------------------------------------- Bodies of requests and types of content
+
+STRICT = {"extra": "forbid"}
+"""A body with an unknown field is refused. The gateway reads this."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaxLength:
+    """Bound on a field of a request: characters of a text, or entries of a list or mapping."""
+
+    count: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Return the schema that checks the bound and stops at the first error of a list."""
+        schema = handler(source)
+        schema["max_length"] = self.count
+        if schema["type"] in {"list", "tuple"}:
+            schema["fail_fast"] = True
+        return schema
+
+
+PATHS_MAX = 10_000
+COLUMNS_MAX = 10_000
+SPLITS_MAX = 100_000
+ShortText = Annotated[str, MaxLength(4096)]
+"""A name, a path, or a key as text."""
+LongText = Annotated[str, MaxLength(64 * 1024)]
+"""An expression, or the type of a column."""
+Names = Annotated[tuple[ShortText, ...], MaxLength(1000)]
+"""Names of columns or tables."""
+SettingValues = Annotated[dict[ShortText, Any], MaxLength(1000)]
+CALL_HEADER = "Neve-Call"
+"""Header with the id of a call. A repeated call counts once."""
+PROBLEM = "application/problem+json"
+LINES = "application/x-ndjson"
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+ARCHIVE = "application/vnd.neve.archive"
+"""Content type of an archive: the body of a restore."""
+
+
+# ---------------------------------------------- Pickles of the release before this one, or after it
+
+
+def readable_across_releases(kind: type[T]) -> type[T]:
+    """Let a slotted dataclass be read from a pickle of the release before this one, or after it.
+
+    Such a pickle is a list of values in the order of the fields. Without this, a field that the
+    sender did not know stays without a value, and whoever reads it fails. Here it gets its
+    default. Values behind the last known field are dropped, also by releases without this.
+
+    Therefore a new field comes last, with a default, and no field is removed or moved. It has a
+    type that the release before knows, where that release reads the message. A class whose fields
+    have moved names them in `PICKLED`, in the order of its pickles.
+    """
+    if hasattr(kind, "PICKLED"):
+        kind.__getstate__ = _state  # type: ignore[method-assign, assignment]  # pickle calls it
+    kind.__setstate__ = restore_fields  # type: ignore[attr-defined]  # pickle calls it
+    return kind
+
+
+def restore_fields(value: Any, state: list[Any]) -> None:
+    """Fill a value that pickle has made.
+
+    Raises:
+        TypeError: A field without a default is not in the pickle.
+    """
+    sent = dict(zip(_pickled(value), state, strict=False))
+    for each in fields(value):
+        found = sent[each.name] if each.name in sent else _default(value, each)
+        object.__setattr__(value, each.name, found)
+
+
+def _state(value: Any) -> list[Any]:
+    return [getattr(value, name) for name in _pickled(value)]
+
+
+def _pickled(value: Any) -> Iterable[str]:
+    """Return the names of the fields in the order of pickles."""
+    return getattr(value, "PICKLED", None) or [each.name for each in fields(value)]
+
+
+def _default(value: Any, missing: Field[Any]) -> Any:
+    if missing.default is not MISSING:
+        return missing.default
+    if missing.default_factory is not MISSING:
+        return missing.default_factory()
+    raise TypeError(
+        f"{type(value).__name__} of another release has no {missing.name}, which has no default"
+    )

@@ -1,0 +1,103 @@
+"""Rows and the files that hold them: adds, appends, calls, and the stream of a scan."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from neve.api.messages import PATHS_MAX, STRICT, MaxLength, ShortText
+
+STREAM_PROBLEM = b"neve-problem:"
+"""Begins the last message of an Arrow stream that broke off; the problem follows as JSON."""
+
+
+def failed_stream(problem: Mapping[str, object]) -> bytes:
+    """Return what ends an Arrow IPC stream that cannot go on.
+
+    It has the frame of a message, so that every reader stops there, and none takes the rows
+    before it for all of them.
+    """
+    text = STREAM_PROBLEM + json.dumps(problem).encode()
+    text += b" " * (-len(text) % 8)
+    return b"\xff\xff\xff\xff" + len(text).to_bytes(4, "little") + text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A data file of a table. `path` is relative to the location of the table."""
+
+    path: str
+    tablet: str
+    size_bytes: int
+    rows: int
+    key_min: str | None = None
+    key_max: str | None = None
+    tombstones: int = 0
+    schema_id: int = 0
+    """Id of the newest schema of the table whose columns the file has."""
+    clean: bool = False
+    open: bool = False
+    """Still being written. Not used yet: every file that is added is complete."""
+    added_at_s: float = 0.0
+    time_min_s: float | None = None
+    time_max_s: float | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+    job: str | None = None
+    request: str | None = None
+    live_bytes: int | None = None
+    """Bytes of rows that a reader sees or a rewrite has to keep; None: nobody has counted."""
+    measured_at_s: float | None = None
+    """As of when they were counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePage:
+    """A page of files. `next` is the `after` of the following page; None: this is the last."""
+
+    files: tuple[File, ...]
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFiles:
+    """Parquet files to add: paths relative to the location of the table, or URIs below it."""
+
+    __pydantic_config__ = STRICT
+
+    paths: Annotated[tuple[ShortText, ...], MaxLength(PATHS_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added:
+    """What an add or append has added to the table."""
+
+    call: str
+    files: tuple[File, ...]
+    """Empty for a repeated call: the files may have been compacted since."""
+    rows: int
+    size_bytes: int
+    file_count: int = 0
+    tablets: tuple[str, ...] = ()
+    """Tablets that hold the new files. For a repeated call only if there are few."""
+    repeated: bool = False
+    """Whether the call was accepted before. Nothing was added now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What became of a call id in a table."""
+
+    call: str
+    state: str
+    """`accepted`, `unknown` (not accepted so far) or `too-old` (no longer known)."""
+    kind: str | None = None
+    """`add`, `append` or `compact`."""
+    at_s: float | None = None
+    """When the call was accepted."""
+    rows: int | None = None
+    file_count: int | None = None
+    size_bytes: int | None = None
+    tablets: tuple[str, ...] = ()
+    """Tablets that hold the new files, if there are few."""
+    request: str | None = None
+    """Id of the request, if the call requested a compaction."""

@@ -1,0 +1,66 @@
+"""The service as a whole: its status and its settings."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from neve.api.compactors import Compactor, Group
+from neve.api.messages import readable_across_releases
+from neve.api.planning import TableTrigger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A setting of the running service; secrets are hidden."""
+
+    name: str
+    """Full name of the setting, such as `compactor.slots`."""
+    value: Any
+    """Sizes in bytes, durations in seconds."""
+    text: str
+    """The value as text."""
+    source: str
+    """Where it comes from: `default`, a file, an environment variable, a flag, `this stack`."""
+    change: str
+    """How to change it: `restart`, or the command that changes the running service."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """A tablet with files that no job reads until an operator lifts the quarantine."""
+
+    table: str
+    tablet: str
+    reason: str
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The service as a whole."""
+
+    coordinator: str
+    started_s: float
+    now_s: float
+    groups: tuple[Group, ...]
+    compactors: tuple[Compactor, ...]
+    tables: int
+    tablets_known: int
+    committed: int
+    failed: int
+    released: int
+    conflicts: int
+    quarantined: int
+    turns: int = 0
+    errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What keeps jobs from running, one sentence each, such as a group without compactors."""
+    store_warnings: tuple[str, ...] = ()
+    """What is wrong with the store, one sentence each, such as little memory or eviction."""
+    triggers: tuple[TableTrigger, ...] = ()
+    """The tables whose planners were asked by a trigger last, newest first, at most 100."""
+    tables_unscanned: int = 0
+    """Tables whose first scan since the start of the coordinator has not ended. Until then,
+    `tablets_known` and the queue are incomplete."""
+    quarantines: tuple[Quarantine, ...] = ()
+    """Of `quarantined` tablets at most 100."""
