@@ -13,7 +13,6 @@ import ray
 
 from common.actor_class import callable_across_releases
 from common.clock import SystemClock
-from common.coordinator_calls import CoordinatorCalls
 from common.errors import all_causes
 from common.garbage_collection import collect_oldest_forever, ignore_what_is_loaded
 from common.ids import RandomIds
@@ -32,6 +31,7 @@ from common.wire import (
     Assignment,
     AttemptReport,
     BacklogSample,
+    CompactorCalls,
     CoordinatorStatus,
     Heartbeat,
     HeartbeatReply,
@@ -351,7 +351,7 @@ def start(
         edition: Identifies settings and release, to distinguish this coordinator from others.
         options: Further Ray actor options, such as `resources`.
     """
-    answers: type[CoordinatorCalls] = CoordinatorActor
+    answers: type[CompactorCalls] = CoordinatorActor
     return (
         ray.remote(callable_across_releases(answers))
         .options(

@@ -17,7 +17,7 @@ from pyarrow import fs
 from common.errors import CompactionError, RefusedError, RequestError, UnavailableError
 from common.ids import IdSource
 from common.metadata.file_pin import FilePin
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.metadata.table_walk import walk_tiles
 from common.model.location_identity import overlapping_pair
 from common.model.table import Table, TableState

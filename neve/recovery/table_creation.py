@@ -26,7 +26,7 @@ from common.metadata.changes import (
     RestoreFiles,
 )
 from common.metadata.keys import is_table_id
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.service_paths import is_service_path
 from common.model.table import Filling, Table, TableState, filling_text
@@ -42,7 +42,7 @@ from common.units import format_count
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
     FreeSite,
-    claim_site,
+    create_at_site,
     sign_site,
 )
 from neve.recovery.scope import PROGRESS_EVERY, Steps, TableScope, in_thread
@@ -113,14 +113,14 @@ async def make_table(
     filling = Filling(run=scope.table.id, verb=verb, files=len(files))
     table = replace(scope.table, state=TableState.FILLING, filling=filling)
     ends = tuple(tablet.bounds.end for tablet in tablets if tablet.bounds.end != PLUS_INFINITY)
-    await claim_site(scope.threads, free)
-    await _apply(scope, free.creation(table, () if table.partition_by else ends))
+    creation = free.creation(table, () if table.partition_by else ends)
+    _require_applied(await create_at_site(scope.threads, scope.store, free, creation))
     try:
         await _add_files(scope, tablets, filling.run)
         if not complete:
             await _note_loss(scope, filling.run)
         await _guard_directory(scope, files, stored)
-        await _sign(scope, free.owner.store, live=live)
+        await _sign(scope, live=live)
         location = open_location(free.site.uri)
         late = await _late_files(scope, location, stored) if complete else ()
         missing = await absent(scope.threads, location, files, {} if complete else stored)
@@ -223,7 +223,7 @@ async def end_filling(
     await store.apply(DropTable(table=found.id, unfinished=True))
 
 
-async def _sign(scope: TableScope, store: str, *, live: bool) -> None:
+async def _sign(scope: TableScope, *, live: bool) -> None:
     """Sign the location, unless another run has taken the table over meanwhile.
 
     The description says what the table shall be if nothing is missing: a later rebuild reads it.
@@ -232,7 +232,7 @@ async def _sign(scope: TableScope, store: str, *, live: bool) -> None:
     if found is None or found.state is not TableState.FILLING:
         raise RefusedError(f"table {scope.table.name!r} was dropped while it was filled")
     state = TableState.LIVE if live else TableState.PAUSED
-    await sign_site(scope.threads, store, replace(scope.table, state=state))
+    await sign_site(scope.threads, scope.store, replace(scope.table, state=state))
 
 
 async def _late_files(
@@ -355,7 +355,10 @@ def _not_there(
 
 
 async def _apply(scope: TableScope, change: Change) -> None:
-    outcome: Outcome = await scope.store.apply(change)
+    _require_applied(await scope.store.apply(change))
+
+
+def _require_applied(outcome: Outcome) -> None:
     if isinstance(outcome, Refused):
         raise RefusedError(outcome.reason, outcome.code)
     if not isinstance(outcome, Applied):

@@ -18,7 +18,7 @@ from common.metadata.changes import AddFiles, Applied, CreateTable
 from common.metadata.codec.table import pack_name
 from common.metadata.commands import hdel, hset, xadd
 from common.metadata.keys import TABLES, TableKeys, TabletKeys
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, TabletId
@@ -363,7 +363,7 @@ def test_a_fault_is_told_left_alone_and_forgotten() -> None:
         assert fields["cause"] == "ValueError: location s3://***@bucket/t"
         assert "test_table_faults.py:" in str(fields["place"])
         [sentence] = faults.sentences("t1", "t1;last")
-        assert "the collector failed and leaves it alone for" in sentence
+        assert "the collector failed and pauses for" in sentence
         assert "secret" not in sentence
 
     asyncio.run(story())
