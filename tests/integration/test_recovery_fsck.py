@@ -345,7 +345,7 @@ async def test_wrong_offsets_of_row_groups_are_found_by_decoding(site: Site) -> 
     found = await run(site, RepairOptions(deep=True, repair=True))
 
     assert codes(found) == [FindingCode.LAYOUT]
-    assert "row group 0 is said to begin at byte" in found.checked.findings[0].sentence
+    assert "row group 0 claims to begin at byte" in found.checked.findings[0].sentence
     file = (await site.ground.store.tablet(site.first)).files["w.parquet"]
     assert file.has_faulty_layout
 

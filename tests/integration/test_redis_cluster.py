@@ -360,7 +360,7 @@ def test_the_wrong_form_of_a_url_is_refused_in_one_sentence() -> None:
         server.say("CONFIG", "SET", "appendonly", "no")
         (warning,) = require_store(StoreSettings(url=cluster.url))
         node = f"node 127.0.0.1:{server.port} of the store"
-        assert warning.startswith(f"{node} (Redis) keeps no append-only file")
+        assert warning.startswith(f"{node} (Redis) has no append-only file")
         server.say("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
         with pytest.raises(ConfigError, match=f"{node} has maxmemory-policy allkeys-lru"):
             require_store(StoreSettings(url=cluster.url))

@@ -104,7 +104,7 @@ class PatientStore:
 async def gives_up(server: RedisServer, change: Change, reason: str) -> None:
     """A condition that does not end becomes an error that names it, after as many tries as set."""
     store = PatientStore(await keyspace_on(server), end=None, tries_max=5)
-    message = f"^the metadata store takes no change now: {reason}"
+    message = f"^the metadata store refuses changes now: {reason}"
     with pytest.raises(UnavailableError, match=message):
         await store.apply(change)
     assert store.waits == 4

@@ -220,10 +220,14 @@ class _Sentinels:
         """
         silent: list[str] = []
         ignorant: list[str] = []
+        down: list[str] = []
         fallen: dict[RedisAddress, str] = {}
         for sentinel in list(self._sentinels):
             try:
-                primary = await self._primary_of(sentinel, fallen)
+                primary = await self._primary_of(sentinel)
+            except StoreBusyError as error:
+                down.append(str(error))
+                continue
             except LinkLostError as error:
                 silent.append(str(error))
                 continue
@@ -233,11 +237,9 @@ class _Sentinels:
                 self._sentinels.remove(sentinel)  # It is asked first next time.
                 self._sentinels.insert(0, sentinel)
                 return
-        raise self._not_found(silent, ignorant, fallen)
+        raise self._not_found(silent, ignorant, [*fallen.values(), *down])
 
-    async def _primary_of(
-        self, sentinel: RedisAddress, fallen: dict[RedisAddress, str]
-    ) -> RedisAddress | str:
+    async def _primary_of(self, sentinel: RedisAddress) -> RedisAddress | str:
         """Return the address of the primary that a Sentinel names, or what it knows instead."""
         client = _client_of(sentinel, self._wait_s)
         lookup = Sentinel([])  # type: ignore[no-untyped-call]  # redis-py's own
@@ -257,17 +259,17 @@ class _Sentinels:
             return f"{sentinel} knows {', '.join(sorted(services)) or 'none'}"
         primary = self._service.primary_at(state["ip"], int(state["port"]))
         if not lookup.check_master_state(state, self._service.name):
-            fallen.setdefault(primary, f"{primary} is down, as {sentinel} reports")
+            raise StoreBusyError(f"{primary} is down, as {sentinel} reports")
         return primary
 
     def _not_found(
-        self, silent: list[str], ignorant: list[str], fallen: dict[RedisAddress, str]
+        self, silent: list[str], ignorant: list[str], fallen: list[str]
     ) -> LinkLostError:
         name = self._service.name
         if fallen:
             return StoreBusyError(
                 f"the primary {name!r} that the Sentinels name does not serve"
-                f" ({'; '.join(fallen.values())}): a fail-over may be under way"
+                f" ({'; '.join(fallen)}): a fail-over may be under way"
             )
         if ignorant:
             return LinkLostError(f"no Sentinel knows a service {name!r}: {'; '.join(ignorant)}")

@@ -185,7 +185,7 @@ def test_a_scan_that_lost_its_pin_says_so(tmp_path: Path, freezes: bool) -> None
                 await asyncio.sleep(0.0 if freezes else LEASE_S + 1)
                 stage.lose_files()
 
-        with pytest.raises(ConflictError, match="not protected from deletion any more"):
+        with pytest.raises(ConflictError, match="no longer protected from deletion"):
             await stage.rows(then)
 
     story(tmp_path, tell)
