@@ -35,7 +35,7 @@ from common.ids import RandomIds, call_id
 from common.metadata.changes import AddFiles, Applied
 from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.settings import DEFAULT_GROUP, CoordinatorSettings, Settings, StoreSettings
 from common.wire import Heartbeat, TakeRequest
@@ -52,6 +52,7 @@ from coordinator.scan.scan_ranges import (
 from coordinator.service import CoordinatorService
 from coordinator.store_watch import take_lead
 from coordinator.wiring import CoordinatorParts, assemble
+from neve.local.processes import exit_on_sigterm
 from tests.support.many_tablets import Many, key_of, many_tablets
 from tests.support.redis_server import running
 
@@ -79,7 +80,7 @@ def verdict(value: float, goal: float, *, more: bool) -> str:
     return f"{'reached' if reached else 'MISSED'} {goal:,.0f}"
 
 
-async def scan_rate(store: KeyspaceStore, many: Many, span: TabletSpan, *, every: bool) -> float:
+async def scan_rate(store: TabletStore, many: Many, span: TabletSpan, *, every: bool) -> float:
     """Return tablets per second of processor time, of the best round."""
     scans = LocalRangeScans(store, planner_for(Settings()))
     ignore_what_is_loaded()  # As each process of the service does.
@@ -317,4 +318,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     main()

@@ -30,6 +30,7 @@ from common.model.outcome import RowCounts
 from common.model.table import Column, Table
 from common.model.tablet import TabletId
 from common.settings import StoreSettings
+from neve.local.processes import exit_on_sigterm
 from tests.support.redis_server import running
 
 FILES = 10
@@ -241,4 +242,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     main()

@@ -31,7 +31,7 @@ from common.settings import Settings
 from neve.client import Client
 from neve.client.errors import NeveError
 from neve.local import LocalStack, StackOptions
-from neve.local.processes import processes_of_stack
+from neve.local.processes import exit_on_sigterm, processes_of_stack
 
 COMPACTORS, SLOTS, WRITERS = 1, 2, 2
 EXECUTOR_TASKS = 2
@@ -55,8 +55,11 @@ class Bound:
 
 
 BOUNDS = {
-    "driver JVM": Bound(
-        DRIVER_HEAP_MB + JVM_MB, "its heap (-Xmx) is filled before it is collected"
+    "CoordinatorActor": Bound(
+        300, "up to 64 threads for storage, 1 MB each, start as they are needed and stay"
+    ),
+    "Spark driver": Bound(
+        DRIVER_HEAP_MB + JVM_MB, "its JVM's heap (-Xmx) is filled before it is collected"
     ),
     "executor JVM": Bound(
         EXECUTOR_HEAP_MB + JVM_MB, "its heap (-Xmx) is filled before it is collected"
@@ -245,9 +248,14 @@ def slope(samples: list[dict[str, float]], name: str) -> float:
     return float(np.polyfit(minutes, values, 1)[0]) if len(samples) > 2 else 0.0
 
 
+def warm_up_minutes(minutes: float) -> float:
+    """Return how much of a run is not counted: less of a short one."""
+    return min(WARM_UP_MINUTES, minutes / 4)
+
+
 def report(found: list[Growth], done: dict[str, int], minutes: float) -> Iterator[str]:
     """Yield the lines of the report, as a table of Markdown."""
-    yield f"{minutes:.0f} minutes, the first {WARM_UP_MINUTES:g} of them not counted:"
+    yield f"{minutes:.0f} minutes, the first {warm_up_minutes(minutes):g} of them not counted:"
     yield ", ".join(f"{count:,} {what}" for what, count in sorted(done.items()))
     yield ""
     yield "| process | count | MB then | MB in the end | MB a minute | in the second half |"
@@ -300,7 +308,7 @@ def soak(minutes: float, folder: Path) -> int:
             load.close()
             client = Client(stack.gateway_url, token=stack.token)
             load.counts["jobs done"] = client.status().committed
-    begin = sum(sample["minute"] < min(WARM_UP_MINUTES, minutes / 4) for sample in samples)
+    begin = sum(sample["minute"] < warm_up_minutes(minutes) for sample in samples)
     found = list(growth(samples[begin:], counts[begin:]))
     return conclude(found, report(found, load.counts, minutes), folder)
 
@@ -316,6 +324,7 @@ def conclude(found: list[Growth], lines: Iterator[str], folder: Path) -> int:
 
 def main() -> int:
     """Read the environment and run."""
+    exit_on_sigterm()
     text = os.environ.get("SOAK_MINUTES") or "60"
     try:
         minutes = float(text)

@@ -26,8 +26,7 @@ In reading order:
     log_files        log files of a service, bounded in size
     wire             messages between gateway, coordinator and compactor
     actor_class      makes an actor class that other releases can call
-    coordinator_calls  the coordinator's calls, as ports for compactors and gateway
-    coordinator_proxy  these calls, sent to the coordinator's actor
+    coordinator_proxy  calls of compactors and gateway, sent to the coordinator's actor
     metadata/        the store: changes as values, executed in Redis
     memory_limit     a process's limit of memory
     garbage_collection  excludes long-lived objects from Python's garbage collection

@@ -16,8 +16,8 @@ Offers = Sequence[Mapping[str, float]]
 
 def executor_memory_bytes(heap_bytes: int, cores: int, task_bytes: int) -> int:
     """Return the memory of an executor with all its tasks: heap, JVM overhead and Python."""
-    beside = max(OVERHEAD_BYTES_MIN, int(heap_bytes * OVERHEAD_SHARE))
-    return heap_bytes + beside + cores * task_bytes
+    overhead_bytes = max(OVERHEAD_BYTES_MIN, int(heap_bytes * OVERHEAD_SHARE))
+    return heap_bytes + overhead_bytes + cores * task_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

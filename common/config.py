@@ -247,8 +247,8 @@ def _of_file(path: str | Path | None) -> Iterator[_Written]:
     """Yield the values of a TOML file."""
     if not path:
         return
-    place = Path(path).expanduser().absolute()
-    yield from _flat(_read_file(place), f"file {place}", ())
+    full_path = Path(path).expanduser().absolute()
+    yield from _flat(_read_file(full_path), f"file {full_path}", ())
 
 
 FILE_BYTES_MAX = 16 * 1024**2
@@ -321,10 +321,10 @@ def _path_of(words: str, variable: str) -> tuple[str, ...]:
         if rest.endswith(f"_{ending}"):
             return section, rest.removesuffix(f"_{ending}").replace("_", "-"), ending
     if section in endings:
-        known = ", ".join(endings[section])
+        expected = ", ".join(endings[section])
         raise SettingError(
             f"environment variable {variable} names no setting, expected"
-            f" NEVE_{section.upper()}_<NAME>_<SETTING> with one of {known}"
+            f" NEVE_{section.upper()}_<NAME>_<SETTING> with one of {expected}"
         )
     raise SettingError(f"environment variable {variable}: {_unknown_path((section, rest))}")
 
@@ -350,10 +350,10 @@ def _flag(text: str) -> Flag:
 
 def _value(kind: type, section: str, name: str, value: object) -> object:
     """Return the value of a setting in its type, checked."""
-    known = {entry.name: entry for entry in fields(kind)}
-    if name not in known:
-        raise _unknown(f"setting {section}.{name}", name, list(known))
-    entry = known[name]
+    entries = {entry.name: entry for entry in fields(kind)}
+    if name not in entries:
+        raise _unknown(f"setting {section}.{name}", name, list(entries))
+    entry = entries[name]
     parsed = _parsed(entry, f"setting {section}.{name}", value)
     check_value(section, entry, parsed)
     return parsed
@@ -417,9 +417,9 @@ def _count(value: object, where: str) -> int:
 
 
 def _flag_value(value: object, where: str) -> bool:
-    known = _toml_value(value)
-    if isinstance(known, bool):
-        return known
+    parsed = _toml_value(value)
+    if isinstance(parsed, bool):
+        return parsed
     raise RequestError(f"{where} {value!r} is neither true nor false")
 
 
@@ -580,14 +580,14 @@ def _check_task_memory(compactor: CompactorSettings, group: str, own: GroupSetti
         )
 
 
-def _unknown(what: str, name: str, known: Sequence[str]) -> RequestError:
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+def _unknown(what: str, name: str, names: Sequence[str]) -> RequestError:
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}"
     return RequestError(f"{what} is unknown; {hint}")
 
 
 def _unknown_path(path: tuple[str, ...]) -> RequestError:
-    known = [*SECTIONS, *NAMED_SECTIONS, DISPATCHER]
-    if path[0] in known:
+    sections = [*SECTIONS, *NAMED_SECTIONS, DISPATCHER]
+    if path[0] in sections:
         return RequestError(f"{'.'.join(path)} is not what a setting or section can be")
-    return _unknown(f"section {path[0]!r}", path[0], known)
+    return _unknown(f"section {path[0]!r}", path[0], sections)

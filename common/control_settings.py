@@ -99,13 +99,13 @@ class ControlSettings:
         Raises:
             SettingError: An option is not of the form `name=value`, or is given twice.
         """
-        found: dict[str, object] = {}
+        values: dict[str, object] = {}
         for text in self.options:
             name, equals, value = (each.strip() for each in text.partition("="))
-            if not equals or not name or name in found:
+            if not equals or not name or name in values:
                 raise SettingError(
                     f"setting control.options has {text[:80]!r}, expected name=value, each once",
                     "control.options",
                 )
-            found[name] = value
-        return found
+            values[name] = value
+        return values

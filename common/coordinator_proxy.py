@@ -1,4 +1,4 @@
-"""The coordinator's actor, called through a port: deadlines, look-ups, errors.
+"""The coordinator's actor, called from another process: deadlines, look-ups, errors.
 
 Ray's errors are translated here.
 """
@@ -10,51 +10,41 @@ from typing import Any, cast
 
 import ray
 
-from common.coordinator_calls import CompactorCalls, OperatorCalls, call_names
 from common.errors import CompactionError, UnavailableError
-from common.wire import COORDINATOR_NAME, NAMESPACE
+from common.wire import COORDINATOR_NAME, NAMESPACE, CompactorCalls
 
-OPERATOR_WAIT_MAX_S = 5.0
-"""The coordinator answers in milliseconds unless it is restarting."""
 COMPACTOR_WAIT_MAX_S = 10.0
 """Longer, because a compactor repeats its calls anyway."""
 
 
-def operator_calls() -> OperatorCalls:
-    """Return the coordinator for the gateway: the coordinator's errors reach the user."""
-    return cast("OperatorCalls", CoordinatorProxy(OperatorCalls, OPERATOR_WAIT_MAX_S))
-
-
 def compactor_calls() -> CompactorCalls:
     """Return the coordinator for a compactor: every failure is an `UnavailableError`."""
-    proxy = CoordinatorProxy(CompactorCalls, COMPACTOR_WAIT_MAX_S, raises_its_errors=False)
+    proxy = CoordinatorProxy(COMPACTOR_WAIT_MAX_S, raises_its_errors=False)
     return cast("CompactorCalls", proxy)
 
 
 class CoordinatorProxy:
-    """Provides each method of a port as a call of the coordinator's actor.
+    """Provides each method of the coordinator's actor as a remote call.
 
     The actor is looked up by name, and looked up again after a call was not answered. A call
     that waits by design has an argument with `wait_max_s`, which is added to its deadline.
     """
 
-    def __init__(self, port: type, wait_max_s: float, *, raises_its_errors: bool = True) -> None:
-        """Create a proxy for the calls of a port; the first call looks up the actor.
+    def __init__(self, wait_max_s: float, *, raises_its_errors: bool = True) -> None:
+        """Create a proxy; the first call looks up the actor.
 
         Args:
-            port: A Protocol whose methods the actor has.
             wait_max_s: Longest time for look-up and call, without the wait that the call asks for.
             raises_its_errors: Whether the coordinator's own errors are raised unchanged.
         """
-        self._calls = call_names(port)
         self._wait_max_s = wait_max_s
         self._raises_its_errors = raises_its_errors
         self._actor: Any = None
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        """Return a method of the port as a remote call."""
-        if name.startswith("_") or name not in self._calls:
-            raise AttributeError(f"{name!r} is no call of the coordinator's port")
+        """Return a method of the actor as a remote call."""
+        if name.startswith("_"):
+            raise AttributeError(f"{name!r} is no call of the coordinator")
         return partial(self._call, name)
 
     async def _call(self, method: str, *values: object, **named: object) -> Any:

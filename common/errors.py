@@ -182,5 +182,5 @@ def all_causes(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(map(all_causes, error.exceptions))
     *_, last = [None, *extract_tb(error.__traceback__)]
-    place = "" if last is None else f" ({Path(last.filename).name}:{last.lineno})"
-    return f"{type(error).__name__}: {error}{place}"
+    position = "" if last is None else f" ({Path(last.filename).name}:{last.lineno})"
+    return f"{type(error).__name__}: {error}{position}"

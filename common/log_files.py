@@ -99,8 +99,8 @@ class LogFiles:
         if self.folder is None:
             return
         crashes = {*self.folder.glob("hs_err_pid*.log")}
-        found = [path for path in newest_first(self.folder) if path in crashes]
-        for path in found[CRASHES_KEPT:]:
+        reports = [path for path in newest_first(self.folder) if path in crashes]
+        for path in reports[CRASHES_KEPT:]:
             with suppress(OSError):
                 path.unlink()
 
@@ -148,10 +148,10 @@ def put_aside(path: Path, kept: int) -> None:
 
 def newest_first(folder: Path) -> list[Path]:
     """Return the files below a folder, most recently written first."""
-    found: list[tuple[float, Path]] = []
+    files: list[tuple[float, Path]] = []
     with suppress(OSError):
         for path in folder.rglob("*"):
             with suppress(OSError):
                 if path.is_file():
-                    found.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(found, key=lambda each: each[0], reverse=True)]
+                    files.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(files, key=lambda each: each[0], reverse=True)]

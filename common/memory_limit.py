@@ -1,8 +1,16 @@
-"""A limit of the operating system on the memory of a process, as the last resort."""
+"""How much memory a process may take: a limit of the operating system, and what allocators keep."""
 
 import os
 import resource
 from contextlib import suppress
+
+SERVICE_ENVIRON = {
+    "MALLOC_ARENA_MAX": "2",
+    "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
+    "JE_ARROW_MALLOC_CONF": "narenas:1,dirty_decay_ms:500,muzzy_decay_ms:0",
+}
+"""Of gateway and coordinator. By default each of their threads keeps freed memory that no other
+thread can use: of 145 MB of Arrow's allocator in a gateway at rest, not one byte was in use."""
 
 
 def data_bytes() -> int:

@@ -54,13 +54,13 @@ class ExtensionPoint:
         """
         points = self._points()  # Called once, because it reads a file of every package.
         self._require(name, points)
-        found = {point.value for point in points if point.name == name}
-        if len(found) > 1:
-            claims = " and ".join(sorted(found))
+        values = {point.value for point in points if point.name == name}
+        if len(values) > 1:
+            claims = " and ".join(sorted(values))
             raise PluginError(
                 f"{self.group}: {name!r} is claimed by {claims}; uninstall one of them"
             )
-        where, value = f"{self.group}: {name!r}", found.pop()
+        where, value = f"{self.group}: {name!r}", values.pop()
         try:
             plugin: object = EntryPoint(name, value, self.group).load()()
         except (Exception, SystemExit) as error:
@@ -73,8 +73,8 @@ class ExtensionPoint:
 
     def _require(self, name: str, points: list[EntryPoint]) -> None:
         if name not in (names := _names(points)):
-            known = ", ".join(names) or "none"
-            raise ConfigError(f"{self.group}: {name!r} is not installed; installed: {known}")
+            installed = ", ".join(names) or "none"
+            raise ConfigError(f"{self.group}: {name!r} is not installed; installed: {installed}")
 
     def _points(self) -> list[EntryPoint]:
         own = [EntryPoint(name, at, self.group) for name, at in self.built_in.items()]
@@ -231,8 +231,10 @@ def require_options(
         plugin.check(options)
     except Exception as error:
         cause = str(error) if isinstance(error, CompactionError) else repr(error)
-        said = cause if f"{kind} {name}" in cause else f"{kind} {name} refuses its options: {cause}"
-        raise RequestError(said) from error
+        message = (
+            cause if f"{kind} {name}" in cause else f"{kind} {name} refuses its options: {cause}"
+        )
+        raise RequestError(message) from error
 
 
 def summary_names(selector: object, options: Mapping[str, str]) -> tuple[str, ...]:

@@ -6,27 +6,12 @@ Ray's head keeps the arguments of actors, so secrets are better passed in files.
 import errno
 import os
 from pathlib import Path
-from stat import S_ISREG
-from typing import BinaryIO
 
 from common.setting_rules import SettingError
 from common.units import format_bytes
+from neve.api.files import open_regular
 
 SECRET_BYTES_MAX = 1024**2
-
-
-def open_regular(path: str | Path) -> BinaryIO:
-    """Open a regular file. Pipes and devices are refused, because they may never end.
-
-    Raises:
-        OSError: It cannot be read, or is not a regular file.
-    """
-    # Without O_NONBLOCK, opening a pipe would wait for a writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if not S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return os.fdopen(descriptor, "rb")
 
 
 def regular_text(path: str | Path, bytes_max: int) -> str:

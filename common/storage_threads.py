@@ -211,11 +211,11 @@ class _Lane:
 
     def refuse_waiting(self, location: str, error: str) -> None:
         """Fail the steps that wait for a location, because it is silent."""
-        if (known := self._locations.get(location)) is not None:
-            for step in known.waiting:
+        if (state := self._locations.get(location)) is not None:
+            for step in state.waiting:
                 step.stop_timer()
                 step.fail(UnavailableError(error))
-            known.waiting.clear()
+            state.waiting.clear()
             self._forget_if_idle(location)
 
     def _begin_some(self) -> None:
@@ -225,10 +225,10 @@ class _Lane:
             self._forget_if_idle(step.location)
 
     def _next(self) -> _Step | None:
-        for location, known in self._locations.items():
-            if known.waiting and known.running < self._places:
+        for location, state in self._locations.items():
+            if state.waiting and state.running < self._places:
                 self._locations.move_to_end(location)
-                step = known.waiting.popleft()
+                step = state.waiting.popleft()
                 step.stop_timer()
                 return step
         return None
@@ -239,26 +239,26 @@ class _Lane:
         except RuntimeError as error:
             step.fail(UnavailableError(f"no thread can be started: {error}"))
             return
-        known = self._locations[step.location]
-        known.running += 1
-        known.moved_s = step.loop.time()
+        state = self._locations[step.location]
+        state.running += 1
+        state.moved_s = step.loop.time()
         self._taken += 1
         step.call_later(min(self.slow_s, step.deadline_s), self._has_become_slow)
         future.add_done_callback(partial(self._has_come_back, step))
 
     def _has_waited(self, step: _Step) -> None:
         """Fail a step whose location makes no progress: long steps occupy all its threads."""
-        known = self._locations[step.location]
-        still_s = step.loop.time() - known.moved_s
+        state = self._locations[step.location]
+        still_s = step.loop.time() - state.moved_s
         if still_s < step.deadline_s and not step.answer.done():
             step.call_later(step.deadline_s - still_s, self._has_waited)
             return
-        known.waiting.remove(step)
+        state.waiting.remove(step)
         self._forget_if_idle(step.location)
         step.fail(
             UnavailableError(
                 f"the storage of {redacted(step.location)} has not answered for {still_s:g} s, "
-                f"and {known.running} operations on it are running: try again later"
+                f"and {state.running} operations on it are running: try again later"
             )
         )
 
@@ -277,9 +277,9 @@ class _Lane:
 
     def _has_come_back(self, step: _Step, future: "asyncio.Future[object]") -> None:
         step.stop_timer()
-        known = self._locations[step.location]
-        known.running -= 1
-        known.moved_s = step.loop.time()
+        state = self._locations[step.location]
+        state.running -= 1
+        state.moved_s = step.loop.time()
         if not step.slow:
             self._taken -= 1
         if step.late:
@@ -289,8 +289,8 @@ class _Lane:
         self._begin_some()
 
     def _forget_if_idle(self, location: str) -> None:
-        known = self._locations[location]
-        if not known.running and not known.waiting:
+        state = self._locations[location]
+        if not state.running and not state.waiting:
             del self._locations[location]
 
 

@@ -7,7 +7,7 @@ field comes last, with a default.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 from common.model.file import DataFile
 from common.model.group import RateGrant
@@ -22,7 +22,7 @@ from neve.api.messages import readable_across_releases
 NAMESPACE = "neve"
 """Ray namespace of the actors. The Spark driver of a compactor has one of its own."""
 PIN_AMOUNT = 0.001
-"""Enough of a custom Ray resource to be placed on a node that has it, whatever its amount."""
+"""Amount of a custom Ray resource that only binds an actor to a node with the resource."""
 COORDINATOR_NAME = "neve-coordinator"
 GATEWAY_NAME = "neve-gateway"
 
@@ -41,19 +41,19 @@ class TakeRequest:
     """Random id of this call; a repeated call with the same id gets the same answer."""
     compactor: str
     incarnation: str
-    """Random id of the compactor's process: a restarted one starts with nothing held."""
+    """Random id of the compactor's process: a restarted compactor holds nothing."""
     group: str
     node: str = ""
     wait_max_s: float = 30.0
     actions: tuple[str, ...] = ()
-    """Of `JobAction`, what the compactor can do besides rewrites and drops; a release before says
-    nothing."""
+    """Supported values of `JobAction` in addition to rewrites and drops; earlier releases send
+    none."""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideFile:
-    """A file of the tablet that is not an input, as far as dropping dead rows needs it."""
+    """A file of the tablet that is not an input, reduced to what dropping dead rows needs."""
 
     path: str
     key_min: bytes | None
@@ -64,7 +64,7 @@ class OutsideFile:
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """A reserved job on its way to a compactor: all that it needs, read at reserve."""
+    """A reserved job for a compactor, with everything that it needs, as read at the reservation."""
 
     job: Job
     reservation: Reservation
@@ -73,26 +73,26 @@ class Assignment:
     inputs: tuple[DataFile, ...]
     outside: tuple[OutsideFile, ...]
     settled: bytes | None = None
-    """Highest version at which tombstones may be dropped; None: none may."""
+    """Highest version of tombstones that may be dropped; None: none."""
     purge: bytes | None = None
     request: Request | None = None
     """For kind USER: the request whose transform and output settings are applied."""
     grant_bytes_s: float | None = None
-    """What the attempt may move at first, reads and writes together; None: no limit."""
+    """Initial limit on the bytes per second of reads and writes together; None: no limit."""
     halvings: int = 0
-    """How often attempts at this job ran out of memory: each halves what a task may hold."""
+    """How often attempts at this job ran out of memory; each halves the memory of a task."""
     trace: str = ""
-    """Where the compactor's spans belong, as a `traceparent`; empty: the attempt is not traced."""
+    """Trace context of the compactor's spans, as `traceparent`; empty: not traced."""
     analyzed: tuple[DataFile, ...] = ()
-    """For an analysis: all files of the tablet. None of them is reserved."""
+    """For an analysis: all files of the tablet, not reserved."""
     tablet_version: int = 0
-    """For an analysis: of the tablet whose files these are."""
+    """For an analysis: version of the tablet with these files."""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptProgress:
-    """How far an attempt is; bytes and rows only grow."""
+    """Progress of an attempt; bytes and rows only grow."""
 
     attempt: str
     state: str
@@ -104,22 +104,22 @@ class AttemptProgress:
     since_s: float = 0.0
     volume: str = "default"
     granted_bytes_s: float | None = None
-    """The grant that the compactor applies now; None: no limit."""
+    """The limit that the compactor applies now; None: no limit."""
     moved_bytes: int = 0
-    """Read and written so far, as `docs/operations.md` counts them."""
+    """Bytes read and written so far, counted as in `docs/operations.md`."""
     waited_s: float = 0.0
-    """How long tasks have waited for the grant, together."""
+    """Total time that tasks have waited for the grant."""
     synced_bytes: int = 0
-    """Of large writes, made durable in `sync_s`."""
+    """Bytes of large writes that were made durable in `sync_s`."""
     sync_s: float = 0.0
     quiet_s: float = 0.0
-    """How long ago the compactor saw its last progress."""
+    """Time since its last progress."""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A compactor is alive; these are the attempts that it holds."""
+    """A sign of life of a compactor, with the attempts that it holds."""
 
     compactor: str
     incarnation: str
@@ -130,29 +130,29 @@ class Heartbeat:
     draining: bool = False
     engine_pid: int | None = None
     ready: bool = True
-    """Whether its engine is up, or has been."""
+    """Whether its engine has started at least once."""
     start_problem: str = ""
-    """Why its engine did not start when it last tried."""
+    """Why the last start of its engine failed."""
     edition: str = ""
-    """What it was started with, as whoever started it has named that."""
+    """Identifies the settings and the release that it was started with."""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReply:
-    """What the coordinator wants of a compactor."""
+    """The coordinator's orders for a compactor."""
 
     coordinator: str
     cancel: tuple[str, ...] = ()
     drain: bool = False
     grants: tuple[RateGrant, ...] = ()
-    """Of attempts that shall apply others than their last."""
+    """New limits, for attempts whose limit has changed."""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptReport:
-    """How an attempt ended, told by its compactor after the store has been told."""
+    """The outcome of an attempt, reported by its compactor after the store has it."""
 
     compactor: str
     attempt: str
@@ -172,7 +172,7 @@ class AttemptReport:
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
-    """A line of the queue listing."""
+    """An entry of the queue listing."""
 
     job: Job
     place: int
@@ -183,7 +183,7 @@ class QueuedJob:
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningAttempt:
-    """A line of the jobs listing."""
+    """An entry of the jobs listing."""
 
     job_id: str
     attempt: str
@@ -198,21 +198,21 @@ class RunningAttempt:
     progress: AttemptProgress | None = None
     reason: str = ""
     throttled: bool = False
-    """Whether it had to wait for its grant lately."""
+    """Whether it recently had to wait for its grant."""
     quiet_s: float = 0.0
-    """How long ago it made progress."""
+    """Time since its last progress."""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogSample:
-    """What was still to be rewritten at a moment."""
+    """The backlog at a moment."""
 
     at_s: float
     size_bytes: int
-    """In all tables."""
+    """Backlog of all tables."""
     tables: dict[str, int]
-    """Name → bytes, of the tables with most; a table at rest is missing."""
+    """Name → bytes, for the tables with the largest backlog; tables at rest are missing."""
 
 
 @readable_across_releases
@@ -240,19 +240,19 @@ class CoordinatorStatus(api.Status):
     stalled: int = 0
     scopes: tuple[api.Limit, ...] = ()
     figures: tuple[MetricValue, ...] = ()
-    """What the parts round the core count: requests, selectors, scans."""
+    """Counts of the parts around the core: requests, selectors, scans."""
     backlogs: tuple[api.Backlog, ...] = ()
-    """The largest first."""
+    """Largest first."""
 
 
 # ---------------------------------------------------------------------------- The story of a tablet
 
 
 class StoryKind(StrEnum):
-    """What an entry of a story is about. Stable words."""
+    """The kind of a story's entry, a stable word."""
 
     PLANNED = "planned"
-    """Planners have spoken. Code: `queued`, `held`, `deferred` or `nothing`."""
+    """Planners have decided. Code: `queued`, `held`, `deferred` or `nothing`."""
     PLANNING_FAILED = "planning-failed"
     FILE_QUARANTINED = "file-quarantined"
     SHED = "shed"
@@ -260,17 +260,17 @@ class StoryKind(StrEnum):
     ASSIGNED = "assigned"
     """A job was reserved and handed to a compactor."""
     REFUSED = "refused"
-    """The store did not allow a reservation. Code: its refusal code."""
+    """The store refused a reservation. Code: its refusal code."""
     UNKNOWN = "unknown"
     """The store did not answer a reservation."""
     FOUND = "found"
-    """A reservation that only the store knew."""
+    """A reservation that existed only in the store."""
     FAILED = "failed"
     """A compactor reported a failure. Code: the class of the error."""
     GIVEN_BACK = "given-back"
-    """A compactor reported another end than a commit or a failure. Code: which."""
+    """A compactor reported an outcome other than commit or failure. Code: the outcome."""
     RELEASING = "releasing"
-    """The coordinator asked the store to release an attempt. Code: the end to write."""
+    """The coordinator asked the store to release an attempt. Code: the outcome to write."""
     RELEASED = "released"
     """The files of an attempt are free again."""
     COMMITTED = "committed"
@@ -279,7 +279,7 @@ class StoryKind(StrEnum):
     STEP = "step"
     """A step of a request, split or merge was taken in the tablet."""
     STEP_REFUSED = "step-refused"
-    """The store did not take such a step. Code: its refusal code, or `unknown`."""
+    """The store refused such a step. Code: its refusal code, or `unknown`."""
     GONE = "gone"
     """The tablet was merged into another one, or its table was dropped."""
     TABLE = "table"
@@ -289,13 +289,13 @@ class StoryKind(StrEnum):
 
 
 class StoryEntry(NamedTuple):
-    """One thing that happened to a tablet. A tuple, because very many are kept."""
+    """An event in the history of a tablet. A tuple, because very many are kept."""
 
     at_s: float
     kind: StoryKind
     code: str = ""
     reason: str = ""
-    """Why, redacted and cut."""
+    """Cause, redacted and truncated."""
     job: str = ""
     attempt: str = ""
     compactor: str = ""
@@ -304,33 +304,63 @@ class StoryEntry(NamedTuple):
     step: str = ""
     group: str = ""
     files: tuple[str, ...] = ()
-    """Paths; the first few only."""
+    """The first few paths."""
     number: int = 0
-    """Of the jobs of a plan, the inputs of a job, the outputs of a commit, the chosen files."""
+    """Number of a plan's jobs, a job's inputs, a commit's outputs, or of chosen files."""
     until_s: float | None = None
-    """When a pause of the inputs that followed is over."""
+    """End of the pause of the inputs that followed."""
     quarantined: bool = False
-    """Whether that pause lasts until somebody lifts it."""
+    """Whether that pause lasts until an operator lifts it."""
     times: int = 1
-    """How often in a row the same happened."""
+    """Number of consecutive repetitions of the event."""
     last_s: float | None = None
-    """When it happened last, if it did more than once."""
+    """Time of the last repetition, if there is one."""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletStory:
-    """What a coordinator remembers of a tablet, oldest entry first."""
+    """A coordinator's history of a tablet, oldest entry first."""
 
     tablet: str
     coordinator: str
     started_s: float
-    """When the coordinator started: of the time before nothing is known."""
+    """Start of the coordinator; earlier events are unknown."""
     forgotten: int = 0
-    """Older entries of this tablet that were dropped."""
+    """Number of older entries of this tablet that were dropped."""
     gap_until_s: float | None = None
-    """Entries from before may have been dropped, because memory was needed for others."""
+    """Earlier entries may have been dropped to free memory for other tablets."""
     entries: tuple[StoryEntry, ...] = ()
+
+
+# ---------------------------------------------------------------------- The calls of a compactor
+
+
+class CompactorCalls(Protocol):
+    """Calls that a compactor makes; `coordinator.actor.CoordinatorActor` answers them.
+
+    Every method raises `UnavailableError` when the coordinator does not answer.
+    """
+
+    async def take(self, request: TakeRequest) -> Assignment | None:
+        """Wait for a job; None if none was available in time."""
+        ...
+
+    async def withdraw(self, take: str) -> None:
+        """End a call of `take`, which then returns soon, possibly with a job."""
+        ...
+
+    async def beat(self, beat: Heartbeat) -> HeartbeatReply:
+        """Report that the compactor is alive, and which attempts it holds."""
+        ...
+
+    async def report(self, report: AttemptReport) -> None:
+        """Report how an attempt ended."""
+        ...
+
+    async def leave(self, compactor: str, incarnation: str, cause: str) -> None:
+        """Report that the compactor stops and holds no attempts any more."""
+        ...
 
 
 # ------------------------------------------- Names under which older releases send operators' words

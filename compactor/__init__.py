@@ -1,9 +1,9 @@
 """Runs jobs: takes them from the coordinator, rewrites their files with Spark, and commits.
 
     core       decisions about one attempt: values in, values out
-    ports      what the service needs: coordinator, engine, storage
+    ports      interfaces that the service uses: coordinator, engine, storage
     service    the shell: takes jobs, runs attempts, commits, reports
-    ray_metrics  the compactor's metrics, handed to the Ray agent of its node
+    ray_metrics  the compactor's metrics, exported through the Ray agent of its node
     spark      the engine: a driver process, its Spark application and Python workers
     rewrite    the rewrite itself: inputs in, verified outputs out
     actor      the Ray actor: options and wiring

@@ -1,12 +1,12 @@
 """The compactor as a Ray actor: options, wiring; no decisions.
 
-The service's loop starts with the actor; its failure ends the process, so that Ray
-restarts it: an actor that answers but no longer works is worse than none. The Spark
-driver is a child process and ends with this one.
+The service's loop starts with the actor. A failure of the loop ends the process, so that Ray
+restarts it: an actor that answers but no longer works is worse than none. The Spark driver is a
+child process and ends with this one.
 
-Two things end a compactor in good order: `shut_down`, after which Ray does not start it
-again, and a node that Ray drains, after which Ray starts it on another node. Ray drains a
-node when its process gets SIGTERM, as from Kubernetes.
+A compactor ends in an orderly way in two cases. After `shut_down`, Ray does not restart it. When
+Ray drains its node, Ray restarts it on another node. Ray drains a node when its process gets
+SIGTERM, for example from Kubernetes.
 """
 
 import asyncio
@@ -39,15 +39,15 @@ from compactor.spark.driver_protocol import DriverSettings, driver_settings
 from compactor.spark.engine import SparkEngine
 
 CALLS_AT_ONCE = 1000
-"""`stay` and `ping` last; none of them blocks a thread."""
+"""`stay` and `ping` are long calls; none of them blocks a thread."""
 ANSWER_MAX_S = 10.0
-"""Longest wait for Ray to say which nodes it drains."""
+"""Longest wait for Ray's list of draining nodes."""
 NODE_CHECK_INTERVAL_S = 1.0
-"""How often Ray is asked whether it drains this compactor's node."""
+"""Interval between checks whether Ray drains this compactor's node."""
 HAND_BACK_S = 10.0
-"""Time kept free before a node goes, for jobs that are handed back."""
+"""Time reserved before a node goes, for handing back jobs."""
 ANSWER_PAUSE_S = 0.5
-"""Time for answers to leave the process before it ends."""
+"""Time for replies to leave the process before it ends."""
 
 
 class CompactorActor:
@@ -63,7 +63,7 @@ class CompactorActor:
         log_folder: str,
         edition: str,
     ) -> None:
-        """Wire the parts and start the loop."""
+        """Connect the parts and start the loop."""
         self._log_files = LogFiles.of(log_folder, settings.log)
         self._log_files.take_output(_log_parts(name)[0])
         self._log_parts = _log_parts(name)
@@ -102,10 +102,10 @@ class CompactorActor:
         self._endings = {loop.create_task(self._leave_draining_node())}
 
     async def _run(self) -> None:
-        """Run the service; if it fails, end the process."""
+        """Run the service; end the process if it fails."""
         try:
             await self._service.run()
-            # It was drained: Ray would keep an actor that does nothing.
+            # It was drained. Ray would keep an actor that does nothing.
             if not self._service.stopping:
                 await self._end_for_good()
         except asyncio.CancelledError:
@@ -115,36 +115,36 @@ class CompactorActor:
             os._exit(1)
 
     async def ping(self) -> str:
-        """Answer with the incarnation when Spark is up."""
+        """Return the incarnation when Spark is up."""
         await self._service.wait_ready()
         return self._service.incarnation
 
     async def failed_starts(self) -> tuple[int, str]:
-        """Return how often Spark has failed to start since it last did, and why."""
+        """Return the number of consecutive failed starts of Spark, and the last cause."""
         return self._service.failed_starts()
 
     async def stay(self, incarnation: str) -> str:
-        """Return when this incarnation has left; to another one at once.
+        """Return when this incarnation has left; for another incarnation return at once.
 
-        Who awaits this hears of the actor's death from Ray, at once.
+        A caller that awaits it learns of the actor's death from Ray at once.
         """
         if incarnation != self._service.incarnation:
-            return f"it was started again as {self._service.incarnation}"
+            return f"it was restarted as {self._service.incarnation}"
         await self._service.wait_ended()
         return "it has left"
 
     async def status(self) -> Heartbeat:
-        """Return what a heartbeat would say now."""
+        """Return the current heartbeat."""
         return self._service.status()
 
     async def shut_down_max_s(self) -> float:
-        """Return the longest time that `shut_down` takes."""
+        """Return the longest duration of `shut_down`."""
         return self._service.stop_max_s
 
     async def shut_down(self, wait_max_s: float | None = None) -> None:
-        """Take no more jobs, let running ones end or hand them back, and end for good.
+        """Take no more jobs, finish running ones or hand them back, and end for good.
 
-        The end does not need the caller. A call that is repeated waits for the same end.
+        The shutdown continues without the caller. Repeated calls wait for the same end.
 
         Args:
             wait_max_s: Longest wait for running jobs; None: `compactor.drain_timeout_s`.
@@ -158,7 +158,7 @@ class CompactorActor:
         self._endings.add(asyncio.get_running_loop().create_task(self._end_for_good()))
 
     async def _end_for_good(self) -> None:
-        """End the process; Ray does not start it again, whoever has called or not."""
+        """End the process so that Ray does not restart it."""
         await asyncio.sleep(ANSWER_PAUSE_S)
         self._log("compactor ends", compactor=self._name)
         actor = await asyncio.to_thread(
@@ -167,7 +167,7 @@ class CompactorActor:
         await asyncio.to_thread(ray.kill, actor, no_restart=True)
 
     async def _leave_draining_node(self) -> None:
-        """Hand everything back before the node goes, and end: Ray starts the actor elsewhere."""
+        """Hand back everything before the node goes, and end: Ray restarts the actor elsewhere."""
         deadline_s = None
         while deadline_s is None:
             await asyncio.sleep(NODE_CHECK_INTERVAL_S)
@@ -180,8 +180,8 @@ class CompactorActor:
 
 
 def _drain_deadline_s(node: str) -> float | None:
-    """Return when Ray takes a node away, in seconds since the epoch; None: not as far as known."""
-    client = ray._private.worker.global_worker.gcs_client  # noqa: SLF001 - Ray tells this nowhere else
+    """Return when Ray removes a node, in seconds since the epoch; None: not as far as known."""
+    client = ray._private.worker.global_worker.gcs_client  # noqa: SLF001 - Ray has no public API
     try:
         draining: dict[str, int] = client.get_draining_nodes(timeout=ANSWER_MAX_S)
     except ray.exceptions.RayError:
@@ -193,7 +193,7 @@ def _drain_deadline_s(node: str) -> float | None:
 
 
 def _log_parts(name: str) -> tuple[str, str, str]:
-    """Return the parts whose log files a compactor keeps: itself, Spark's driver, executors."""
+    """Return the parts with log files of a compactor: itself, Spark's driver, executors."""
     return f"compactor-{name}", f"driver-{name}", f"executor-{name}"
 
 
@@ -209,7 +209,7 @@ def _driver(
         settings,
         name=name,
         ray_address=ray.get_runtime_context().gcs_address,
-        # Every node has a resource that is named by its address.
+        # Every node has a resource named after its address.
         node_resource=node_resource or f"node:{ray.util.get_node_ip_address()}",
         log_file=log_file,
         executor_logs=executor_logs,
@@ -231,13 +231,14 @@ def start(
 
     Args:
         settings: All settings of the service.
-        name: The compactor's, unique in the cluster.
+        name: Name of the compactor, unique in the cluster.
         group: The compaction group that it serves.
-        node_resource: A Ray resource of the node that it shall run on, with its Spark
-            executors; empty: on a node with the resource of its group, or on any, with the
-            executors beside it.
-        log_folder: Where it and its Spark application keep their log files; empty: nowhere.
-        edition: Names settings and release, to tell this compactor from others.
+        node_resource: A Ray resource of the node for the compactor and its Spark executors;
+            empty: a node with the resource of its group, or any node, with the executors on
+            the same node.
+        log_folder: Folder of the log files of the compactor and its Spark application; empty:
+            none.
+        edition: Identifies settings and release, to distinguish this compactor from others.
         options: Further Ray actor options.
     """
     own = settings.groups.get(group)

@@ -1,4 +1,4 @@
-"""What the compactor's service needs of the outside: engine, own files and metrics."""
+"""The interfaces that the compactor's service uses: engine, own files and metrics."""
 
 from typing import Protocol
 
@@ -23,10 +23,10 @@ __all__ = [
 
 
 class Engine(Protocol):
-    """Rewrites the files of an assignment. Several at a time, up to its slots."""
+    """Rewrites the files of assignments, several concurrently, up to its slots."""
 
     async def start(self) -> None:
-        """Be ready to run; returns when it is. A running engine stays as it is.
+        """Start the engine and wait until it is ready. A running engine is left as it is.
 
         Raises:
             ConfigError: It cannot start on this machine.
@@ -35,14 +35,14 @@ class Engine(Protocol):
         ...
 
     async def wait_down(self) -> None:
-        """Return when it is not ready to run: it died, and is perhaps being started again."""
+        """Wait until the engine is not ready: it died, and may be restarting."""
         ...
 
     async def run(self, assignment: Assignment, on_progress: OnProgress) -> RewriteResult:
         """Rewrite, verify, and return the outputs; nothing is committed here.
 
         Raises:
-            RewriteError: The job failed; its class says whether it is worth another try.
+            RewriteError: The job failed; the class shows whether a retry may succeed.
         """
         ...
 
@@ -51,25 +51,25 @@ class Engine(Protocol):
         ...
 
     async def grant(self, attempt: str, bytes_s: float | None) -> None:
-        """Let an attempt move so many bytes/s from now on; None: no limit.
+        """Set an attempt's limit in bytes/s; None: no limit.
 
-        It begins with what its assignment says.
+        The first limit is that of its assignment.
         """
         ...
 
     def health(self) -> EngineHealth:
-        """Return what the engine shows of its life."""
+        """Return the engine's signs of life."""
         ...
 
     async def restart(self, cause: str) -> None:
-        """End the engine, whatever it does, and start it again; does not wait for the start.
+        """End the engine, whatever it does, and start it again, without waiting for the start.
 
-        Every attempt under way fails with EngineRestartedError.
+        Every running attempt fails with EngineRestartedError.
         """
         ...
 
     async def stop(self) -> None:
-        """End everything and leave no process behind."""
+        """End everything; no process is left."""
         ...
 
     @property
@@ -79,23 +79,23 @@ class Engine(Protocol):
 
 
 class OwnFiles(Protocol):
-    """The compactor's own hand on storage: is the location ours, and deletion of outputs."""
+    """The compactor's own access to storage: owners of locations, and deletion of outputs."""
 
     async def check_location(self, table: Table, *, again: bool = False) -> None:
-        """Make sure that the table's location belongs to this store.
+        """Check that the table's location belongs to this store.
 
         Args:
             table: The table.
-            again: Look also if the location was ours a moment ago.
+            again: Check even if a recent check was successful.
 
         Raises:
             InputError: It belongs to another store.
-            UnavailableError: It belongs to none now, or the storage does not answer.
+            UnavailableError: It has no owner now, or the storage does not answer.
         """
         ...
 
     async def missing(self, table: Table, paths: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of these files that are not there.
+        """Return the files that do not exist.
 
         Raises:
             UnavailableError: The storage does not answer.
@@ -103,18 +103,18 @@ class OwnFiles(Protocol):
         ...
 
     async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
-        """Delete outputs of an attempt whose commit was never sent; missing ones are fine.
+        """Delete outputs of an attempt whose commit was never sent; missing ones are ignored.
 
-        What cannot be deleted stays for the collector.
+        Files that cannot be deleted are left to the collector.
         """
         ...
 
 
 class CompactorMetrics(Protocol):
-    """Counts what attempts did. No method blocks or fails."""
+    """Counts the results of attempts. No method blocks or fails."""
 
     def rewrite_ended(self, elapsed_s: float) -> None:
-        """Count a rewrite, whatever its end."""
+        """Count a rewrite, whatever its outcome."""
         ...
 
     def attempt_ended(
@@ -123,13 +123,13 @@ class CompactorMetrics(Protocol):
         """Count an attempt.
 
         Args:
-            end: How it ended.
+            end: Its outcome.
             read_bytes: Size of its inputs; 0 unless it committed.
             written_bytes: Size of its outputs; 0 unless it committed.
-            waited_s: How long its tasks have waited for the grant, together.
+            waited_s: Total time that its tasks have waited for the grant.
         """
         ...
 
     def rows_dropped(self, counts: RowCounts) -> None:
-        """Count the rows that an attempt which has committed left out, by reason."""
+        """Count the rows that a committed attempt dropped, by reason."""
         ...

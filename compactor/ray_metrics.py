@@ -1,7 +1,7 @@
-"""The compactor's metrics, handed to the Ray agent of its node, which Prometheus scrapes.
+"""The compactor's metrics, exported through the Ray agent of its node, which Prometheus scrapes.
 
-Ray puts `ray_` before each name, and adds labels of its own, such as the node's address.
-Where Ray collects no metrics, nothing leaves the process.
+Ray prefixes each name with `ray_`, and adds labels such as the node's address. Where Ray collects
+no metrics, nothing is exported.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from common.telemetry import METRICS, Exporter, Metric
 from common.wire import Heartbeat
 
 SAMPLE_INTERVAL_S = 5.0
-"""Ray's agent takes metrics from processes about as often."""
+"""Ray's agent reads the metrics of processes at about this interval."""
 REWRITE_BUCKETS_S = [0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0]
 
 
@@ -37,10 +37,10 @@ class RayMetrics:
             if metric.exporter is Exporter.RAY
         }
         self._starts = 0
-        """Spark drivers that have been counted, the first of all included."""
+        """Counted starts of Spark drivers, including the first one."""
 
     def rewrite_ended(self, elapsed_s: float) -> None:
-        """Count a rewrite, whatever its end."""
+        """Count a rewrite, whatever its outcome."""
         self._metrics["neve_compactor_rewrite_seconds"].observe(elapsed_s, self._tags)
 
     def attempt_ended(
@@ -49,10 +49,10 @@ class RayMetrics:
         """Count an attempt.
 
         Args:
-            end: How it ended.
+            end: Its outcome.
             read_bytes: Size of its inputs; 0 unless it committed.
             written_bytes: Size of its outputs; 0 unless it committed.
-            waited_s: How long its tasks have waited for the grant, together.
+            waited_s: Total time that its tasks have waited for the grant.
         """
         self._add("attempts_total", 1, end=end.value)
         self._add("read_bytes_total", read_bytes)
@@ -60,7 +60,7 @@ class RayMetrics:
         self._add("throttled_seconds_total", waited_s)
 
     def rows_dropped(self, counts: RowCounts) -> None:
-        """Count the rows that an attempt which has committed left out, by reason."""
+        """Count the rows that a committed attempt dropped, by reason."""
         for reason, rows in (
             ("superseded", counts.superseded),
             ("tombstone", counts.tombstones_dropped),
@@ -72,11 +72,11 @@ class RayMetrics:
     async def sample_forever(
         self, status: Callable[[], Heartbeat], starts: Callable[[], int]
     ) -> None:
-        """Set what has a value at every moment, again and again.
+        """Set the gauges at intervals.
 
         Args:
-            status: Returns what a heartbeat would say now.
-            starts: Returns how many Spark drivers came up so far.
+            status: Returns the current heartbeat.
+            starts: Returns the number of started Spark drivers.
         """
         while True:
             beat = status()
@@ -94,7 +94,7 @@ class RayMetrics:
             self._starts = starts
 
     def _add(self, name: str, amount: float, **tags: str) -> None:
-        if amount > 0:  # Ray refuses an increase of nothing.
+        if amount > 0:  # Ray refuses an increase by 0.
             self._metrics[f"neve_compactor_{name}"].inc(amount, self._tags | tags)
 
     def _set(self, name: str, value: float) -> None:
@@ -102,7 +102,7 @@ class RayMetrics:
 
 
 def tree_bytes(pid: int | None) -> int:
-    """Return the resident memory of a process and all below it; of none, 0.
+    """Return the resident memory of a process and its descendants; 0 without a process.
 
     Args:
         pid: The process, which may end at any moment.

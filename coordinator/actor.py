@@ -13,11 +13,11 @@ import ray
 
 from common.actor_class import callable_across_releases
 from common.clock import SystemClock
-from common.coordinator_calls import CoordinatorCalls
 from common.errors import all_causes
 from common.garbage_collection import collect_oldest_forever, ignore_what_is_loaded
 from common.ids import RandomIds
 from common.log_files import LogFiles
+from common.memory_limit import SERVICE_ENVIRON
 from common.metadata.redis import connect
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
@@ -31,6 +31,7 @@ from common.wire import (
     Assignment,
     AttemptReport,
     BacklogSample,
+    CompactorCalls,
     CoordinatorStatus,
     Heartbeat,
     HeartbeatReply,
@@ -350,7 +351,7 @@ def start(
         edition: Identifies settings and release, to distinguish this coordinator from others.
         options: Further Ray actor options, such as `resources`.
     """
-    answers: type[CoordinatorCalls] = CoordinatorActor
+    answers: type[CompactorCalls] = CoordinatorActor
     return (
         ray.remote(callable_across_releases(answers))
         .options(
@@ -361,6 +362,7 @@ def start(
             max_restarts=-1,
             max_concurrency=CALLS_AT_ONCE,
             num_cpus=0,
+            runtime_env={"env_vars": SERVICE_ENVIRON},
             **options,
         )
         .remote(settings, log_folder, node_resource, edition)

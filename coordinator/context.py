@@ -10,7 +10,7 @@ from common.clock import Clock
 from common.errors import MetadataError, UnavailableError
 from common.ids import IdSource
 from common.metadata.changes import Applied, Change, Guarded, Outcome, Refused, Unknown, table_of
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.outcome import RefusalCode
 from common.storage_threads import StorageThreads
 from common.telemetry import Log

@@ -23,7 +23,7 @@ from common.metadata.changes import (
     WriteAnalyses,
     WriteAnalysis,
 )
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.job import JobAction, Kind
 from common.model.outcome import AttemptEnd, RefusalCode
 from common.model.tablet import TabletId

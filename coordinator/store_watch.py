@@ -9,7 +9,7 @@ import asyncio
 
 from common.errors import ConfigError, MetadataError, UnavailableError
 from common.metadata.changes import Applied, ClaimCoordination, SetLimit
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.model.group import LimitScope, checked_limit
 from common.telemetry import Log

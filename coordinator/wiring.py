@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.location_identity import LocationIdentity
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId

@@ -13,7 +13,7 @@ from common.config import parse_group
 from common.errors import ConfigError, RequestError
 from common.model.file import DataFile
 from common.model.group import Group
-from common.model.job import Job, JobAction, Kind, Plan, TabletPlan
+from common.model.job import Job, JobAction, Kind, Plan, PlannedInterval, TabletPlan
 from common.model.outcome import TabletStatistics
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.plugins import DEFAULT_PLANNER, load_planner, request_errors
@@ -449,11 +449,17 @@ def plan_offline(
         ],
         "left": left,
         **(
-            {"intervals": [asdict(interval) for interval in plan.intervals]}
+            {"intervals": [_interval(interval) for interval in plan.intervals]}
             if plan.intervals
             else {}
         ),
     }
+
+
+def _interval(interval: PlannedInterval) -> dict[str, Any]:
+    """Return an interval as JSON, without table and tablet: the document is of one tablet."""
+    fields = asdict(interval)
+    return {name: fields[name] for name in fields if name not in {"table", "tablet"}}
 
 
 def _beyond_a_merge(job: Job, places: Mapping[str, int]) -> dict[str, Any]:

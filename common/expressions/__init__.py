@@ -1,26 +1,25 @@
-"""Expressions that users send with a compaction: parsed, bounded, confined, then Spark SQL.
+"""User expressions of a compaction: parsed, bounded, confined, and translated to Spark SQL.
 
-The text is not trusted. It is read by a grammar of our own that knows nothing but what
-`docs/reference/expressions.md` lists; every name is looked up in the table's schema;
-every type is checked; and the SQL is written anew from the checked tree. Nothing of the
-user's text reaches Spark but the contents of literals, escaped. All of it is pure, and
-every refusal is a `RequestError` that points at the place.
+The text is not trusted. A separate grammar accepts only what `docs/reference/expressions.md` lists.
+Every name is looked up in the table's schema, every type is checked, and the SQL is generated from
+the checked tree. Only the contents of literals reach Spark from the user's text, escaped. All of it
+is pure, and every refusal is a `RequestError` that points at the position.
 
     lexer              text to tokens, within limits
     grammar            tokens to a tree
-    types              types as expressions tell them apart; what parsing returns
+    types              value types of expressions; results of parsing
     operators          literals and operators as typed SQL
     functions          the functions that may be called
     clauses            a predicate or a list of assignments, checked against a schema
     file_pruning       whether a predicate can be true for a row of a file
-    request_transform  what a request does to rows
+    request_transform  the effect of a request on rows
 
-How a text becomes SQL:
+From text to SQL:
 
-    1. `lexer` cuts the text into tokens.
-    2. `grammar` makes a tree of them.
-    3. `clauses` looks names up and types every part, with `operators` and `functions`.
-    4. The typed parts are the SQL of an `Expression`.
+    1. `lexer` splits the text into tokens.
+    2. `grammar` builds a tree from them.
+    3. `clauses` looks up names and types every part, with `operators` and `functions`.
+    4. The typed parts form the SQL of an `Expression`.
 """
 
 from common.expressions.clauses import parse_assignments, parse_predicate

@@ -1,4 +1,4 @@
-"""What a user may send: a predicate or a list of assignments, checked against a schema."""
+"""Predicates and lists of assignments, checked against a schema."""
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ from common.model.table import Column
 
 
 class Checker:
-    """Checks expressions of one text against one schema, and notes the columns they read."""
+    """Checks expressions of one text against one schema, and collects the columns they read."""
 
     def __init__(self, source: SourceText, schema: Sequence[Column]) -> None:
         self._source = source
@@ -61,14 +61,14 @@ class Checker:
 
     @property
     def read(self) -> dict[str, TextSpan]:
-        """The columns that were read, with the place where each was read first."""
+        """The columns that are read, with the position of the first read."""
         return dict(self._read)
 
     def check(self, node: Node) -> TypedSql:
         """Return the node as SQL with its type.
 
         Raises:
-            RequestError: A name is not known, or types do not fit.
+            RequestError: A name is unknown, or types do not fit.
         """
         match node:
             case Literal():
@@ -91,7 +91,7 @@ class Checker:
         """Return a column of the table.
 
         Raises:
-            RequestError: The table has none of this name.
+            RequestError: The table has no column of this name.
         """
         if name not in self._schema:
             raise self._unknown("column", name, span, self._schema)
@@ -119,8 +119,8 @@ class Checker:
             )
         return TypedSql(".".join(map(quoted_name, node.parts)), kind, node)
 
-    def _unknown(self, what: str, name: str, span: TextSpan, known: Iterable[str]) -> Exception:
-        expected = f"expected a {what} of the table's schema{suggestion(name, known)}"
+    def _unknown(self, what: str, name: str, span: TextSpan, names: Iterable[str]) -> Exception:
+        expected = f"expected a {what} of the table's schema{suggestion(name, names)}"
         return self._source.refusal(span, f"there is no {what} {self._source.of(span)}", expected)
 
     def _case(self, node: Case) -> TypedSql:
@@ -155,7 +155,7 @@ class Checker:
 
 
 def _interval(node: Interval) -> TypedSql:
-    # Spark knows no weeks in intervals of its standard kind.
+    # Spark does not support weeks in intervals of its standard kind.
     weeks = node.unit == "week"
     count, unit = (7 * node.count, "day") if weeks else (node.count, node.unit)
     kind = ValueKind.DAYS if unit in ("day", "month", "year") else ValueKind.TIME
@@ -184,15 +184,15 @@ def parse_predicate(
 ) -> Expression:
     """Return the predicate of `delete where` or of an age-off.
 
-    Its SQL is true or false, never null: a row is meant only if the predicate is true.
+    Its SQL is true or false, never null: only a true predicate selects a row.
 
     Args:
-        text: What the user wrote behind `delete where`; not trusted.
+        text: The user's text after `delete where`; not trusted.
         schema: The table's columns.
-        only: The columns it may read; None: all. An age-off reads the time column alone.
+        only: The columns it may read; None: all. An age-off reads only the time column.
 
     Raises:
-        RequestError: It is not a predicate over these columns; says where and why.
+        RequestError: It is not a predicate over these columns; names the position and the reason.
     """
     source = SourceText(text)
     parser = Parser(source)
@@ -213,17 +213,17 @@ def parse_predicate(
 def parse_assignments(
     text: str, schema: Sequence[Column], forbidden: Set[str]
 ) -> tuple[ColumnAssignment, ...]:
-    """Return the assignments of `set`, in the order in which they were written.
+    """Return the assignments of `set`, in their written order.
 
-    All of them see the row as it was before any. The SQL of each has its column's type.
+    All of them read the row before any assignment. The SQL of each has its column's type.
 
     Args:
-        text: What the user wrote behind `set`; not trusted.
+        text: The user's text after `set`; not trusted.
         schema: The table's columns.
         forbidden: Columns that may not be set: key, version, tombstone, time, partition.
 
     Raises:
-        RequestError: It is not a list of assignments to these columns; says where and why.
+        RequestError: It is not a list of assignments to these columns; names position and reason.
     """
     source = SourceText(text)
     parser = Parser(source)
@@ -280,14 +280,14 @@ def _assignment(
 
 
 def _fitting(source: SourceText, value: TypedSql, column: Column) -> TypedSql:
-    """Return a value that the column's type can take, or refuse it."""
+    """Return a value that fits the column's type, or refuse it."""
     kind = type_of_column(column.type).kind
     if value.kind is ValueKind.NULL and not column.nullable:
         fact = f"column {column.name} may not be null"
         raise source.refusal(value.span, fact, "expected another value")
     if value.text_literal is not None and kind in TIMES:
         return as_kind(source, value, kind)
-    # Digits are rounded to those of the column; a whole number is never made silently.
+    # Digits are rounded to those of the column; a value never becomes a whole number silently.
     rounds = kind in (ValueKind.DECIMAL, ValueKind.FLOATING) and value.kind in NUMBERS
     if not rounds and common_kind((kind, value.kind)) is not kind:
         raise _unfit(source, value, column)

@@ -1,9 +1,9 @@
-"""Can a predicate be true for a row of a file, as far as bounds of its columns tell?
+"""Whether a predicate can be true for a row of a file, given bounds of its columns.
 
-What is not understood can be true, and false: a file is left out only if the predicate is
-false or null for every row that its bounds allow. A literal becomes the bytes between which
-values are stored that Spark takes for equal to it. So the order is Spark's: numbers by value,
-NaN above all of them, texts by their bytes, moments by the microsecond that they are in.
+A part that is not understood can be true and false. A file is skipped only if the predicate is
+false or null for every row within its bounds. A literal becomes the range of stored values that
+Spark considers equal to it. So the order is Spark's: numbers by value with NaN above all of them,
+texts by their bytes, moments by their microsecond.
 """
 
 import math
@@ -33,29 +33,29 @@ from common.rows.types import type_from_text
 
 _NULL = b"\x00"
 _LEAST, _ABOVE = b"\x01", b"\x03"
-"""Not behind any value, and behind every value."""
+"""At or before every value, and after every value."""
 _BEHIND = b"\xff"
-"""Behind every key that begins with a value: what follows a value is 02 at most."""
+"""After every key that begins with a value: the byte after a value is at most 02."""
 _FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _INT_DIGITS = 20
-"""Of Spark's decimals that hold every whole number, of 64 bits without a sign, too."""
+"""Digits of Spark's decimals that hold every 64-bit integer, signed or unsigned."""
 _MICRO, _DAY = timedelta(microseconds=1), timedelta(days=1)
 _MICRO_NANOS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnBounds:
-    """The least and the greatest value of a column, encoded; both may be wider than the truth.
+    """The least and the greatest value of a column, encoded; both may be rounded outwards.
 
-    They may be keys of which the column is the first: what comes behind is of no account.
+    They may be keys that begin with the column: the rest of the key is ignored.
     """
 
     type: str
-    """Of the column, as its table says."""
+    """Type of the column in its table."""
     least: bytes
     greatest: bytes
     nulls: bool = False
-    """Whether there may be nulls besides, which the bounds do not count."""
+    """Whether there may be nulls, which the bounds do not include."""
 
     @property
     def kind(self) -> KeyType:
@@ -65,10 +65,10 @@ class ColumnBounds:
 
 @dataclass(frozen=True, slots=True)
 class _Between:
-    """Where values are stored that are equal to a literal: from `low` on, below `high`.
+    """The range of stored values that equal a literal: from `low`, inclusive, to `high`, exclusive.
 
-    Between equal bounds there is none. If it is not exact, some between them may be equal,
-    less or greater: nobody knows which.
+    It is empty if the bounds are equal. If it is not exact, values in it may be equal, less or
+    greater.
     """
 
     low: bytes
@@ -77,14 +77,14 @@ class _Between:
 
     @classmethod
     def of(cls, value: object, kind: KeyType) -> "_Between":
-        """Return where one value is."""
+        """Return the range of one value."""
         low = encode_value(value, kind)
         return cls(low, low + _BEHIND)
 
 
 @dataclass(frozen=True, slots=True)
 class _Possible:
-    """Which of these a predicate can be; neither: it is null for every row."""
+    """The possible results of a predicate; neither: it is null for every row."""
 
     true: bool
     false: bool
@@ -97,8 +97,8 @@ def may_be_true(text: str, bounds: Mapping[str, ColumnBounds]) -> bool:
     """Return whether a predicate can be true for a row within the bounds.
 
     Args:
-        text: As the user wrote it; it has been checked against the table.
-        bounds: By column; of others nothing is known.
+        text: The user's text, which was checked against the table.
+        bounds: Bounds by column; other columns have none.
     """
     try:
         return _possible(_parsed(text), bounds).true
@@ -113,10 +113,10 @@ def _parsed(text: str) -> Node:
 
 def _possible(node: Node, bounds: Mapping[str, ColumnBounds]) -> _Possible:
     if isinstance(node, ColumnName):
-        known = _known(node, bounds)
-        if known is None or known.kind is not KeyType.BOOL:
+        column = _known(node, bounds)
+        if column is None or column.kind is not KeyType.BOOL:
             return _ANYTHING
-        return _compared("=", _TRUE, known)
+        return _compared("=", _TRUE, column)
     if not isinstance(node, Apply):
         return _ANYTHING
     op, args = node.op, node.args
@@ -133,42 +133,42 @@ def _possible(node: Node, bounds: Mapping[str, ColumnBounds]) -> _Possible:
 
 
 def _known(node: Node, bounds: Mapping[str, ColumnBounds]) -> ColumnBounds | None:
-    """Return the bounds of what is a column that has some."""
+    """Return the bounds of a node that is a column; None: it has none."""
     if isinstance(node, ColumnName) and len(node.parts) == 1:
         return bounds.get(node.parts[0])
     return None
 
 
 def _leaf(op: str, args: tuple[Node, ...], bounds: Mapping[str, ColumnBounds]) -> _Possible:
-    """Return what a comparison of a column with literals can be."""
+    """Return the possible results of a comparison of a column with literals."""
     if len(args) == 2 and op in _FLIPPED and isinstance(args[0], Literal):
         op, args = _FLIPPED[op], (args[1], args[0])
-    known = _known(args[0], bounds)
-    if known is None:
+    column = _known(args[0], bounds)
+    if column is None:
         return _ANYTHING
     if op in {"IS NULL", "IS NOT NULL"}:
-        some = known.nulls or known.least[:1] <= _NULL
-        null = _Possible(true=some, false=known.greatest[:1] != _NULL)
+        some = column.nulls or column.least[:1] <= _NULL
+        null = _Possible(true=some, false=column.greatest[:1] != _NULL)
         return null if op == "IS NULL" else _not(null)
-    found = _places(args[1:], known)
-    if not found:
+    ranges = _places(args[1:], column)
+    if not ranges:
         return _ANYTHING
     if op == "BETWEEN":
-        low, high = _compared(">=", found[0], known), _compared("<=", found[1], known)
+        low, high = _compared(">=", ranges[0], column), _compared("<=", ranges[1], column)
         return _Possible(low.true and high.true, low.false or high.false)
     if op == "IN":
-        each = [_compared("=", place, known) for place in found]
+        each = [_compared("=", literal_range, column) for literal_range in ranges]
         return _Possible(any(one.true for one in each), all(one.false for one in each))
-    return _compared(op, found[0], known)
+    return _compared(op, ranges[0], column)
 
 
-def _compared(op: str, place: _Between, known: ColumnBounds) -> _Possible:
-    if known.greatest[:1] == _NULL:
+def _compared(op: str, literal_range: _Between, column: ColumnBounds) -> _Possible:
+    if column.greatest[:1] == _NULL:
         return _Possible(true=False, false=False)
-    below = known.least < (place.low if place.exact else place.high)
-    above = known.greatest >= (place.high if place.exact else place.low)
-    within = known.least < place.high and known.greatest >= place.low
-    equal = within and place.low < place.high
+    below = column.least < (literal_range.low if literal_range.exact else literal_range.high)
+    above = column.greatest >= (literal_range.high if literal_range.exact else literal_range.low)
+    within = column.least < literal_range.high and column.greatest >= literal_range.low
+    equal = within and literal_range.low < literal_range.high
     match op:
         case "=":
             return _Possible(equal, below or above)
@@ -190,39 +190,39 @@ def _not(possible: _Possible) -> _Possible:
     return _Possible(possible.false, possible.true)
 
 
-def _places(nodes: Sequence[Node], known: ColumnBounds) -> list[_Between] | None:
-    """Return where values are that are equal to literals; None if that is not certain."""
+def _places(nodes: Sequence[Node], column: ColumnBounds) -> list[_Between] | None:
+    """Return the ranges of values that equal literals; None if they are uncertain."""
     literals = [node for node in nodes if isinstance(node, Literal)]
-    place = _PLACES.get(known.kind)
-    if place is None or len(literals) < len(nodes):
+    locate = _PLACES.get(column.kind)
+    if locate is None or len(literals) < len(nodes):
         return None
     try:
-        found = place(literals, type_from_text(known.type))
+        ranges = locate(literals, type_from_text(column.type))
     except (ValueError, OverflowError, InvalidOperation, RequestError):
         return None
-    return None if found is None else [*found]
+    return None if ranges is None else [*ranges]
 
 
 def _numbers(literals: Sequence[Literal], arrow: pa.DataType) -> list[_Between] | None:
-    """Return places among whole numbers or decimals, where Spark compares without rounding."""
+    """Return ranges of integers or decimals, which Spark compares without rounding."""
     if any(
         literal.kind is not LiteralKind.NUMBER or "e" in literal.value.lower()
         for literal in literals
     ):
-        return None  # Beside a double, all are doubles.
+        return None  # If one is a double, all are compared as doubles.
     whole = pa.types.is_integer(arrow)
     if not whole and not pa.types.is_decimal128(arrow):
         return None
     digits = [_INT_DIGITS if whole else arrow.precision - arrow.scale]
     scales = [0 if whole else arrow.scale]
     for literal in literals:
-        before, _, behind = literal.value.lstrip("-").partition(".")
+        before, _, fraction = literal.value.lstrip("-").partition(".")
         digits.append(len(before.lstrip("0")))
-        scales.append(len(behind))
+        scales.append(len(fraction))
     if max(digits) + max(scales) > DIGITS_MAX:
         return None
-    place = _whole_place if whole else _decimal_place
-    return [place(Decimal(literal.value)) for literal in literals]
+    locate = _whole_place if whole else _decimal_place
+    return [locate(Decimal(literal.value)) for literal in literals]
 
 
 def _whole_place(number: Decimal) -> _Between:
@@ -249,14 +249,14 @@ def _floats(literals: Sequence[Literal], arrow: pa.DataType) -> list[_Between] |
 
 
 def _float_place(text: str, *, short: bool) -> _Between:
-    """Return where a number is; if it is none of the column's own, Spark may round it."""
+    """Return the range of a number; Spark may round a number that the column cannot hold."""
     number = float(text)
     if not math.isfinite(number):
         raise OverflowError(text)
     rounded = struct.unpack(">f", struct.pack(">f", number))[0] if short else number
     if Decimal(text) == Decimal(number) and rounded == number:
         return _Between.of(number, KeyType.FLOAT)
-    # More than a neighbour on each side, whichever of the two types Spark compares in.
+    # More than one neighbour on each side, in either type that Spark may compare in.
     slack = abs(number) * 2.0**-22 + 2.0**-148 if short else abs(number) * 2.0**-51 + 2.0**-1073
     low, high = (encode_value(number + by, KeyType.FLOAT) for by in (-slack, slack))
     return _Between(low, high + _BEHIND, exact=False)
@@ -284,14 +284,14 @@ def _days(literals: Sequence[Literal], _arrow: pa.DataType) -> list[_Between] | 
 
 
 def _day_place(text: str) -> _Between:
-    """Return where a moment is among days: Spark takes the midnight at which a day begins."""
+    """Return the range of a moment among days: Spark uses the midnight at the start of a day."""
     if DATE_ALONE.fullmatch(text):
         return _Between.of(date.fromisoformat(text), KeyType.DATE)
     days, rest = divmod(moment_of(text) - EPOCH, _DAY)
     if not rest:
         return _Between.of(days, KeyType.DATE)
-    behind = encode_value(days + 1, KeyType.DATE)
-    return _Between(behind, behind)
+    next_day = encode_value(days + 1, KeyType.DATE)
+    return _Between(next_day, next_day)
 
 
 def _moments(literals: Sequence[Literal], _arrow: pa.DataType) -> list[_Between] | None:
@@ -301,7 +301,7 @@ def _moments(literals: Sequence[Literal], _arrow: pa.DataType) -> list[_Between]
 
 
 def _moment_place(text: str) -> _Between:
-    """Return the microsecond of a moment: Spark sees no finer ones, whatever the column's unit."""
+    """Return the microsecond of a moment, the finest unit that Spark supports."""
     nanos = (moment_of(text) - EPOCH) // _MICRO * _MICRO_NANOS
     low, high = (encode_value(nanos + by, KeyType.TIMESTAMP) for by in (0, _MICRO_NANOS))
     return _Between(low, high)

@@ -1,4 +1,4 @@
-"""The functions that may be called. What is not in the table at the end does not exist."""
+"""The functions that may be called. Only those in the table at the end exist."""
 
 import re
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from common.expressions.types import (
     ValueKind,
 )
 
-# ------------------------ Functions whose arguments or result do not fit into one line of the table
+# --------------------------------- Functions whose arguments or result do not fit into the table
 
 
 _UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
@@ -124,7 +124,7 @@ def _require_short(source: SourceText, arg: TypedSql) -> None:
 
 
 def _grows(node: Node) -> bool:
-    """Can this call make a value longer than its argument?"""
+    """Return whether a call can produce a value longer than its argument."""
     if not (isinstance(node, FunctionCall) and node.name == "replace" and len(node.args) == 3):
         return False
     _, search, replacement = node.args
@@ -156,26 +156,26 @@ SHAPES: dict[str, Callable[[SourceText, FunctionCall, Args], TypedSql]] = {
 
 # ---- The table of functions
 #
-# Each is deterministic, reads nothing but its arguments, and makes a value that is at most a
-# constant times as long as they are.
+# Each is deterministic, depends only on its arguments, and returns a value whose length is at most
+# a constant multiple of theirs.
 
 
 _TEXT, _NUMBER = (ValueKind.STRING,), NUMBERS
 _WHOLE = (ValueKind.INTEGER,)
 _DAY = (ValueKind.DATE, ValueKind.TIMESTAMP)
 _MOMENT = (ValueKind.TIMESTAMP, ValueKind.DATE)
-"""Of two times, the first is the one that the argument becomes."""
+"""The argument becomes the first of the two kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """What a function takes and gives.
+    """The parameters and the result of a function.
 
     Attributes:
-        params: The kinds that each argument may have.
+        params: The allowed kinds of each argument.
         result: The kind of the result; None: that of the first argument.
-        optional: How many arguments at the end may be left out.
-        small: How many at the end Spark takes as INT alone; wider ones are cast.
+        optional: Number of optional arguments at the end.
+        small: Number of arguments at the end that Spark requires as INT; wider ones are cast.
     """
 
     params: tuple[tuple[ValueKind, ...], ...]
@@ -207,7 +207,7 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 NAMES = frozenset({*FUNCTIONS, *SHAPES})
-# Known to users of Spark, but told apart by when, where or by whom they are run.
+# Known to users of Spark, but their results depend on when, where or by which user they are run.
 _UNFIXED = re.compile(
     r"current_\w+|rand\w*|uuid|shuffle|localtimestamp|unix_timestamp|input_file_\w+|"
     r"monotonically_increasing_id|spark_partition_id|user|session_user"
@@ -218,7 +218,7 @@ def call_function(source: SourceText, node: FunctionCall, args: Args) -> TypedSq
     """Return a call with checked arguments.
 
     Raises:
-        RequestError: There is no such function, or it does not take them.
+        RequestError: There is no such function, or the arguments do not fit.
     """
     if shape := SHAPES.get(node.name):
         return shape(source, node, args)

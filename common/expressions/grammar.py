@@ -1,6 +1,6 @@
-"""Tokens to a tree, by recursive descent, without ever going back: linear in the tokens.
+"""Tokens to a tree, by recursive descent without backtracking: linear in the tokens.
 
-The tree holds words and places, not yet looked up or typed.
+The tree holds words and positions, without look-up or types.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from common.expressions.types import CAST_KINDS
 
 
 class LiteralKind(StrEnum):
-    """What was written."""
+    """The kind of a literal."""
 
     NUMBER = "number"
     STRING = "string"
@@ -63,7 +63,7 @@ class ColumnName:
 
     @property
     def span(self) -> TextSpan:
-        """Where all of it stands."""
+        """The position of the whole name."""
         return self.spans[0].to(self.spans[-1])
 
 
@@ -79,7 +79,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A function by the name that was written, in lower case."""
+    """A function call; `name` is in lower case."""
 
     name: str
     args: tuple["Node", ...]
@@ -100,7 +100,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A cast; a safe one gives null where the other fails. `target` is a Spark type."""
+    """A cast; a safe one returns null where the other fails. `target` is a Spark type."""
 
     value: "Node"
     target: str
@@ -113,7 +113,7 @@ Node = Literal | Interval | ColumnName | Apply | FunctionCall | Case | Cast
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """Return the nodes right below one."""
+    """Return the direct children of a node."""
     match node:
         case Apply() | FunctionCall():
             return node.args
@@ -149,13 +149,13 @@ _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "<=>")
 
 
 class Parser:
-    """Reads a tree from left to right: it stands before one token and never moves back.
+    """Parses a tree from left to right; it stands before one token and never moves back.
 
-    `_level` is how many levels of the grammar are open; it bounds Python's stack.
+    `_level` is the number of open levels of the grammar; it bounds Python's stack.
     """
 
     def __init__(self, source: SourceText) -> None:
-        """Stand before the first token."""
+        """Create a parser before the first token."""
         self.source = source
         self._tokens = tokens_of(source)
         self._at = 0
@@ -163,41 +163,41 @@ class Parser:
 
     @property
     def here(self) -> Token:
-        """The token that comes next."""
+        """The next token."""
         return self._tokens[self._at]
 
     @property
     def ahead(self) -> Token:
-        """The token behind `here`."""
+        """The token after `here`."""
         return self._tokens[min(self._at + 1, len(self._tokens) - 1)]
 
     @property
     def last(self) -> Token:
-        """The token that was taken last."""
+        """The last consumed token."""
         return self._tokens[max(self._at - 1, 0)]
 
     def take(self) -> Token:
-        """Take whatever comes next; the end stays where it is."""
+        """Consume the next token; the end token is not consumed."""
         token = self.here
         if token.kind is not TokenKind.END:
             self._at += 1
         return token
 
     def take_word(self, *words: str) -> str | None:
-        """Take one of these keywords, if it comes next."""
+        """Consume one of these keywords, if it is next."""
         return self.take().value.lower() if self.here.is_word(*words) else None
 
     def take_symbol(self, *symbols: str) -> str | None:
-        """Take one of these symbols, if it comes next."""
+        """Consume one of these symbols, if it is next."""
         return self.take().value if self.here.is_symbol(*symbols) else None
 
     def need_word(self, word: str) -> None:
-        """Take this keyword, or refuse."""
+        """Consume this keyword, or refuse."""
         if self.take_word(word) is None:
             raise self.unexpected(f"expected {word}")
 
     def need_symbol(self, symbol: str) -> None:
-        """Take this symbol, or refuse."""
+        """Consume this symbol, or refuse."""
         if self.take_symbol(symbol) is None:
             raise self.unexpected(f"expected {symbol}")
 
@@ -212,7 +212,7 @@ class Parser:
         self._level -= 1
 
     def end(self, expected: str) -> None:
-        """Refuse what is left over."""
+        """Refuse remaining tokens."""
         if self.here.kind is not TokenKind.END:
             raise self.unexpected(expected)
 
@@ -235,14 +235,14 @@ class Parser:
     # `between`, `like`, `rlike`) · one comparison · `+ - ||` · `* / % div` · sign.
 
     def expression(self) -> Node:
-        """Read one whole expression."""
+        """Parse a complete expression."""
         self.enter()
         node = self._chain("OR", lambda: self._chain("AND", self._negation))
         self.leave()
         return node
 
     def _chain(self, word: str, read: Callable[[], Node]) -> Node:
-        """Read `a OR b OR c` as one node, so that long chains are not deep."""
+        """Parse `a OR b OR c` as one node, so that long chains are not deep."""
         first = read()
         args = [first]
         while self.take_word(word.lower()):
@@ -340,7 +340,7 @@ class Parser:
     # ----------------------------------------------------------------- What operators stand between
 
     def primary(self) -> Node:
-        """Read one operand."""
+        """Parse one operand."""
         token = self.here
         match token.kind:
             case TokenKind.NUMBER:
@@ -357,7 +357,7 @@ class Parser:
                 raise self.unexpected(_VALUE)
 
     def name(self) -> ColumnName:
-        """Read a column, with the fields that lead into it."""
+        """Parse a column with its path of fields."""
         parts = [self.name_part()]
         while self.take_symbol("."):
             parts.append(self.name_part())
@@ -369,7 +369,7 @@ class Parser:
         return ColumnName(values, spans)
 
     def name_part(self) -> tuple[str, TextSpan]:
-        """Read one name."""
+        """Parse one name."""
         token = self.here
         word = token.kind is TokenKind.NAME and token.value.lower() not in RESERVED
         if not (word or token.kind is TokenKind.QUOTED):
@@ -378,7 +378,7 @@ class Parser:
         return self.take().value, token.span
 
     def listed(self, read: Callable[[], Node]) -> list[Node]:
-        """Read members up to the closing bracket; the opening one is taken."""
+        """Parse members up to the closing bracket, after the opening one was consumed."""
         members = [read()]
         while self.take_symbol(","):
             if len(members) == LIST_MAX:
@@ -466,8 +466,8 @@ class Parser:
         token = self.here
         name = {"INTEGER": "INT"}.get(token.value.upper(), token.value.upper())
         if token.kind is not TokenKind.NAME or name not in CAST_KINDS:
-            known = ", ".join(sorted(CAST_KINDS)).lower()
-            raise self.unexpected(f"expected one of the types {known}")
+            types = ", ".join(sorted(CAST_KINDS)).lower()
+            raise self.unexpected(f"expected one of the types {types}")
         self.take()
         if name != "DECIMAL":
             return name

@@ -1,7 +1,7 @@
-"""Text to tokens: limits of size, places in a text, string literals, and the tokens themselves.
+"""Text to tokens: size limits, positions in a text, string literals, and the tokens themselves.
 
-Every refusal points at a place of the text. What no token begins with is refused here: comments,
-`;`, variables, `[`. Work is linear in the text, and the text is bounded.
+Every refusal points at a position of the text. Characters that begin no token are refused here:
+comments, `;`, variables, `[`. The work is linear in the text, and the text is bounded.
 """
 
 import re
@@ -26,20 +26,20 @@ LIST_MAX = 1_000
 ASSIGNMENTS_MAX = 100
 PATTERN_CHARS_MAX = 200
 PATTERN_WAYS_MAX = 1_000
-"""Ways in which the choices of a regular expression can be combined."""
+"""Largest number of combinations of the choices in a regular expression."""
 PATTERN_REPEATS_MAX = 2
-"""Unbounded repetitions of a pattern: each is one more power of the value's length."""
+"""Unbounded repetitions of a pattern; each adds a power of the value's length to the cost."""
 REPLACEMENT_CHARS_MAX = 100
 DIGITS_MAX = 38
-"""Of a number, as in Spark's widest decimal."""
+"""Digits of a number, as in Spark's widest decimal."""
 INTERVAL_MAX = 1_000_000
 SHOWN_CHARS = 100
-"""How much of a long line a message shows."""
+"""Length of the part of a long line that a message shows."""
 SUGGEST_COLUMNS_MAX = 1_000
 SUGGEST_CHARS_MAX = 64
 
 
-# ---- A text and places in it
+# ---- A text and positions in it
 #
 # expression refused at line 1, column 1: there is no column `amuont`; did you mean `amount`?
 #     amuont > 5
@@ -54,37 +54,37 @@ class TextSpan:
     end: int
 
     def to(self, other: "TextSpan") -> "TextSpan":
-        """Return the span from here to the end of another."""
+        """Return the span from the start of this span to the end of another."""
         return TextSpan(self.start, other.end)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
-    """What the user wrote."""
+    """The user's text."""
 
     text: str
 
     def refusal(self, span: TextSpan, fact: str, expected: str) -> RequestError:
-        """Return the error that says what is wrong at `span`.
+        """Return an error that points at `span`.
 
         Args:
-            span: Where; may be empty, as at the end of the text.
-            fact: What is there.
-            expected: What could stand there instead.
+            span: Position; may be empty, as at the end of the text.
+            fact: What is wrong there.
+            expected: What is allowed there.
         """
         before = self.text[: span.start]
         line = before.count("\n") + 1
         column = span.start - (before.rfind("\n") + 1) + 1
         shown, caret = self._line(span, column)
-        place = f"expression refused at line {line}, column {column}"
-        return RequestError(f"{place}: {fact}; {expected}\n    {shown}\n    {caret}")
+        heading = f"expression refused at line {line}, column {column}"
+        return RequestError(f"{heading}: {fact}; {expected}\n    {shown}\n    {caret}")
 
     def of(self, span: TextSpan) -> str:
-        """Return the text of a span, fit for a message."""
+        """Return the text of a span in printable form."""
         return printable(self.text[span.start : min(span.end, span.start + SHOWN_CHARS)])
 
     def _line(self, span: TextSpan, column: int) -> tuple[str, str]:
-        """Return the line of a span, cut round it, and the carets beneath it."""
+        """Return the line of a span, shortened around it, and the carets below it."""
         begin = span.start - column + 1
         end = self.text.find("\n", begin)
         end = len(self.text) if end < 0 else end
@@ -97,7 +97,7 @@ class SourceText:
 
 
 def printable(text: str) -> str:
-    """Return the text with a mark in place of everything that cannot be seen."""
+    """Return the text with a mark in place of every invisible character."""
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
     )
@@ -107,23 +107,23 @@ def printable(text: str) -> str:
 
 
 def suggestion(word: str, names: Iterable[str]) -> str:
-    """Return `; did you mean amount?`, or nothing when no name is like the word."""
+    """Return `; did you mean amount?`, or an empty text if no name is similar."""
     if len(word) > SUGGEST_CHARS_MAX:
         return ""
-    known: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for name in islice(sorted(names), SUGGEST_COLUMNS_MAX):
         if len(name) <= SUGGEST_CHARS_MAX:
-            known.setdefault(name.lower(), name)
-    close = get_close_matches(word.lower(), known, n=1)
-    return f"; did you mean {printable(known[close[0]])}?" if close else ""
+            spellings.setdefault(name.lower(), name)
+    close = get_close_matches(word.lower(), spellings, n=1)
+    return f"; did you mean {printable(spellings[close[0]])}?" if close else ""
 
 
 # ---- String literals
 #
-# A quote inside is doubled, or stands behind a backslash. Escapes are those of Spark that cannot
-# be mistaken; those of `%` and `_` stay as they are, for LIKE. A raw string has no escapes. What
-# is written is ASCII alone, so that nobody who reads the SQL is misled by its letters. Dollars
-# are written by number: Spark puts variables, even of the environment, in place of `${…}` before
+# A quote inside is doubled, or follows a backslash. Only unambiguous escapes of Spark are
+# supported. Escapes of `%` and `_` are kept for LIKE. A raw string has no escapes. The output is
+# ASCII only, so that look-alike letters cannot mislead readers of the SQL. Dollar signs are written
+# as numbers, because Spark replaces `${…}` by variables, including environment variables, before
 # it looks for quotes.
 
 
@@ -138,17 +138,17 @@ _ESCAPES = {
 
 
 def read_string(source: SourceText, at: int) -> tuple[str, int]:
-    """Return the value of the literal that begins at `at`, and the place behind it.
+    """Return the value of the literal that begins at `at`, and the position after it.
 
     Raises:
-        RequestError: It does not end, or holds an escape that is not known.
+        RequestError: It does not end, or has an unknown escape.
     """
     text = source.text
     if text[at] in "rR":
-        found = _RAW.match(text, at)
-        if found is None:
+        raw = _RAW.match(text, at)
+        if raw is None:
             raise _open(source, at)
-        return found[1], found.end()
+        return raw[1], raw.end()
     parts: list[str] = []
     here = at + 1
     while here < len(text):
@@ -170,10 +170,10 @@ def _escape(source: SourceText, at: int) -> tuple[str, int]:
     letter = source.text[at + 1 : at + 2]
     if letter in _ESCAPES:
         return _ESCAPES[letter], at + 2
-    if found := _UNICODE.match(source.text, at):
-        code = int(found[1], 16)
+    if escape := _UNICODE.match(source.text, at):
+        code = int(escape[1], 16)
         if not 0xD800 <= code <= 0xDFFF:
-            return chr(code), found.end()
+            return chr(code), escape.end()
     fact = f"the escape \\{letter} is not known"
     expected = r"expected \\, \', \n, \t, \r, \%, \_ or \u0041, or a raw string r'…'"
     raise source.refusal(TextSpan(at, at + 2), fact, expected)
@@ -208,7 +208,7 @@ def quoted_name(name: str) -> str:
 
 
 class TokenKind(StrEnum):
-    """What a token is."""
+    """The kind of a token."""
 
     NAME = "name"
     QUOTED = "quoted name"
@@ -227,11 +227,11 @@ class Token:
     span: TextSpan
 
     def is_word(self, *words: str) -> bool:
-        """Is this one of these keywords, in any case?"""
+        """Return whether this is one of these keywords, in any case."""
         return self.kind is TokenKind.NAME and self.value.lower() in words
 
     def is_symbol(self, *symbols: str) -> bool:
-        """Is this one of these symbols?"""
+        """Return whether this is one of these symbols."""
         return self.kind is TokenKind.SYMBOL and self.value in symbols
 
 
@@ -265,13 +265,13 @@ def tokens_of(source: SourceText) -> tuple[Token, ...]:
     """Return the tokens of a text; the last one is `END`.
 
     Raises:
-        RequestError: It is too long, or holds what no token begins with.
+        RequestError: It is too long, or has a character that begins no token.
     """
     length = len(source.text)
     if length > TEXT_CHARS_MAX:
         fact = f"the expression has {length} characters"
-        place = TextSpan(TEXT_CHARS_MAX, TEXT_CHARS_MAX + 1)
-        raise source.refusal(place, fact, f"expected at most {TEXT_CHARS_MAX}")
+        excess = TextSpan(TEXT_CHARS_MAX, TEXT_CHARS_MAX + 1)
+        raise source.refusal(excess, fact, f"expected at most {TEXT_CHARS_MAX}")
     _refuse_invisible(source)
     tokens: list[Token] = []
     for token in _scan(source):
@@ -306,28 +306,28 @@ def _token(source: SourceText, at: int) -> Token:
     if _STRING_START.match(text, at):
         value, end = read_string(source, at)
         return Token(TokenKind.STRING, value, TextSpan(at, end))
-    if found := _NAME.match(text, at):
-        return Token(TokenKind.NAME, found.group(), TextSpan(*found.span()))
-    if found := _QUOTED.match(text, at):
-        return Token(TokenKind.QUOTED, found[1].replace("``", "`"), TextSpan(*found.span()))
-    if found := _NUMBER.match(text, at):
-        return _number(source, found)
-    if found := _REFUSED.match(text, at):
-        raise _unexpected(source, found.group(), TextSpan(*found.span()))
-    if found := _SYMBOL.match(text, at):
-        symbol = found.group()
-        return Token(TokenKind.SYMBOL, _SAME.get(symbol, symbol), TextSpan(*found.span()))
+    if match := _NAME.match(text, at):
+        return Token(TokenKind.NAME, match.group(), TextSpan(*match.span()))
+    if match := _QUOTED.match(text, at):
+        return Token(TokenKind.QUOTED, match[1].replace("``", "`"), TextSpan(*match.span()))
+    if match := _NUMBER.match(text, at):
+        return _number(source, match)
+    if match := _REFUSED.match(text, at):
+        raise _unexpected(source, match.group(), TextSpan(*match.span()))
+    if match := _SYMBOL.match(text, at):
+        symbol = match.group()
+        return Token(TokenKind.SYMBOL, _SAME.get(symbol, symbol), TextSpan(*match.span()))
     raise _unexpected(source, text[at], TextSpan(at, at + 1))
 
 
-def _number(source: SourceText, found: re.Match[str]) -> Token:
-    if after := _AFTER_NUMBER.match(source.text, found.end()):
-        span = TextSpan(found.start(), after.end())
+def _number(source: SourceText, match: re.Match[str]) -> Token:
+    if after := _AFTER_NUMBER.match(source.text, match.end()):
+        span = TextSpan(match.start(), after.end())
         fact = f"{source.of(span)} is not a number"
         raise source.refusal(span, fact, "expected digits such as 12, 1.5 or 2e3, without a suffix")
-    return Token(TokenKind.NUMBER, found.group(), TextSpan(*found.span()))
+    return Token(TokenKind.NUMBER, match.group(), TextSpan(*match.span()))
 
 
-def _unexpected(source: SourceText, found: str, span: TextSpan) -> Exception:
-    code = "" if found.isascii() else f" (U+{ord(found[0]):04X})"
-    return source.refusal(span, f"unexpected '{found}'{code}", _INSTEAD.get(found, _EXPECTED))
+def _unexpected(source: SourceText, symbol: str, span: TextSpan) -> Exception:
+    code = "" if symbol.isascii() else f" (U+{ord(symbol[0]):04X})"
+    return source.refusal(span, f"unexpected '{symbol}'{code}", _INSTEAD.get(symbol, _EXPECTED))

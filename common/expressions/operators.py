@@ -1,7 +1,7 @@
-"""Literals and operators as typed SQL: which kinds they take, what they give, how they are written.
+"""Literals and operators as typed SQL: operand kinds, result kind, and SQL text.
 
-Numbers, dates and timestamps are checked down to the last digit. The cost of patterns is known:
-LIKE, and a small language of regular expressions.
+Numbers, dates and timestamps are validated to the last digit. Patterns have a known cost: LIKE, and
+a restricted language of regular expressions.
 """
 
 import math
@@ -49,7 +49,7 @@ def literal_sql(source: SourceText, literal: Literal) -> tuple[str, ValueKind]:
     """Return a literal as SQL, and its kind.
 
     Raises:
-        RequestError: There is no such number, day or moment.
+        RequestError: The number, day or timestamp does not exist.
     """
     match literal.kind:
         case LiteralKind.NUMBER:
@@ -70,7 +70,7 @@ def _number_sql(source: SourceText, literal: Literal) -> tuple[str, ValueKind]:
     text = literal.value
     closed = f"({text})" if text.startswith("-") else text
     if "e" in text.lower():
-        # Longer ones are never written by people, and float() takes time for them.
+        # Longer numbers are not sensible, and float() is slow for them.
         if len(text) > 2 * DIGITS_MAX or not math.isfinite(float(text)):
             raise source.refusal(literal.span, "the number is too large", "expected a double")
         return closed, ValueKind.FLOATING
@@ -79,8 +79,8 @@ def _number_sql(source: SourceText, literal: Literal) -> tuple[str, ValueKind]:
         expected = f"expected at most {DIGITS_MAX}"
         raise source.refusal(literal.span, "the number has too many digits", expected)
     if not -(2**63) <= Decimal(text) < 2**63:
-        # Beside a whole number Spark takes a literal that no bigint reaches for true or false at
-        # once, and forgets that the number may be null. Of a cast it does not.
+        # In a comparison with a whole number, Spark folds a literal beyond bigint to true or false
+        # and ignores that the number may be null. It does not do so for a cast.
         digits = len(whole.lstrip("0")) + len(fraction)
         return f"CAST({text} AS DECIMAL({digits},{len(fraction)}))", ValueKind.DECIMAL
     return closed, ValueKind.DECIMAL if fraction else ValueKind.INTEGER
@@ -90,10 +90,10 @@ def date_sql(source: SourceText, text: str, span: TextSpan) -> str:
     """Return a day as SQL.
 
     Raises:
-        RequestError: The text names none.
+        RequestError: The text is not a day.
     """
     try:
-        # The pattern first: fromisoformat() knows weeks and other spellings, too.
+        # The pattern comes first, because fromisoformat() also accepts weeks and other spellings.
         day = date.fromisoformat(text if DATE_ALONE.fullmatch(text) else "")
     except ValueError as error:
         raise source.refusal(span, "this is not a date", "expected '2024-12-31'") from error
@@ -101,26 +101,26 @@ def date_sql(source: SourceText, text: str, span: TextSpan) -> str:
 
 
 def moment_of(text: str) -> datetime:
-    """Return the moment that a text names, in UTC.
+    """Return the moment of a text, in UTC.
 
     Raises:
-        ValueError: It names none.
-        OverflowError: It is too far away.
+        ValueError: The text is not a moment.
+        OverflowError: It is out of range.
     """
     moment = datetime.fromisoformat(text if _TIMESTAMP.fullmatch(text) else "")
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
 
 
 def timestamp_sql(source: SourceText, text: str, span: TextSpan) -> str:
-    """Return a moment as SQL; without a zone it is UTC, without a time it is midnight.
+    """Return a moment as SQL; the default zone is UTC, the default time midnight.
 
     Raises:
-        RequestError: The text names none.
+        RequestError: The text is not a moment.
     """
     try:
         moment = moment_of(text)
     except (ValueError, OverflowError) as error:
-        expected = "expected '2024-12-31 23:59:59.999999', with Z or +01:00 behind it if not UTC"
+        expected = "expected '2024-12-31 23:59:59.999999', followed by Z or +01:00 if not UTC"
         raise source.refusal(span, "this is not a timestamp", expected) from error
     return f"TIMESTAMP '{moment.replace(tzinfo=None).isoformat(' ')}Z'"
 
@@ -130,7 +130,7 @@ def timestamp_sql(source: SourceText, text: str, span: TextSpan) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TypedSql:
-    """SQL in brackets or otherwise closed, so that it can stand anywhere."""
+    """SQL that is closed, for example by brackets, so that it can be used as any operand."""
 
     sql: str
     type: ValueType
@@ -143,7 +143,7 @@ class TypedSql:
 
     @property
     def span(self) -> TextSpan:
-        """Where the user wrote it."""
+        """Its position in the user's text."""
         return self.node.span
 
     @property
@@ -154,7 +154,7 @@ class TypedSql:
 
 
 def typed_sql(sql: str, kind: ValueKind, node: Node) -> TypedSql:
-    """Return a checked part of a kind that needs no more words."""
+    """Return a checked part of a kind."""
     return TypedSql(sql, ValueType(kind), node)
 
 
@@ -165,7 +165,7 @@ def describe(source: SourceText, part: TypedSql) -> str:
 
 
 def as_kind(source: SourceText, part: TypedSql, kind: ValueKind) -> TypedSql:
-    """Return a part as a kind that `common_kind` has found, or a time as another one."""
+    """Return a part converted to a kind from `common_kind`, or a time to another kind of time."""
     text = part.text_literal
     if kind in TIMES and text is not None:
         write = date_sql if kind is ValueKind.DATE else timestamp_sql
@@ -178,13 +178,13 @@ def as_kind(source: SourceText, part: TypedSql, kind: ValueKind) -> TypedSql:
 def to_common_kind(
     source: SourceText, parts: Sequence[TypedSql], *, nulls: bool = False
 ) -> tuple[ValueKind, list[TypedSql]]:
-    """Return the one kind in which the parts compare, and the parts as that kind.
+    """Return the kind in which the parts are compared, and the parts converted to it.
 
-    A string literal beside a time is read as a time.
+    A string literal that is compared with a time is parsed as a time.
 
     Args:
         source: The text, for messages.
-        parts: At least one.
+        parts: The parts, at least one.
         nulls: Whether the null literal may be among them.
     """
     if any(part.kind in TIMES for part in parts):
@@ -219,12 +219,12 @@ def _unlike(source: SourceText, first: TypedSql, other: TypedSql) -> Exception:
 
 # ---- Patterns whose cost is known
 #
-# Spark matches both by trying alternatives in turn, so that `(a+)+b` takes time exponential in
-# the value. A pattern is therefore refused unless the ways in which its choices combine are few:
-# `?`, `{m,n}` and `|` multiply along a sequence, and an unbounded repetition may neither hold a
-# choice nor be followed by more than one other.
+# Spark matches both by backtracking, so that `(a+)+b` takes time exponential in the value. A
+# pattern is therefore refused unless its choices have few combinations. `?`, `{m,n}` and `|`
+# multiply along a sequence. An unbounded repetition may contain no choice, and at most one other
+# may follow it.
 #
-#     sequence    one after another: ways multiply, repetitions add
+#     sequence    ways multiply, repetitions add
 #     a|b         ways add, repetitions: the larger
 #     x?  x{m,n}  ways: one for each count
 #     x*  x+      one repetition; x must have no choice of its own
@@ -242,7 +242,7 @@ _OPEN = re.compile(r"\((\?:)?(?!\?)")
 
 
 def require_like(source: SourceText, pattern: str, span: TextSpan) -> None:
-    """Refuse a LIKE pattern that is too long, too costly or not well formed."""
+    """Refuse a LIKE pattern that is too long, too costly or malformed."""
     _require_short(source, pattern, span)
     bare = re.sub(r"\\[\\%_]", "", pattern)
     if "\\" in bare:
@@ -254,11 +254,11 @@ def require_like(source: SourceText, pattern: str, span: TextSpan) -> None:
 
 
 def require_regex(source: SourceText, pattern: str, span: TextSpan) -> None:
-    """Refuse a regular expression that is too long, too costly or not of our language."""
+    """Refuse a regular expression that is too long, too costly or not in the allowed language."""
     _require_short(source, pattern, span)
     try:
         cost = _RegexReader(pattern).whole()
-        re.compile(pattern)  # Finds ranges such as [z-a].
+        re.compile(pattern)  # Detects invalid ranges such as [z-a].
     except (ValueError, re.error) as error:
         expected = (
             r"expected letters, classes, groups, |, ?, *, + and {m,n}; signs after a \ (raw: r'\.')"
@@ -278,13 +278,13 @@ def _require_short(source: SourceText, pattern: str, span: TextSpan) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """In how many ways a part can match, and how many unbounded repetitions it holds."""
+    """The number of ways in which a part can match, and its number of unbounded repetitions."""
 
     ways: int = 1
     repeats: int = 0
 
     def then(self, other: "_Cost") -> "_Cost":
-        # What is beyond the bound stays there; numbers do not grow without end.
+        # Values above the bound stay there, so that numbers do not grow endlessly.
         return _Cost(
             min(self.ways * other.ways, PATTERN_WAYS_MAX + 1), self.repeats + other.repeats
         )
@@ -296,7 +296,7 @@ class _Cost:
 
 
 class _RegexReader:
-    """Reads a pattern once, from left to right; `_at` is the next character."""
+    """Parses a pattern once, from left to right; `_at` is the index of the next character."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -326,30 +326,30 @@ class _RegexReader:
         return cost
 
     def _piece(self) -> _Cost:
-        if found := _OPEN.match(self._pattern, self._at):
+        if atom := _OPEN.match(self._pattern, self._at):
             self._groups += 1
             if self._groups > _GROUPS_MAX:
                 raise ValueError(f"has more than {_GROUPS_MAX} groups")
-            self._at = found.end()
+            self._at = atom.end()
             cost = self._choice()
             if not self._pattern.startswith(")", self._at):
                 raise ValueError("has a group that does not close")
             self._at += 1
             return cost
-        found = _ATOM.match(self._pattern, self._at)
-        if found is None:
+        atom = _ATOM.match(self._pattern, self._at)
+        if atom is None:
             raise ValueError(
                 f"has {self._pattern[self._at : self._at + 2]} that is not known there"
             )
-        self._at = found.end()
+        self._at = atom.end()
         return _Cost()
 
     def _repeated(self, cost: _Cost) -> _Cost:
-        found = _COUNTS.match(self._pattern, self._at)
-        if found is None:
+        counts = _COUNTS.match(self._pattern, self._at)
+        if counts is None:
             return cost
-        self._at = found.end()
-        sign, low_text, comma, high_text = found.groups()
+        self._at = counts.end()
+        sign, low_text, comma, high_text = counts.groups()
         if sign == "?":
             return _Cost().either(cost)
         if sign or (comma and not high_text):
@@ -383,7 +383,7 @@ def apply_operator(source: SourceText, node: Apply, args: Args) -> TypedSql:
     """Return an operator on checked operands.
 
     Raises:
-        RequestError: It does not take them.
+        RequestError: The operands do not fit.
     """
     op = node.op.removeprefix("NOT ") if node.op != "NOT" else node.op
     return _RULES[op](source, node, args)

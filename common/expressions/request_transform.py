@@ -1,7 +1,7 @@
-"""What a request does to rows, read from its stored text and checked against a table.
+"""The transform of a request, parsed from its stored text and checked against a table.
 
-The gateway reads it when a request is submitted, to refuse it then; a rewrite reads it
-again, to do it. So they cannot disagree.
+The gateway parses it at submission, to refuse it early. A rewrite parses it again, to run it. Both
+use this module, so they cannot disagree.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class Transform:
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """The predicate, or the assignments' expressions in their order."""
+        """The predicate, or the assignments' expressions in order."""
         if self.predicate is not None:
             return (self.predicate,)
         return tuple(one.expression for one in self.assignments)
@@ -48,39 +48,39 @@ def parse_transform(
     """Return the transform of a request, or None if it has none.
 
     Args:
-        spec: As it is stored. `text` is what follows `delete where` or `set`.
-        table: Whose rows they are.
-        key_range: The rows that the request means.
-        columns: Those that the rows have, if they have become wider than the table's.
+        spec: As stored. `text` is the part after `delete where` or `set`.
+        table: Table of the rows.
+        key_range: The rows that the request covers.
+        columns: Columns of the rows, if they are wider than the table's.
 
     Raises:
-        RequestError: It does not fit the table; says why.
+        RequestError: It does not fit the table; names the reason.
     """
     if spec.kind is TransformKind.NONE:
         return None
     if not table.key and key_range != KeyRange():
         raise RequestError(
-            f"table {table.name} has no key: a transform is of all its rows, expected no range"
+            f"table {table.name} has no key: a transform applies to all its rows, expected no range"
         )
     schema = table.schema if columns is None else columns
     match spec.kind:
         case TransformKind.DELETE_WHERE:
             return _deletion(spec, table, schema)
         case TransformKind.SET:
-            said = f"set {spec.text}"
+            description = f"set {spec.text}"
             assignments = parse_assignments(spec.text, schema, protected_columns(table))
-            return Transform(kind=spec.kind, said=said, assignments=assignments)
+            return Transform(kind=spec.kind, said=description, assignments=assignments)
         case TransformKind.PLUGIN:
             if not spec.name:
                 raise RequestError("a transform by a plug-in lacks the plug-in's name")
-            said = f"transform {spec.name}"
+            description = f"transform {spec.name}"
             return Transform(
-                kind=spec.kind, said=said, plugin=spec.name, options=dict(spec.options)
+                kind=spec.kind, said=description, plugin=spec.name, options=dict(spec.options)
             )
 
 
 def protected_columns(table: Table) -> frozenset[str]:
-    """Return the columns that no transform may change: they say which row it is, and where."""
+    """Return the columns that no transform may change: they identify and place the row."""
     named = (table.version_column, table.tombstone_column, table.time_column)
     return frozenset({*table.key, *table.partition_by, *filter(None, named)})
 
@@ -89,7 +89,7 @@ def _deletion(spec: TransformSpec, table: Table, schema: Sequence[Column]) -> Tr
     if table.key and table.tombstone_column is None:
         raise RequestError(
             f"table {table.name} has no tombstone column: without one, older versions "
-            f"of deleted rows would come back; expected a table with `tombstone_column`"
+            f"of deleted rows would reappear; expected a table with `tombstone_column`"
         )
     return Transform(
         kind=spec.kind,

@@ -1,6 +1,6 @@
-"""Types as far as expressions tell them apart, and what parsing returns.
+"""The value types of expressions, and the results of parsing.
 
-An `Expression` is SQL that is safe to run, with the session settings that it needs.
+An `Expression` is SQL that is safe to run, with the session settings that it requires.
 """
 
 import re
@@ -18,7 +18,7 @@ from common.rows.types import type_from_text, type_to_text
 
 
 class ValueKind(StrEnum):
-    """A family of types that compare with each other; the value is what messages say."""
+    """A family of types that can be compared with each other; messages show the value."""
 
     NULL = "null"
     BOOLEAN = "boolean"
@@ -36,7 +36,7 @@ class ValueKind(StrEnum):
 
 
 NUMBERS = (ValueKind.INTEGER, ValueKind.DECIMAL, ValueKind.FLOATING)
-"""From the narrowest to the widest, as Spark widens them."""
+"""In Spark's widening order, narrowest first."""
 TIMES = (ValueKind.DATE, ValueKind.TIMESTAMP)
 INTERVALS = (ValueKind.DAYS, ValueKind.TIME)
 SCALARS = (ValueKind.BOOLEAN, *NUMBERS, ValueKind.STRING, ValueKind.BINARY, *TIMES)
@@ -98,7 +98,7 @@ _SPARK_NAMES = {
 
 
 def type_of_column(text: str) -> ValueType:
-    """Return the type of a column by its text form."""
+    """Return the type of a column from its text form."""
     return _value_type(type_from_text(text))
 
 
@@ -110,7 +110,7 @@ def _value_type(arrow: pa.DataType) -> ValueType:
 
 
 def spark_type(text: str) -> str | None:
-    """Return Spark's name of a column's type, or None if expressions cannot make its values."""
+    """Return Spark's name of a column's type, or None if expressions cannot produce its values."""
     arrow = type_from_text(text)
     if is_type.is_timestamp(arrow):
         return "TIMESTAMP"
@@ -120,14 +120,14 @@ def spark_type(text: str) -> str | None:
 
 
 def coarse_unit(text: str) -> str | None:
-    """Return the unit that a timestamp column cannot go below, if Spark's is finer."""
+    """Return the finest unit of a timestamp column, if Spark's is finer."""
     arrow = type_from_text(text)
     units = {"s": "SECOND", "ms": "MILLISECOND"}
     return units.get(arrow.unit) if is_type.is_timestamp(arrow) else None
 
 
 def common_kind(kinds: Iterable[ValueKind]) -> ValueKind | None:
-    """Return the kind that all values can take without a change, or None."""
+    """Return the kind that all values convert to without a change, or None."""
     common = ValueKind.NULL
     for kind in kinds:
         if common in (ValueKind.NULL, kind):
@@ -145,9 +145,9 @@ def common_kind(kinds: Iterable[ValueKind]) -> ValueKind | None:
 
 
 NOW_PLACEHOLDER = ":now"
-"""Stands in the SQL for the moment that is fixed for an attempt."""
+"""Placeholder in the SQL for the fixed moment of an attempt."""
 
-# The SQL is ours, so that these three are all that can hold the placeholder's letters.
+# The SQL is generated, so only these three forms can contain the placeholder's letters.
 _NOW_OR_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`|:now\b")
 
 SPARK_SETTINGS: Mapping[str, str] = MappingProxyType(
@@ -163,10 +163,10 @@ SPARK_SETTINGS: Mapping[str, str] = MappingProxyType(
         "spark.sql.variable.substitute": "false",
     }
 )
-"""The session in which an expression means what its documentation says.
+"""Session settings for the documented behaviour of expressions.
 
-ANSI: an overflow, a division by zero and a cast that does not fit fail the job instead of
-making a null.
+ANSI: an overflow, a division by zero and an invalid cast fail the job instead of returning
+null.
 """
 
 
@@ -175,9 +175,9 @@ class Expression:
     """A checked expression over the columns of one table.
 
     Attributes:
-        sql: Spark SQL, made anew from the checked tree; a predicate's is never null.
-        columns: The top-level columns it reads, in order of name.
-        text: What the user wrote, for people; never run.
+        sql: Spark SQL, generated from the checked tree; a predicate's is never null.
+        columns: The top-level columns it reads, sorted by name.
+        text: The user's text, for messages; never run.
     """
 
     sql: str
@@ -185,14 +185,14 @@ class Expression:
     text: str
 
     def at(self, now_us: int) -> str:
-        """Return the SQL with `now()` fixed.
+        """Return the SQL with a fixed value of `now()`.
 
         Args:
             now_us: Microseconds since the epoch; one value for all tasks of an attempt.
         """
         fixed = f"timestamp_micros({int(now_us)})"
         return _NOW_OR_QUOTED.sub(
-            lambda found: fixed if found.group() == NOW_PLACEHOLDER else found.group(), self.sql
+            lambda match: fixed if match.group() == NOW_PLACEHOLDER else match.group(), self.sql
         )
 
 

@@ -1,33 +1,28 @@
-"""The store: ports, changes as values, pure predicates, and the adapter over Redis.
+"""The store: changes as values, pure predicates, and the adapter over Redis.
 
-    ports                   `TabletStore`: what the rest of the system may ask
     changes                 every change, as a value
-    store_values            what a store tells besides tables, tablets and requests
+    store_values            stored values other than tables, tablets and requests
     predicates              what is allowed in a tablet
     request_predicates      what a request may do
     split_merge_predicates  when tablets may be split and merged
-    recent_adds             what the watermark of a tablet must not pass
+    recent_adds             an upper bound on the watermark of a tablet
     mutation/               change → watches, reads, decision, effects, mark
-    keys                    names of everything stored
-    codec/                  bytes of everything stored
+    keys                    names of all keys
+    codec/                  all stored values as bytes
     commands                the Redis commands that are used, as values
     keyspace                the port under the store
-    executor                tries a transaction until it is settled
+    executor                repeats a transaction until its outcome is known
     bulk_reads              many tablets in few round trips; the tile rule
-    store                   `TabletStore` over any keyspace
+    store                   `TabletStore`: what the rest of the system may ask, over any keyspace
     redis/                  the keyspace in Redis
     table_walk              all tablets of a table, page by page
-    file_pin                a pin that lives as long as a piece of work
-    store_watch             notices that the store does not answer
+    file_pin                a pin that lasts as long as a piece of work
+    store_watch             detects that the store does not answer
 
 How a change is made:
 
     1. A service builds a change (`changes`) and hands it to `TabletStore.apply`.
     2. `mutation` turns it into a transaction: keys to watch, reads, a decision.
     3. `executor` watches, reads, lets the predicates decide, and executes the effects.
-    4. After a conflict or silence it looks for the mark, and tries again within bounds.
+    4. After a conflict or a lost answer it looks for the mark, and tries again within bounds.
 """
-
-from common.metadata.ports import TabletStore
-
-__all__ = ["TabletStore"]

@@ -1,6 +1,6 @@
-"""Bulk reads of tablets: batches in few round trips, decoded while the next batch comes.
+"""Bulk reads of tablets: batches in few round trips, decoded while the next batch travels.
 
-A range is read piece by piece, then put together by the tile rule; a hole means to read again.
+A range is read in pieces, which the tile rule joins; a hole means that the range is read again.
 """
 
 import asyncio
@@ -46,12 +46,12 @@ from common.model.tablet import PLUS_INFINITY, Record, Tablet, TabletId
 
 # ---- Batches of tablets
 #
-# A record read in the same MULTI as bounds and files, which says that nothing else is there,
-# spares the other keys. Most tablets of a scan are of that kind.
+# If the record shows that a tablet has only bounds and files, and all three were read in the same
+# MULTI, the other keys need not be read. Most tablets of a scan are of this kind.
 
 
 TABLETS_PER_MULTI = 32
-"""Tablets read at one moment; Redis serves nobody else meanwhile."""
+"""Tablets read in one MULTI; Redis serves no other client meanwhile."""
 TABLETS_PER_TRIP = 256
 RECORDS_PER_TRIP = 1024
 
@@ -62,12 +62,12 @@ T = TypeVar("T")
 async def read_each(
     fetch: Fetch, commands: Sequence[Command], decode: Callable[[int, Reply], T]
 ) -> list[T]:
-    """Return what many single reads tell, decoding one batch while the next one travels.
+    """Return the values of many single reads. One batch is decoded while the next one travels.
 
     Args:
         fetch: Reads batches.
-        commands: One per value wanted.
-        decode: Makes a value of the command's number and its reply.
+        commands: One per value.
+        decode: Creates a value from the number of a command and its reply.
     """
     values: list[T] = []
     batches = [
@@ -96,19 +96,19 @@ async def read_tablets(fetch: Fetch, tablets: Sequence[TabletId]) -> list[Tablet
     Raises:
         BrokenValueError: One cannot be decoded.
     """
-    found: list[Tablet | None] = []
+    result: list[Tablet | None] = []
     for tablet in await read_readable(fetch, tablets):
         if isinstance(tablet, UnreadableTablet):
             raise BrokenValueError(tablet.cause)
-        found.append(tablet)
-    return found
+        result.append(tablet)
+    return result
 
 
 async def read_readable(
     fetch: Fetch, tablets: Sequence[TabletId]
 ) -> list[Tablet | UnreadableTablet | None]:
-    """Return many tablets, each at one moment, and what keeps others from being read."""
-    found: list[Tablet | UnreadableTablet | None] = []
+    """Return many tablets, each read at one moment, or why a tablet cannot be read."""
+    result: list[Tablet | UnreadableTablet | None] = []
     unread: list[int] = []
     trips = [
         tablets[first : first + TABLETS_PER_TRIP]
@@ -119,14 +119,14 @@ async def read_readable(
             for at in range(0, len(batch), 3):
                 bounds, files, record = batch[at : at + 3]
                 if bounds is None or codec_tablet.is_bare(record):
-                    tablet = tablets[len(found)]
-                    found.append(_readable(tablet, partial(_bare, tablet, bounds, files, record)))
+                    tablet = tablets[len(result)]
+                    result.append(_readable(tablet, partial(_bare, tablet, bounds, files, record)))
                 else:
-                    unread.append(len(found))
-                    found.append(None)
+                    unread.append(len(result))
+                    result.append(None)
     for number, whole in zip(unread, await _whole(fetch, tablets, unread), strict=True):
-        found[number] = whole
-    return found
+        result[number] = whole
+    return result
 
 
 def _readable(
@@ -136,7 +136,7 @@ def _readable(
         return decode()
     except BrokenValueError as error:
         return UnreadableTablet(tablet, str(error))
-    # Of plain texts and numbers, which have no layout.
+    # Errors of plain texts and numbers, which have no layout.
     except (ValueError, TypeError, OverflowError) as error:
         cause = f"tablet {tablet} cannot be read ({type(error).__name__}: {error}); run `neve fsck`"
         return UnreadableTablet(tablet, cause)
@@ -170,23 +170,23 @@ async def _whole(
     fetch: Fetch, tablets: Sequence[TabletId], numbers: Sequence[int]
 ) -> list[Tablet | UnreadableTablet | None]:
     """Read every key of some tablets."""
-    found: list[Tablet | UnreadableTablet | None] = []
+    result: list[Tablet | UnreadableTablet | None] = []
     for first in range(0, len(numbers), TABLETS_PER_TRIP):
         some = [tablets[number] for number in numbers[first : first + TABLETS_PER_TRIP]]
         needs = [whole_tablet(TabletKeys.of(tablet), ()) for tablet in some]
         replies = await fetch([[*need.reads.values()] for need in needs])
         for tablet, need, reply in zip(some, needs, replies, strict=True):
             seen = Seen(dict(zip(need.reads, reply, strict=True)), 0.0)
-            found.append(
+            result.append(
                 _readable(tablet, partial(tablet_seen, tablet, TabletKeys.of(tablet), seen))
             )
-    return found
+    return result
 
 
 async def _pipelined(
     fetch: Fetch, trips: Sequence[Sequence[Sequence[Command]]]
 ) -> AsyncIterator[list[list[Reply]]]:
-    """Yield the replies of each trip; the next one is under way meanwhile."""
+    """Yield the replies of each trip while the next trip is running."""
     following: asyncio.Task[list[list[Reply]]] | None = None
     try:
         for number in range(len(trips)):
@@ -194,7 +194,7 @@ async def _pipelined(
             following = None
             if number + 1 < len(trips):
                 following = asyncio.ensure_future(fetch(trips[number + 1]))
-                await asyncio.sleep(0)  # Let it be sent before this thread decodes.
+                await asyncio.sleep(0)  # The next trip is sent before this thread decodes.
             yield replies
     finally:
         if following is not None:
@@ -206,16 +206,16 @@ def changed_tablets(
 ) -> list[TabletChanged]:
     """Return the entries of change streams as values.
 
-    One that cannot be read stands for any change, of any tablet of its table: what it says
-    is lost, and those behind it are not.
+    An entry that cannot be read counts as a change of any tablet of its table. Entries after it
+    are still read.
 
     Args:
         streams: Key of the stream → table id.
-        entries: Key of the stream → what was read of it.
+        entries: Key of the stream → its entries.
     """
     changes: list[TabletChanged] = []
-    for key, found in entries.items():
-        for position, fields in found:
+    for key, stream_entries in entries.items():
+        for position, fields in stream_entries:
             try:
                 changes.append(_changed(streams[key], position, fields))
             except (KeyError, ValueError):
@@ -240,7 +240,7 @@ def history_entries(table: str, key: str, entries: Reply) -> list[HistoryEntry]:
     """Return the entries of a history stream as values.
 
     Raises:
-        MetadataError: One is none.
+        MetadataError: An entry is malformed.
     """
     return [_history_entry(table, key, position, words) for position, words in entries]
 
@@ -259,16 +259,16 @@ def _history_entry(table: str, key: str, position: bytes, words: Sequence[bytes]
 
 
 def tile(tablets: Iterable[Tablet], start: bytes | None, end: bytes | None) -> list[Tablet] | None:
-    """Return the tablets that together cover the range once, or None if there is a hole.
+    """Return the tablets that cover the range exactly once, or None if there is a hole.
 
-    From the start of the range take the tablet that covers it and reaches furthest, go
-    to its end, ignore those covered. So every file is seen exactly once, in whatever
-    order the pieces were read.
+    Begin with the tablet that covers the start of the range and reaches furthest. Continue at its
+    end, and ignore tablets that are already covered. So every file is seen exactly once, whatever
+    the order in which the pieces were read.
 
     Args:
-        tablets: As read, each at one moment, in any order.
-        start: First key of the range; None: from the beginning.
-        end: Last key of the range; None: to the last.
+        tablets: Tablets, each read at one moment, in any order.
+        start: First key of the range; None: no lower bound.
+        end: Last key of the range; None: no upper bound.
     """
     pieces = list(tablets)
     last = PLUS_INFINITY if end is None else end
@@ -277,18 +277,18 @@ def tile(tablets: Iterable[Tablet], start: bytes | None, end: bytes | None) -> l
 
 
 def tile_after(tablets: Sequence[Tablet], reached: bytes | None) -> list[Tablet]:
-    """Return the tablets that follow a tablet's end by the same rule, as far as they reach.
+    """Return the tablets that follow a tablet's end by the same rule, up to the first hole.
 
     Args:
-        tablets: As read, each at one moment, in any order.
-        reached: End of the tablet before them; None: they are the first of the table.
+        tablets: Tablets, each read at one moment, in any order.
+        reached: End of the previous tablet; None: begin with the first tablet of the table.
     """
     first = [tablet for tablet in tablets if tablet.bounds.start == reached]
     return _follow(first, tablets, PLUS_INFINITY)
 
 
 def _follow(first: list[Tablet], pieces: Sequence[Tablet], last: bytes) -> list[Tablet]:
-    """Return one of the first and those behind it, up to `last` or to a hole."""
+    """Return one of the first tablets and its successors, up to `last` or to a hole."""
     chosen: list[Tablet] = []
     while first:
         best = max(first, key=lambda piece: piece.bounds.end)
@@ -309,23 +309,22 @@ def _begins(piece: Tablet, start: bytes | None) -> bool:
 
 
 RANGE_TRIES_MAX = 8
-"""Readings of one range before giving up on ever-changing bounds."""
+"""Reads of one range before giving up because its bounds keep changing."""
 PAGE = 1000
 """Tablet ends read per round trip."""
 
 
 class RangeReader:
-    """Reads what covers a range of keys."""
+    """Reads the tablets of a key range."""
 
     def __init__(self, fetch: Fetch) -> None:
-        """Read with `fetch`."""
+        """Create a reader that uses `fetch`."""
         self._fetch = fetch
 
     async def read(self, table: Table, start: bytes | None, end: bytes | None) -> Sequence[Tablet]:
         """Return the tablets that show every file of a range exactly once.
 
-        Tablets of a partitioned table do not tile: each counts by itself, and all are
-        returned.
+        Tablets of a partitioned table do not tile, so all of them are returned.
 
         Raises:
             ConflictError: Splits and merges kept changing the range.
@@ -333,19 +332,19 @@ class RangeReader:
         for _ in range(RANGE_TRIES_MAX):
             partitioned = bool(table.partition_by)
             ids = await self._ids(table.id, None if partitioned else start, end)
-            found = await read_tablets(self._fetch, ids)
-            tablets = [tablet for tablet in found if tablet is not None]
+            pieces = await read_tablets(self._fetch, ids)
+            tablets = [tablet for tablet in pieces if tablet is not None]
             if partitioned:
                 return tablets
             tiles = tile(tablets, start, end)
             if tiles is not None:
                 return tiles
             if not ids:
-                return ()  # The table is gone.
+                return ()  # The table does not exist.
         raise ConflictError(f"table {table.name}: its tablets keep changing, try again")
 
     async def _ids(self, table: str, start: bytes | None, end: bytes | None) -> list[TabletId]:
-        """Return the tablets that may cover the range: up to the first that ends behind it."""
+        """Return the tablets that may cover the range, up to the first that ends after it."""
         key = TableKeys(table).index
         last = PLUS_INFINITY if end is None else end
         ends: list[bytes] = []
@@ -381,16 +380,16 @@ _WORDS = {
 
 
 async def read_raw_tablets(fetch: Fetch, tablets: Sequence[TabletId]) -> list[RawTablet]:
-    """Return what is found under the keys of tablets, each at one moment."""
-    found: list[RawTablet] = []
+    """Return the raw values under the keys of tablets, each read at one moment."""
+    result: list[RawTablet] = []
     for first in range(0, len(tablets), RAW_TABLETS_PER_TRIP):
         some = tablets[first : first + RAW_TABLETS_PER_TRIP]
         needs = [whole_tablet(TabletKeys.of(tablet), ()) for tablet in some]
         replies = await fetch([[*need.reads.values()] for need in needs])
         for tablet, need, reply in zip(some, needs, replies, strict=True):
             seen = Seen(dict(zip(need.reads, reply, strict=True)), 0.0)
-            found.append(await _inspected(fetch, tablet, seen))
-    return found
+            result.append(await _inspected(fetch, tablet, seen))
+    return result
 
 
 async def _inspected(fetch: Fetch, id_: TabletId, seen: Seen) -> RawTablet:
@@ -413,7 +412,7 @@ async def _inspected(fetch: Fetch, id_: TabletId, seen: Seen) -> RawTablet:
 
 
 async def _behind(fetch: Fetch, tablet: Tablet) -> tuple[frozenset[str], frozenset[str]]:
-    """Return which attempts have an outcome, and which requests have ended."""
+    """Return the attempts that have an outcome, and the requests that have ended."""
     keys = TableKeys(tablet.id.table)
     attempts = sorted(tablet.running)
     requests = {*tablet.waiting, *tablet.done}

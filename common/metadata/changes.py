@@ -1,6 +1,6 @@
-"""Every change of metadata, as a value. What it needs and does: `common.metadata.mutation`.
+"""Every change of metadata, as a value. `common.metadata.mutation` defines their effects.
 
-This file is long because it is the list of all changes: a reader looks one up by name.
+This file is long because it is the list of all changes, in which a reader looks one up by name.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -36,46 +36,46 @@ from common.model.tablet import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarded:
-    """A change that is refused if the store has gone back in time since somebody looked.
+    """A change that is refused if the store has lost changes in the meantime.
 
-    A store that has lost changes knows a lower generation than the table's location
+    Such a store has a lower generation than the table's location
     (`common.parquet.service_files`).
     """
 
     generation: int = 0
-    """The highest generation of the table that the maker of the change knows of. 0: none."""
+    """The highest known generation of the table. 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteAnalysis:
-    """Remember what the planner said of a tablet, if it has not changed since.
+    """Store the planner's verdict on a tablet, if the tablet has not changed since.
 
-    Not watched and not bumping the record's version: a note, not a decision.
+    It watches nothing and leaves the record's version: it is a note, not a decision.
     """
 
     tablet: TabletId
     analysis: Analysis
     version: int
-    """The record's, for which it was said; -1: leave the analysis, note only the rest."""
+    """The record's version that was planned; -1: keep the analysis, store only the rest."""
     settings_version: int
     due_at_s: float | None = None
-    """When to look again though nothing has changed; said with the analysis."""
+    """When to plan again even if nothing changes; stored with the analysis."""
     settled: tuple[tuple[float, bytes], ...] | None = None
-    """New marks of settled versions, or None to leave them."""
+    """New marks of settled versions; None: keep them."""
     selector_hash: str | None = None
-    """For which files and settings the table's selector was asked, or None to leave it."""
+    """Files and settings of the selector's last call; None: keep them."""
     selector_due_s: float | None = None
-    """When to ask it again though nothing has changed; written with `selector_hash`."""
+    """When to call the selector again even if nothing changes; stored with `selector_hash`."""
     answered_s: float | None = None
-    """The trigger for which the tablet has come to rest (`Table.triggered_at_s`), or None to
-    leave it; said with the analysis."""
+    """The trigger that the tablet has fully answered (`Table.triggered_at_s`); None: keep it.
+    Stored with the analysis."""
     analysis_group: str | None = None
-    """Whose compactors are to count the tablet's live bytes, or None to leave it."""
+    """Group whose compactors should count the tablet's live bytes; None: keep it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteAnalyses:
-    """Write notes of many tablets of one table at once; one that is refused is left out."""
+    """Store notes of many tablets of one table; refused notes are skipped."""
 
     table: str
     notes: tuple[WriteAnalysis, ...]
@@ -83,17 +83,17 @@ class WriteAnalyses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StampGarbage(Guarded):
-    """Stamp entries that a collector sees for the first time, with Redis `TIME`."""
+    """Stamp entries with Redis `TIME` when a collector first sees them."""
 
     table: str
     paths: tuple[str, ...]
     settled: tuple[str, ...] = ()
-    """Uncommitted attempts whose inputs were seen in storage: their outputs may go."""
+    """Uncommitted attempts whose inputs are in storage: their outputs may be deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepGarbage:
-    """Stamp an entry back to 0: the file is still in use."""
+    """Reset the stamp of an entry to 0, because the file is still in use."""
 
     table: str
     path: str
@@ -106,9 +106,9 @@ class ForgetGarbage:
     table: str
     paths: tuple[str, ...]
     location: str = ""
-    """Of the table; needed if names are retired."""
+    """Location of the table; required to retire names."""
     retired_s: float = 0.0
-    """How long no table may add a user's file under one of these names; 0: no bar."""
+    """Time for which no table may add a user's file under one of these names; 0: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class PinFiles:
     pin: str
     lease_s: float
     renews: bool = False
-    """Refused unless the pin is there: the files that were listed under it are kept still."""
+    """Refuse the change if the pin is gone, because its files may have been deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class UnpinFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimCoordination:
-    """Write the id of the coordinator that now leads (`neve:coordinator`)."""
+    """Store the id of the coordinator that leads from now on (`neve:coordinator`)."""
 
     coordinator: str
 
@@ -143,7 +143,7 @@ class SetLimit:
 
     scope: LimitScope
     bytes_s: int | None
-    """0: no limit; None: whatever the settings say of scopes that nobody speaks of."""
+    """0: no limit; None: the limit of the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,15 +152,15 @@ class SetScale:
 
     group: str
     count: int | None
-    """None: as many as the settings and the work want."""
+    """None: decided by the settings and the amount of work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BumpGeneration(Guarded):
-    """Count the table's generation up; a fail-over to an older state shows by it.
+    """Increment the table's generation, so that a fail-over to an older state is detected.
 
-    Guarded, for a store that goes back between look and change would be counted up as if nothing
-    had been, and its location be told the lower number.
+    Guarded: otherwise, a store that loses changes between look and change would be incremented
+    as usual, and the lower number would be written to the location.
     """
 
     table: str
@@ -170,15 +170,15 @@ class BumpGeneration(Guarded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishManifest(Guarded):
-    """Note that readers are pointed to a manifest; its pointer is out already."""
+    """Record that a manifest is published; its pointer is already written."""
 
     table: str
     number: int
     path: str
     begun_s: float
-    """Redis `TIME` from before its reads."""
+    """Redis `TIME` before its reads."""
     deleted: tuple[str, ...] = ()
-    """Paths of earlier manifests that are stored no more."""
+    """Paths of earlier manifests that were deleted."""
 
 
 UpkeepChange = (
@@ -205,16 +205,16 @@ REASON_CHARS_MAX = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitRequest(Guarded):
-    """Store a request as ACTIVE. The same id with the same content again succeeds."""
+    """Store a request as ACTIVE. Repeating it with the same id and content succeeds."""
 
     request: Request
     call: str | None = None
-    """Id of the call of a user who submits it."""
+    """Call id of the user who submits it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkWaiting(Guarded):
-    """Let a request's marker stand in a tablet: no new SYSTEM reservation meanwhile."""
+    """Set a request's marker in a tablet, which prevents new SYSTEM reservations."""
 
     tablet: TabletId
     request: str
@@ -222,30 +222,30 @@ class MarkWaiting(Guarded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectFiles(Guarded):
-    """Hold the files that a request's selector chose; nothing chosen: done here."""
+    """Hold the files that a request's selector chose; an empty choice completes it here."""
 
     tablet: TabletId
     request: str
     chosen: tuple[str, ...]
     shown: tuple[str, ...]
-    """Every file that the selector was shown: all must still be there."""
+    """Every file that the selector received; all must still exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteHere(Guarded):
-    """End a selection whose files are all results and for which no job is wanted."""
+    """End a selection whose files are all results, and for which no job is wanted."""
 
     tablet: TabletId
     request: str
     files: tuple[str, ...]
-    """Exactly the selection for which the planner had no further job."""
+    """The exact selection for which the planner had no further job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelHere(Guarded):
     """Remove a request's marker, selection and running entries from a tablet.
 
-    The request is CANCELLING, or ACTIVE and all that it wants of the tablet is cancelled: then
+    The request is CANCELLING, or it is ACTIVE and its whole part of the tablet is cancelled: then
     it is done here.
     """
 
@@ -255,7 +255,7 @@ class CancelHere(Guarded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishHere(Guarded):
-    """Remove the done marker of a request that has ended."""
+    """Remove the done marker of an ended request."""
 
     tablet: TabletId
     request: str
@@ -263,12 +263,12 @@ class FinishHere(Guarded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRequest:
-    """Move a request on.
+    """Change the state of a request.
 
-    DONE requires its done marker on every tablet of its range, and that no part was cancelled;
-    DONE_IN_PART requires the same markers (`CancelHere` leaves one where a part was cancelled)
-    and that a part was; CANCELLED and FAILED require that no tablet has a marker, selection
-    or running entry of it; CANCELLING requires ACTIVE.
+    DONE requires its done marker on every tablet of its range, and no cancelled range.
+    DONE_IN_PART requires the same markers and a cancelled range (`CancelHere` leaves a marker
+    there). CANCELLED and FAILED require that no tablet has a marker, selection or running entry
+    of it. CANCELLING requires ACTIVE.
     """
 
     table: str
@@ -276,12 +276,12 @@ class MoveRequest:
     state: RequestState
     cause: str = ""
     fails: bool = False
-    """For CANCELLING: whether it will end FAILED."""
+    """For CANCELLING: whether it will end as FAILED."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRange:
-    """List a key range of an ACTIVE request as cancelled; `CancelHere` then does it."""
+    """Mark a key range of an ACTIVE request as cancelled; `CancelHere` then carries it out."""
 
     table: str
     request: str
@@ -290,7 +290,7 @@ class CancelRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseRequest:
-    """Take a request that has ended out of the open ones: no done marker of it is left."""
+    """Remove an ended request from the open ones, after all its done markers are gone."""
 
     table: str
     request: str
@@ -305,14 +305,14 @@ class BeginOperation(Guarded):
     operation: str
     """Random id."""
     at: bytes | None = None
-    """Where a split cuts."""
+    """The key of a split."""
     reason: str = ""
-    """Why, for people; what is longer than `REASON_CHARS_MAX` is cut off."""
+    """Human-readable reason, truncated to `REASON_CHARS_MAX` characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOperation(Guarded):
-    """Take an operation's next step, in all its tablets at once."""
+    """Advance an operation by one step, in all its tablets at once."""
 
     tablets: tuple[TabletId, ...]
     operation: str
@@ -321,7 +321,7 @@ class StepOperation(Guarded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndOperation(Guarded):
-    """Carry a split or merge out, in one transaction over all its tablets."""
+    """Carry out a split or merge, in one transaction over all its tablets."""
 
     tablets: tuple[TabletId, ...]
     operation: str
@@ -329,9 +329,10 @@ class EndOperation(Guarded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbandonOperation(Guarded):
-    """Give a split or merge up, at any step: bounds and files stay as they are.
+    """Abandon a split or merge at any step: bounds and files stay unchanged.
 
-    Whoever comes first counts, this or `EndOperation`: both succeed when it is over.
+    Either this or `EndOperation` takes effect, whichever comes first; the other then succeeds
+    without effect.
     """
 
     tablets: tuple[TabletId, ...]
@@ -357,23 +358,23 @@ RequestChange = (
 
 # ---- Repair and restore
 #
-# Each says what was seen, and is refused if that is no longer so: a repair never overtakes the
-# work that goes on.
+# Each carries what was observed, and is refused if that has changed: a repair never interferes
+# with concurrent work.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardFiles(Guarded):
-    """Hand files that no key knows to the collector."""
+    """Hand files that are in no key to the collector."""
 
     tablet: TabletId
-    """Where the keys of these files belong; the collector looks there once more."""
+    """Tablet whose bounds contain the keys of these files; the collector checks it again."""
     files: Mapping[str, bytes | None]
     """Path → smallest key, if the file can be read and has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetFiles(Guarded):
-    """Take files out of a tablet whose bytes are lost. Refused: reserved or selected ones."""
+    """Remove files from a tablet whose bytes are lost. Refused for reserved or selected files."""
 
     tablet: TabletId
     paths: tuple[str, ...]
@@ -381,7 +382,7 @@ class ForgetFiles(Guarded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectFile(Guarded):
-    """Correct what is said of a file. Refused: it says something else by now."""
+    """Correct the entry of a file. Refused if the entry has changed."""
 
     tablet: TabletId
     before: DataFile
@@ -399,7 +400,7 @@ class MoveFile(Guarded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescueFile(Guarded):
-    """Take a file that a tablet holds out of garbage."""
+    """Remove a file from garbage that a tablet holds."""
 
     tablet: TabletId
     path: str
@@ -407,7 +408,7 @@ class RescueFile(Guarded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecountRecord(Guarded):
-    """Write the counts and flags of a tablet's record as its other keys have them."""
+    """Recompute the counts and flags of a tablet's record from its other keys."""
 
     tablet: TabletId
 
@@ -430,16 +431,16 @@ class ClearMarks(Guarded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillHole(Guarded):
-    """Make the tablet that is missing between two others."""
+    """Create a tablet that is missing between two others."""
 
     tablet: TabletId
-    """Its end is where the next one starts."""
+    """Its end is the start of the next tablet."""
     start: bytes | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropDuplicate(Guarded):
-    """Take a file out of a tablet, because another one, which holds its keys, has it, too."""
+    """Remove a file from a tablet, because the tablet that holds its keys has it as well."""
 
     tablet: TabletId
     holder: TabletId
@@ -449,64 +450,64 @@ class DropDuplicate(Guarded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimTablet(Guarded):
-    """Let a tablet that reaches into the one before it begin where that one ends.
+    """Move the start of a tablet that overlaps the previous one to the previous one's end.
 
-    Refused while a file of it lies, or may lie, below that.
+    Refused if a file of it is, or may be, below that.
     """
 
     tablet: TabletId
     before: bytes | None
-    """Its start as it was seen."""
+    """Its observed start."""
     start: bytes
     """The end of the tablet before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinTablets(Guarded):
-    """Give everything of a tablet to the next one, which reaches into it.
+    """Move everything of a tablet to the next one, which overlaps it.
 
-    Refused while somebody works in one of them, and if dead rows were dropped in one of
-    them that the other may hold older rows of.
+    Refused while work runs in one of them, and if dead rows were dropped in one of them that
+    the other may hold older rows of.
     """
 
     left: TabletId
     right: TabletId
-    """It keeps its end, and so its name."""
+    """It keeps its end, and thereby its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreFiles:
-    """Put files into a tablet of a paused table as they are: a restore, or a rebuild.
+    """Add files unchanged to a tablet of a paused table: a restore, or a rebuild.
 
-    What is there already is left alone, so that a repetition does no harm.
+    Existing files are skipped, so a repetition is harmless.
     """
 
     tablet: TabletId
     files: tuple[DataFile, ...]
     purge: bytes | None = None
     partition: str | None = None
-    """Makes the tablet of a partitioned table if it is new."""
+    """Partition of a new tablet of a partitioned table."""
     run: str
     """The run that fills the table (`common.model.table.Filling`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptGeneration:
-    """Raise the table's generation, so that it is not behind its location any more."""
+    """Raise the table's generation to that of its location."""
 
     table: str
     generation: int
     lost: bool = False
-    """Whether changes were lost: then files that nobody knows may be rows of users."""
+    """Whether changes were lost: unknown files may then hold rows of users."""
     run: str = ""
     """The run that fills the table, if it is being filled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowerWatermark(Guarded):
-    """Let a tablet take rows again of versions at which tombstones were dropped.
+    """Let a tablet accept rows again at versions whose tombstones were dropped.
 
-    Rows that such a tombstone had deleted may come back with files that are added again.
+    Rows that such a tombstone had deleted may reappear with files that are added again.
     """
 
     tablet: TabletId
@@ -535,38 +536,38 @@ RepairChange = (
 
 # ---- Tables, files, attempts; and what comes of a change
 #
-# A change says *which* write is wanted. Whether it is allowed is decided by the pure predicates,
-# after `WATCH`, on what was read then (protocol, rule 1).
+# A change says *which* write is wanted. Pure predicates decide whether it is allowed, after
+# `WATCH`, on the values that were read then (protocol, rule 1).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTable:
-    """Make a table with its tablets. Refused: the name is none or is taken, locations overlap.
+    """Create a table with its tablets. Refused: the name is invalid or taken, locations overlap.
 
-    `table.state` PAUSED makes it paused, FILLING leaves it to the run in `table.filling`; else
-    it becomes live.
+    With `table.state` PAUSED the table becomes paused; with FILLING the run in `table.filling`
+    fills it; otherwise it becomes live.
     """
 
     table: Table
     splits: tuple[bytes, ...] = ()
     """Ends of all tablets but the last, ascending. Ignored for a partitioned table."""
     identity: LocationIdentity | None = None
-    """What its location is; None: what its URI tells."""
+    """Identity of its location; None: derived from its URI."""
     others: Mapping[str, LocationIdentity] = field(default_factory=dict)
-    """Table id → what its location is now, of tables whose entry may say it no longer."""
+    """Table id → current identity of its location, for tables whose entry may be outdated."""
     generation: int = 0
-    """Where its generation begins: above what an earlier table has left in the location."""
+    """Its first generation: above that of an earlier table in the location."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeFilling:
-    """Take over a table that is being filled: the run before puts no more files in."""
+    """Take over a table that is being filled: the previous run may not add files any more."""
 
     table: str
     run: str
     verb: str
     files: int
-    """Number of files that the table shall have when this run ends."""
+    """Number of files that the table has when this run ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -576,16 +577,16 @@ class FinishFilling:
     table: str
     run: str
     files: int
-    """Number of files that the run has put in: the table must have counted as many."""
+    """Number of files that the run has added; the table must have counted the same number."""
     state: TableState
     """LIVE or PAUSED."""
     incomplete: bool = False
-    """Whether the recovery did not find all files; only of a paused table."""
+    """Whether the recovery missed files; only for a paused table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeTable:
-    """Write new settings or another state. Refused: `settings_version` is not the present one."""
+    """Write new settings or another state. Refused if `settings_version` is outdated."""
 
     table: str
     settings_version: int
@@ -593,12 +594,12 @@ class ChangeTable:
     state: TableState | None = None
     """LIVE or PAUSED."""
     schema: tuple[Column, ...] | None = None
-    """All columns; with it the schema's id is counted up."""
+    """All columns; the schema's id is incremented."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerTable(Guarded):
-    """Have the planner of a table asked about every tablet. Refused: the table is not live."""
+    """Make the planner plan every tablet of a table. Refused if the table is not live."""
 
     table: str
     trigger: str
@@ -607,25 +608,25 @@ class TriggerTable(Guarded):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropTable:
-    """Set the table going, then remove its tablets and keys, one change per tablet."""
+    """Mark the table as going, then remove its tablets and keys, one change per tablet."""
 
     table: str
     delete_files: bool = False
     resumed: bool = False
-    """Only go on with a drop that has begun: a table that is not going is left alone."""
+    """Only continue a drop that has begun."""
     unfinished: bool = False
-    """Only a table that was never live or paused, or of which no more than the name is there."""
+    """Only drop a table that was never live or paused, or an entry with only a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreName:
-    """Give its name back to a table that is live or paused, if name and location are free."""
+    """Restore the lost name of a live or paused table, if name and location are free."""
 
     table: str
     identity: LocationIdentity | None = None
-    """Of its location, as `CreateTable` has it."""
+    """Identity of its location, as in `CreateTable`."""
     others: Mapping[str, LocationIdentity] = field(default_factory=dict)
-    """Table id → identity of its location as it is now, where that is known."""
+    """Table id → current identity of its location, where it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -634,18 +635,18 @@ class AddFiles(Guarded):
 
     table: str
     call: str
-    """UUIDv7 (`common.ids.call_id`); the same call again changes nothing and succeeds."""
+    """UUIDv7 (`common.ids.call_id`); repeating the same call succeeds without effect."""
     files: Mapping[bytes, tuple[DataFile, ...]]
     """Tablet end → its new files."""
     partitions: Mapping[bytes, str] = field(default_factory=dict)
-    """For a partitioned table: tablet end → partition text, to create tablets that are new."""
+    """For a partitioned table: tablet end → partition text, for new tablets."""
     kind: CallKind = CallKind.ADD
     content: str = ""
-    """Digest of what the caller sent; empty: the files' names and sizes are the content."""
+    """Digest of the caller's data; empty: names and sizes of the files are the content."""
     looked_s: float | None = None
-    """The store's time before somebody saw that all files exist and none is in garbage."""
+    """The store's time before the check that all files exist and none is in garbage."""
     look_max_s: float = 0.0
-    """How old that look may be: in less time no collector can have deleted a file since."""
+    """Largest age of that check, shorter than the time a collector needs to delete a file."""
     run: str = ""
     """The run that fills the table, if it is being filled."""
 
@@ -665,7 +666,7 @@ class ReserveFiles(Guarded):
     compactor: str
     request: str | None = None
     cuts_at: bytes | None = None
-    """The key where this job cuts, for a tablet whose operation is at `cut`."""
+    """The key at which this job cuts, for a tablet whose operation is at the step `cut`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -677,37 +678,37 @@ class CommitAttempt:
     outputs: tuple[DataFile, ...]
     counts: RowCounts
     dropped: DroppedRows | None = None
-    """Set if dead rows were dropped whose older versions must stay out."""
+    """Set if dead rows were dropped and older versions of them must stay out."""
     outside: tuple[str, ...] = ()
-    """Paths of the files, not inputs, that the kernel was told of when it decided to drop."""
+    """Paths of the non-input files that the kernel considered when it dropped rows."""
     elapsed_s: float = 0.0
     reason: str = ""
     """The job's reason, for the history."""
     inputs: tuple[str, ...] = ()
-    """Its inputs, if known: spares a round trip. What counts is the reservation."""
+    """Its inputs, if known: saves a round trip. The reservation is authoritative."""
     statistics: Statistics | None = None
-    """Of an analysis, which replaces nothing: they are written on those files that are still
-    there."""
+    """Result of an analysis, which replaces nothing; written to those of its files that still
+    exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetagFiles:
-    """Give the inputs of an attempt other tags, and end it: what they hold stays as it is."""
+    """Change the tags of an attempt's inputs and end the attempt; file contents stay unchanged."""
 
     tablet: TabletId
     attempt: str
     tags: tuple[tuple[str, str], ...]
-    """Take the place of tags of the same names; all others stay."""
+    """They replace tags of the same names; other tags stay."""
     elapsed_s: float = 0.0
     reason: str = ""
     """The job's reason, for the history."""
     inputs: tuple[str, ...] = ()
-    """Its inputs. What counts is the reservation, which must have the same."""
+    """Its inputs, which must match the reservation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseAttempt(Guarded):
-    """Give a reservation up, nothing replaced."""
+    """Give up a reservation without replacing files."""
 
     tablet: TabletId
     attempt: str
@@ -715,14 +716,14 @@ class ReleaseAttempt(Guarded):
     """FAILED counts as a failure of the tablet; the others do not."""
     cause: str
     coordinator: str | None = None
-    """For a release because of silence: the id that must still be the coordinator's."""
+    """For a release because of silence: the id of the coordinator that must still lead."""
     halvings: int = 0
-    """What the next attempt at this job is to be told; 0: nothing."""
+    """Halvings for the next attempt at this job; 0: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropHold(Guarded):
-    """Drop an expired selection of which no job completed and none runs."""
+    """Drop an expired selection without completed or running jobs."""
 
     tablet: TabletId
 
@@ -753,29 +754,29 @@ def table_of(change: Guarded) -> str:
         about = getattr(change, name, None)
         if about:
             return str((about[0] if name == "tablets" else about).table)
-    return str(change.table)  # type: ignore[attr-defined]  # all others name their table
+    return str(change.table)  # type: ignore[attr-defined]  # all other changes have a table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """The change was made (now, or by an earlier try of the same change)."""
+    """The change was made, now or by an earlier try."""
 
     tries: int = 1
     conflicts: int = 0
     now_s: float = 0.0
-    """Redis `TIME` that the change used."""
+    """Redis `TIME` at the change."""
     reservation: Reservation | None = None
     """For Reserve: the `Reservation` written."""
     tablet: Tablet | None = None
-    """For Reserve: the `Tablet` as read under the `WATCH` (with all files)."""
+    """For Reserve: the `Tablet` as read under `WATCH` (with all files)."""
     generation: int | None = None
-    """For BumpGeneration: the generation that was written."""
+    """For BumpGeneration: the new generation."""
     complete: bool = True
-    """For DropTable: False while garbage is left; to be applied again when it has gone."""
+    """For DropTable: False while garbage is left; repeat the change after it is gone."""
     call: CallMark | None = None
     """For AddFiles and SubmitRequest: the mark of the call."""
     repeated: bool = False
-    """Whether that mark was there before this change."""
+    """Whether that mark existed before this change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -790,11 +791,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """The store went silent; the change was made, was not, or is still on its way."""
+    """The store did not answer: the change may have been made, or may still be on its way."""
 
     reason: str
 
 
 Outcome = Applied | Refused | Unknown
 Confirm = Callable[[], Awaitable[Refusal | None]]
-"""Looks at something outside the store; returns why a change must not be written, or None."""
+"""Checks something outside the store; returns why a change must not be written, or None."""

@@ -1,7 +1,7 @@
-"""The few Redis commands that reads and effects are made of, as values.
+"""The Redis commands for reads and effects, as values.
 
-A command is a tuple of words. Redis gets the words as they are; the memory keyspace
-executes the same words itself. Nothing else is ever sent inside a change.
+A command is a tuple of words. Redis receives the words unchanged; the memory keyspace
+executes the same words itself. A change sends no other commands.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from typing import Any
 Word = str | bytes | int | float
 Command = tuple[Word, ...]
 Reply = Any
-"""What comes back: bytes, int, list, dict of bytes, set of bytes, or None (RESP3)."""
+"""A reply: bytes, int, list, dict of bytes, set of bytes, or None (RESP3)."""
 
 TIME: Command = ("TIME",)
 
@@ -46,7 +46,7 @@ def hlen(key: str) -> Command:
 
 
 def scan(pattern: str, cursor: int, count: int) -> Command:
-    """Look at about `count` keys of the whole store, beginning at `cursor`."""
+    """Iterate over about `count` keys of the whole store, beginning at `cursor`."""
     return ("SCAN", cursor, "MATCH", pattern, "COUNT", count)
 
 
@@ -71,9 +71,9 @@ def last_members(key: str, count: int) -> Command:
     return ("ZREVRANGEBYLEX", key, "+", "-", "LIMIT", 0, count)
 
 
-def member_at(key: str, place: int) -> Command:
-    """Read the member of a sorted set at a place, counted from 0, as a list of one or none."""
-    return ("ZRANGE", key, place, place)
+def member_at(key: str, index: int) -> Command:
+    """Read the member of a sorted set at an index from 0, as a list of one or no members."""
+    return ("ZRANGE", key, index, index)
 
 
 def zcard(key: str) -> Command:
@@ -92,7 +92,7 @@ def entry_at(key: str, position: str) -> Command:
 
 
 def set_string(key: str, value: Word, life_s: float | None = None) -> Command:
-    """Write a string, perhaps one that expires."""
+    """Write a string, optionally one that expires."""
     if life_s is None:
         return ("SET", key, value)
     return ("SET", key, value, "PX", int(life_s * 1000))
@@ -114,7 +114,7 @@ def hincrby(key: str, field: Word, by: int) -> Command:
 
 
 def incr(key: str) -> Command:
-    """Count a string up."""
+    """Increment a number."""
     return ("INCR", key)
 
 
@@ -124,22 +124,22 @@ def delete(*keys: str) -> Command:
 
 
 def sadd(key: str, *members: Word) -> Command:
-    """Put members into a set."""
+    """Add members to a set."""
     return ("SADD", key, *members)
 
 
 def srem(key: str, *members: Word) -> Command:
-    """Take members out of a set."""
+    """Remove members from a set."""
     return ("SREM", key, *members)
 
 
 def zadd(key: str, *members: bytes) -> Command:
-    """Put members into a lexical sorted set."""
+    """Add members to a lexical sorted set."""
     return ("ZADD", key, *(word for member in members for word in (0, member)))
 
 
 def zrem(key: str, *members: bytes) -> Command:
-    """Take members out of a sorted set."""
+    """Remove members from a sorted set."""
     return ("ZREM", key, *members)
 
 
@@ -150,5 +150,5 @@ def xadd(key: str, entries_max: int, fields: Mapping[str, Word]) -> Command:
 
 
 def pexpire(key: str, life_s: float) -> Command:
-    """Let a key live `life_s` from now."""
+    """Let a key expire after `life_s`."""
     return ("PEXPIRE", key, int(life_s * 1000))

@@ -1,7 +1,7 @@
 """Executes transactions against a keyspace: watch, read, decide, write; retry within bounds.
 
-The same for Redis and memory, so that simulations meet the retries and the unknown
-outcomes that production meets. Chance and sleep come in from outside.
+The same for Redis and memory, so that simulations cover the retries and unknown outcomes of
+production. Randomness and sleep are injected.
 """
 
 from collections.abc import Awaitable, Callable
@@ -31,30 +31,30 @@ from common.metadata.mutation.transaction import (
 )
 from common.model.outcome import Refusal
 
-NO_ROOM = "it was full, and what would let it grow waits until there is room"
+NO_ROOM = "it was full, and changes that let it grow wait until there is room"
 TURN_AFTER_CONFLICTS = 3
-"""A change that has lost so many races takes the turn."""
+"""Conflicts after which a change takes the turn."""
 TURN_LIFE_S = 3.0
-"""A turn ends by itself if whoever took it died."""
+"""A turn expires after this time if its holder has died."""
 TURN_PAUSE_S, TURN_WAITS_MAX = 0.02, 150
-"""How others wait for the end of a turn; after that they go on, since `WATCH` keeps all right."""
+"""How others wait for the end of a turn. Then they continue, because `WATCH` guarantees safety."""
 LOOKS_MAX = 4
-"""How often one decision may ask to look further."""
+"""How often one decision may ask for further reads."""
 
 TURN = "turn"
-"""The name of that reading."""
+"""The name of the read of the turn."""
 
 Settled = Write | NoWrite | Refusal | Unresolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryLimits:
-    """How long a change is tried."""
+    """Bounds on the tries of a change."""
 
     tries_max: int = 16
-    """Tries of one transaction, conflicts and lost connections together."""
+    """Tries of one transaction, including those after conflicts and lost connections."""
     pause_base_s: float = 0.001
-    """First pause after a conflict; it doubles, and chance takes up to all of it away."""
+    """First pause after a conflict; it doubles, and is shortened by a random part."""
     pause_max_s: float = 0.1
     lost_pause_max_s: float = 1.0
     """Longest pause after a lost connection: a fail-over takes seconds."""
@@ -62,7 +62,7 @@ class RetryLimits:
 
 @dataclass(slots=True)
 class ExecutorCounts:
-    """What happened since the store was opened; metrics read it."""
+    """Counts since the store was opened, for metrics."""
 
     changes: int = 0
     tries: int = 0
@@ -74,7 +74,7 @@ class ExecutorCounts:
 
 @dataclass(slots=True)
 class ChangeTries:
-    """One change under way."""
+    """The tries of one running change."""
 
     tries: int = 0
     conflicts: int = 0
@@ -82,16 +82,16 @@ class ChangeTries:
     now_s: float = 0.0
     grows: bool = False
     waits: int = 0
-    """How often it has waited for another's turn."""
+    """How often it has waited for another change's turn."""
     has_turn: bool = False
     others_turn: bool = False
     full: bool = False
-    """Whether the store has said, at the last look, that it is short of memory."""
+    """Whether the store was short of memory at the last read."""
     confirm: Confirm | None = None
 
 
 class Executor:
-    """Runs changes; any number at the same time."""
+    """Runs changes concurrently."""
 
     def __init__(
         self,
@@ -100,13 +100,13 @@ class Executor:
         sleep: Callable[[float], Awaitable[None]],
         chance: Callable[[], float],
     ) -> None:
-        """Take what the retries need.
+        """Create an executor.
 
         Args:
-            keyspace: Where to write.
-            patience: How often to try.
-            sleep: Waits so many seconds.
-            chance: Returns a number from 0 to below 1.
+            keyspace: The keyspace to write to.
+            patience: Bounds on tries.
+            sleep: Waits for a number of seconds.
+            chance: Returns a random number from 0 to below 1.
         """
         self.counts = ExecutorCounts()
         self._keyspace = keyspace
@@ -117,15 +117,15 @@ class Executor:
     async def run(
         self, transaction: Transaction, *, grows: bool = False, confirm: Confirm | None = None
     ) -> Outcome:
-        """Execute a transaction and those that follow it.
+        """Execute a transaction and the transactions that follow it.
 
         Args:
-            transaction: The first.
+            transaction: The first transaction.
             grows: Whether it waits while the store is short of memory.
-            confirm: Is asked between each `WATCH` and its `EXEC`.
+            confirm: Called between each `WATCH` and its `EXEC`.
 
         Raises:
-            ConflictError: Something required changed on every try.
+            ConflictError: A requirement changed on every try.
             UnavailableError: The store does not answer; nothing was sent.
         """
         tally = ChangeTries(grows=grows, confirm=confirm)
@@ -146,7 +146,7 @@ class Executor:
         return replace(outcome, tries=tally.tries, conflicts=tally.conflicts, now_s=tally.now_s)
 
     async def _settled(self, transaction: Transaction, tally: ChangeTries) -> Settled:
-        """Settle one transaction; a turn that it took ends with it."""
+        """Settle one transaction, and release its turn."""
         try:
             return await self._settle(transaction, tally)
         finally:
@@ -157,7 +157,7 @@ class Executor:
                         await session.execute((delete(transaction.turn),))
 
     async def _take_turn(self, transaction: Transaction, tally: ChangeTries) -> None:
-        """Have others wait for a transaction, unless somebody else has the turn."""
+        """Make others wait for a transaction, unless another one has the turn."""
         with suppress(LinkLostError):
             async with self._keyspace.session() as session:
                 (present,) = await session.look((transaction.turn,), (get(transaction.turn),))
@@ -166,7 +166,7 @@ class Executor:
                     tally.has_turn = await session.execute((take,))
 
     async def _wait_for_turn(self, tally: ChangeTries) -> bool:
-        """Wait a moment if another has the turn; return whether to look anew, without a try."""
+        """Wait briefly if another change has the turn; return whether to read again."""
         if not tally.others_turn or tally.waits >= TURN_WAITS_MAX:
             return False
         tally.waits += 1
@@ -174,7 +174,7 @@ class Executor:
         return True
 
     async def _settle(self, transaction: Transaction, tally: ChangeTries) -> Settled:
-        """Try one transaction until it is written, done or refused."""
+        """Try one transaction until it is written, already done or refused."""
         reason, busy = "", False
         for number in range(self._patience.tries_max):
             if number:
@@ -197,13 +197,13 @@ class Executor:
 
     def _given_up(self, reason: str, *, busy: bool) -> MetadataError | UnavailableError:
         if busy:
-            return UnavailableError(f"the metadata store takes no change now: {reason}")
+            return UnavailableError(f"the metadata store refuses changes now: {reason}")
         if reason:
             return UnavailableError(f"the metadata store does not answer: {reason}")
-        return ConflictError(f"lost every race in {self._patience.tries_max} tries")
+        return ConflictError(f"conflicting changes won all {self._patience.tries_max} tries")
 
     async def _try_in_turn(self, transaction: Transaction, tally: ChangeTries) -> Settled | None:
-        """Make one try when nobody else has the turn; who has lost races takes it first."""
+        """Make one try if no other change has the turn; after conflicts, take the turn first."""
         lost_races = tally.conflicts >= TURN_AFTER_CONFLICTS
         if transaction.takes_turn and lost_races and not tally.has_turn:
             await self._take_turn(transaction, tally)
@@ -233,8 +233,8 @@ class Executor:
     async def _decide(
         self, session: KeyspaceSession, transaction: Transaction, tally: ChangeTries
     ) -> Settled:
-        """Look, decide, and look further where the decision asks for it."""
-        # Only the first look, which every decision has, asks whose turn it is.
+        """Read, decide, and read further if the decision asks for it."""
+        # Only the first read, which every decision has, includes the turn.
         needs = transaction.needs
         if transaction.turn and not tally.has_turn:
             needs |= Needs((), {TURN: get(transaction.turn)})
@@ -256,13 +256,13 @@ class Executor:
 
 
 async def _look(session: KeyspaceSession, needs: Needs, tally: ChangeTries) -> dict[str, Reply]:
-    """Watch and read; the time, and whether there is room, are read with the rest."""
+    """Watch and read; the time and the state of memory are read as well."""
     now, full, *replies = await session.look(needs.watch, (TIME, get(FULL), *needs.reads.values()))
     tally.now_s, tally.full = time_s(now), full is not None
     return dict(zip(needs.reads, replies, strict=True))
 
 
 def time_s(reply: Reply) -> float:
-    """Return the answer to TIME in seconds."""
+    """Return the reply to TIME in seconds."""
     seconds, micros = reply
     return int(seconds) + int(micros) / 1_000_000

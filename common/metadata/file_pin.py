@@ -1,12 +1,12 @@
-"""A pin that lives as long as a piece of work: begun, renewed in the background, ended.
+"""A pin that lasts as long as a piece of work: begun, renewed in the background, ended.
 
-While it is open, no file of the table that was listed within it is deleted. Whoever reads
-files under a pin asks `check` before it believes what it has read: a process that stood
-still, or a store that did not answer for a whole lease, has lost its protection.
+While it is held, no file of the table that was listed within it is deleted. A reader calls
+`check` before it uses what it has read under a pin: a process that was suspended, or a store that
+did not answer for a whole lease, has lost the protection.
 
-    begin ──► renewed every `renew_s`; a renewal that fails is tried again soon
-                │ refused: it ran out, or the store has forgotten it ──► lost
-                │ no renewal for a whole lease ──────────────────────► lost
+    begin ──► renewed every `renew_s`; a failed renewal is retried soon
+       │ refused: it has expired, or the store has lost it ──► lost
+       │ no renewal for a whole lease ───────────────────────► lost
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from common.errors import (
     UnknownOutcomeError,
 )
 from common.metadata.changes import Applied, PinFiles, Refused, Unknown, UnpinFiles
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 
 LEASE_S = 120.0
 RENEW_S = 30.0
@@ -31,7 +31,7 @@ RETRY_S = 2.0
 """Pause after a renewal that the store did not answer."""
 
 Later = Callable[[Coroutine[Any, Any, object]], object]
-"""Do something that nobody waits for."""
+"""Starts work that no caller waits for."""
 
 
 class FilePin:
@@ -47,15 +47,15 @@ class FilePin:
         keep_s: float = 0.0,
         later: Later | None = None,
     ) -> None:
-        """Hold nothing yet.
+        """Create a pin without acquiring it.
 
         Args:
-            store: Where the pin is written.
+            store: The store of the pin.
             table: Id of the table whose files are held.
             pin: A random name.
             renew_s: Pause between two renewals; None: `RENEW_S`.
-            keep_s: How long the pin stays after the end, for whoever copies the files.
-            later: Ends the pin behind a reader who has left; None: the block waits for it.
+            keep_s: How long the pin stays after the end, for processes that copy the files.
+            later: Ends the pin after the block without waiting; None: the block waits for it.
         """
         self._store = store
         self._table = table
@@ -71,7 +71,7 @@ class FilePin:
         """Begin the pin.
 
         Raises:
-            RefusedError: The table does not take it now.
+            RefusedError: The table does not accept it now.
             UnavailableError: The store does not answer.
         """
         begun_s = _now_s()
@@ -80,7 +80,7 @@ class FilePin:
         )
         if not isinstance(outcome, Applied):
             error = RefusedError if isinstance(outcome, Refused) else UnavailableError
-            raise error(f"the files cannot be held: {outcome.reason}")
+            raise error(f"the files cannot be pinned: {outcome.reason}")
         self._valid_until_s = begun_s + LEASE_S
         self._task = asyncio.get_running_loop().create_task(self._renew_forever())
         return self
@@ -91,7 +91,7 @@ class FilePin:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the pin, or leave it for a while."""
+        """End the pin, or keep it for `keep_s`."""
         assert self._task is not None
         self._task.cancel()
         if self._later is None:
@@ -100,7 +100,7 @@ class FilePin:
             self._later(self._end(keeps=error is None))
 
     def check(self) -> None:
-        """Refuse to go on if files that were listed may have been deleted.
+        """Raise an error if listed files may have been deleted.
 
         Raises:
             ConflictError: The protection ended.
@@ -109,16 +109,16 @@ class FilePin:
             self._lost = f"it could not be renewed for {LEASE_S:.0f} s"
         if self._lost:
             raise ConflictError(
-                "the files that are read are not protected from deletion any more, because the "
-                f"pin that protects them ran out ({self._lost}): begin again"
+                "the files are no longer protected from deletion, because the "
+                f"pin that protects them has expired ({self._lost}): begin again"
             )
 
     async def confirm(self) -> None:
-        """Renew the pin now, so that the store says that it never ran out.
+        """Renew the pin now, so that the store confirms that it never expired.
 
         Raises:
-            ConflictError: It did.
-            MetadataError: The store did not answer as it should.
+            ConflictError: It has expired.
+            MetadataError: The store did not answer as expected.
             UnavailableError: It did not answer.
         """
         await self._renew()
@@ -142,11 +142,11 @@ class FilePin:
             try:
                 await self._renew()
                 pause_s = self._renew_s
-            except CompactionError:  # The store is away; the lease lasts for more tries.
+            except CompactionError:  # The store is down; the lease is long enough for more tries.
                 pause_s = min(RETRY_S, self._renew_s)
 
     async def _end(self, *, keeps: bool) -> None:
-        with suppress(CompactionError):  # A pin that stays ends with its lease.
+        with suppress(CompactionError):  # A pin that stays expires with its lease.
             if keeps and self._keep_s > 0:
                 await self._store.apply(
                     PinFiles(table=self._table, pin=self._pin, lease_s=self._keep_s, renews=True)

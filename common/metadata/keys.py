@@ -1,14 +1,14 @@
-"""Names of all keys. Everything of one table shares the hash tag `{<table id>}`: one slot.
+"""Names of all keys. All keys of one table share the hash tag `{<table id>}`: one slot.
 
 neve:tables  neve:store  neve:coordinator  neve:limits  neve:scales   of the whole store
-neve:audit  :refused  :reads  :deletes             streams: who has changed what, capped
-neve:reserve  neve:full                            room to empty a store that is full
+neve:audit  :refused  :reads  :deletes             streams of audited calls, capped
+neve:reserve  neve:full                            memory reserve for a full store
 neve:{t}:table  :generation  :manifest  :index     of a table
 neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `TabletId.text`
 neve:{t}:requests  :open-requests  :request:<id>   requests in their order, and each
 neve:{t}:outcome:<attempt>  neve:{t}:call:<id>     marks, which expire
-neve:{t}:dropped                                   mark of a table that is gone, expires, too
-neve:{retired}:<digest>                            a deleted file, by its full name; expires, too
+neve:{t}:dropped                                   mark of a dropped table, which expires
+neve:{retired}:<digest>                            mark of a deleted file, which expires
 """
 
 import re
@@ -25,20 +25,20 @@ LIMITS = "neve:limits"
 SCALES = "neve:scales"
 """Hash: compaction group → number of compactors."""
 AUDIT = "neve:audit"
-"""Stream: calls of the gateway that may have changed something."""
+"""Stream: gateway calls that may have changed something."""
 AUDIT_KINDS = ("", "refused", "reads", "deletes")
-"""Streams of the audit, each with its own cap: no caller pushes entries out of another one."""
+"""Streams of the audit. Each has its own cap, so callers cannot evict entries of another one."""
 RESERVE = "neve:reserve"
-"""String of nothing: memory that is given back when the store is full."""
+"""String of zeros: memory that is released when the store is full."""
 FULL = "neve:full"
-"""Set when the reserve was given back: what lets the store grow waits."""
+"""Set when the reserve was released: changes that let the store grow wait."""
 TABLE_KEYS = "neve:{*}:table"
 """Pattern of the keys of all tables, for SCAN."""
 
 AUDITED_DELETES_MAX = 100_000
 """Ended requests that have changed or deleted rows, in the audit."""
 CHANGES_MAX = 100_000
-"""Entries kept in a table's change stream; what falls out, the full scan finds."""
+"""Entries kept in a table's change stream; the full scan finds changes that were trimmed."""
 HISTORY_MAX = 10_000
 """Entries kept in a table's history."""
 SHORT_STREAM_MAX = 1000
@@ -46,22 +46,22 @@ SHORT_STREAM_MAX = 1000
 REQUESTS_OPEN_MAX = 1000
 """Requests of a table that may be open at the same time."""
 REQUESTS_KEPT = 1000
-"""Requests of a table that are listed; older ones leave the list when they are closed."""
+"""Requests of a table that are listed; older ones are removed when they are closed."""
 CALL_SKEW_S = 300.0
-"""How far in the future a call id may lie: clocks of clients differ."""
+"""How far in the future the time of a call id may be, because clients' clocks differ."""
 MARK_LIFE_S = CALL_LIFE_S + 2 * CALL_SKEW_S
-"""Life of a call's mark: a call id must be too old before its mark is gone."""
+"""Lifetime of a call's mark: a call id expires before its mark does."""
 OUTCOME_LIFE_S = 24 * 3600.0
-"""Life of an attempt's mark: longer than a compactor tries to commit while Redis is away."""
+"""Lifetime of an attempt's mark: longer than a compactor retries a commit without Redis."""
 DROPPED_LIFE_S = 24 * 3600.0
-"""Life of a dropped table's mark: longer than anybody who creates or drops it stands still."""
+"""Lifetime of a dropped table's mark: longer than a creating or dropping process can stall."""
 
 
 def retired_name(location: str, path: str) -> str:
-    """Return the mark of a user's file that a collector has deleted.
+    """Return the key that marks a user's file as deleted by a collector.
 
-    The full name counts, not the table: a collector that stands still may belong to a table that
-    was dropped, and delete in a table that was made in the same location, above or below it.
+    The mark is for the full name, not the table. A stalled collector may belong to a table that
+    was dropped, and may delete files in a new table in the same location, above or below it.
     """
     return "neve:{retired}:" + digest([f"{location.rstrip('/')}/{path}"], 32)
 
@@ -70,13 +70,13 @@ _TABLE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def audit_key(kind: str) -> str:
-    """Return the stream of a kind of audited calls."""
+    """Return the stream for a kind of audited calls."""
     assert kind in AUDIT_KINDS, kind
     return f"{AUDIT}:{kind}" if kind else AUDIT
 
 
 def is_table_id(text: str) -> bool:
-    """Return whether `text` may be a table id: it must not break out of the hash tag."""
+    """Return whether `text` may be a table id, which must stay within the hash tag."""
     return _TABLE_ID.fullmatch(text) is not None
 
 
@@ -93,7 +93,7 @@ class TabletKeys:
 
     @property
     def bounds(self) -> str:
-        """String: start and end. Absent: no such tablet."""
+        """String: start and end. Absent: the tablet does not exist."""
         return self.prefix + "bounds"
 
     @property
@@ -113,12 +113,12 @@ class TabletKeys:
 
     @property
     def waiting(self) -> str:
-        """Hash: request → since when it waits here."""
+        """Hash: request → start of its wait."""
         return self.prefix + "waiting"
 
     @property
     def done(self) -> str:
-        """Set: requests finished here."""
+        """Set: requests that are done here."""
         return self.prefix + "done"
 
     @property
@@ -128,7 +128,7 @@ class TabletKeys:
 
     @property
     def purge(self) -> str:
-        """String: version at or below which no row may be added."""
+        """String: highest version at or below which no row may be added."""
         return self.prefix + "purge"
 
     @property
@@ -168,17 +168,17 @@ class TableKeys:
 
     @property
     def generation(self) -> str:
-        """String: a counter that a rollback would turn back."""
+        """String: a counter that reveals a rollback of the store."""
         return self._key("generation")
 
     @property
     def loss(self) -> str:
-        """String: between which moments changes were lost, as somebody has accepted."""
+        """String: the accepted period in which changes were lost."""
         return self._key("loss")
 
     @property
     def uncommitted(self) -> str:
-        """Hash: attempt → reservation that ended without a commit, until a collector has looked."""
+        """Hash: attempt → reservation that ended without a commit, until a collector saw it."""
         return self._key("uncommitted")
 
     @property
@@ -203,7 +203,7 @@ class TableKeys:
 
     @property
     def turn(self) -> str:
-        """String, which expires: a large add has lost races, and others let it through."""
+        """String, which expires: a large add has had conflicts, and other changes wait for it."""
         return self._key("turn")
 
     @property
@@ -228,12 +228,12 @@ class TableKeys:
 
     @property
     def open_requests(self) -> str:
-        """Sorted set (lex): those of `requests` that something is left to do for."""
+        """Sorted set (lex): those of `requests` that are not closed."""
         return self._key("open-requests")
 
     @property
     def dropped(self) -> str:
-        """String, which expires: the table is gone, and none is made under its id again."""
+        """String, which expires: the table is dropped, and its id must not be used again."""
         return self._key("dropped")
 
     def request(self, request: str) -> str:
@@ -241,16 +241,16 @@ class TableKeys:
         return self._key("request:" + request)
 
     def outcome(self, attempt: str) -> str:
-        """Return the key that tells how an attempt ended."""
+        """Return the key of an attempt's outcome."""
         return self._key("outcome:" + attempt)
 
     def call(self, call: str) -> str:
-        """Return the mark of an accepted call of a user."""
+        """Return the key of the mark of an accepted call."""
         return self._key("call:" + call)
 
     @property
     def every(self) -> tuple[str, ...]:
-        """All keys that are the table's own and do not expire, its tablets' and requests' aside."""
+        """All permanent keys of the table itself, without those of tablets and requests."""
         return (
             self.index,
             self.generation,

@@ -1,7 +1,7 @@
-"""What a store needs of Redis: reads at one moment, and WATCH … MULTI … EXEC.
+"""The interface to Redis: reads at one moment, and WATCH … MULTI … EXEC.
 
-Two adapters satisfy this port: Redis itself and a dictionary with the same
-semantics. Everything above it (`executor`, `store`) is shared by both.
+Two adapters implement it: Redis itself, and a dictionary with the same semantics.
+Everything above it (`executor`, `store`) is shared by both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ StreamEntry = tuple[str, Mapping[bytes, bytes]]
 
 
 class LinkLostError(CompactionError):
-    """The connection broke or stayed silent. Never leaves the stores.
+    """The connection broke or timed out. Stays within the stores.
 
-    `sent` tells whether an `EXEC` may have reached the server: the outcome is unknown.
+    `sent`: whether an `EXEC` may have reached the server, so that the outcome is unknown.
     """
 
     def __init__(self, reason: str, *, sent: bool = False) -> None:
@@ -28,9 +28,9 @@ class LinkLostError(CompactionError):
 
 
 class StoreBusyError(LinkLostError):
-    """The store answers, and takes nothing now: it is full, starts or fails over.
+    """The store answers but refuses work now: it is full, is starting or fails over.
 
-    Nothing was written. It passes, or an operator ends it; the reason is the store's own.
+    Nothing was written. The state is temporary or needs an operator; the reason is the store's own.
     """
 
 
@@ -38,7 +38,7 @@ class KeyspaceSession(Protocol):
     """One connection, held for one try of one transaction."""
 
     async def look(self, watch: Sequence[str], reads: Sequence[Command]) -> list[Reply]:
-        """WATCH the keys, then read, in one round trip. May be called again, to look further.
+        """WATCH the keys, then read, in one round trip. May be called again to read further.
 
         Raises:
             LinkLostError: The connection is gone; nothing was written.
@@ -46,29 +46,29 @@ class KeyspaceSession(Protocol):
         ...
 
     async def execute(self, effects: Sequence[Command], *, durable: bool = False) -> bool:
-        """Send MULTI, the effects and EXEC; return False if a watched key had changed.
+        """Send MULTI, the effects and EXEC; return False if a watched key has changed.
 
         Args:
-            effects: The commands, of one slot.
-            durable: Wait for as many replicas as the keyspace is configured for.
+            effects: Commands for one slot.
+            durable: Whether to wait for the configured number of replicas.
 
         Raises:
-            LinkLostError: With `sent`: applied, never to be, or still on its way.
+            LinkLostError: With `sent`, the effects may be applied, or may still be on their way.
         """
         ...
 
 
 class Keyspace(Protocol):
-    """A Redis, or what behaves like one."""
+    """A Redis, or an equivalent."""
 
     def session(self) -> AbstractAsyncContextManager[KeyspaceSession]:
-        """Return a session on a connection of its own; what it watches ends with it."""
+        """Return a session on a separate connection; its watches end with it."""
         ...
 
     async def fetch(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
         """Read batches, all in one round trip (to each node).
 
-        What a batch reads of one slot is read at one moment (one MULTI).
+        Reads of one batch in one slot happen at one moment (one MULTI).
 
         Raises:
             LinkLostError: The connection is gone.
@@ -82,7 +82,7 @@ class Keyspace(Protocol):
         ...
 
     async def health(self) -> StoreHealth:
-        """Return how much room there is, and what the store would survive.
+        """Return the free memory and the durability of the store.
 
         Raises:
             LinkLostError: The connection is gone.
@@ -90,7 +90,7 @@ class Keyspace(Protocol):
         ...
 
     async def keep_reserve(self) -> None:
-        """Set memory aside while there is room, so that a full store can be emptied.
+        """Reserve memory while there is room, so that a full store can be emptied.
 
         Raises:
             LinkLostError: The connection is gone.
@@ -98,5 +98,5 @@ class Keyspace(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give everything back."""
+        """Close all connections."""
         ...

@@ -1,9 +1,8 @@
-"""What is allowed in a tablet. Pure, and the only place that says so.
+"""What is allowed in a tablet. Pure, and the only definition.
 
-Each question is asked twice: by the coordinator, so that a stale decision costs
-nothing, and after `WATCH` inside the conditional write, where it counts. Both use
-this module, so they cannot disagree. The order of the tests is the order in which an
-operator wants to hear of them.
+Each predicate is evaluated twice: by the coordinator, so that a stale decision costs nothing, and
+after `WATCH` inside the conditional write, where it is binding. Both use this module, so they
+cannot disagree. The order of the tests is the order in which an operator wants to read the reasons.
 """
 
 from collections.abc import Collection, Container
@@ -23,11 +22,11 @@ from common.model.tablet import (
 )
 
 NAMES_MAX = 5
-"""Paths named in a message; more are counted."""
+"""Paths listed in a message; further ones are only counted."""
 
 
 def may_change(table: str, state: TableState | None) -> Refusal | None:
-    """Return why nothing of a table may be changed now (rule 5), or None."""
+    """Return why a table may not be changed now (rule 5), or None."""
     if state in {TableState.LIVE, TableState.PAUSED}:
         return None
     fact = "does not exist" if state is None else f"is {state.value}"
@@ -39,8 +38,8 @@ def may_fill(table: str, found: Table | None, run: str) -> Refusal | None:
 
     Args:
         table: Its id.
-        found: The table as it is now.
-        run: Fencing token of the run; empty: no run, so the table must not be filled by one.
+        found: The current table.
+        run: Fencing token of the run; empty: no run, so no run may be filling the table.
     """
     if not run:
         return may_change(table, found.state if found else None)
@@ -68,15 +67,15 @@ def may_reserve(
     request: str | None,
     cuts_at: bytes | None = None,
 ) -> Refusal | None:
-    """Return why a job may not hold its inputs now, or None if it may.
+    """Return why a job may not reserve its inputs now, or None if it may.
 
     Args:
-        tablet: As it is now; inside the conditional write: as read after `WATCH`.
+        tablet: The current tablet; inside the conditional write: as read after `WATCH`.
         state: The table's state.
-        kind: USER jobs take files of their request's selection, SYSTEM jobs all others.
-        inputs: Paths; none of an analysis, which only reads.
+        kind: USER jobs use files of their request's selection, SYSTEM jobs all others.
+        inputs: Paths; empty for an analysis, which only reads.
         request: The request of a USER job; None for a SYSTEM job.
-        cuts_at: The key where the job cuts, for a tablet that is about to be split there.
+        cuts_at: The key at which the job cuts, for a tablet that will be split there.
     """
     assert isinstance(tablet, Tablet), tablet
     assert (kind is Kind.USER) == (request is not None), (kind, request)
@@ -102,10 +101,11 @@ def may_commit(
     """Return why an attempt may not replace its inputs now, or None if it may.
 
     Args:
-        tablet: As it is now; of its files only the inputs matter, unless rows were dropped.
-        attempt: The fencing token: a reservation is compared by nothing else.
+        tablet: The current tablet. Only the inputs among its files matter, unless rows were
+            dropped.
+        attempt: The fencing token; reservations are compared by it alone.
         dropped: Dead rows that the attempt dropped.
-        outside: Files, not inputs, that it knew of when it dropped them.
+        outside: Non-input files that it considered when it dropped them.
     """
     entry = tablet.running.get(attempt)
     if entry is None:
@@ -131,24 +131,24 @@ def may_commit(
         ):
             return Refusal(
                 RefusalCode.RESURFACE,
-                f"tablet {tablet.id}: {file.path} came later and may hold rows older than "
+                f"tablet {tablet.id}: {file.path} was added later and may hold rows older than "
                 f"those that attempt {attempt} dropped",
             )
     return None
 
 
 def may_hold_dropped_key(file: DataFile, dropped: DroppedRows) -> bool:
-    """Return whether a file may hold an older row of a key that was dropped."""
+    """Return whether a file may hold an older row of a dropped key."""
     if not dropped.meets(file.key_min, file.key_max):
         return False
     return file.version_min is None or file.version_min <= dropped.version_max
 
 
 def may_drop_hold(tablet: Tablet, *, now_s: float, expiry_s: float) -> Refusal | None:
-    """Return why a selection must stay, or None if its hold has run out.
+    """Return why a selection must stay, or None if its hold has expired.
 
     Args:
-        tablet: With its selection and everything that runs.
+        tablet: Tablet with its selection and its running attempts.
         now_s: Time by the store's clock.
         expiry_s: The table's setting.
     """
@@ -175,20 +175,20 @@ def may_add(
     purge: bytes | None,
     late_data: bool,
 ) -> Refusal | None:
-    """Return why a file may not join a tablet, or None if it may.
+    """Return why a file may not be added to a tablet, or None if it may.
 
     Args:
-        tablet: Where it would go.
-        file: With its key and version range.
+        tablet: Target tablet.
+        file: File with its key and version range.
         bounds: As read after `WATCH`, like operation and purge.
-        operation: A split or merge under way.
+        operation: A running split or merge.
         purge: The tablet's watermark.
-        late_data: Whether the table takes rows at or below it.
+        late_data: Whether the table accepts rows at or below it.
     """
     subject = f"tablet {tablet}: file {file.path}"
     if operation is not None and operation.step is OperationStep.CLOSE:
         return Refusal(
-            RefusalCode.OPERATION, f"tablet {tablet}: a {operation.kind.value} ends, try again"
+            RefusalCode.OPERATION, f"tablet {tablet}: a {operation.kind.value} is ending, try again"
         )
     if not _within(bounds, file):
         return Refusal(RefusalCode.BOUNDS, f"{subject} has keys outside the tablet")
@@ -269,19 +269,19 @@ def _refused_to_user(tablet: Tablet, inputs: Collection[str], request: str) -> R
 
 def _within(bounds: Bounds, file: DataFile) -> bool:
     if bounds.partition is not None:
-        return True  # The caller routes by partition values; keys do not tile here.
+        return True  # The caller routes by partition values, so keys do not matter here.
     if file.key_min is None or file.key_max is None:
         return bounds.start is None and bounds.end == PLUS_INFINITY
     return bounds.holds(file.key_min, file.key_max)
 
 
 def may_cross(file: DataFile, at: bytes) -> bool:
-    """Return whether a file may hold keys on both sides of the key where a tablet is split."""
+    """Return whether a file may hold keys on both sides of a split key."""
     return file.key_min is None or file.key_max is None or file.key_min <= at < file.key_max
 
 
 def _is_cut(operation: Operation | None, file: DataFile) -> bool:
-    """Return whether a file would lie in both halves of a tablet that is being split."""
+    """Return whether a file would be in both halves of a tablet that is being split."""
     at = operation.at if operation and operation.kind is OperationKind.SPLIT else None
     return at is not None and may_cross(file, at)
 

@@ -1,17 +1,17 @@
-"""Where the adds of the last retention stood: what the watermark must not pass.
+"""The versions that recent adds have reached: an upper bound on the watermark.
 
-A tablet's highest version may be one row's of a broken clock. Were a tombstone of that
-version dropped, the watermark would rise above all that everybody else writes, and the
-tablet would take nothing more. So each add notes, in the record, the lowest of its files'
-highest versions, for as long as the table's retention; no dead row above the smallest of
-them is dropped. Adds of half a retention share a note, which keeps the record small.
+The highest version in a tablet may come from a single row with a wrong clock. If a tombstone of
+that version were dropped, the watermark would rise above the versions of all other writers, and the
+tablet would refuse their files. So each add records the lowest of its files' highest versions for
+the table's retention time. No dead row above the smallest recorded version is dropped. Adds within
+half a retention share an entry, which keeps the record small.
 """
 
 import math
 from collections.abc import Iterable
 
 Notes = tuple[tuple[float, bytes], ...]
-"""(until when it counts, lowest version that adds have reached meanwhile), ascending in both."""
+"""(expiry time, lowest version that adds have reached since), ascending in both."""
 
 NOTES_PER_RETENTION = 2
 
@@ -20,16 +20,16 @@ def with_add(notes: Notes, now_s: float, reached: Iterable[bytes], retention_s: 
     """Return the notes after files were added.
 
     Args:
-        notes: As the record has them.
+        notes: Notes of the record.
         now_s: The store's time.
         reached: The highest version of each file.
-        retention_s: The table's.
+        retention_s: Retention of the table.
     """
     lowest = min(reached, default=None)
     until_s = float(math.floor(now_s + retention_s))
     if lowest is None or until_s <= now_s:
         return _alive(notes, now_s)
-    # A note that ends sooner and is no lower says nothing any more.
+    # A note that expires earlier and is not lower has no effect.
     kept = [note for note in _alive(notes, now_s) if note[1] < lowest]
     if kept and _slot(kept[-1][0], retention_s) == _slot(until_s, retention_s):
         lowest = kept.pop()[1]
@@ -37,12 +37,12 @@ def with_add(notes: Notes, now_s: float, reached: Iterable[bytes], retention_s: 
 
 
 def union(one: Notes, other: Notes) -> Notes:
-    """Return the notes of two tablets that become one."""
+    """Return the notes of two tablets after their merge."""
     return tuple(sorted({*one, *other}))
 
 
 def bound(notes: Notes, now_s: float) -> bytes | None:
-    """Return the version above which no dead row may be dropped; None: there is no such."""
+    """Return the version above which no dead row may be dropped; None: no such bound."""
     return min((version for _, version in _alive(notes, now_s)), default=None)
 
 

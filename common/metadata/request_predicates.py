@@ -1,6 +1,6 @@
 """What a request may do in a tablet, and as a whole. Pure, like `common.metadata.predicates`.
 
-The coordinator asks before it tries, and the conditional write asks again, where it counts.
+The coordinator evaluates them before a try, and the conditional write again, where they bind.
 """
 
 from collections.abc import Collection
@@ -12,13 +12,13 @@ from common.model.request import KeyRange, Request, RequestState, first_key
 from common.model.tablet import PLUS_INFINITY, Bounds, Selection, Tablet
 
 CANCELLED_RANGES_MAX = 100
-"""Parts of a request that can be cancelled by themselves."""
+"""Largest number of separately cancelled ranges of a request."""
 
 
 def may_hold_range(keys: KeyRange, bounds: Bounds) -> bool:
     """Return whether a tablet may hold keys of a range.
 
-    A tablet of a partitioned table is one point: its partition values.
+    A tablet of a partitioned table is a single point: its partition values.
     """
     if bounds.partition is not None:
         return keys.holds(bounds.end)
@@ -26,10 +26,10 @@ def may_hold_range(keys: KeyRange, bounds: Bounds) -> bool:
 
 
 def cancelled_here(request: Request, bounds: Bounds) -> bool:
-    """Return whether all keys that a request wants of a tablet were cancelled.
+    """Return whether all keys that a request covers in a tablet were cancelled.
 
-    A tablet that a cancelled range only meets, as after a merge, goes on: the transform then
-    leaves out the keys that were cancelled.
+    A tablet that overlaps a cancelled range only in part, for example after a merge, continues.
+    The transform then skips the cancelled keys.
     """
     reached = max(first_key(bounds) or b"", request.range.start or b"")
     whole = bounds.partition is None and bounds.end == PLUS_INFINITY
@@ -49,12 +49,12 @@ def cancelled_here(request: Request, bounds: Bounds) -> bool:
 def may_wait(tablet: Tablet, request: Request) -> Refusal | None:
     """Return why a request may not wait in a tablet, or None if it may.
 
-    While a selection stands no request waits: its marker would stop system jobs on files
-    that nobody holds for as long as the other request takes.
+    No request waits while a selection exists: its marker would block system jobs, for files that
+    are not held, until the other request is done.
 
     Args:
         tablet: As read after `WATCH`; its files do not matter.
-        request: The same.
+        request: As read after `WATCH`.
     """
     subject = f"tablet {tablet.id}: request {request.id}"
     if request.state is not RequestState.ACTIVE:
@@ -62,7 +62,7 @@ def may_wait(tablet: Tablet, request: Request) -> Refusal | None:
             RefusalCode.REQUEST, f"{subject} is {request.state.value}, it must be active"
         )
     if not may_hold_range(request.range, tablet.bounds):
-        return Refusal(RefusalCode.RANGE, f"{subject} is for other keys")
+        return Refusal(RefusalCode.RANGE, f"{subject} covers other keys")
     if cancelled_here(request, tablet.bounds):
         return Refusal(RefusalCode.RANGE, f"{subject} is cancelled here")
     if tablet.operation is not None:
@@ -83,9 +83,9 @@ def may_select(
 
     Args:
         tablet: As read after `WATCH`, with all files.
-        request: The same.
-        shown: Paths of every file that the selector was shown.
-        chosen: Those that it chose.
+        request: As read after `WATCH`.
+        shown: Paths of every file that the selector received.
+        chosen: Paths that it chose.
     """
     if refusal := may_wait(tablet, request):
         return refusal
@@ -99,7 +99,7 @@ def may_select(
     if strange := sorted(set(chosen).difference(shown)):
         return Refusal(
             RefusalCode.FILES,
-            f"tablet {tablet.id}: chosen, but never shown to choose from: {some_names(strange)}",
+            f"tablet {tablet.id}: chosen, but not given to the selector: {some_names(strange)}",
         )
     return None
 
@@ -108,8 +108,8 @@ def may_complete(tablet: Tablet, request: str, files: Collection[str]) -> Refusa
     """Return why a selection may not be ended as done, or None if it may.
 
     Args:
-        tablet: As read after `WATCH`, with its selection and what runs.
-        request: Whose selection it must be.
+        tablet: As read after `WATCH`, with its selection and running attempts.
+        request: Request of the selection.
         files: The selection for which the planner had no further job.
     """
     selection = tablet.selection
@@ -135,8 +135,8 @@ def may_complete(tablet: Tablet, request: str, files: Collection[str]) -> Refusa
 def may_cancel(tablet: Tablet, request: Request) -> Refusal | None:
     """Return why a request may not be removed from a tablet, or None if it may.
 
-    A part that is cancelled alone leaves a done marker, and no split or merge may end over
-    one; while an operation is under way nothing of the request is there to be removed.
+    A separately cancelled range leaves a done marker, and no split or merge may end while such a
+    marker exists. While an operation is running, the request has nothing to remove here.
     """
     if request.state is RequestState.CANCELLING:
         return None
@@ -153,7 +153,7 @@ def may_cancel(tablet: Tablet, request: Request) -> Refusal | None:
 
 
 def request_content(request: Request) -> Request:
-    """Return a request as it was wanted, without what became of it."""
+    """Return a request as submitted, without its progress."""
     return replace(
         request,
         state=RequestState.ACTIVE,
@@ -166,7 +166,7 @@ def request_content(request: Request) -> Request:
 
 
 def may_cancel_range(request: Request, keys: KeyRange) -> Refusal | None:
-    """Return why a part of a request may not be cancelled by itself, or None if it may."""
+    """Return why a range of a request may not be cancelled separately, or None if it may."""
     subject = f"request {request.id}"
     if request.state is not RequestState.ACTIVE:
         return Refusal(
@@ -180,7 +180,7 @@ def may_cancel_range(request: Request, keys: KeyRange) -> Refusal | None:
 
 
 def may_move(request: Request, state: RequestState) -> Refusal | None:
-    """Return why a request may not get to a state, whatever its tablets hold, or None."""
+    """Return why a request may not change to a state, whatever its tablets hold, or None."""
     before = {
         RequestState.ACTIVE: None,
         RequestState.CANCELLING: RequestState.ACTIVE,
@@ -203,17 +203,17 @@ def may_move(request: Request, state: RequestState) -> Refusal | None:
 
 
 def _end_of(request: Request) -> RequestState:
-    """Return the state in which a request that is not over will end, as it is now."""
+    """Return the state in which an unfinished request will end."""
     if request.state is RequestState.CANCELLING:
         return RequestState.FAILED if request.fails else RequestState.CANCELLED
     return request.done_state
 
 
 def running_of(tablet: Tablet, request: str) -> list[str]:
-    """Return the attempts of a request that run in a tablet."""
+    """Return a request's running attempts in a tablet."""
     return sorted(name for name, entry in tablet.running.items() if entry.request == request)
 
 
 def files_not_rewritten(selection: Selection) -> list[str]:
-    """Return the files of a selection that no job of its request has made."""
+    """Return the files of a selection that no job of its request has written."""
     return sorted(set(selection.files).difference(selection.results))

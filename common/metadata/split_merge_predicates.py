@@ -15,17 +15,17 @@ from common.model.tablet import (
 )
 
 Marks = tuple[tuple[float, bytes], ...]
-"""Settled versions, as a record has them: (time, highest version then), ascending in both."""
+"""Settled versions of a record: (time, highest version at that time), ascending in both."""
 
 _BEFORE = {OperationStep.DRAIN: OperationStep.CUT, OperationStep.CLOSE: OperationStep.DRAIN}
 _ORDER = [*OperationStep]
 
 
 def operation_tablets(tablet: Tablet) -> tuple[TabletId, ...] | None:
-    """Return all tablets of the operation that is under way in a tablet.
+    """Return all tablets of the operation that is running in a tablet.
 
-    None: there is none, or this is the left one of a merge; the right one, which holds the
-    keys behind `operation.at`, tells both.
+    None: there is none, or this is the left tablet of a merge. The right tablet, which has the
+    keys after `operation.at`, identifies both.
     """
     operation = tablet.operation
     if operation is None or operation.at == tablet.bounds.end:
@@ -41,13 +41,13 @@ def may_begin(
     """Return why a split or merge may not begin, or None if it may.
 
     Args:
-        table: Whose tablets.
+        table: Table of the tablets.
         tablets: As read after `WATCH`; the left one first.
-        kind: What begins.
-        at: Where a split cuts.
+        kind: Kind of the operation.
+        at: The key of a split.
     """
     if table.partition_by or not table.key:
-        return Refusal(RefusalCode.BOUNDS, f"table {table.name}: its tablets are no ranges of keys")
+        return Refusal(RefusalCode.BOUNDS, f"table {table.name}: its tablets are not key ranges")
     if refusal := next(filter(None, map(why_busy, tablets)), None):
         return refusal
     bounds = tablets[0].bounds
@@ -55,18 +55,18 @@ def may_begin(
         if bounds.end == tablets[1].bounds.start:
             return None
         return Refusal(
-            RefusalCode.BOUNDS, f"tablets {tablets[0].id} and {tablets[1].id} do not meet"
+            RefusalCode.BOUNDS, f"tablets {tablets[0].id} and {tablets[1].id} are not adjacent"
         )
     if at is not None and (bounds.start is None or bounds.start < at) and at < bounds.end:
         return None
     return Refusal(
         RefusalCode.BOUNDS,
-        f"tablet {tablets[0].id}: the cut must lie within it, and not at its end",
+        f"tablet {tablets[0].id}: the cut must be inside the tablet, not at its end",
     )
 
 
 def why_busy(tablet: Tablet) -> Refusal | None:
-    """Return whose work an operation would have to wait for, or None."""
+    """Return the work that an operation would have to wait for, or None."""
     subject = f"tablet {tablet.id}"
     if tablet.operation is not None:
         return Refusal(
@@ -89,7 +89,7 @@ def why_busy(tablet: Tablet) -> Refusal | None:
 
 
 def refused_step(tablets: Iterable[Tablet], operation: str) -> Refusal | None:
-    """Return why a step is not for these tablets: another operation is there, or none."""
+    """Return why a step does not apply to these tablets: they have another operation, or none."""
     for tablet in tablets:
         present = tablet.operation
         if present is None or present.operation_id != operation:
@@ -104,12 +104,12 @@ def refused_step(tablets: Iterable[Tablet], operation: str) -> Refusal | None:
 def may_step(tablets: Sequence[Tablet], step: OperationStep) -> Refusal | None:
     """Return why the next step may not be taken, or None if it may.
 
-    What is asked cannot come back: while the step before stands, no file and no job comes
-    that would be in the way. Only `running` must be read before `files`.
+    Files and jobs that block the step cannot reappear: the previous step keeps them out. Only
+    `running` must be read before `files`.
 
     Args:
-        tablets: Of one operation, as read after `WATCH`, with all files.
-        step: The one to take.
+        tablets: Tablets of one operation, as read after `WATCH`, with all files.
+        step: The next step.
     """
     for tablet in tablets:
         present = tablet.operation
@@ -126,7 +126,7 @@ def may_step(tablets: Sequence[Tablet], step: OperationStep) -> Refusal | None:
 
 
 def step_is_taken(tablets: Iterable[Tablet], step: OperationStep) -> bool:
-    """Return whether an operation has got to a step already."""
+    """Return whether an operation has already reached a step."""
     present = [tablet.operation for tablet in tablets]
     return all(
         operation is not None and _ORDER.index(operation.step) >= _ORDER.index(step)
@@ -135,7 +135,7 @@ def step_is_taken(tablets: Iterable[Tablet], step: OperationStep) -> bool:
 
 
 def may_end(tablets: Sequence[Tablet]) -> Refusal | None:
-    """Return why an operation may not be carried out yet, or None if it may."""
+    """Return why an operation may not be carried out now, or None if it may."""
     for tablet in tablets:
         present = tablet.operation
         assert present is not None, tablet.id
@@ -157,13 +157,13 @@ def _still_runs(tablet: Tablet, step: OperationStep) -> Refusal | None:
 
 
 def _still_crosses(tablet: Tablet, operation: Operation) -> Refusal | None:
-    """Return which files lie on both sides of the cut, or may come to: a running job's output."""
+    """Return why files block a cut: they cross it, or a running job's output may cross it."""
     at = operation.at
     if operation.kind is not OperationKind.SPLIT or at is None:
         return None
     if over := sorted(path for path, file in tablet.files.items() if may_cross(file, at)):
         return Refusal(
-            RefusalCode.CROSSES, f"tablet {tablet.id}: files lie on both sides: {some_names(over)}"
+            RefusalCode.CROSSES, f"tablet {tablet.id}: files cross the cut: {some_names(over)}"
         )
     for attempt, entry in sorted(tablet.running.items()):
         if _joins(tablet, entry, at):
@@ -175,19 +175,19 @@ def _still_crosses(tablet: Tablet, operation: Operation) -> Refusal | None:
 
 
 def _joins(tablet: Tablet, entry: Reservation, at: bytes) -> bool:
-    """Return whether the output of an attempt, reserved before the cut, may lie on both sides."""
+    """Return whether the output of an attempt, reserved before the cut, may cross the cut."""
     ends = [tablet.files[path].key_max for path in entry.inputs if path in tablet.files]
     left = [end is not None and end <= at for end in ends]
     return any(left) and not all(left)
 
 
 def merge_settled_versions(one: Marks, other: Marks) -> Marks:
-    """Return the marks of settled versions that hold for both of two tablets."""
-    found: list[tuple[float, bytes]] = []
+    """Return the settled versions that are valid for both of two tablets."""
+    merged: list[tuple[float, bytes]] = []
     for time_s in sorted({time_s for time_s, _ in (*one, *other)}):
         sides = [[version for at_s, version in marks if at_s <= time_s] for marks in (one, other)]
         if all(sides):
             lower = min(side[-1] for side in sides)
-            if not found or lower > found[-1][1]:
-                found.append((time_s, lower))
-    return tuple(found)
+            if not merged or lower > merged[-1][1]:
+                merged.append((time_s, lower))
+    return tuple(merged)

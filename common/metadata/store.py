@@ -1,4 +1,4 @@
-"""`TabletStore` over any keyspace: changes by the executor, reads decoded here."""
+"""`TabletStore` over any keyspace: the executor makes changes, reads are decoded here."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
@@ -91,22 +91,25 @@ from common.model.tablet import Record, Reservation, Tablet, TabletId
 READ_TRIES_MAX = 3
 """Tries of one read whose connection broke."""
 BUSY_TRIES_MAX, BUSY_PAUSE_S = 8, 0.25
-"""Tries of one read that the store refuses because it starts, fails over or is full."""
+"""Tries of one read that the store refuses because it is starting, fails over or is full."""
 SCAN_COUNT = 1000
 """Fields of a large hash read per round trip."""
 AUDIT_LINE = "line"
-"""The field of an entry of the audit."""
+"""The field of an audit entry."""
 NO_CHANGES = "0-0"
-"""The position before every entry of a stream."""
+"""The position before the first entry of a stream."""
 GROWING = (AddFiles, CreateTable, SelectFiles, SubmitRequest, BeginOperation)
-"""Changes that let a store grow, and wait while it is full; all others may use its reserve.
+"""Changes that let a store grow and wait while it is full; all others may use its reserve.
 
-Also reservations and commits: the files that a compaction replaces leave the store at last.
+Reservations and commits use the reserve, because compactions eventually remove files.
 """
 
 
-class KeyspaceStore:
-    """The store that both adapters share; see `common.metadata.ports.TabletStore`."""
+class TabletStore:
+    """The truth about tables and tablets.
+
+    All reads are asynchronous and bounded; every read of a tablet is one moment (one MULTI).
+    """
 
     def __init__(
         self,
@@ -117,14 +120,14 @@ class KeyspaceStore:
         chance: Callable[[], float],
         new_store_id: Callable[[], str],
     ) -> None:
-        """Stand on a keyspace.
+        """Create a store on a keyspace.
 
         Args:
-            keyspace: Where everything is.
-            patience: How often a change is tried.
+            keyspace: The keyspace.
+            patience: Bounds on the tries of a change.
             sleep: Waits between tries.
-            chance: From 0 to below 1, for the length of these waits.
-            new_store_id: Names a store that has none yet.
+            chance: Returns a random number from 0 to below 1, for the length of these waits.
+            new_store_id: Creates an id for a new store.
         """
         self._keyspace = keyspace
         self._sleep = sleep
@@ -139,41 +142,61 @@ class KeyspaceStore:
         return self._executor.counts
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         await self._keyspace.close()
 
     async def now_s(self) -> float:
-        """Return the store's time."""
+        """Return the store's time (Redis `TIME`), the time base of holds, leases and stamps."""
         return time_s(await self._read(TIME))
 
     async def apply(self, change: Change, *, confirm: Confirm | None = None) -> Outcome:
-        """Execute a change; see the port."""
+        """Execute a change: watch, read, decide, write; retry conflicts within bounds.
+
+        Unknown outcomes are resolved by the mark where the protocol has one; outcomes that stay
+        unknown after bounded tries are returned as `Unknown`.
+
+        Args:
+            change: The change.
+            confirm: Called in each try, after everything is watched and right before the write.
+                Its observations outside the store are valid for the state that is written. Its
+                errors are passed on.
+
+        Raises:
+            ConflictError: A requirement changed on every try.
+            MetadataError: A stored value cannot be decoded, or has another format version.
+        """
         await self.store_id()
         grows = isinstance(change, GROWING)
         return await self._executor.run(transaction_for(change), grows=grows, confirm=confirm)
 
     async def health(self) -> StoreHealth:
-        """Return how much room the store has, and what it would survive."""
+        """Return the free memory and the durability of the store."""
         try:
             return await self._keyspace.health()
         except LinkLostError as error:
             raise UnavailableError(f"the metadata store does not answer: {error}") from error
 
     async def keep_reserve(self) -> None:
-        """Set memory aside in the store while there is room."""
+        """Reserve memory while there is room, so that a full store can be emptied."""
         try:
             await self._keyspace.keep_reserve()
         except LinkLostError as error:
             raise UnavailableError(f"the metadata store does not answer: {error}") from error
 
     async def store_id(self) -> str:
-        """Return the id of this store, made at first use."""
+        """Return the random id of this store, created at first use; locations carry it.
+
+        Raises:
+            MetadataError: The store was written by a release with another format.
+        """
         if self._store_id is None:
             await self._executor.run(found_store(self._new_store_id()))
             stored = await self._read(hgetall(STORE))
             if stored.get(b"format") != str(FORMAT).encode():
-                found = stored.get(b"format", b"none").decode(errors="replace")
-                message = f"{STORE}: the store has format {found}, this release reads {FORMAT}"
+                stored_format = stored.get(b"format", b"none").decode(errors="replace")
+                message = (
+                    f"{STORE}: the store has format {stored_format}, this release reads {FORMAT}"
+                )
                 raise MetadataError(message)
             self._store_id = stored[b"id"].decode()
         return self._store_id
@@ -181,51 +204,56 @@ class KeyspaceStore:
     # -------------------------------------------------------------------------------------- Tablets
 
     async def tablet(self, tablet: TabletId) -> Tablet | None:
-        """Return all of a tablet."""
+        """Return a complete tablet, or None if its bounds do not exist."""
         return (await self.tablets([tablet]))[0]
 
     async def tablet_ids(
         self, table: str, after: bytes | None = None, count: int = 1000
     ) -> Sequence[TabletId]:
-        """Return the next tablets of a table."""
+        """Return up to `count` tablets whose end is greater than `after`, ascending."""
         ends = await self._read(members_after(TableKeys(table).index, after, count))
         return [TabletId(table, end) for end in ends]
 
     async def every(self, table: str, count: int) -> Sequence[bytes]:
-        """Return the end of every `count`-th tablet but the last."""
+        """Return the end of every `count`-th tablet, to divide a scan of a table.
+
+        The last tablet is not included. The cost is low, whatever the number of tablets.
+        """
         index = TableKeys(table).index
-        places = range(count - 1, await self._read(zcard(index)) - 1, count)
+        indexes = range(count - 1, await self._read(zcard(index)) - 1, count)
         found = await bulk_reads.read_each(
-            self._fetch, [member_at(index, place) for place in places], lambda _number, ends: ends
+            self._fetch,
+            [member_at(index, index_in_table) for index_in_table in indexes],
+            lambda _number, ends: ends,
         )
         return [end for ends in found for end in ends]
 
     async def locate(self, table: str, key: bytes) -> TabletId | None:
-        """Return the tablet that holds a key: the first whose end is not before it."""
-        found = await self._read(members_after(TableKeys(table).index, key, 1, inclusive=True))
-        return TabletId(table, found[0]) if found else None
+        """Return the tablet of a range-partitioned table that holds `key`, or None."""
+        ends = await self._read(members_after(TableKeys(table).index, key, 1, inclusive=True))
+        return TabletId(table, ends[0]) if ends else None
 
     async def locate_each(self, table: str, keys: Sequence[bytes]) -> Sequence[TabletId | None]:
-        """Return the tablets that hold some keys."""
+        """Return `locate` for many keys, in few round trips; not at one moment."""
         index = TableKeys(table).index
         return await bulk_reads.read_each(
             self._fetch,
             [members_after(index, key, 1, inclusive=True) for key in keys],
-            lambda _, found: TabletId(table, found[0]) if found else None,
+            lambda _, ends: TabletId(table, ends[0]) if ends else None,
         )
 
     async def tablets(self, tablets: Sequence[TabletId]) -> Sequence[Tablet | None]:
-        """Return many tablets, each read at one moment."""
+        """Return many tablets, each read at one moment, in few round trips."""
         return await bulk_reads.read_tablets(self._fetch, tablets)
 
     async def readable(
         self, tablets: Sequence[TabletId]
     ) -> Sequence[Tablet | UnreadableTablet | None]:
-        """Return many tablets, and what keeps others from being read."""
+        """Return `tablets`, with the reason for each tablet that cannot be decoded."""
         return await bulk_reads.read_readable(self._fetch, tablets)
 
     async def files(self, tablets: Sequence[TabletId]) -> Sequence[Mapping[str, DataFile]]:
-        """Return only the files of many tablets."""
+        """Return only the files of many tablets: path → file; empty for a missing tablet."""
         keys = [TabletKeys.of(tablet) for tablet in tablets]
         return await bulk_reads.read_each(
             self._fetch,
@@ -236,9 +264,15 @@ class KeyspaceStore:
     async def held_among(
         self, asked: Mapping[TabletId, Sequence[str]]
     ) -> Sequence[Collection[str]]:
-        """Return those of some paths that are files of their tablet."""
+        """Return which of some paths are files of their tablet, for each tablet.
+
+        The cost depends on the number of paths, not on the number of files in the tablets.
+
+        Args:
+            asked: Tablet → paths.
+        """
         wanted = [(tablet, list(paths)) for tablet, paths in asked.items() if paths]
-        found = await bulk_reads.read_each(
+        entries = await bulk_reads.read_each(
             self._fetch,
             [hmget(TabletKeys.of(tablet).files, paths) for tablet, paths in wanted],
             lambda number, stored: {
@@ -247,40 +281,47 @@ class KeyspaceStore:
                 if entry is not None
             },
         )
-        held = dict(zip((tablet for tablet, _ in wanted), found, strict=True))
+        held = dict(zip((tablet for tablet, _ in wanted), entries, strict=True))
         return [held.get(tablet, set()) for tablet in asked]
 
     async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[RawTablet]:
-        """Return everything under the keys of tablets."""
+        """Return all values under the keys of tablets, for `neve fsck`."""
         return await read_raw_tablets(self._fetch, tablets)
 
     async def records(self, tablets: Sequence[TabletId]) -> Sequence[Record | None]:
-        """Return the records only."""
+        """Return only the records, which show a scan whether to look further."""
         return await bulk_reads.read_records(self._fetch, tablets)
 
     async def read_range(
         self, table: str, start: bytes | None = None, end: bytes | None = None
     ) -> Sequence[Tablet]:
-        """Return the tablets that cover a range, by the tile rule."""
-        found = await self.table(table)
-        return await self._ranges.read(found, start, end) if found else ()
+        """Return the tablets that cover keys from `start` to `end`, by the tile rule.
+
+        Raises:
+            ConflictError: Splits and merges kept changing the range.
+        """
+        present = await self.table(table)
+        return await self._ranges.read(present, start, end) if present else ()
 
     # ------------------------------------------------------------------------------------- Requests
 
     async def request(self, table: str, request: str) -> Request | None:
-        """Return a request."""
+        """Return a request, or None if it does not exist or ended long ago."""
         key = TableKeys(table).request(request)
         return unpack_request(key, table, request, await self._read(hgetall(key)))
 
     async def requests(self, table: str, count: int = 100) -> Sequence[Request]:
-        """Return the newest requests, newest first."""
+        """Return the newest requests, including ended ones, newest first."""
         members = await self._read(last_members(TableKeys(table).requests, count))
         return await self._requests_at(table, members)
 
     async def open_requests(self, table: str) -> Sequence[Request]:
-        """Return the requests that something is left to do for, oldest first."""
+        """Return the requests that are not closed, oldest first.
+
+        They have not ended, or have ended without `CloseRequest`.
+        """
         key = TableKeys(table).open_requests
-        # Two that are submitted at once may both find the last free place: read some more.
+        # Two concurrent submissions may both get the last free slot, so a few more are read.
         members = await self._read(members_after(key, None, 2 * REQUESTS_OPEN_MAX))
         return await self._requests_at(table, members)
 
@@ -288,25 +329,25 @@ class KeyspaceStore:
         names = [request_of_member(member) for member in members]
         keys = [TableKeys(table).request(name) for name in names]
         replies = await self._fetch([[hgetall(key)] for key in keys])
-        found = (
+        requests = (
             unpack_request(key, table, name, stored)
             for key, name, (stored,) in zip(keys, names, replies, strict=True)
         )
-        return [request for request in found if request is not None]
+        return [request for request in requests if request is not None]
 
     # ----------------------------------------------- Tables, marks, garbage, pins, history, changes
 
     async def names(self) -> Mapping[str, str]:
-        """Return name → table id."""
+        """Return name → table id for every taken name, whatever the state of its table."""
         return {named_table.name: named_table.id for named_table in await self.named_tables()}
 
     async def named_tables(self) -> Sequence[NamedTable]:
-        """Return every name that is taken, with the location of its table."""
+        """Return every taken name with the location of its table, by name."""
         stored = await self._read(hgetall(TABLES))
         return [codec_table.unpack_name(name, entry) for name, entry in sorted(stored.items())]
 
     async def listed_tables(self) -> ListedTables:
-        """Return the named tables that can be read, and what keeps others from that."""
+        """Return the readable named tables, and why others cannot be read."""
         broken: dict[str, str] = {}
         ids: dict[str, str] = {}
         for name, entry in sorted((await self._read(hgetall(TABLES))).items()):
@@ -325,79 +366,82 @@ class KeyspaceStore:
                     tables.append(codec_table.unpack_table(each.table, ids[name], stored))
             except BrokenValueError as error:
                 broken[name] = str(error)
-        known = frozenset(ids[name] for name in broken if name in ids)
-        return ListedTables(tables=tuple(tables), broken=broken, broken_ids=known)
+        broken_ids = frozenset(ids[name] for name in broken if name in ids)
+        return ListedTables(tables=tuple(tables), broken=broken, broken_ids=broken_ids)
 
     async def _hashes(self, keys: Sequence[str]) -> list[Mapping[bytes, bytes] | BrokenValueError]:
-        """Return hashes, and what keeps others from being read."""
+        """Return hashes, or why a hash cannot be read."""
         try:
             return [stored for (stored,) in await self._fetch([[hgetall(key)] for key in keys])]
         except BrokenValueError as error:
             if len(keys) == 1:
                 return [error]
-        # One of them holds no hash. Alone, each tells of itself only.
+        # One of the keys is not a hash. Read separately, only that one fails.
         return [hash_ for key in keys for hash_ in await self._hashes([key])]
 
     async def table_ids(self) -> Sequence[str]:
-        """Return the ids of all tables, named or not; walks over every key of the store."""
-        found: set[str] = set()
+        """Return the ids of all tables, including those without a creator or a name.
+
+        Iterates over every key of the store: for a full scan, not for a request.
+        """
+        ids: set[str] = set()
         cursor = 0
         while True:
             position, keys = await self._read(scan(TABLE_KEYS, cursor, SCAN_COUNT))
-            found |= {key.decode().split("{", 1)[1].split("}", 1)[0] for key in keys}
+            ids |= {key.decode().split("{", 1)[1].split("}", 1)[0] for key in keys}
             if (cursor := int(position)) == 0:
-                return sorted(found)
+                return sorted(ids)
 
     async def tables(self) -> Sequence[Table]:
         """Return every named table, by name."""
         ids = list((await self.names()).values())
         keys = [TableKeys(table) for table in ids]
         replies = await self._fetch([[hgetall(key.table)] for key in keys])
-        found = zip(keys, replies, strict=True)
+        hashes = zip(keys, replies, strict=True)
         return [
             codec_table.unpack_table(each.table, each.id, stored)
-            for each, (stored,) in found
+            for each, (stored,) in hashes
             if stored
         ]
 
     async def table(self, table: str) -> Table | None:
-        """Return a table by id."""
+        """Return a table by id, or None."""
         keys = TableKeys(table)
         stored = await self._read(hgetall(keys.table))
         return codec_table.unpack_table(keys.table, table, stored) if stored else None
 
     async def table_named(self, name: str) -> Table | None:
-        """Return a table by name."""
+        """Return a table by name, or None."""
         stored = await self._read(hget(TABLES, name))
         if stored is None:
             return None
         return await self.table(codec_table.unpack_name(name.encode(), stored).id)
 
     async def outcome(self, table: str, attempt: str) -> AttemptOutcome | None:
-        """Return how an attempt ended."""
+        """Return the outcome of an attempt, or None if it has no mark."""
         key = TableKeys(table).outcome(attempt)
         stored = await self._read(get(key))
         return codec_table.OUTCOME.unpack(key, stored, attempt=attempt) if stored else None
 
     async def call(self, table: str, call: str) -> CallMark | None:
-        """Return the mark of an accepted call."""
+        """Return the result of an accepted call, or None if it has no mark."""
         key = TableKeys(table).call(call)
         stored = await self._read(get(key))
         return codec_table.CALL.unpack(key, stored) if stored else None
 
     async def generation(self, table: str) -> int:
-        """Return the table's generation."""
+        """Return the table's generation; 0 if it was never incremented."""
         key = TableKeys(table).generation
         return whole_number(key, await self._read(get(key)))
 
     async def loss(self, table: str) -> AcceptedLoss | None:
-        """Return between which moments changes were lost."""
+        """Return the accepted period in which changes were lost, or None."""
         key = TableKeys(table).loss
         stored = await self._read(get(key))
         return codec_table.LOSS.unpack(key, stored) if stored else None
 
     async def manifest(self, table: str) -> Manifest | None:
-        """Return the last published manifest."""
+        """Return the last published manifest, or None."""
         key = TableKeys(table).manifest
         stored = await self._read(get(key))
         return codec_table.MANIFEST.unpack(key, stored) if stored else None
@@ -409,18 +453,18 @@ class KeyspaceStore:
         return whole_number(f"{key} {codec_table.DELETES}", stored) > 0
 
     async def claim(self) -> CoordinatorClaim | None:
-        """Return who leads, and since when."""
+        """Return the leading coordinator and the start of its lead; None: no claim exists."""
         stored = await self._read(get(COORDINATOR))
         return codec_table.unpack_claim(stored) if stored else None
 
     async def limits(self) -> Mapping[LimitScope, int]:
-        """Return the limits that operators have set; 0: none."""
+        """Return the limits that operators have set, in bytes/s; 0: no limit."""
         limits: dict[LimitScope, int] = {}
         for name, bytes_s in sorted((await self._read(hgetall(LIMITS))).items()):
             try:
                 scope = LimitScope.parse(name.decode(errors="replace"))
             except RequestError:
-                continue  # Nothing can run under it: no door lets such a name in.
+                continue  # No attempt can run under it: all entry points refuse such a name.
             try:
                 limits[scope] = int(bytes_s)
             except ValueError as error:
@@ -428,49 +472,55 @@ class KeyspaceStore:
         return limits
 
     async def scales(self) -> Mapping[str, int]:
-        """Return how many compactors operators want, by group."""
-        found = sorted((await self._read(hgetall(SCALES))).items())
+        """Return the number of compactors set by operators, by group; absent: not set."""
+        entries = sorted((await self._read(hgetall(SCALES))).items())
         try:
-            return {name.decode(): int(count) for name, count in found}
+            return {name.decode(): int(count) for name, count in entries}
         except ValueError as error:
             raise MetadataError(f"{SCALES} cannot be decoded: {error}") from error
 
     async def garbage(self, table: str) -> Sequence[GarbageEntry]:
-        """Return the files to delete; what comes in meanwhile may be missing."""
+        """Return the files to delete."""
         key = TableKeys(table).garbage
-        found: dict[bytes, bytes] = {}
+        entries: dict[bytes, bytes] = {}
         cursor = 0
         while True:
             position, words = await self._read(hscan(key, cursor, SCAN_COUNT))
-            found.update(zip(words[::2], words[1::2], strict=True))
+            entries.update(zip(words[::2], words[1::2], strict=True))
             if (cursor := int(position)) == 0:
                 break
         return [
             codec_table.GARBAGE.unpack(f"{key} {path!r}", stored, path=stored_name(key, path))
-            for path, stored in sorted(found.items())
+            for path, stored in sorted(entries.items())
         ]
 
     async def garbage_among(self, table: str, paths: Sequence[str]) -> Sequence[str]:
-        """Return those of some paths that are in garbage."""
+        """Return which of some paths are in garbage."""
         if not paths:
             return ()
         stored = await self._read(hmget(TableKeys(table).garbage, paths))
         return [path for path, entry in zip(paths, stored, strict=True) if entry is not None]
 
     async def retired_among(self, location: str, paths: Sequence[str]) -> Sequence[str]:
-        """Return those of some paths whose names are retired in a location."""
+        """Return which of some paths have names that are retired in a location.
+
+        A collector has deleted files of these names, and a stalled collector may do so again.
+        """
         if not paths:
             return ()
         marks = await self._read(mget(retired_name(location, path) for path in paths))
         return [path for path, mark in zip(paths, marks, strict=True) if mark is not None]
 
     async def uncommitted(self, table: str) -> Sequence[Reservation]:
-        """Return what attempts held that ended without a commit, until a collector has looked."""
+        """Return reservations that ended without a commit and whose outputs wait for deletion.
+
+        A collector that has seen their inputs in storage removes them from this list.
+        """
         key = TableKeys(table).uncommitted
         return [*unpack_running(key, await self._read(hgetall(key))).values()]
 
     async def pins(self, table: str) -> Sequence[PinEntry]:
-        """Return the pins."""
+        """Return the pins, including expired ones."""
         key = TableKeys(table).pins
         stored = await self._read(hgetall(key))
         return [
@@ -479,32 +529,39 @@ class KeyspaceStore:
         ]
 
     async def history(self, table: str, count: int = 100) -> Sequence[HistoryEntry]:
-        """Return the newest finished attempts."""
+        """Return the newest finished attempts, newest first."""
         key = TableKeys(table).history
         return bulk_reads.history_entries(table, key, await self._read(newest(key, count)))
 
     async def note_audit(self, lines: Sequence[bytes], entries_max: int, kind: str = "") -> None:
-        """Append lines to a stream of the audit."""
+        """Append lines to the audit, which keeps about `entries_max` of them.
+
+        Raises:
+            UnavailableError: The store does not answer, or is full; lines may have been written.
+        """
         key = audit_key(kind)
         entries = [xadd(key, entries_max, {AUDIT_LINE: line}) for line in lines]
         try:
             async with self._keyspace.session() as session:
                 await session.execute(entries)
         except (LinkLostError, UnknownOutcomeError) as error:
-            raise UnavailableError(f"the metadata store takes no audit: {error}") from error
+            raise UnavailableError(f"the metadata store refuses audit entries: {error}") from error
 
     async def audit(self, count: int, kind: str = "") -> Sequence[bytes]:
-        """Return the newest lines of a stream of the audit."""
-        found = await self._read(newest(audit_key(kind), count))
-        return [words[1] for _, words in found]
+        """Return the newest lines of a stream of the audit, newest first."""
+        entries = await self._read(newest(audit_key(kind), count))
+        return [words[1] for _, words in entries]
 
     async def tail(self, table: str) -> str:
-        """Return the position of the newest change."""
+        """Return the position of the newest entry of the table's change stream."""
         entries = await self._read(newest(TableKeys(table).changes, 1))
         return entries[0][0].decode() if entries else NO_CHANGES
 
     async def remembers(self, table: str, position: str) -> bool:
-        """Return whether an entry of a change stream is still there."""
+        """Return whether a table's change stream, which is capped, still has an entry.
+
+        The position before the first entry returns True, because trimming cannot be detected there.
+        """
         if position == NO_CHANGES:
             return True
         return bool(await self._read(entry_at(TableKeys(table).changes, position)))
@@ -512,7 +569,13 @@ class KeyspaceStore:
     async def changes(
         self, after: dict[str, str], count: int = 1000, block_s: float = 1.0
     ) -> Sequence[TabletChanged]:
-        """Return changes of several tables after the given positions."""
+        """Return changes of several tables after the given positions.
+
+        Args:
+            after: Table id → position, from `tail` or of the last entry read.
+            count: Largest number of entries per table.
+            block_s: How long to wait if there are none.
+        """
         if not after:
             return ()
         streams = {TableKeys(table).changes: table for table in after}
@@ -520,7 +583,8 @@ class KeyspaceStore:
         try:
             entries = await self._keyspace.wait_entries(positions, count, block_s)
         except BrokenValueError:
-            # One of them is no stream. The others are heard, and the full scan looks at its table.
+            # One of the keys is not a stream. The others are read, and the full scan covers its
+            # table.
             sound = [table for key, table in streams.items() if await self._is_readable(key)]
             if len(sound) == len(after) or not sound:
                 await self._sleep(block_s)
@@ -543,7 +607,7 @@ class KeyspaceStore:
         return (await self._fetch([[command]]))[0][0]
 
     async def _fetch(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
-        """Read, on another connection if one broke."""
+        """Read; use another connection if one breaks."""
         lost = busy = 0
         while True:
             try:

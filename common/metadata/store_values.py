@@ -1,7 +1,7 @@
-"""What a store tells besides tables, tablets and requests.
+"""Stored values other than tables, tablets and requests.
 
 The change feed, marks of calls and attempts, garbage, pins, history, manifests; a tablet as `neve
-fsck` sees it; and the health of the store itself.
+fsck` sees it; and the health of the store.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from common.units import format_bytes
 
 
 UNREADABLE = "unreadable"
-"""The word of a change of which nobody can say what it was, or in which tablet."""
+"""The word of a change entry that cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,58 +31,58 @@ class TabletChanged:
     what: str
     """The change's word: `add`, `reserve`, `commit`, `release`, …"""
     position: str
-    """Where in the stream it stands; reading goes on after it."""
+    """Its position in the stream, from which reading continues."""
     attempt: str | None = None
     request: str | None = None
-    """The request whose doing it was, or that itself changed (`whole_table`, word `request`)."""
+    """The request that made the change, or that changed itself (`whole_table`, word `request`)."""
 
     @property
     def whole_table(self) -> bool:
-        """Whether the table itself changed (settings, state, a request), not one of its tablets."""
+        """Whether the table itself changed (settings, state, a request), instead of a tablet."""
         return not self.tablet.end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedTable:
-    """An entry of `neve:tables`: which table has a name, and where its files are."""
+    """An entry of `neve:tables`: a name, its table, and the location of its files."""
 
     name: str
     id: str
     location: str
     identity: LocationIdentity
-    """As it was found when the table was made; of older entries, what the URI tells."""
+    """Identity at the creation of the table; for older entries, derived from the URI."""
 
     @classmethod
     def of(
         cls, name: str, table: str, location: str, identity: LocationIdentity | None = None
     ) -> "NamedTable":
-        """Return an entry; one without an identity has that of its URI."""
-        known = identity or identity_of_uri(location)
-        return cls(name=name, id=table, location=location, identity=known)
+        """Return an entry; without an identity, the URI's is used."""
+        known_identity = identity or identity_of_uri(location)
+        return cls(name=name, id=table, location=location, identity=known_identity)
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableTablet:
-    """A tablet of which something is stored that cannot be decoded: nobody knows what it holds."""
+    """A tablet with a stored value that cannot be decoded, so its content is unknown."""
 
     id: TabletId
     cause: str
-    """Names the key, and what is wrong with its value."""
+    """Names the key and the problem of its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTables:
-    """The tables that have a name, as far as they can be read."""
+    """The named tables, and those that cannot be read."""
 
     tables: tuple[Table, ...]
     """By name."""
     broken: Mapping[str, str]
-    """Name of each other table → what of it cannot be decoded."""
+    """Name of each other table → what cannot be decoded."""
     broken_ids: frozenset[str]
-    """Ids of these tables, as far as they are known."""
+    """Ids of these tables, as far as known."""
 
     def may_be_gone(self, table: str) -> bool:
-        """Return whether a table that is not among them may have been dropped."""
+        """Return whether a table that is not listed may have been dropped."""
         return len(self.broken) == len(self.broken_ids) and table not in self.broken_ids
 
 
@@ -105,26 +105,26 @@ class CallKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallMark(StoredValue):
-    """The mark `neve:{t}:call:<id>`: what an accepted call brought (kept for 24 h)."""
+    """The mark `neve:{t}:call:<id>`: the result of an accepted call (kept for 24 h)."""
 
     kind: CallKind
     content: str
-    """Digest of what was asked for; the same id with another one is another call."""
+    """Digest of the request's content; a different digest means a different call."""
     at_s: float
     rows: int = 0
     files: int = 0
     size_bytes: int = 0
     names: str = ""
-    """Digest of the names of the files alone, which can be compared when they are gone."""
+    """Digest of the file names alone, which can be compared after the files are gone."""
     tablets: tuple[str, ...] = ()
-    """Ends of the tablets that took the files; empty if they were many."""
+    """Ends of the tablets that received the files; empty if there are many."""
     request: str = ""
-    """Of a compaction: the id of the request."""
+    """For a compaction: the id of the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageEntry(StoredValue):
-    """A file to delete: when a collector first saw it (0: not yet), and its tablet's key."""
+    """A file to delete: when a collector first saw it (0: not seen), and its tablet's key."""
 
     path: str
     stamped_s: float
@@ -134,52 +134,53 @@ class GarbageEntry(StoredValue):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorClaim(StoredValue):
-    """Who leads (`neve:coordinator`), and since when by the store's clock."""
+    """The leading coordinator (`neve:coordinator`), and the start of its lead."""
 
     coordinator: str
     since_s: float
-    """Later than every claim that it replaced: an older one is what a store has gone back to."""
+    """Later than every claim that it replaced; an earlier time reveals a store that lost
+    changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedLoss(StoredValue):
-    """Somebody accepted that a store had lost changes of a table (`neve:{t}:loss`)."""
+    """An operator's acceptance that a store lost changes of a table (`neve:{t}:loss`)."""
 
     since_s: float
-    """Before that nothing was lost: the last manifest known then was begun; 0: not known."""
+    """Nothing was lost before this time, the start of the last known manifest; 0: unknown."""
     until_s: float
-    """When it was accepted, the last time. What is younger was not lost."""
+    """Time of the last acceptance. Later changes were not lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(StoredValue):
-    """The last published manifest of a table, and those before it that are still stored."""
+    """The last published manifest of a table, and earlier ones that are still stored."""
 
     number: int
     path: str
     begun_s: float
-    """The store's time from before its reads."""
+    """The store's time before its reads."""
     published_s: float = 0.0
-    """The store's time when its pointer was out."""
+    """The store's time after its pointer was written."""
     earlier: tuple[tuple[int, str, float, float], ...] = ()
     """Number, path, begun and published of each, newest first."""
 
     def covered_s(self, now_s: float, grace_s: float) -> float | None:
-        """Return up to when readers know what was replaced; None: nobody can say.
+        """Return the time up to which readers know all replacements; None: unknown.
 
-        Files stamped before that moment are in no manifest that a reader may still hold:
-        one begun after it has been out for the grace.
+        Files stamped before this time are in no manifest that a reader may still use: readers had
+        a whole grace to move to a manifest that was begun later.
 
         Args:
             now_s: The store's time.
-            grace_s: How long a reader may go on with what it has listed.
+            grace_s: How long a reader may use what it has listed.
         """
         every = ((self.begun_s, self.published_s), *((each[2], each[3]) for each in self.earlier))
-        known = [begun_s for begun_s, out_s in every if out_s and now_s - out_s >= grace_s]
-        return max(known, default=None)
+        begins = [begun_s for begun_s, out_s in every if out_s and now_s - out_s >= grace_s]
+        return max(begins, default=None)
 
     def outdated(self, now_s: float, grace_s: float) -> tuple[str, ...]:
-        """Return the paths of manifests that nobody reads any more: replaced a grace ago."""
+        """Return the paths of manifests that no reader uses any more: replaced a grace ago."""
         published = [self.published_s, *(each[3] for each in self.earlier)]
         return tuple(
             each[1]
@@ -199,7 +200,7 @@ class PinEntry(StoredValue):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry(StoredValue):
-    """A finished attempt, for people: what, where, how long, what came of it."""
+    """A finished attempt in readable form: job, tablet, duration, outcome."""
 
     position: str
     attempt: str
@@ -222,7 +223,7 @@ class HistoryEntry(StoredValue):
     request: str | None = None
     """The user request of its job."""
     superseded: int = 0
-    """Rows that newer ones of their keys have replaced, like the following: of a commit."""
+    """Rows replaced by newer rows of their keys; like the following counts, for a commit."""
     tombstones_dropped: int = 0
     expired_dropped: int = 0
     transform_dropped: int = 0
@@ -235,17 +236,17 @@ class HistoryEntry(StoredValue):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawTablet:
-    """What was found under the keys of one tablet, at one moment."""
+    """The raw values under the keys of one tablet, at one moment."""
 
     id: TabletId
     tablet: Tablet | None = None
-    """None: its bounds are not there, or something cannot be decoded."""
+    """None: its bounds are missing, or a value cannot be decoded."""
     broken: str = ""
-    """What cannot be decoded, and why."""
+    """The value that cannot be decoded, and why."""
     miscounted: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """What the record counts wrongly → what it says, what is there."""
+    """Wrong count of the record → stored count, actual count."""
     outcomes: frozenset[str] = frozenset()
-    """Attempts among the running ones whose outcome is written."""
+    """Running attempts whose outcome is already written."""
     ended: frozenset[str] = frozenset()
     """Requests with a selection or marker here that have ended, or do not exist."""
 
@@ -255,45 +256,69 @@ class RawTablet:
 
 NO_EVICTION = "noeviction"
 CLOCKS_APART_MAX_S = 2.0
-"""How far clocks of nodes may be apart: graces and leases have some seconds to spare."""
+"""Largest accepted difference between clocks of nodes; graces and leases tolerate seconds."""
 NEARLY_FULL = 0.85
-"""Share of `maxmemory` from which on the store is nearly full."""
+"""Share of `maxmemory` above which the store counts as nearly full."""
 _DISPENSABLE = frozenset({"info"})
-"""Rights without which a store can be used: some operators give no figures of theirs away."""
+"""Rights that are optional, because some operators restrict INFO."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreHealth:
-    """What the store says of itself. The default is a store without faults or bounds."""
+    """The state that the store reports. The default is a store without faults or bounds."""
 
     policy: str = NO_EVICTION
-    """Which keys it throws away when it is full."""
+    """Which keys it evicts when it is full."""
     memory_bytes: int = 0
     memory_max_bytes: int = 0
-    """0: as much as the machine has."""
+    """0: limited by the machine only."""
     full: bool = False
-    """Whether it was full and adds wait until there is room again."""
+    """Whether it was full, so that adds wait until there is room again."""
     append_only: bool = True
-    """Whether it would still know everything after a restart."""
+    """Whether all data survives a restart."""
     write_failure: str = ""
-    """What it could not write to its disk; empty: it could."""
+    """Why it could not write to its disk; empty: no failure."""
     replicas: int = 0
     replicas_wanted: int = 0
     silence: str = ""
-    """Why it does not answer; empty: it does."""
+    """Why it does not answer; empty: it answers."""
     nodes: Mapping[str, "StoreHealth"] = field(default_factory=dict)
-    """Of a Redis Cluster: address of each primary → what it says. The other fields are sums, or
-    the worst of all nodes."""
+    """For a Redis Cluster: address of each primary → its state. The other fields are sums, or the
+    worst of all nodes."""
     clocks_apart_s: float = 0.0
-    """Of a Redis Cluster: how far the clocks of its nodes are apart."""
+    """For a Redis Cluster: largest difference between the clocks of its nodes."""
     lacks: tuple[str, ...] = ()
-    """Rights that the user of `store.url` needs and is not given, as ACL rules name them."""
+    """Rights that the user of `store.url` needs and lacks, as ACL rules name them."""
+
+    @classmethod
+    def of_nodes(cls, nodes: Mapping[str, "StoreHealth"], clocks_apart_s: float) -> "StoreHealth":
+        """Return the health of all nodes together: sums, or that of the worst that answers.
+
+        Args:
+            nodes: Address → health. At least one answers.
+            clocks_apart_s: How far their clocks are apart.
+        """
+        every = [health for health in nodes.values() if not health.silence]
+        bounded = all(health.memory_max_bytes for health in every)
+        failures = [health.write_failure for health in every if health.write_failure]
+        return cls(
+            policy=max((health.policy for health in every), key=NO_EVICTION.__ne__),
+            memory_bytes=sum(health.memory_bytes for health in every),
+            memory_max_bytes=sum(health.memory_max_bytes for health in every) if bounded else 0,
+            full=any(health.full for health in every),
+            append_only=all(health.append_only for health in every),
+            write_failure=", ".join(failures),
+            replicas=min(health.replicas for health in every),
+            replicas_wanted=every[0].replicas_wanted,
+            nodes=nodes,
+            clocks_apart_s=clocks_apart_s,
+        )
 
     def check(self) -> None:
-        """Refuse a store that forgets.
+        """Refuse a store that may lose data.
 
         Raises:
-            ConfigError: It throws keys away when it is full, or refuses commands that it is asked.
+            ConfigError: It evicts keys when it is full, or refuses required commands.
         """
         for address, node in self.nodes.items():
             try:
@@ -304,13 +329,13 @@ class StoreHealth:
             raise ConfigError(f"setting store.url: {self._rights()}")
         if self.policy != NO_EVICTION:
             raise ConfigError(
-                f"setting store.url: the store has maxmemory-policy {self.policy} and would throw"
-                " away files of tables when it is full: `CONFIG SET maxmemory-policy noeviction`"
+                f"setting store.url: the store has maxmemory-policy {self.policy} and would evict"
+                " files of tables when it is full: `CONFIG SET maxmemory-policy noeviction`"
             )
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What an operator should change; a sentence each."""
+        """Problems that an operator should fix; a sentence each."""
         if self.nodes:
             own = (
                 _of_node(address, sentence)
@@ -319,7 +344,7 @@ class StoreHealth:
             )
             return (*own, *self._clocks())
         if self.silence:
-            return (f"the store (Redis) does not answer, its tables wait: {self.silence}",)
+            return (f"the store (Redis) does not answer, so its tables wait: {self.silence}",)
         return tuple(
             sentence
             for sentence in (
@@ -327,7 +352,7 @@ class StoreHealth:
                 self._eviction(),
                 self._room(),
                 "" if self.append_only else _NO_LOG,
-                self.write_failure and f"the store (Redis) {self.write_failure}: see its disk",
+                self.write_failure and f"the store (Redis) {self.write_failure}: check its disk",
                 self._replicas(),
             )
             if sentence
@@ -337,15 +362,15 @@ class StoreHealth:
         if not self.lacks:
             return ""
         return (
-            f"the user of the store (Redis) lacks the rights {', '.join(self.lacks)}: give them"
-            " with ACL SETUSER; `neve redis-acl` prints all that it needs"
+            f"the user of the store (Redis) lacks the rights {', '.join(self.lacks)}: grant them"
+            " with ACL SETUSER; `neve redis-acl` prints all required rights"
         )
 
     def _eviction(self) -> str:
         if self.policy == NO_EVICTION:
             return ""
         return (
-            f"the store (Redis) has maxmemory-policy {self.policy} and will throw away files of"
+            f"the store (Redis) has maxmemory-policy {self.policy} and will evict files of"
             " tables when it is full: set it to noeviction now"
         )
 
@@ -366,25 +391,25 @@ class StoreHealth:
         if self.clocks_apart_s > CLOCKS_APART_MAX_S:
             yield (
                 f"clocks of nodes of the store (Redis) are {self.clocks_apart_s:.1f} s apart,"
-                f" expected at most {CLOCKS_APART_MAX_S:g} s: have all machines follow one time"
+                f" expected at most {CLOCKS_APART_MAX_S:g} s: synchronise the machines with NTP"
             )
 
     def _replicas(self) -> str:
         if self.replicas >= self.replicas_wanted:
             return ""
         return (
-            f"the store (Redis) has {self.replicas} replicas, and store.wait_replicas wants"
+            f"the store (Redis) has {self.replicas} replicas, but store.wait_replicas requires"
             f" {self.replicas_wanted}: no add is acknowledged"
         )
 
 
 def _of_node(address: str, sentence: str) -> str:
-    """Return a sentence about the store as one about a node of it."""
+    """Turn a sentence about the store into one about a node of it."""
     return sentence.replace("the store (Redis)", f"node {address} of the store (Redis)", 1).replace(
         "the store has", f"node {address} of the store has", 1
     )
 
 
 _NO_LOG = (
-    "the store (Redis) keeps no append-only file (appendonly no): a restart forgets what was added"
+    "the store (Redis) has no append-only file (appendonly no): a restart loses recent changes"
 )

@@ -1,28 +1,28 @@
-"""Notices within seconds that the store does not answer, and knows since when.
+"""Detects within seconds that the store does not answer, and since when.
 
-Whoever waits for the store waits as long as `store.timeout_s` and then tries again: that is
-right for work, and too late for whoever wants to know why nothing happens.
+Callers of the store wait for `store.timeout_s` and then retry. That is right for work, but too slow
+for operators who want to know why nothing happens.
 """
 
 import asyncio
 
 from common.clock import Clock
 from common.errors import MetadataError, UnavailableError
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.telemetry import Log
 from common.units import format_duration
 
 LOOK_INTERVAL_S = 1.0
 PATIENCE_S = 2.0
-"""A store that needs longer for the time of day does not answer, as far as people are concerned."""
+"""A store that takes longer to return the time counts as not answering."""
 ADVICE = (
-    "nothing can be read or changed meanwhile; see that it runs and can be reached, and its log"
-    " (a stack of `neve up` starts its own Redis again)"
+    "reads and changes wait meanwhile; check that it runs and is reachable, and read its log"
+    " (`neve up` restarts its own Redis)"
 )
 
 
 class StoreWatch:
-    """Asks the store for the time every second."""
+    """Requests the store's time every second."""
 
     def __init__(
         self,
@@ -33,14 +33,14 @@ class StoreWatch:
         interval_s: float = LOOK_INTERVAL_S,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Believe that it answers.
+        """Create a watch that assumes that the store answers.
 
         Args:
             store: The store.
-            clock: Tells since when it is silent.
-            log: Hears when its silence begins and ends.
-            interval_s: Pause between two looks.
-            patience_s: How long an answer may take.
+            clock: Measures the silence.
+            log: Gets the begin and end of a silence.
+            interval_s: Pause between two checks.
+            patience_s: Longest time for an answer.
         """
         self._store = store
         self._clock = clock
@@ -53,19 +53,19 @@ class StoreWatch:
 
     @property
     def silent_s(self) -> float:
-        """How long it has been silent; 0: it answers."""
+        """How long the store has been silent; 0: it answers."""
         return 0.0 if self._since_s is None else max(self._clock.now_s() - self._since_s, 0.001)
 
     @property
     def warning(self) -> str:
-        """What an operator should know; empty: it answers."""
+        """Warning for an operator; empty: the store answers."""
         if self._since_s is None:
             return ""
         length = format_duration(self.silent_s)
         return f"the store (Redis) has not answered for {length} ({self._cause}): {ADVICE}"
 
     async def look(self) -> None:
-        """Ask once."""
+        """Check once."""
         asked_s = self._clock.now_s()
         try:
             async with asyncio.timeout(self._patience_s):
@@ -81,11 +81,11 @@ class StoreWatch:
         self._looked.set()
 
     async def until_looked(self) -> None:
-        """Return when it is known whether the store answers."""
+        """Wait until the first check has ended."""
         await self._looked.wait()
 
     async def run_forever(self) -> None:
-        """Look again and again."""
+        """Check at every interval."""
         while True:
             await self.look()
             await asyncio.sleep(self._interval_s)

@@ -1,11 +1,11 @@
-"""Walking over all tablets of a table, page by page, so that every file is seen once."""
+"""Iteration over all tablets of a table, page by page, so that every file is seen once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from common.errors import ConflictError
 from common.metadata.bulk_reads import tile_after
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
 
@@ -25,13 +25,13 @@ async def walk_ids(store: TabletStore, table: str) -> AsyncIterator[Sequence[Tab
 async def walk_tiles(store: TabletStore, table: Table) -> AsyncIterator[Sequence[Tablet]]:
     """Yield the tablets of a table by the tile rule, page by page, ascending.
 
-    Each tablet begins exactly where the one before it ends, each is read at one moment;
-    so every file is seen exactly once, whatever is split or merged meanwhile. Tablets of
-    a partitioned table do not tile: each counts by itself.
+    Each tablet begins where the previous one ends, and each is read at one moment. So every file
+    is seen exactly once, despite concurrent splits and merges. Tablets of a partitioned table do
+    not tile; each is independent.
 
     Raises:
-        ConflictError: A merge or split went across the page that was just read, or there
-            is a hole: begin again, or run `fsck`.
+        ConflictError: A merge or split crossed the page that was just read, or there is a
+            hole: begin again, or run `fsck`.
     """
     if table.partition_by:
         async for ids in walk_ids(store, table.id):
@@ -54,5 +54,5 @@ async def _next_tiles(store: TabletStore, table: Table, reached: bytes | None) -
             return tiles
     raise ConflictError(
         f"table {table.name}: its tablets keep changing, or there is a hole between them; "
-        "try again, and look with `neve fsck`"
+        "try again, or check the table with `neve fsck`"
     )

@@ -50,9 +50,10 @@ def check_field_types(value: Any) -> None:
     """
     kind: Any = type(value)
     for name, wanted, fits in _checks(kind):
-        found = getattr(value, name)
-        if not fits(found):
-            message = f"{name} is {type(found).__name__} {str(found)[:100]!r}, expected {wanted}"
+        field_value = getattr(value, name)
+        if not fits(field_value):
+            shown = f"{type(field_value).__name__} {str(field_value)[:100]!r}"
+            message = f"{name} is {shown}, expected {wanted}"
             raise TypeError(message)
 
 

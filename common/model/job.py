@@ -268,8 +268,8 @@ def lane_class(job: Job) -> LaneClass:
     if job.action == _ANALYZE:
         return LaneClass.STATISTICS
     # The same as `class_of`, without the cost of an enum, because every offered job passes here.
-    place = job.priority // CLASS_WIDTH
-    return _LANES[place if 0 <= place < len(_LANES) else 0 if place < 0 else -1]
+    rank = job.priority // CLASS_WIDTH
+    return _LANES[rank if 0 <= rank < len(_LANES) else 0 if rank < 0 else -1]
 
 
 def _within(rank: PriorityClass, points: int) -> int:

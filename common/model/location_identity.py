@@ -150,9 +150,9 @@ def _azure(parts: SplitResult, path: str, account: str) -> LocationIdentity:
     """Return the identity of `container@account.dfs…/path` and the other forms of such URIs."""
     before, _, host = parts.netloc.lower().rpartition("@")
     container = before.partition(":")[0]
-    known = _AZURE.match(host)
-    if known is not None:
-        account = known[1]
+    match = _AZURE.match(host)
+    if match is not None:
+        account = match[1]
     elif "." not in host:  # `abfs://container/path`, optionally with the account before it.
         account, container = container or account, host
     inside = f"/{container}{path}" if container else path

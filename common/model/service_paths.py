@@ -73,7 +73,7 @@ def append_try_of(path: str) -> AppendTry | None:
     """Return the try of a file, from its path; None: it is not a file of an append."""
     if not path.startswith(f"{APPEND_FOLDER}/"):
         return None
-    found = _NAME.fullmatch(path.rpartition("/")[2])
-    if found is None:
+    match = _NAME.fullmatch(path.rpartition("/")[2])
+    if match is None:
         return None
-    return AppendTry(found["call"].lower(), found["try"], int(found["count"]))
+    return AppendTry(match["call"].lower(), match["try"], int(match["count"]))

@@ -167,8 +167,8 @@ class Filling:
 
 def missing_columns(schema: Iterable[Column], named: Iterable[str | None]) -> list[str]:
     """Return the named columns that a schema lacks; None is ignored."""
-    known = {column.name for column in schema}
-    return [name for name in named if name is not None and name not in known]
+    names = {column.name for column in schema}
+    return [name for name in named if name is not None and name not in names]
 
 
 @readable_across_releases

@@ -1,7 +1,7 @@
-"""What is in a Parquet file: read once when it is added, in bounded memory.
+"""The contents of a Parquet file: read once when it is added, in bounded memory.
 
-Also keys sampled evenly over a file, and files that a reader process opens first, before this
-process opens them.
+Also keys sampled evenly over a file, and files that a reader process opens before this process
+does.
 """
 
 import threading
@@ -39,10 +39,10 @@ from common.rows.types import normal_field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """What a file's bytes say of it. `schema` has normal types."""
+    """Facts from a file's bytes. `schema` has normal types."""
 
     path: str
-    """Relative to the table's location."""
+    """Path relative to the table's location."""
     size_bytes: int
     schema: pa.Schema
     rows: RowFacts
@@ -50,10 +50,10 @@ class FileFacts:
     """Families of the table's key columns."""
     row_groups: int
     layout_fault: str | None = None
-    """Why some readers miss rows of it; None: they do not."""
+    """Why some readers miss rows of it; None: no reader does."""
 
     def data_file(self, *, added_at_s: float) -> DataFile:
-        """Return the file as the store knows one that a user adds."""
+        """Return the metadata of the file as an added file of a user."""
         file = data_file_of(
             self.rows,
             self.path,
@@ -69,13 +69,13 @@ class FileFacts:
 def open_table_file(
     location: Location, path: str, metadata: pq.FileMetaData | None = None
 ) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file of a table; errors of reading name the file.
+    """Open a Parquet file of a table; read errors name the file.
 
     Args:
-        location: Of the table.
-        path: Relative to it.
-        metadata: Its footer, if that is known: single row groups will be read, each by as few
-            requests as can be.
+        location: Location of the table.
+        path: Path relative to it.
+        metadata: Its footer, if known: single row groups will be read, each by as few
+            requests as possible.
 
     Raises:
         RequestError: There is no such file, it is not Parquet, or it is damaged.
@@ -96,7 +96,7 @@ def open_table_file(
         message = f"file {path} has a name of a column that is not UTF-8: {error.object!r:.80}"
         raise RequestError(message) from error
     except pa.ArrowMemoryError:
-        raise  # Nothing is said of the file by it.
+        raise  # The storage failed, which says nothing about the file.
     except pa.ArrowException as error:
         message = f"file {path} is not readable as Parquet: {error}"
         raise RequestError(message) from error
@@ -104,7 +104,7 @@ def open_table_file(
         if is_silence(error):
             message = f"storage of {location.uri} does not answer for {path}: {error}"
             raise UnavailableError(message) from error
-        message = f"file {path} cannot be read, it is damaged or not for us: {error}"
+        message = f"file {path} cannot be read, it is damaged or unsupported: {error}"
         raise RequestError(message) from error
 
 
@@ -112,19 +112,19 @@ def open_table_file(
 def inspect_file(
     location: Location, path: str, rules: RowRules, *, is_new: bool = False
 ) -> FileFacts:
-    """Return exact facts of a file, reading only the columns that they are about.
+    """Return exact facts of a file, reading only the columns that they depend on.
 
     Args:
-        location: Of the table.
-        path: Relative to it, or an absolute one below it.
-        rules: Of the table; columns that its schema lacks are allowed.
-        is_new: Whether it is to be added: then columns that must not be null are looked at,
-            too. What is in the table already is not thrown out by such a look.
+        location: Location of the table.
+        path: Relative to it, or an absolute path below it.
+        rules: Rules of the table; columns that its schema lacks are allowed.
+        is_new: Whether the file is to be added: then columns that must not be null are checked
+            as well. Files that are already in the table are not checked.
 
     Raises:
         RequestError: The file is missing, not Parquet, damaged, of a schema that does not
-            widen to the table's, or with nulls that the table does not allow; the message
-            says what was found and what was wanted.
+            widen to the table's, or has nulls that the table does not allow; the message
+            names the problem and what was expected.
         UnavailableError: The storage does not answer.
     """
     path = location.relative(path)
@@ -157,9 +157,9 @@ def inspect_file(
 def inspect_new_files(
     location: Location, paths: Sequence[str], rules: RowRules
 ) -> list[FileFacts | CompactionError]:
-    """Return facts of files that are to be added, or what `inspect_file` raises, in their order.
+    """Return facts of files to be added, or the error of `inspect_file` for each, in order.
 
-    Files of a storage with long ways are looked into beside each other.
+    Files of a remote storage are read concurrently.
     """
 
     def look(path: str) -> FileFacts | CompactionError:
@@ -176,13 +176,13 @@ def _require_values(
 ) -> None:
     """Refuse nulls in columns of the table that must not be null.
 
-    Nothing is read if the file's own schema allows none, or its statistics count none.
+    Nothing is read if the file's own schema allows no nulls, or its statistics count none.
     """
     file = whole.parquet
     for field in filter(requires_values, wanted):
         if field.name not in file.schema_arrow.names:
-            told = fill.get(field.name)
-            if not field.nullable and (told is None or not told.is_valid):
+            folder_value = fill.get(field.name)
+            if not field.nullable and (folder_value is None or not folder_value.is_valid):
                 message = f"{source} lacks the column {field.name}, which must not be null"
                 raise RequestError(message)
             continue
@@ -194,7 +194,7 @@ def _require_values(
 
 
 def _allows_no_more(own: pa.Field, wanted: pa.Field) -> bool:
-    """Return whether a column of a file can hold no null that the table does not allow."""
+    """Return whether a column of a file cannot hold nulls that the table refuses."""
     if own.nullable and not wanted.nullable:
         return False
     inside = (own.type.num_fields, wanted.type.num_fields)
@@ -204,16 +204,16 @@ def _allows_no_more(own: pa.Field, wanted: pa.Field) -> bool:
 
 
 def _null_count(file: pq.ParquetFile, field: pa.Field) -> int | None:
-    """Return how many nulls a plain column has, by its statistics; None: they do not tell."""
+    """Return the number of nulls of a plain column from its statistics; None: unknown."""
     if pa.types.is_nested(field.type):
         return None
     metadata, total = file.metadata, 0
     names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
     for group in range(metadata.num_row_groups):
-        found = metadata.row_group(group).column(names.index(field.name)).statistics
-        if found is None or not found.has_null_count:
+        statistics = metadata.row_group(group).column(names.index(field.name)).statistics
+        if statistics is None or not statistics.has_null_count:
             return None
-        total += found.null_count
+        total += statistics.null_count
     return total
 
 
@@ -229,12 +229,12 @@ def read_rows(
     """Return a file's rows with a key in `(start, end]`, in the columns of the rules' schema.
 
     Args:
-        location: Of the table.
-        path: Relative to it, or an absolute one below it.
-        rules: Of the table.
+        location: Location of the table.
+        path: Relative to it, or an absolute path below it.
+        rules: Rules of the table.
         start: Encoded key after which the range begins; None: at the first key.
-        end: Encoded key with which the range ends; None: at the last key.
-        columns: Only these of the schema, among them those of the key; None: all.
+        end: Encoded last key of the range, inclusive; None: the last key.
+        columns: Columns of the schema, including those of the key; None: all.
 
     Raises:
         RequestError: As for `inspect_file`.
@@ -250,15 +250,15 @@ def read_rows(
 def stream_rows(
     location: Location, path: str, rules: RowRules, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield a file's rows as they lie, in the columns of the rules' schema.
+    """Yield a file's rows in stored order, in the columns of the rules' schema.
 
-    What is null where the schema allows no null stays null: the rows are in the table.
+    Nulls that the schema does not allow stay null, because the rows are already in the table.
 
     Args:
-        location: Of the table.
-        path: Relative to it, or an absolute one below it.
-        rules: Of the table.
-        columns: Only these of the schema; None: all.
+        location: Location of the table.
+        path: Relative to it, or an absolute path below it.
+        rules: Rules of the table.
+        columns: Columns of the schema; None: all.
 
     Raises:
         RequestError: As for `inspect_file`.
@@ -271,17 +271,17 @@ def stream_rows(
     fill = fill_of_path(rules.partition_by, full, path)
     mine = {name: value for name, value in fill.items() if name in schema.names}
     with open_table_file(location, path) as file:
-        known = [name for name in schema.names if name in file.schema_arrow.names]
-        for rows in _batches(OpenFile(location, path, file), known):
-            found = conform(filled(rows.select(known), mine), free, f"file {path}")
-            yield pa.Table.from_arrays(found.columns, schema=schema)
+        present = [name for name in schema.names if name in file.schema_arrow.names]
+        for rows in _batches(OpenFile(location, path, file), present):
+            table = conform(filled(rows.select(present), mine), free, f"file {path}")
+            yield pa.Table.from_arrays(table.columns, schema=schema)
 
 
 def _batches(file: OpenFile, columns: list[str]) -> Iterator[pa.Table]:
     if columns:
         yield from row_batches(file, columns)
         return
-    # No column is of interest: only their number is, and the footer knows it.
+    # No column is needed, only the number of rows, which is in the footer.
     rows = file.parquet.metadata.num_rows
     for first in range(0, rows, BATCH_ROWS):
         yield pa.table({"row": pa.nulls(min(BATCH_ROWS, rows - first))})
@@ -291,19 +291,19 @@ def _batches(file: OpenFile, columns: list[str]) -> Iterator[pa.Table]:
 
 
 SAMPLES = 64
-"""Keys per file: a cut is then right to about two percent of its bytes."""
+"""Keys per file: the position of a cut is accurate to about two percent of the bytes."""
 ROW_GROUPS_MAX = 16
-"""Row groups that are looked into, one at a time, and only their key columns."""
+"""Row groups that are sampled, one at a time, and only their key columns."""
 
 
 @in_reader("file {path}")
 def sample_keys(location: Location, path: str, rules: RowRules) -> list[bytes]:
-    """Return up to `SAMPLES` encoded keys of a keyed table's file, none if it has no row.
+    """Return up to `SAMPLES` encoded keys of a keyed table's file, none if it has no rows.
 
     Args:
-        location: Of the table.
-        path: Relative to it.
-        rules: Of the table.
+        location: Location of the table.
+        path: Path relative to it.
+        rules: Rules of the table.
 
     Raises:
         RequestError: The file is missing, not Parquet or damaged.
@@ -315,11 +315,13 @@ def sample_keys(location: Location, path: str, rules: RowRules) -> list[bytes]:
         groups = _row_groups(file.metadata)
         if not groups:
             return []
-        known = [name for name in schema.names if name in file.schema_arrow.names]
+        present = [name for name in schema.names if name in file.schema_arrow.names]
         count = max(2, SAMPLES // len(groups))
         try:
             parts = [
-                rows_at(file, group, known, _spread(file.metadata.row_group(group).num_rows, count))
+                rows_at(
+                    file, group, present, _spread(file.metadata.row_group(group).num_rows, count)
+                )
                 for group in groups
             ]
             rows = conform(pa.concat_tables(parts), schema, f"file {path}")
@@ -329,7 +331,7 @@ def sample_keys(location: Location, path: str, rules: RowRules) -> list[bytes]:
 
 
 def _row_groups(footer: pq.FileMetaData) -> list[int]:
-    """Return some row groups that have rows, the first and the last among them."""
+    """Return some row groups that have rows, including the first and the last."""
     filled = [n for n in range(footer.num_row_groups) if footer.row_group(n).num_rows]
     if len(filled) <= ROW_GROUPS_MAX:
         return filled
@@ -338,7 +340,7 @@ def _row_groups(footer: pq.FileMetaData) -> list[int]:
 
 
 def _spread(rows: int, count: int) -> list[int]:
-    """Return the numbers of so many of some rows in equal distances, both ends among them."""
+    """Return `count` row numbers at equal distances, including both ends."""
     count = min(count, rows)
     if count < 2:
         return list(range(count))
@@ -346,11 +348,11 @@ def _spread(rows: int, count: int) -> list[int]:
     return [round(number * step) for number in range(count)]
 
 
-# ---- Summaries: what writers have left in footers
+# ---- Summaries: entries that writers have put into footers
 
 
 SUMMARY_BYTES_MAX = 64 * 1024
-"""Of one text."""
+"""Largest size of one text."""
 
 
 def read_summaries(
@@ -359,20 +361,20 @@ def read_summaries(
     """Return texts of the key-value metadata in footers: path → name → text. Blocks.
 
     Args:
-        location: Of the table.
-        paths: Relative to it.
-        names: Of the entries; one that a file does not have is left out.
+        location: Location of the table.
+        paths: Paths relative to it.
+        names: Names of the entries; entries that a file lacks are left out.
 
     Raises:
-        RequestError: A file is missing, is not Parquet or is damaged; an entry is too long or no
+        RequestError: A file is missing, not Parquet or damaged; an entry is too long or not
             text.
         UnavailableError: The storage does not answer.
     """
-    found: dict[str, dict[str, str]] = {}
+    summaries: dict[str, dict[str, str]] = {}
     for first in range(0, len(paths), AT_ONCE):
         some = tuple(paths[first : first + AT_ONCE])
-        found.update(zip(some, _summaries(location, some, tuple(names)), strict=True))
-    return found
+        summaries.update(zip(some, _summaries(location, some, tuple(names)), strict=True))
+    return summaries
 
 
 @in_reader("footers of some files")
@@ -381,11 +383,11 @@ def _summaries(
 ) -> list[dict[str, str]]:
     def look(path: str) -> dict[str, str]:
         with open_table_file(location, path) as file:
-            known = file.metadata.metadata or {}
+            metadata = file.metadata.metadata or {}
         return {
-            name: _summary(path, name, known[name.encode()])
+            name: _summary(path, name, metadata[name.encode()])
             for name in names
-            if name.encode() in known
+            if name.encode() in metadata
         }
 
     return map_files(location, look, paths)
@@ -400,39 +402,39 @@ def _summary(path: str, name: str, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as odd:
-        raise RequestError(f"file {path}: its footer's {name!r} is no text in UTF-8") from odd
+        raise RequestError(f"file {path}: its footer's {name!r} is not UTF-8 text") from odd
 
 
 # ---- Files that a reader process opens first
 #
-# What is known to end a process that opens a Parquet file does so in its footer. So a service
-# that must read rows itself, because they are many, lets a reader open each file once before.
+# Parquet files that crash a process do so when their footer is opened. So a service that must read
+# many rows itself lets a reader open each file once before.
 
 
 AT_ONCE = 64
-"""Files that a reader opens for one order."""
+"""Files that a reader opens per order."""
 KNOWN_MAX = 50_000
-"""Files whose looks are remembered, some 10 MB; those looked at longest ago are forgotten."""
+"""Files that are remembered as opened, some 10 MB; the least recent ones are forgotten."""
 
 
 class ProbedFiles:
-    """Which files a reader has opened and lived. For many threads."""
+    """The files that a reader has opened without a crash. Thread-safe."""
 
     def __init__(self, known_max: int = KNOWN_MAX) -> None:
-        """Know of none."""
+        """Create an empty set."""
         self._lock = threading.Lock()
         self._known: BoundedMap[tuple[str, str], None] = BoundedMap(known_max)
 
     def take(self, location: Location, files: Sequence[DataFile]) -> None:
-        """Let a reader open those files that no job wrote and none has opened yet. Blocks.
+        """Let a reader open files that no job wrote and no reader has opened. Blocks.
 
         Args:
-            location: Of their table.
-            files: Which are about to be opened in this process.
+            location: Location of their table.
+            files: Files that this process will open next.
 
         Raises:
-            RequestError: One of them is missing, is not Parquet, is damaged, or ends whoever
-                opens it.
+            RequestError: One of them is missing, not Parquet or damaged, or crashes the process
+                that opens it.
             UnavailableError: The storage does not answer.
         """
         paths = [file.path for file in files if file.job is None]
@@ -453,7 +455,7 @@ def _look(location: Location, paths: Sequence[str]) -> None:
     try:
         errors = open_files(location, paths)
     except ReaderDeathError:
-        # One of them did it: each for itself tells which.
+        # One of them caused it; separate calls show which one.
         for path in paths:
             open_file(location, path)
         return
@@ -464,7 +466,7 @@ def _look(location: Location, paths: Sequence[str]) -> None:
 
 @in_reader("some files")
 def open_files(location: Location, paths: Sequence[str]) -> list[CompactionError | None]:
-    """Open files; return what `open_file` raises for each, in their order."""
+    """Open files; return the error of `open_file` for each, in order."""
 
     def look(path: str) -> CompactionError | None:
         try:

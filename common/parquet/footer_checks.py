@@ -1,7 +1,7 @@
-"""What a Parquet footer says, and whether it can be true.
+"""The contents of a Parquet footer, and their consistency.
 
-Names and levels of codecs; whether a footer agrees with itself, since some that do not end the
-process that looks further; where column chunks lie, and whether every reader finds its rows there.
+Names and levels of codecs; whether a footer is consistent, since some inconsistent ones crash the
+process that reads on; and whether every reader finds the rows of its column chunks.
 """
 
 from collections.abc import Sequence
@@ -18,25 +18,25 @@ _ALIASES = {"uncompressed": "none", "gz": "gzip"}
 
 
 def codec_name(written: str) -> str | None:
-    """Return a codec by the name that we have for it, None if there is no such codec."""
+    """Return Névé's name of a codec, or None if it is unknown."""
     name = _ALIASES.get(written.lower(), written.lower())
     return name if name in CODECS else None
 
 
 def has_level(codec: str, level: int) -> bool:
-    """Return whether a codec knows a level; one without levels takes any."""
+    """Return whether a codec supports a level; one without levels accepts any."""
     low, high = LEVELS.get(codec, (level, level))
     return low <= level <= high
 
 
-# ----------------------------------------------------------------- Does a footer agree with itself?
+# ------------------------------------------------------------------------ Consistency of a footer
 
 
 def footer_fault(metadata: pq.FileMetaData) -> str | None:
     """Return what is wrong with a footer, or None.
 
-    Arrow ends the whole process when it is asked for statistics of a column chunk that is
-    of another type than its column.
+    Arrow crashes the process when it is asked for statistics of a column chunk whose type
+    differs from its column's.
     """
     physical = [metadata.schema.column(n).physical_type for n in range(metadata.num_columns)]
     rows = 0
@@ -44,55 +44,55 @@ def footer_fault(metadata: pq.FileMetaData) -> str | None:
         group = metadata.row_group(number)
         rows += group.num_rows
         if group.num_columns != len(physical) or group.num_rows < 0 or group.total_byte_size < 0:
-            return f"row group {number} has sizes that cannot be"
+            return f"row group {number} has impossible sizes"
         for at, wanted in enumerate(physical):
-            if (found := group.column(at).physical_type) != wanted:
+            if (chunk_type := group.column(at).physical_type) != wanted:
                 name = metadata.schema.column(at).path
-                return f"column {name} is {wanted}, but {found} in row group {number}"
+                return f"column {name} is {wanted}, but {chunk_type} in row group {number}"
     if rows != metadata.num_rows:
         return f"row groups have {rows} rows, the file {metadata.num_rows}"
     return None
 
 
-# ---- Where column chunks lie
+# ---- Positions of column chunks
 #
-# A reader that splits a file gives each row group to exactly one split, by a byte that it works
-# out from the footer: the first page of the first column (Trino, Hive), or the middle between
-# there and the row group's end (Spark and everything else on parquet-mr; Impala). These bytes are
-# in one split each only if column chunks follow each other in the order of the schema. Where they
-# do not, such a reader misses row groups, and says nothing. `docs/reference/files.md` has the
-# rules. Pure: footers in, a sentence out.
+# A reader that splits a file assigns each row group to exactly one split, by a byte position from
+# the footer: the first page of the first column (Trino, Hive), or the middle between that and the
+# row group's end (Spark and everything else on parquet-mr; Impala). These positions are in one
+# split each only if column chunks follow each other in the order of the schema. Otherwise such a
+# reader silently misses row groups. `docs/reference/files.md` has the rules. Pure: footers in, a
+# sentence out.
 
 
 FOOTER_FRAME_BYTES = 8
-"""Behind a footer: its length, and the letters PAR1."""
+"""Bytes after a footer: its length, and the letters PAR1."""
 DATA_START = 4
-"""Where the first page of a file may be: behind the letters PAR1."""
+"""Position of the first page of a file: after the letters PAR1."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroupPlaces:
-    """Where a row group lies, as its footer has it."""
+    """Positions of a row group according to its footer."""
 
     rows: int
     chunks: tuple[tuple[int, int], ...]
     """First byte and size of each column chunk, in the footer's order."""
     file_offset: int | None = None
-    """Where the footer says that the row group begins; None: it does not, or was not asked."""
+    """Start of the row group according to the footer; None: missing, or not read."""
     total_compressed_size: int | None = None
-    """How many bytes the footer says that its pages have; None: likewise."""
+    """Bytes of its pages according to the footer; None: missing, or not read."""
     ordinal: int | None = None
-    """Which row group of the file the footer says that it is; None: likewise."""
+    """Index of the row group according to the footer; None: missing, or not read."""
 
 
 def chunk_fault(metadata: pq.FileMetaData, size_bytes: int) -> str | None:
     """Return why some readers miss rows of a file, or None.
 
-    Arrow does not tell what a footer says of whole row groups: that is not looked at.
+    Arrow does not expose the footer's fields of whole row groups, so those are not checked.
 
     Args:
-        metadata: The footer as Arrow has it.
-        size_bytes: Of the file.
+        metadata: The footer from Arrow.
+        size_bytes: Size of the file.
     """
     numbers = range(metadata.num_row_groups)
     data_end = size_bytes - metadata.serialized_size - FOOTER_FRAME_BYTES
@@ -104,11 +104,11 @@ def chunk_fault(metadata: pq.FileMetaData, size_bytes: int) -> str | None:
 def layout_fault(groups: Sequence[RowGroupPlaces], data_end: int) -> str | None:
     """Return why some readers miss rows of a file with such row groups, or None.
 
-    Row groups without rows are passed by: their places may point to nothing.
+    Row groups without rows are skipped: their positions may be invalid.
 
     Args:
         groups: In the footer's order.
-        data_end: The first byte behind pages, indexes and Bloom filters: where the footer begins.
+        data_end: First byte after pages, indexes and Bloom filters: the start of the footer.
     """
     end = DATA_START
     for number, group in enumerate(groups):
@@ -118,7 +118,7 @@ def layout_fault(groups: Sequence[RowGroupPlaces], data_end: int) -> str | None:
             if start < end:
                 return (
                     f"column {column} of row group {number} begins at byte {start}, before byte"
-                    f" {end}, where what precedes it in the footer ends"
+                    f" {end}, the end of the previous one in the footer"
                 )
             end = start + size
             if size < 0 or end > data_end:
@@ -132,27 +132,27 @@ def layout_fault(groups: Sequence[RowGroupPlaces], data_end: int) -> str | None:
 
 
 def _fault_of_words(number: int, group: RowGroupPlaces) -> str | None:
-    """Return what a footer says wrongly of a whole row group, or None."""
+    """Return the contradiction in a footer's fields of a row group, or None."""
     start, size = group.chunks[0][0], sum(size for _, size in group.chunks)
     if group.file_offset not in (None, start):
-        said = group.file_offset
-        return f"row group {number} is said to begin at byte {said}, but begins at byte {start}"
+        stated = group.file_offset
+        return f"row group {number} claims to begin at byte {stated}, but begins at byte {start}"
     if group.total_compressed_size not in (None, size):
-        said = group.total_compressed_size
-        return f"row group {number} is said to have {said} bytes, but has {size}"
+        stated = group.total_compressed_size
+        return f"row group {number} claims to have {stated} bytes, but has {size}"
     if group.ordinal not in (None, number):
-        return f"row group {number} is said to be number {group.ordinal}"
+        return f"row group {number} claims to be number {group.ordinal}"
     return None
 
 
 def _order_of_columns(metadata: pq.FileMetaData) -> str | None:
-    """Return which column the footer lists at another's place, or None."""
+    """Return which column the footer lists in the wrong order, or None."""
     names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         for at, wanted in enumerate(names):
-            if (found := group.column(at).path_in_schema) != wanted:
-                return f"row group {number} lists column {found} at the place of {wanted}"
+            if (chunk_path := group.column(at).path_in_schema) != wanted:
+                return f"row group {number} lists column {chunk_path} in the position of {wanted}"
     return None
 
 
@@ -164,9 +164,9 @@ def _places(group: pq.RowGroupMetaData) -> RowGroupPlaces:
 
 
 def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """Return where a column chunk begins, and its size.
+    """Return the start and the size of a column chunk.
 
-    Some writers have an offset of 0 for a dictionary that is not there.
+    Some writers store an offset of 0 for a missing dictionary.
     """
     start = chunk.data_page_offset
     if dictionary := chunk.dictionary_page_offset:

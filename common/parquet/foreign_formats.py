@@ -1,11 +1,11 @@
 """Marks of other table formats: a location that such a format owns is never Névé's.
 
-A Delta table names its files in `_delta_log`, an Iceberg table in `metadata/*.metadata.json`, and
+A Delta table lists its files in `_delta_log`, an Iceberg table in `metadata/*.metadata.json`, and
 so on. A compaction that replaces such files, and a collector that deletes them, destroys the
-table. So no table is created in, above or below such a folder, and before files are deleted the
-folders on their way are looked at once more: a mark may have come later.
+table. So no table is created in, above or below such a folder. Before files are deleted, their
+folders are checked again, because a mark may have been added later.
 
-Marks that Névé wrote are named in `_neve/published`, one on a line, and do not count.
+`_neve/published` lists the marks that Névé wrote itself, one per line; they are ignored.
 """
 
 import posixpath
@@ -37,11 +37,11 @@ PUBLISHED_BYTES_MAX = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ForeignMark:
-    """What shows that a folder is a table of another format."""
+    """Evidence that a folder is a table of another format."""
 
     format: str
     path: str
-    """The filesystem's own name of the mark."""
+    """The mark's path in its filesystem."""
 
     def refusal(self, uri: str) -> str:
         """Return why no table can be at a location, and what to do."""
@@ -52,7 +52,7 @@ class ForeignMark:
         )
 
     def stop(self, table: str) -> str:
-        """Return why nothing is deleted in the location of a table, and what to do."""
+        """Return why no file is deleted in a table's location, and what to do."""
         return (
             f"table {table}: no file is deleted, because its location shares files with a table "
             f"of {self.format} ({self.path}); move one of the two to a folder of its own, or drop "
@@ -61,7 +61,7 @@ class ForeignMark:
 
 
 def mark_in_path(path: str) -> tuple[str, str] | None:
-    """Return the mark that a path lies in or is, and its format; None: there is none."""
+    """Return the mark that a path is or is in, and its format; None: there is none."""
     parts = path.split("/")
     for number, part in enumerate(parts):
         if part in FORMATS:
@@ -72,7 +72,7 @@ def mark_in_path(path: str) -> tuple[str, str] | None:
 
 
 def published_marks(location: Location) -> frozenset[str]:
-    """Return the marks in a location that Névé wrote itself, relative to it.
+    """Return the marks in a location that Névé wrote itself, as relative paths.
 
     Raises:
         UnavailableError: The storage does not answer.
@@ -84,12 +84,12 @@ def published_marks(location: Location) -> frozenset[str]:
 def foreign_mark(location: Location, paths: Iterable[str] = ()) -> ForeignMark | None:
     """Return the mark of another format that owns a location, or some files in it.
 
-    Looks at the location, at the folders above it, and at the folders between it and the files.
-    Folders of partitions (`day=1`) are no tables and left out.
+    Checks the location, the folders above it, and the folders between it and the files. Folders
+    of partitions (`day=1`) cannot be tables and are skipped.
 
     Args:
-        location: Of a table, or where one shall be.
-        paths: Of files in it.
+        location: Existing or planned location of a table.
+        paths: Paths of files in it.
 
     Raises:
         UnavailableError: The storage does not answer.
@@ -99,7 +99,7 @@ def foreign_mark(location: Location, paths: Iterable[str] = ()) -> ForeignMark |
         try:
             mark = _mark_in_folder(location, folder)
         except UnavailableError:
-            continue  # Folders that the service may not look into are not part of a location.
+            continue  # Folders that the service cannot read are not part of a location.
         if mark is not None:
             return mark
     inside = sorted({folder for path in paths for folder in _folders_of(path)})
@@ -126,11 +126,11 @@ def foreign_mark_below(location: Location) -> ForeignMark | None:
             break
         for each in _listed(location, folders.popleft()):
             path = each.path.removeprefix(prefix)
-            found = mark_in_path(path)
-            if found is not None and not own.intersection({path, path.partition("/")[0]}):
-                return ForeignMark(found[1], each.path)
+            mark = mark_in_path(path)
+            if mark is not None and not own.intersection({path, path.partition("/")[0]}):
+                return ForeignMark(mark[1], each.path)
             is_folder = each.type == fs.FileType.Directory
-            if is_folder and "=" not in each.base_name and path != SERVICE_FOLDER and not found:
+            if is_folder and "=" not in each.base_name and path != SERVICE_FOLDER and not mark:
                 folders.append(each.path)
     return None
 
@@ -143,7 +143,7 @@ def _folders_above(root: str) -> Iterator[str]:
 
 
 def _folders_of(path: str) -> Iterator[str]:
-    """Yield the folders between a location and a file that may be tables of their own."""
+    """Yield the folders between a location and a file that may be separate tables."""
     folder = posixpath.dirname(path)
     while folder and not folder.startswith(SERVICE_FOLDER):
         if "=" not in posixpath.basename(folder):
@@ -173,9 +173,9 @@ def _mark_in_folder(
 def _listed(location: Location, folder: str) -> list[fs.FileInfo]:
     selector = fs.FileSelector(folder, allow_not_found=True)
     try:
-        found: list[fs.FileInfo] = location.filesystem.get_file_info(selector)
+        infos: list[fs.FileInfo] = location.filesystem.get_file_info(selector)
     except NotADirectoryError:
         return []
     except OSError as error:
         raise UnavailableError(fault(location, folder, error)) from error
-    return found
+    return infos

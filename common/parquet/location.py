@@ -1,6 +1,6 @@
-"""A table's location: how its storage is reached, the paths in it, and whether it can be used.
+"""A table's location: access to its storage, paths in it, and whether it is usable.
 
-Errors of object stores are explained here with what an operator can do about them.
+Errors of object stores get an explanation with a remedy here.
 """
 
 import errno
@@ -22,19 +22,19 @@ from common.model.location_identity import canonical_scheme
 
 # ---- Object stores that speak S3
 #
-# Credentials come from the default chain alone: environment, profile, web identity (IRSA),
-# instance. Endpoint and region have the names that other tools know, too:
+# Credentials come only from the default chain: environment, profile, web identity (IRSA), instance.
+# Endpoint and region have the same names as in other tools:
 #
 #     AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL    of a store that is not Amazon's, such as MinIO
-#     AWS_REGION, AWS_DEFAULT_REGION           unset: the bucket is asked where it is
+#     AWS_REGION, AWS_DEFAULT_REGION           unset: the bucket's region is looked up
 #
-# Bytes go through Arrow's client, never through Hadoop's.
+# Arrow's client transfers the bytes, never Hadoop's.
 
 
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 REGION_WITH_ENDPOINT = "us-east-1"
-"""What stores with an endpoint of their own take for signatures, if nothing else is said."""
+"""Region for signatures of stores with their own endpoint, unless another one is set."""
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 60.0
 TRIES_MAX = 5
@@ -42,8 +42,8 @@ CLIENTS_MAX = 64
 
 _CAUSES = (
     ("NO_SUCH_BUCKET", "there is no such bucket: create it, or correct the name"),
-    ("INVALID_ACCESS_KEY_ID", "the access key is not known there"),
-    ("INVALID_CLIENT_TOKEN_ID", "the access key is not known there"),
+    ("INVALID_ACCESS_KEY_ID", "the access key is unknown there"),
+    ("INVALID_CLIENT_TOKEN_ID", "the access key is unknown there"),
     ("SIGNATURE_DOES_NOT_MATCH", "the secret key does not fit the access key"),
     ("EXPIRED_TOKEN", "the credentials have expired"),
     ("MISSING_AUTHENTICATION_TOKEN", "no credentials were found"),
@@ -54,9 +54,9 @@ _CAUSES = (
     (
         "ACCESS_DENIED",
         "the credentials in use do not allow it, or none were found "
-        "(environment, profile, web identity and instance were looked through)",
+        "(environment, profile, web identity and instance were searched)",
     ),
-    ("NETWORK_CONNECTION", "nothing answers: look at AWS_ENDPOINT_URL and at the network"),
+    ("NETWORK_CONNECTION", "there is no answer: check AWS_ENDPOINT_URL and the network"),
 )
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -78,7 +78,7 @@ _SILENT = (
     "(os error 122)",
     *_FULL_TEXTS,
 )
-"""What an error of an object store, of Rust or Java says that did not get to the object or file."""
+"""Texts of object store, Rust or Java errors that mean that the object was not reached."""
 _SILENCES = _FULL | frozenset(
     {
         errno.EIO,
@@ -94,40 +94,40 @@ _SILENCES = _FULL | frozenset(
         errno.ENOTCONN,
     }
 )
-"""What systems say of file servers that do not answer, of disks without room, and of themselves."""
+"""Error numbers for silent file servers, full disks and local resource limits."""
 
 
 def s3_filesystem(bucket: str, environ: Mapping[str, str]) -> arrow_fs.FileSystem:
-    """Return the client for a bucket; the same one for the same bucket and environment.
+    """Return the client for a bucket; cached per bucket and environment.
 
     Args:
-        bucket: Its name.
-        environ: Where endpoint and region are looked up.
+        bucket: Name of the bucket.
+        environ: Source of endpoint and region.
 
     Raises:
-        ConfigError: The endpoint is no URL, or nobody says where the bucket is.
+        ConfigError: The endpoint is not a URL, or the bucket's region is unknown.
     """
     endpoint = next(filter(None, map(environ.get, ENDPOINT_VARIABLES)), "")
     region = next(filter(None, map(environ.get, REGION_VARIABLES)), "")
-    # A client has threads; a forked child must have its own.
+    # A client has threads, so a forked child needs its own.
     return _client(os.getpid(), bucket, endpoint, region)
 
 
 def error_advice(error: OSError) -> str | None:
-    """Return what an operator can do about an error of an object store; None: not known."""
+    """Return an operator's remedy for an object store error; None: unknown."""
     text = str(error)
     return next((cause for sign, cause in _CAUSES if sign in text), None)
 
 
 def is_transient(error: OSError) -> bool:
-    """Return whether an error may go away by itself; a wrong name or key does not."""
+    """Return whether an error may disappear by itself, unlike a wrong name or key."""
     return error_advice(error) is None or "NETWORK_CONNECTION" in str(error)
 
 
 def is_silence(error: OSError) -> bool:
-    """Return whether an error says that a storage did not do its work, and nothing of the file.
+    """Return whether an error comes from a failing storage instead of the file.
 
-    What Parquet does not understand is an `OSError`, too, and one without a number.
+    Malformed Parquet also raises an `OSError`, but without an error number.
     """
     if isinstance(error, TimeoutError | ConnectionError) or error.errno in _SILENCES:
         return True
@@ -135,12 +135,12 @@ def is_silence(error: OSError) -> bool:
 
 
 def is_silence_text(text: str) -> bool:
-    """Return whether the text of an error says the same as `is_silence`."""
+    """Return `is_silence` for the text of an error."""
     return any(sign in text for sign in _SILENT)
 
 
 def is_full(error: Exception) -> bool:
-    """Return whether an error says that a storage has no room left."""
+    """Return whether an error means that a storage is full."""
     return getattr(error, "errno", None) in _FULL or any(sign in str(error) for sign in _FULL_TEXTS)
 
 
@@ -150,12 +150,12 @@ ErrorType = TypeVar("ErrorType", bound=CompactionError)
 def storage_error(
     kind: type[ErrorType], message: str, error: Exception
 ) -> ErrorType | UnavailableError:
-    """Return an error of `kind`; of storage that does not work now, an UnavailableError.
+    """Return an error of `kind`, or an UnavailableError if the storage fails now.
 
     Args:
-        kind: Blames a file, a job or a setting.
-        message: Says what was not done.
-        error: What the storage, Arrow or Polars raised.
+        kind: Error class that blames a file, a job or a setting.
+        message: The operation that failed.
+        error: The error of the storage, Arrow or Polars.
     """
     if is_full(error):
         message = f"{message}; the storage is full: free some room or raise the quota"
@@ -184,31 +184,31 @@ def _region_of(bucket: str) -> str:
     try:
         return str(arrow_fs.resolve_s3_region(bucket))
     except OSError as error:
-        message = f"bucket {bucket}: its region is not known, set AWS_REGION: {error}"
+        message = f"bucket {bucket}: its region is unknown, set AWS_REGION: {error}"
         raise ConfigError(message) from error
 
 
 # ---- Locations and paths
 #
-# Whoever adds a file names a path; none may lead out of the table's own folder: neither with
-# `..`, nor with another scheme or bucket, nor through a link.
+# Users name the paths of files. No path may lead out of the table's own folder: neither with `..`,
+# nor with another scheme or bucket, nor through a link.
 
 
 MAGIC = b"PAR1"
-"""What a Parquet file ends with; one that was broken off does not."""
+"""The last bytes of a complete Parquet file."""
 SCHEMES = ("file", "s3", "gs", "abfs", "abfss")
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A folder in some storage. `root` is the filesystem's own name for it, without a slash."""
+    """A folder in a storage. `root` is its path in the filesystem, without a trailing slash."""
 
     uri: str
     filesystem: arrow_fs.FileSystem
     root: str
 
     def __reduce__(self) -> tuple[Callable[[str], "Location"], tuple[str]]:
-        """Another process opens it anew, by its own credentials."""
+        """Make another process open it anew, with its own credentials."""
         return open_location, (self.uri,)
 
     @property
@@ -217,7 +217,7 @@ class Location:
         return isinstance(self.filesystem, arrow_fs.LocalFileSystem)
 
     def relative(self, path: str) -> str:
-        """Return a path relative to the location, whatever form the user wrote.
+        """Return a path relative to the location, from any form that a user may write.
 
         Args:
             path: Relative, or a URI or absolute path below the location.
@@ -241,7 +241,7 @@ class Location:
         return path
 
     def full(self, path: str) -> str:
-        """Return the filesystem's name of a file of the table.
+        """Return the path of a table's file in its filesystem.
 
         Raises:
             RequestError: It is not below the location, or a link leads out of it.
@@ -256,16 +256,16 @@ class Location:
         return inside
 
     def open_file(self, path: str) -> pa.NativeFile:
-        """Return a file of the table, to be read at any place.
+        """Return a file of the table for random reads.
 
         Raises:
             RequestError: It is not below the location, or a link leads out of it.
-            OSError: It cannot be opened, or is no plain file: to open a pipe may take for ever.
+            OSError: It cannot be opened, or is not a plain file: opening a pipe may block.
         """
         return self.filesystem.open_input_file(self._plain_file(path))
 
     def open_stream(self, path: str) -> pa.NativeFile:
-        """Return a file of the table, to be read from its beginning; errors as `open_file`."""
+        """Return a file of the table for sequential reads; errors as `open_file`."""
         return self.filesystem.open_input_stream(self._plain_file(path))
 
     def _plain_file(self, path: str) -> str:
@@ -275,8 +275,8 @@ class Location:
         return full
 
     def _meets_link(self, path: str) -> bool:
-        """Return whether a name on the way from the location to a file is a link."""
-        # To ask for these names is much cheaper than to resolve two whole paths.
+        """Return whether a part of the path from the location to a file is a link."""
+        # Checking these names is much cheaper than resolving two whole paths.
         name = self.root
         for part in path.split("/"):
             name = f"{name}/{part}"
@@ -290,7 +290,7 @@ class Location:
         prefix = own_name.rstrip("/") + "/"
         same = (canonical_scheme(scheme), host) == (canonical_scheme(own_scheme), own_host)
         if same and not name.startswith(prefix) and self.is_local:
-            # Perhaps by another way: links above the file are looked through, none at its end.
+            # It may be another route: links in the folder are resolved, but not a link at the end.
             folder, _, last = name.rpartition("/")
             name, prefix = f"{os.path.realpath(folder)}/{last}", f"{os.path.realpath(own_name)}/"
         if not same or not name.startswith(prefix):
@@ -303,8 +303,8 @@ def open_location(uri: str) -> Location:
     """Return the location of a URI such as `file:///data/t` or `s3://bucket/t`.
 
     Raises:
-        RequestError: It is no URI of a kind of storage that is known.
-        ConfigError: The storage's client cannot be set up here.
+        RequestError: It is not a URI of a supported storage.
+        ConfigError: The storage's client cannot be created here.
     """
     scheme, host, path = _split(uri)
     if scheme not in SCHEMES or not (host if scheme != "file" else path.strip("/")):
@@ -316,7 +316,7 @@ def open_location(uri: str) -> Location:
         message = f"location {uri} cannot be used: {error}"
         raise RequestError(message) from error
     except OSError as error:
-        message = f"location {uri}: its storage cannot be reached from here: {error}"
+        message = f"location {uri}: its storage cannot be reached from this machine: {error}"
         raise ConfigError(message) from error
     return Location(uri, filesystem, root.rstrip("/"))
 
@@ -330,13 +330,13 @@ def _filesystem(uri: str) -> tuple[arrow_fs.FileSystem, str]:
 
 
 def child_uri(uri: str, name: str) -> str:
-    """Return the URI of a folder in a location; what it says of its storage stays behind it."""
+    """Return the URI of a subfolder of a location; the query of the URI stays at its end."""
     folder, mark, options = uri.partition("?")
     return f"{folder.rstrip('/')}/{quote(name)}{mark}{options}"
 
 
 def fault(location: Location, path: str, error: OSError) -> str:
-    """Return the sentence about an error of a location's storage, with what to do about it."""
+    """Return the message about an error of a location's storage, with a remedy."""
     if is_full(error):
         return f"storage of {location.uri} is full, {path} cannot be written: {error}"
     cause = error_advice(error)
@@ -346,7 +346,7 @@ def fault(location: Location, path: str, error: OSError) -> str:
 
 
 def resolve(location: str, path: str) -> str:
-    """Return the filesystem's name of a path of a location; see `Location.full`.
+    """Return the path of a location's file in its filesystem; see `Location.full`.
 
     Raises:
         RequestError: It is not below the location.
@@ -362,18 +362,18 @@ def size_of(location: Location, path: str) -> int:
         UnavailableError: The storage does not answer.
     """
     try:
-        found = location.filesystem.get_file_info(location.full(path))
+        info = location.filesystem.get_file_info(location.full(path))
     except OSError as error:
         raise UnavailableError(fault(location, path, error)) from error
-    if found.type != arrow_fs.FileType.File:
-        what = "is a folder" if found.type == arrow_fs.FileType.Directory else "does not exist"
+    if info.type != arrow_fs.FileType.File:
+        what = "is a folder" if info.type == arrow_fs.FileType.Directory else "does not exist"
         message = f"file {path} {what} in {location.uri}"
         raise RequestError(message)
-    return int(found.size)
+    return int(info.size)
 
 
 def existing_files(location: Location, paths: Sequence[str]) -> dict[str, int]:
-    """Return those of some files that are in storage, with their sizes.
+    """Return which of some files exist in storage, with their sizes.
 
     Raises:
         RequestError: A path is not below the location.
@@ -381,25 +381,25 @@ def existing_files(location: Location, paths: Sequence[str]) -> dict[str, int]:
     """
     full = [location.full(path) for path in paths]
     try:
-        found = location.filesystem.get_file_info(full)
+        infos = location.filesystem.get_file_info(full)
     except OSError as error:
         raise UnavailableError(fault(location, "some files", error)) from error
     return {
         path: int(info.size)
-        for path, info in zip(paths, found, strict=True)
+        for path, info in zip(paths, infos, strict=True)
         if info.type == arrow_fs.FileType.File
     }
 
 
 def only_copies(location: Location, outputs: Sequence[str], inputs: Sequence[str]) -> list[str]:
-    """Return the outputs of an attempt that are whole although an input of it is missing.
+    """Return the complete outputs of an attempt, if an input of it is missing.
 
-    Only the last bytes of an output are read: what else is in it is for others to find out.
+    Only the last bytes of an output are read; its contents are not verified.
 
     Args:
-        location: Of their table.
+        location: Location of their table.
         outputs: Paths that the attempt may have written.
-        inputs: Paths of what it read.
+        inputs: Paths that it read.
 
     Raises:
         RequestError: A path is not below the location.
@@ -428,24 +428,24 @@ def _split(uri: str) -> tuple[str, str, str]:
     return parts.scheme, parts.netloc, unquote(parts.path)
 
 
-# ----------------------------------------------------------------------------- Many files at a time
+# ------------------------------------------------------------------------------- Concurrent reads
 
 
 Found = TypeVar("Found")
 
 REMOTE_FILES_AT_ONCE = 8
-"""Files of an object store that one process looks into at a time."""
+"""Files of an object store that one process reads concurrently."""
 
 
 def map_files(
     location: Location, look: Callable[[str], Found], paths: Sequence[str]
 ) -> list[Found]:
-    """Return what is found in each file, in their order; threads are used where ways are long.
+    """Return the results for files, in their order; remote files are read concurrently.
 
     Args:
-        location: Of the table.
+        location: Location of the table.
         look: Called with each path.
-        paths: Of the files.
+        paths: Paths of the files.
     """
     if location.is_local or len(paths) < 2:
         return [look(path) for path in paths]
@@ -453,7 +453,7 @@ def map_files(
         return [*threads.map(look, paths)]
 
 
-# ------------------------------------------------------------ Trying whether a location can be used
+# ------------------------------------------------------------------------- Test of a location
 
 
 CONTENT = b"neve"
@@ -461,17 +461,17 @@ _Step = Callable[[Location, str], None]
 
 
 def try_location(location: Location, path: str, now_s: Callable[[], float]) -> dict[str, float]:
-    """Write, list, read and delete a small file; return how many seconds each took.
+    """Write, list, read and delete a small file; return the seconds of each step.
 
-    Whatever fails, the file is not left behind if it can be deleted at all.
+    The file is deleted after a failure, if possible.
 
     Args:
-        location: To be tried.
-        path: Of a file that is not there.
-        now_s: Tells the time.
+        location: Location to test.
+        path: Path of a file that does not exist.
+        now_s: Returns the time.
 
     Raises:
-        ConfigError: Says which step failed, and what may help.
+        ConfigError: Names the failed step, and a remedy.
     """
     took_s, full = {}, location.full(path)
     for name, step in _STEPS.items():
@@ -496,7 +496,7 @@ def _clean(location: Location, full: str) -> None:
     try:
         location.filesystem.delete_file(full)
     except OSError:
-        return  # The first error says more.
+        return  # The first error is more useful.
 
 
 def _write(location: Location, full: str) -> None:
@@ -508,8 +508,8 @@ def _write(location: Location, full: str) -> None:
 
 def _list(location: Location, full: str) -> None:
     selector = arrow_fs.FileSelector(posixpath.dirname(full), allow_not_found=True)
-    found = {each.path: each.size for each in location.filesystem.get_file_info(selector)}
-    if found.get(full) != len(CONTENT):
+    sizes = {each.path: each.size for each in location.filesystem.get_file_info(selector)}
+    if sizes.get(full) != len(CONTENT):
         raise OSError("a file that was just written is not listed")
 
 
@@ -517,14 +517,14 @@ def _read(location: Location, full: str) -> None:
     with location.filesystem.open_input_file(full) as file:
         content = file.read_at(file.size(), 0)
     if content != CONTENT:
-        raise OSError("a file that was just written holds something else")
+        raise OSError("a file that was just written has other contents")
 
 
 def _delete(location: Location, full: str) -> None:
     location.filesystem.delete_file(full)
-    found = location.filesystem.get_file_info(full)
-    if found.type != arrow_fs.FileType.NotFound:
-        raise OSError("a file that was just deleted is still there")
+    info = location.filesystem.get_file_info(full)
+    if info.type != arrow_fs.FileType.NotFound:
+        raise OSError("a file that was just deleted still exists")
 
 
 _STEPS: dict[str, _Step] = {"write": _write, "list": _list, "read": _read, "delete": _delete}

@@ -1,11 +1,11 @@
-"""Manifests: which files of a table a reader should read, and how that is written.
+"""Manifests: the list of a table's files for readers, and its file format.
 
     _neve/manifest/latest.json                      the pointer: one small JSON object
     _neve/manifest/<number>-<begun>-<random>/part-<n>.parquet    one row per file
 
-Parts are written first, the pointer last; what is written never changes.
+Parts are written first, the pointer last; written files never change.
 
-For engines that know no Névé. The format is described for users in `docs/reference/manifest.md`.
+For engines without support for Névé. `docs/reference/manifest.md` describes the format for users.
 """
 
 import json
@@ -52,16 +52,16 @@ PART_SCHEMA = pa.schema(
 
 @dataclass(slots=True, kw_only=True)
 class ManifestTotals:
-    """What a manifest's files come to."""
+    """Totals of a manifest's files."""
 
     files: int = 0
     rows: int = 0
     size_bytes: int = 0
     merge: bool = False
-    """Whether some can only be read together with others."""
+    """Whether some files must be merged with others on read."""
 
     def plain(self) -> dict[str, Any]:
-        """Return them as JSON knows them."""
+        """Return them as plain JSON values."""
         return asdict(self)
 
     def add(self, entries: Iterable[Mapping[str, Any]]) -> None:
@@ -74,21 +74,21 @@ class ManifestTotals:
 
 
 def files_to_merge(table: Table, files: Sequence[DataFile]) -> frozenset[str]:
-    """Return the files of one tablet that can only be read together with others.
+    """Return the files of one tablet that must be merged with others on read.
 
-    Rows of a clean file that overlaps no other in keys are what a reader sees, but for
-    those that have expired. Append-only tables need no merge.
+    Readers see all rows of a clean file that overlaps no other in keys, except expired rows.
+    Append-only tables need no merge.
 
     Args:
-        table: Whose.
-        files: All of the tablet's.
+        table: Table of the files.
+        files: All files of the tablet.
     """
     if not table.key:
         return frozenset()
     merged = {file.path for file in files if file.rows and not file.clean}
     before: DataFile | None = None
-    known = [file for file in files if file.key_min is not None and file.key_max is not None]
-    for file in sorted(known, key=lambda each: (each.key_min or b"", each.path)):
+    bounded = [file for file in files if file.key_min is not None and file.key_max is not None]
+    for file in sorted(bounded, key=lambda each: (each.key_min or b"", each.path)):
         if before is not None and (file.key_min or b"") <= (before.key_max or b""):
             merged |= {before.path, file.path}
         if before is None or (file.key_max or b"") > (before.key_max or b""):
@@ -97,7 +97,7 @@ def files_to_merge(table: Table, files: Sequence[DataFile]) -> frozenset[str]:
 
 
 def manifest_entries(location: Location, table: Table, tablet: Tablet) -> list[dict[str, Any]]:
-    """Return what a manifest says of a tablet's files, by path: one row of a part each."""
+    """Return a manifest's entries for a tablet's files, by path: one row of a part each."""
     files = [file for _, file in sorted(tablet.files.items()) if not file.open]
     merged = files_to_merge(table, files)
     return [
@@ -120,10 +120,10 @@ def manifest_entries(location: Location, table: Table, tablet: Tablet) -> list[d
 
 
 def absolute_name(location: Location, path: str) -> str:
-    """Return a name by which engines open a file: `/data/t/a.parquet`, `s3://lake/t/a.parquet`.
+    """Return a file's name as engines open it: `/data/t/a.parquet`, `s3://lake/t/a.parquet`.
 
-    Nothing is percent-encoded: engines take such names as they are. A local file has no
-    scheme, because they do not agree on what `%` means behind one.
+    Nothing is percent-encoded, because engines take such names literally. A local file has no
+    scheme, because engines disagree on the meaning of `%` after one.
     """
     if location.is_local:
         return f"{location.root}/{path}"
@@ -138,14 +138,14 @@ def manifest_header(
     totals: ManifestTotals | None,
     loss: AcceptedLoss | None = None,
 ) -> dict[str, Any]:
-    """Return what a manifest says before it names files or parts.
+    """Return the fields of a manifest other than its files or parts.
 
     Args:
-        table: Whose.
-        number: Of the manifest; 0: it was made for one reader only.
-        begun_s: The store's time from before files were looked up.
-        totals: Of all files; None: not known yet.
-        loss: What the manifest may not know of, for the store has lost it.
+        table: Table of the manifest.
+        number: Number of the manifest; 0: created for a single reader.
+        begun_s: The store's time before files were looked up.
+        totals: Totals of all files; None: not known.
+        loss: Period whose changes the store has lost, so the manifest may lack them.
     """
     body: dict[str, Any] = {
         "format": FORMAT,
@@ -183,7 +183,7 @@ _POINTER_BYTES_MAX = 64 * 1024**2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestPointer:
-    """What a pointer says, as far as the service asks it."""
+    """The fields of a pointer that the service uses."""
 
     number: int
     path: str
@@ -191,12 +191,12 @@ class ManifestPointer:
 
 
 def manifest_folder_name(number: int, begun_s: float, chance: str) -> str:
-    """Return the folder of a manifest's parts; its time tells when nobody needs it any more."""
+    """Return the folder of a manifest's parts; the time in it shows when it is obsolete."""
     return f"{MANIFEST_FOLDER}/{number:010d}-{int(begun_s)}-{chance}"
 
 
 def begun_of(folder: str) -> float | None:
-    """Return when a manifest was begun by the name of its folder; None: it is none."""
+    """Return the begin of a manifest from its folder's name; None: not a manifest."""
     parts = posixpath.basename(folder).split("-", 2)
     return (
         float(parts[1]) if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit() else None
@@ -206,10 +206,10 @@ def begun_of(folder: str) -> float | None:
 def write_part(
     location: Location, folder: str, number: int, entries: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Write one part; return what the pointer says of it.
+    """Write one part; return its entry for the pointer.
 
     Raises:
-        UnavailableError: The storage did not take it.
+        UnavailableError: The storage refused it.
     """
     path = f"{folder}/part-{number:05d}.parquet"
     full = location.full(path)
@@ -225,17 +225,17 @@ def write_part(
 
 
 def write_pointer(location: Location, folder: str, body: Mapping[str, Any]) -> None:
-    """Point readers to a manifest whose parts are written.
+    """Publish a manifest whose parts are written.
 
     Raises:
-        UnavailableError: The storage did not take it.
+        UnavailableError: The storage refused it.
     """
     whole = {**body, "path": folder}
     write_small(location, POINTER_PATH, json.dumps(whole, indent=1).encode() + b"\n")
 
 
 def read_pointer(location: Location) -> ManifestPointer | None:
-    """Return what the pointer of a location says; None: there is none that can be read.
+    """Return the pointer of a location; None: there is none that can be read.
 
     Raises:
         UnavailableError: The storage does not answer.
@@ -249,30 +249,30 @@ def read_pointer(location: Location) -> ManifestPointer | None:
 
 
 def manifest_folders(location: Location) -> list[str]:
-    """Return the folders of all manifests, by their paths relative to the location.
+    """Return the folders of all manifests, as relative paths.
 
     Raises:
         UnavailableError: The storage does not answer.
     """
     base = location.full(MANIFEST_FOLDER)
     try:
-        found = location.filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True))
+        infos = location.filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True))
     except OSError as error:
         raise UnavailableError(f"{location.uri} cannot be listed: {error}") from error
-    names = [posixpath.basename(each.path) for each in found]
+    names = [posixpath.basename(each.path) for each in infos]
     return sorted(f"{MANIFEST_FOLDER}/{name}" for name in names if begun_of(name) is not None)
 
 
 def delete_others(
     location: Location, kept: Collection[str], outdated: Collection[str], before_s: float
 ) -> None:
-    """Delete manifests that are outdated, and old ones that nobody knows.
+    """Delete outdated manifests, and old unknown ones.
 
     Args:
-        location: Of the table.
-        kept: Folders that somebody may read.
-        outdated: Folders that nobody reads any more.
-        before_s: Unknown ones that were begun before may go: their publisher has died.
+        location: Location of the table.
+        kept: Folders that may have readers.
+        outdated: Folders that have no readers any more.
+        before_s: Unknown ones that were begun earlier are deleted: their publisher has died.
 
     Raises:
         UnavailableError: The storage refused.
@@ -284,7 +284,7 @@ def delete_others(
 
 
 def delete_folder(location: Location, folder: str) -> None:
-    """Delete a folder of the service with all that is in it.
+    """Delete a folder of the service with all its contents.
 
     Raises:
         RequestError: It is not below `_neve/manifest`.

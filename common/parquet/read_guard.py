@@ -1,14 +1,14 @@
-"""The guard of a directory: a file that makes plain readers fail where they would count wrongly.
+"""The guard of a directory: a file that makes plain readers fail instead of counting wrongly.
 
-A reader that lists the directory itself finds replaced files next to those that replaced them,
-or, after the collector, no file at all. No directory can be right at each moment, so it fails:
-a file that ends in `.parquet` and is no Parquet lies in the location, and in each folder of it
-that files were replaced in, or that appended rows belong to. (Spark reads no file of the location
-itself if there are folders of partitions.) Its name sorts before those of most other files and
-says what to read instead.
+A reader that lists the directory finds replaced files next to their replacements, or, after the
+collector has run, no file at all. No directory can be right at every moment, so readers must fail.
+The guard is a file that ends in `.parquet` but is not Parquet. It is written to the location, and
+to each folder in which files were replaced or rows were appended. (Spark reads no file directly in
+the location if it has partition folders.) Its name sorts before most other files and names the
+alternative.
 
-A guard is written before the commit that needs it can be seen, and noted before that in
-`_neve/guards`, so that a drop finds all of them without a listing of the whole location.
+A guard is written before the commit that needs it becomes visible, and before that it is recorded
+in `_neve/guards`, so that a drop finds all guards without listing the whole location.
 """
 
 import posixpath
@@ -30,10 +30,10 @@ _NOTE = "noted"
 
 
 def folders_of(paths: Iterable[str]) -> frozenset[str]:
-    """Return the folders that a guard belongs into when files are replaced or appended.
+    """Return the folders that need a guard when these files are replaced or appended.
 
-    The location itself, as an empty text, and the folder of each file: of one below `_neve` that
-    of its partition (`_neve/append/day=1/x.parquet`: `day=1`), which plain readers look for rows.
+    The location itself, as an empty text, and the folder of each file. For a file below `_neve`,
+    the folder of its partition (`_neve/append/day=1/x.parquet`: `day=1`), where plain readers look.
     """
     return frozenset({"", *map(_folder_of, paths)})
 
@@ -44,7 +44,7 @@ def _folder_of(path: str) -> str:
 
 
 def place_guards(location: Location, folders: Collection[str]) -> None:
-    """Write the guards that are missing in some folders of a location.
+    """Write the missing guards in some folders of a location.
 
     Raises:
         UnavailableError: The storage does not answer, or forbids it.
@@ -56,7 +56,7 @@ def place_guards(location: Location, folders: Collection[str]) -> None:
 
 
 def remove_guards(location: Location) -> None:
-    """Delete all guards of a location, and their notes.
+    """Delete all guards of a location, and their records.
 
     Raises:
         UnavailableError: The storage does not answer, or forbids it.

@@ -1,7 +1,7 @@
-"""What locations are on this machine: links, bind mounts and numbers of folders resolved.
+"""Identities of locations on this machine: links, bind mounts and inode numbers resolved.
 
-A local folder has several names (`common.model.location_identity`). Of one that does not
-exist yet the nearest folder above it counts, and the rest of the path.
+A local folder has several names (`common.model.location_identity`). For a folder that does not
+exist, the nearest existing parent and the rest of the path are used.
 """
 
 import os
@@ -30,21 +30,21 @@ class Mount:
 
     device: str
     folder: str
-    """What of the file system is mounted; empty: all of it."""
+    """The mounted folder of the file system; empty: its root."""
     point: str
-    """Where; empty: at the root."""
+    """The mount point; empty: the root."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedLocation:
-    """A location as it is used: its one URI, and its identity."""
+    """A location as it is used: its canonical URI, and its identity."""
 
     uri: str
     identity: LocationIdentity
 
 
 def read_mounts(file: Path = MOUNTS_FILE) -> tuple[Mount, ...]:
-    """Return what is mounted, in the order of mounting; nothing where nobody tells."""
+    """Return the mounts in mounting order; empty if the system does not list them."""
     try:
         lines = file.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -65,18 +65,18 @@ def resolve_location(
     mounts: Iterable[Mount] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> ResolvedLocation:
-    """Return a location as this machine sees it now; its URI has no links in it.
+    """Return a location as it is on this machine now; its URI has no links in it.
 
     Args:
-        uri: Of the location, in its normal form.
-        mounts: What is mounted; None: it is read.
-        environ: Where endpoints of object stores are looked up; None: that of the process.
+        uri: URI of the location, in its normal form.
+        mounts: The mounts; None: read from the system.
+        environ: Source of object store endpoints; None: the environment of the process.
     """
     return _Machine(mounts, environ).site_of(uri)
 
 
 def identities_of(locations: Mapping[str, str]) -> dict[str, LocationIdentity]:
-    """Return what locations are now, by the same keys; links and mounts may have changed since.
+    """Return the present identities of locations, by the same keys; links may have changed.
 
     Args:
         locations: Any key → URI.
@@ -86,13 +86,13 @@ def identities_of(locations: Mapping[str, str]) -> dict[str, LocationIdentity]:
 
 
 class _Machine:
-    """What has been found out of this machine: folders that tables share are looked at once."""
+    """Cached facts about this machine: folders that tables share are read only once."""
 
     def __init__(
         self, mounts: Iterable[Mount] | None = None, environ: Mapping[str, str] | None = None
     ) -> None:
         self._endpoints = endpoints(os.environ if environ is None else environ)
-        # Of two at one point the later one hides the other.
+        # Of two mounts at one point, the later one hides the other.
         self._mounts = {
             read_mount.point: read_mount
             for read_mount in (read_mounts() if mounts is None else mounts)
@@ -129,7 +129,7 @@ class _Machine:
                 return
 
     def _numbers(self, real: str) -> Iterator[str]:
-        """Yield the names of a path by the number of each folder on its way, nearest first."""
+        """Yield the names of a path by the inode number of each parent folder, nearest first."""
         for folder in _up_from(real):
             if folder not in self._number:
                 self._number[folder] = _number_of(folder or "/")
@@ -146,14 +146,14 @@ def _local_path(uri: str) -> str | None:
     if canonical_scheme(parts.scheme) != "file":
         return None
     path = unquote(parts.path)
-    # What lies behind a link is not what its text says, so `..` is left to the machine.
+    # A link may lead elsewhere than its text suggests, so the machine resolves `..`.
     return path.rstrip("/") if ".." in path.split("/") else normal_path(path)
 
 
 def _resolved(path: str) -> str:
     try:
         return os.path.realpath(path or "/").rstrip("/")
-    except (OSError, ValueError):  # A link that nobody may read, a byte that no path has.
+    except (OSError, ValueError):  # An unreadable link, or an invalid byte in the path.
         return normal_path(path)
 
 
@@ -168,10 +168,10 @@ def _up_from(real: str) -> Iterator[str]:
 def _number_of(folder: str) -> str:
     """Return device and inode of a folder; empty: it is not there, or not for us to look at."""
     try:
-        found = os.stat(folder)
+        status = os.stat(folder)
     except (OSError, ValueError):
         return ""
-    return f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}:{found.st_ino}"
+    return f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}:{status.st_ino}"
 
 
 def endpoints(environ: Mapping[str, str]) -> dict[str, str]:

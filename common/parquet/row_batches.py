@@ -1,4 +1,4 @@
-"""A Parquet file's rows in bounded memory: opened for that, in small batches, or single rows."""
+"""A Parquet file's rows in bounded memory: in small batches, or as single rows."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,31 +19,31 @@ from common.rows.arrays import BATCH_ROWS, Int64s
 
 
 LARGE_BYTES = 192 * 1024**2
-"""Of a row group before its codec. Of smaller ones, which most writers make, each column is read
-by one request."""
+"""Uncompressed size of a large row group. In smaller ones, which most writers produce, each column
+is read by one request."""
 BUFFERS_BYTES = 32 * 1024**2
-"""Of all columns of a larger one together, about."""
+"""Approximate size of the read buffers of all columns of a large row group."""
 BUFFER_BYTES_MIN, BUFFER_BYTES_MAX = 64 * 1024, 4 * 1024**2
 
 
 def open_parquet_file(
     source: Any, metadata: pq.FileMetaData | None = None, *, packed: Collection[str] = ()
 ) -> pq.ParquetFile:
-    """Return an open file as Parquet, whose pages' checksums are looked at.
+    """Return an open Parquet file with verification of page checksums.
 
     Args:
-        source: A file that Arrow has opened; whoever did closes it.
-        metadata: Its footer, if that is known: single row groups will be read whole, each by as
-            few requests as can be. Otherwise rows are read in the file's order, and of a large
-            row group no more than some pages per column are in memory.
-        packed: Columns of texts that come with their dictionaries, each text once; then rows are
-            read in the file's order, also if its footer is known.
+        source: A file opened by Arrow; the caller closes it.
+        metadata: Its footer, if known: single row groups will be read whole, each by as few
+            requests as possible. Otherwise rows are read in the file's order, and only some
+            pages per column of a large row group are in memory.
+        packed: Text columns that are read as dictionaries, each text once; then rows are read
+            in the file's order, even if the footer is known.
 
     Raises:
         OSError: It cannot be read.
-        ArrowException: It is no Parquet file.
+        ArrowException: It is not a Parquet file.
     """
-    # A flipped bit would be another value, and written on.
+    # Without it, a flipped bit would become another value and be written to the output.
     options = {"page_checksum_verification": True, "read_dictionary": [*packed] or None}
     if metadata is not None and not packed:
         return pq.ParquetFile(source, metadata=metadata, pre_buffer=True, **options)
@@ -65,51 +65,51 @@ def _is_large(footer: pq.FileMetaData) -> bool:
 
 # ---- Batches
 #
-# A text of 20 KB that comes again in 65,536 rows is 20 KB in its file, and 1.3 GB in a batch.
-# Footers do not tell. So columns of texts with few stored bytes are read with their dictionaries,
-# of which one batch has each text once; the lengths of its rows then say how many of them are
-# decoded at a time. Columns whose bytes are as many as their texts take are read as ever, which
-# is several times as fast for them.
+# A text of 20 KB that is repeated in 65,536 rows takes 20 KB in its file, and 1.3 GB in a batch.
+# Footers do not show this. So text columns with few stored bytes are read as dictionaries, which
+# hold each text of a batch once. The lengths of the rows then determine how many rows are decoded
+# at a time. Columns whose stored bytes match the length of their texts are read directly, which is
+# several times as fast.
 
 
 BATCH_BYTES = 64 * 1024**2
-"""Of one batch, decoded; it has more only if its one row has."""
+"""Decoded size of one batch; only a batch of a single row may exceed it."""
 PACKED_BYTES = 8
-"""Where a row has fewer for a text than that, texts come again and again."""
+"""Stored bytes per row of a text column below which its texts are repeated."""
 SMALL_ROWS = 1 << 12
-"""Smaller batches cost more time than texts cost that are looked up in a dictionary."""
+"""Smaller batches cost more time than a look-up of texts in a dictionary."""
 NESTED_ROWS = 1 << 10
-"""At a time, of texts within lists or structs, whose dictionaries are not looked into."""
+"""Rows of a batch with texts within lists or structs, whose dictionaries are not read."""
 UNEVEN = 32
-"""A text that is so many times as long as its row's share of the stored bytes is no typical one."""
+"""A text is atypical if it is this many times as long as its row's share of the stored bytes."""
 INDEX_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How rows of a row group are read."""
+    """How the rows of a row group are read."""
 
     rows: int
-    """At a time."""
+    """Rows of a batch."""
     packed: frozenset[str] = frozenset()
-    """Columns that are read with their dictionaries."""
+    """Columns that are read as dictionaries."""
     uneven: frozenset[str] = frozenset()
-    """Columns of which the stored bytes do not tell what their rows take."""
+    """Columns whose decoded size cannot be derived from their stored bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file of a table, open, that can be opened once more."""
+    """An open file of a table, which can be opened again."""
 
     location: Location
-    """Of its table."""
+    """Location of its table."""
     path: str
-    """Relative to it."""
+    """Path relative to it."""
     parquet: pq.ParquetFile
 
     @contextmanager
     def packed(self, names: frozenset[str]) -> Iterator[pq.ParquetFile]:
-        """Open it once more, some columns of which come with their dictionaries."""
+        """Open it again, with some columns read as dictionaries."""
         with (
             self.location.open_file(self.path) as source,
             open_parquet_file(source, self.parquet.metadata, packed=names) as packed,
@@ -118,11 +118,11 @@ class OpenFile:
 
 
 def row_batches(file: OpenFile, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield a file's rows as they lie, at most `BATCH_ROWS` and about `BATCH_BYTES` at a time.
+    """Yield a file's rows in stored order, at most `BATCH_ROWS` and about `BATCH_BYTES` at a time.
 
     Args:
         file: The file.
-        columns: Columns of it, at least one.
+        columns: Its columns to read, at least one.
 
     Raises:
         OSError: It cannot be read.
@@ -142,13 +142,13 @@ def row_batches(file: OpenFile, columns: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def decoded_bytes(file: OpenFile, columns: Sequence[str]) -> int:
-    """Return about how many bytes all rows take, decoded; texts within lists and structs as stored.
+    """Return the approximate decoded size of all rows; nested texts count as stored.
 
-    Only columns whose stored bytes do not tell it are read, and their texts once each.
+    Only columns whose stored bytes do not show it are read, and each of their texts once.
 
     Args:
         file: The file.
-        columns: Columns of it.
+        columns: Its columns.
 
     Raises:
         OSError: It cannot be read.
@@ -188,7 +188,7 @@ class _Ways:
         rows = min(BATCH_ROWS, max(1, group.num_rows))
         stored = sum(group.column(at).total_uncompressed_size for at in self.leaves)
         limit = min(rows, _rows_of(max(1, stored // max(1, group.num_rows))))
-        # Whatever lies in others: no text is longer than all of them.
+        # Whatever the other columns hold: no text is longer than all of them together.
         large = [
             at
             for at in self._texts
@@ -197,14 +197,14 @@ class _Ways:
         ways = [self._of_texts(number, group.column(at)) for at in large]
         limit = min([limit, *(way.rows for way in ways)])
         return _Way(
-            # The same for most row groups, so that many are read by one call.
+            # Most row groups get the same number, so that one call reads many of them.
             BATCH_ROWS if limit == rows else 1 << (limit.bit_length() - 1),
             packed=frozenset[str]().union(*(way.packed for way in ways)),
             uneven=frozenset[str]().union(*(way.uneven for way in ways)),
         )
 
     def _of_texts(self, number: int, chunk: pq.ColumnChunkMetaData) -> _Way:
-        """Return how texts of one column are read, that may be long."""
+        """Return how the texts of one column, which may be long, are read."""
         name, rows = chunk.path_in_schema, chunk.num_values
         stored, names = chunk.total_uncompressed_size, frozenset({name})
         if not _is_repeating(chunk):
@@ -220,7 +220,7 @@ class _Ways:
         return _Way(_rows_of(longest), uneven=uneven)
 
     def _longest(self, number: int, name: str) -> int:
-        """Return how long the longest text of a dictionary is."""
+        """Return the length of the longest text in a dictionary."""
         with self._file.packed(frozenset({name})) as packed:
             batch = next(packed.iter_batches(1, [number], [name], use_threads=False), None)
         if batch is None:
@@ -233,7 +233,7 @@ def _rows_of(row_bytes: int) -> int:
 
 
 def _is_repeating(chunk: pq.ColumnChunkMetaData) -> bool:
-    """Return whether a chunk may have a text once that comes in many rows."""
+    """Return whether a chunk may store a text once that is repeated in many rows."""
     return chunk.has_dictionary_page or any(
         "DICTIONARY" in encoding or encoding == "DELTA_BYTE_ARRAY" for encoding in chunk.encodings
     )
@@ -264,7 +264,7 @@ def _plain(column: pa.DictionaryArray, wanted: pa.DataType) -> pa.Array:
 
 
 def _lengths(batch: pa.RecordBatch, names: frozenset[str]) -> Int64s:
-    """Return how many bytes each row of a batch has in columns with dictionaries, decoded."""
+    """Return the decoded bytes of each row of a batch in dictionary columns."""
     total = np.full(batch.num_rows, INDEX_BYTES * len(names), np.int64)
     for name in names:
         column = batch.column(name)
@@ -283,16 +283,16 @@ _BATCH_ROWS = 1 << 13
 def rows_at(
     parquet: pq.ParquetFile, group: int, names: Sequence[str], places: Sequence[int]
 ) -> pa.Table:
-    """Return some rows of a row group, of which few are decoded at a time.
+    """Return some rows of a row group, decoding only few at a time.
 
     Args:
         parquet: The open file.
         group: The row group's number.
         names: Columns of the file.
-        places: The rows' numbers in the row group, ascending.
+        places: Row numbers in the row group, ascending.
     """
     schema = pa.schema([parquet.schema_arrow.field(name) for name in names])
-    found, before, at = [schema.empty_table()], 0, 0
+    tables, before, at = [schema.empty_table()], 0, 0
     batches = parquet.iter_batches(
         _BATCH_ROWS, row_groups=[group], columns=list(names), use_threads=False
     )
@@ -303,8 +303,8 @@ def rows_at(
         if end > at:
             here = [place - before for place in places[at:end]]
             picked = batch.select(list(names)).take(pa.array(here, pa.int64()))
-            found.append(pa.Table.from_batches([picked]))
+            tables.append(pa.Table.from_batches([picked]))
         before, at = before + batch.num_rows, end
         if at == len(places):
             break
-    return pa.concat_tables(found)
+    return pa.concat_tables(tables)

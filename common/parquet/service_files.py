@@ -1,8 +1,8 @@
 """The service's own small files in a location, below `_neve/`.
 
-`_neve/store` names the one store, and its one table, that may change the location;
-`_neve/generation` shows that Redis has gone back in time; `_neve/table.json` says what a table is,
-for a rebuild when Redis is lost. All are read whole within a bound, and never seen half written.
+`_neve/store` names the store and the table that may change the location. `_neve/generation` reveals
+that Redis has lost changes. `_neve/table.json` describes the table, for a rebuild after a loss of
+Redis. All are read as a whole within a bound, and replaced atomically.
 """
 
 import json
@@ -27,7 +27,7 @@ from common.parquet.location import Location, fault, is_transient
 
 
 def read_small(location: Location, path: str, bytes_max: int) -> bytes | None:
-    """Return what a small file holds, at most so many bytes; None: there is none.
+    """Return the content of a small file, of at most `bytes_max` bytes; None: it is missing.
 
     Raises:
         UnavailableError: The storage does not answer.
@@ -42,13 +42,13 @@ def read_small(location: Location, path: str, bytes_max: int) -> bytes | None:
 
 
 def write_small(location: Location, path: str, content: bytes) -> None:
-    """Write a small file in place of the one that is there.
+    """Write a small file, replacing an existing one.
 
     Raises:
         UnavailableError: The storage does not answer, or forbids it.
     """
     full = location.full(path)
-    # An object appears whole when its stream is closed; a local file when it is renamed.
+    # An object becomes visible when its stream is closed; a local file when it is renamed.
     target = f"{full}.new" if location.is_local else full
     try:
         if location.is_local:
@@ -63,10 +63,10 @@ def write_small(location: Location, path: str, content: bytes) -> None:
 
 # ---- The owner of a location
 #
-# A restored or copied store would otherwise delete files of a table that lives on (protocol:
-# listing sweep, restore). Who opens a location reads this first. The table stands behind the
-# store, in marks of this release: places that look different and are not would else be shared by
-# two tables.
+# Without this mark, a restored or copied store would delete files of a table that is still in use
+# (protocol: listing sweep, restore). A process reads it before it uses a location. Marks of this
+# release name the table after the store. Otherwise two tables could share a location that has
+# different names.
 
 
 OWNER_PATH = f"{SERVICE_FOLDER}/store"
@@ -75,29 +75,29 @@ OWNER_BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class LocationOwner:
-    """What the mark of a location says."""
+    """The content of a location's mark."""
 
     store: str
     table: str = ""
-    """Empty: it was written by a release that did not say it."""
+    """Empty: written by a release that did not record it."""
 
     def is_another(self, table: str) -> bool:
-        """Return whether it says that the location is another table's than this one's, by id."""
+        """Return whether the mark names a different table."""
         return self.table not in ("", table)
 
 
 def owner_of(location: Location) -> str | None:
-    """Return the id of the store that a location belongs to; None: nobody has claimed it.
+    """Return the id of the store that owns a location; None: the location is not claimed.
 
     Raises:
         UnavailableError: The storage does not answer.
     """
-    found = read_owner(location)
-    return None if found is None else found.store
+    owner = read_owner(location)
+    return None if owner is None else owner.store
 
 
 def read_owner(location: Location) -> LocationOwner | None:
-    """Return what the mark of a location says; None: nobody has claimed it.
+    """Return the mark of a location; None: the location is not claimed.
 
     Raises:
         UnavailableError: The storage does not answer.
@@ -115,32 +115,32 @@ def read_owner(location: Location) -> LocationOwner | None:
 def claim_location(
     location: Location, store: str, table: str = "", *, tables: Collection[str] = ()
 ) -> None:
-    """Write into a location whose it is, unless that is written already.
+    """Write the mark into a location that has none.
 
     Args:
-        location: Made if it is not there.
+        location: Created if it does not exist.
         store: Id of this service's store.
-        table: Id of the table that is made there.
-        tables: Ids of the tables that this store has: their locations are not to be had.
+        table: Id of the table that is created there.
+        tables: Ids of the store's tables, whose locations are not available.
 
     Raises:
         RefusedError: It belongs to another store, or to another table of this one.
-        RequestError: There is no such bucket, or the credentials do not fit it.
+        RequestError: The bucket does not exist, or the credentials do not allow the access.
         UnavailableError: The storage does not answer, or forbids it.
     """
-    found = read_owner(location)
-    if found is not None:
-        refuse_other_owner(location.uri, found, store, table if found.table in tables else "")
-        if found.table == table:
+    owner = read_owner(location)
+    if owner is not None:
+        refuse_other_owner(location.uri, owner, store, table if owner.table in tables else "")
+        if owner.table == table:
             return
     write_owner(location, LocationOwner(store, table))
 
 
 def write_owner(location: Location, owner: LocationOwner) -> None:
-    """Write the mark of a location, whatever it says now.
+    """Write the mark of a location, whatever its present content.
 
     Raises:
-        RequestError: There is no such bucket, or the credentials do not fit it.
+        RequestError: The bucket does not exist, or the credentials do not allow the access.
         UnavailableError: The storage does not answer, or forbids it.
     """
     content = " ".join(filter(None, (owner.store, owner.table))).encode() + b"\n"
@@ -155,21 +155,21 @@ def write_owner(location: Location, owner: LocationOwner) -> None:
 def refuse_other_owner(
     location: str, found: LocationOwner | None, store: str, table: str = ""
 ) -> None:
-    """Refuse a location that belongs to another store or table, or to none any more.
+    """Refuse a location that belongs to another store or table, or has lost its mark.
 
     Args:
         location: Its URI.
-        found: Who owns it, by `read_owner`.
+        found: Its owner, from `read_owner`.
         store: Id of this service's store.
-        table: Id of the table that shall own it; empty: any.
+        table: Id of the expected owner; empty: any table.
 
     Raises:
-        RefusedError: It does.
+        RefusedError: The location is refused.
     """
     if found is None:
         raise RefusedError(
-            f"location {location} has lost its mark {OWNER_PATH}, which says whose it is; "
-            f"was the folder emptied? It should hold {store}"
+            f"location {location} has lost its mark {OWNER_PATH}, which names its owner; "
+            f"was the folder emptied? It should contain {store}"
         )
     if found.store != store:
         raise RefusedError(
@@ -186,19 +186,19 @@ def refuse_other_owner(
 
 # ---- The generation
 #
-# The coordinator counts a table's generation up in the store and then writes it here. A store
-# that lost its last minutes (a fail-over, a restored dump) knows a lower number than its location
-# does: it is *behind*, and its table is read-only until an operator has looked (`neve fsck`) and
-# accepted what is there.
+# The coordinator increments a table's generation in the store and then writes it here. A store that
+# lost its last minutes (a fail-over, a restored dump) has a lower number than its location. The
+# table is then read-only until an operator has checked it (`neve fsck`) and accepted its present
+# state.
 
 
 _GENERATION_BYTES_MAX = 64
 UNREADABLE_GENERATION = 1 << 62
-"""What a file that holds no number counts as: nobody can say how far the store is behind."""
+"""Stands for a file without a valid number: the extent of the loss is unknown."""
 
 
 def written_generation(location: Location) -> int:
-    """Return the generation that a location was left with; 0: none was ever written.
+    """Return the generation in a location; 0: none was written.
 
     Raises:
         UnavailableError: The storage does not answer.
@@ -223,24 +223,24 @@ def generation_fault(name: str, stored: int, written: int) -> str | None:
     """Return why a table is read-only: its store is older than its location; None: it is not.
 
     Args:
-        name: Of the table.
+        name: Name of the table.
         stored: The generation in the store, read after the location's.
         written: The generation in the location.
     """
     if stored >= written:
         return None
-    known = "no number" if written == UNREADABLE_GENERATION else str(written)
+    shown = "no number" if written == UNREADABLE_GENERATION else str(written)
     return (
         f"table {name} is read-only: its store is at generation {stored}, but {GENERATION_PATH} "
-        f"of its location says {known}, so the store has gone back in time; look with "
+        f"of its location has {shown}, so the store has lost changes; check it with "
         f"`neve fsck {name}`, then accept with `neve fsck {name} --accept`"
     )
 
 
 # ---- The description of a table
 #
-# Footers tell table, tablet, inputs and attempt of each output; key, schema and settings are the
-# table's own and would have to be guessed.
+# Footers name table, tablet, inputs and attempt of each output. Key, schema and settings belong to
+# the table, and a rebuild would have to guess them.
 
 
 FORMAT = "neve-table"
@@ -249,21 +249,21 @@ _DESCRIPTION_BYTES_MAX = 16 * 1024**2
 
 
 def table_to_plain(table: Table) -> dict[str, Any]:
-    """Return a table as JSON knows it; how far its recovery is belongs to the store alone."""
+    """Return a table as plain JSON values; recovery progress is left out."""
     plain = as_plain(replace(table, filling=None, incomplete=False))
-    del plain["filling"], plain["incomplete"]  # A release before these fields refuses them.
+    del plain["filling"], plain["incomplete"]  # Earlier releases refuse these fields.
     return plain | {"schema": [as_plain(column) for column in table.schema]}
 
 
 def table_from_plain(plain: dict[str, Any], where: str) -> Table:
-    """Return the table that `table_to_plain` wrote.
+    """Return the table from the values of `table_to_plain`.
 
     Args:
         plain: A JSON object.
-        where: It was read from, for the message.
+        where: Its source, for the message.
 
     Raises:
-        RequestError: It is no table of this release.
+        RequestError: It is not a table of this release.
     """
     try:
         given = _with_tuples(plain)
@@ -272,7 +272,7 @@ def table_from_plain(plain: dict[str, Any], where: str) -> Table:
         given["state"] = TableState(plain["state"])
         return Table(**given)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RequestError(f"{where} describes no table of this release: {error}") from error
+        raise RequestError(f"{where} is not a table of this release: {error}") from error
 
 
 def _with_tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -282,7 +282,7 @@ def _with_tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_description(location: Location, table: Table) -> None:
-    """Write what a table is into its location.
+    """Write the description of a table into its location.
 
     Raises:
         UnavailableError: The storage does not answer, or forbids it.
@@ -292,10 +292,10 @@ def write_description(location: Location, table: Table) -> None:
 
 
 def read_description(location: Location) -> Table | None:
-    """Return the table that a location was written for; None: it does not say.
+    """Return the table described in a location; None: there is no description.
 
     Raises:
-        RequestError: What is there is no description of this release.
+        RequestError: The description is not of this release.
         UnavailableError: The storage does not answer.
     """
     content = read_small(location, DESCRIPTION_PATH, _DESCRIPTION_BYTES_MAX)
@@ -305,7 +305,7 @@ def read_description(location: Location) -> Table | None:
     try:
         body = json.loads(content)
     except ValueError as error:
-        raise RequestError(f"{where} is no JSON: {error}") from error
+        raise RequestError(f"{where} is not JSON: {error}") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise RequestError(f"{where} has another format, expected {FORMAT}")
     if body.get("version") != FORMAT_VERSION or not isinstance(body.get("table"), dict):

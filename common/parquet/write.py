@@ -1,4 +1,4 @@
-"""Writing Parquet files as the table's settings want them."""
+"""Writing Parquet files according to the table's settings."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ from common.rows.rules import RowRules
 ROW_GROUP_ROWS_MIN = 1024
 ROW_GROUP_ROWS_MAX = 1 << 20
 ROW_GROUP_BYTES_MIN = 2 * 1024**2
-"""Row groups of fewer rows than the least are no larger than that, decoded."""
+"""Largest decoded size of row groups with fewer rows than the minimum."""
 TABLE_FOOTER = "neve.table"
 """Name in a footer: the id of the table that a file was written for."""
 _WITHOUT_LEVEL = ("none", "snappy", "lz4")
@@ -35,19 +35,19 @@ def write_table(
     *,
     footer: Mapping[str, str] | None = None,
 ) -> FileFacts:
-    """Write rows to a new file, sorted by key (better rows of a key first); all rows stay.
+    """Write rows to a new file, sorted by key (the winning row of a key first); all rows stay.
 
     Args:
-        location: Of the table.
-        path: Relative to it; nothing may be there.
-        rows: With any of the table's columns.
-        rules: Of the table.
+        location: Location of the table.
+        path: Path relative to it; the file must not exist.
+        rows: Rows with any of the table's columns.
+        rules: Rules of the table.
         settings: Codec and size of row groups.
-        footer: Written into the file's key-value metadata.
+        footer: Key-value metadata of the file.
 
     Raises:
         RequestError: The rows do not have the schema of the table.
-        UnavailableError: The storage did not take the file; what is left of it is deleted.
+        UnavailableError: The storage refused the file; remains of it are deleted.
     """
     rows = concat_rows([rows], rules)
     if rules.key:
@@ -60,7 +60,7 @@ def write_table(
         )
     except OSError as error:
         _remove(location, full)
-        message = f"storage of {location.uri} did not take {path}: {error}"
+        message = f"storage of {location.uri} refused {path}: {error}"
         raise storage_error(UnavailableError, message, error) from error
     tally = RowTally(rules)
     tally.see(rows, f"file {path}")
@@ -75,12 +75,12 @@ def write_table(
 
 
 def row_group_rows(rows: pa.Table, row_group_bytes: int) -> int:
-    """Return how many rows make a row group of about this size, decoded."""
+    """Return the number of rows for a row group of about this decoded size."""
     if rows.num_rows == 0:
         return ROW_GROUP_ROWS_MIN
     size_bytes = max(1, rows.nbytes)
     fitting = row_group_bytes * rows.num_rows // size_bytes
-    # So many rows need not be: long ones would make row groups that no task can hold.
+    # Not more rows than that: long rows would make row groups that are too large for a task.
     short = ROW_GROUP_BYTES_MIN * rows.num_rows // size_bytes
     least = min(ROW_GROUP_ROWS_MIN, max(1, short))
     return int(min(max(fitting, least), ROW_GROUP_ROWS_MAX))

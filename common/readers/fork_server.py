@@ -87,8 +87,8 @@ def _ended(reader: int, readers: set[int]) -> int:
         return -1
     readers.discard(reader)
     for _ in range(END_POLLS):
-        found, status = os.waitpid(reader, os.WNOHANG)
-        if found:
+        ended, status = os.waitpid(reader, os.WNOHANG)
+        if ended:
             return status
         select.select([], [], [], END_POLL_S)
     os.kill(reader, signal.SIGKILL)

@@ -93,18 +93,18 @@ def receive(link: socket.socket, bytes_max: int) -> bytes:
 
 
 def _exactly(link: socket.socket, count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
+    content = bytearray()
+    while len(content) < count:
         try:
-            piece = link.recv(min(count - len(found), 1 << 20))
+            piece = link.recv(min(count - len(content), 1 << 20))
         except TimeoutError:
             raise
         except OSError as error:
             raise LinkError(f"the other side has closed the link: {error}") from error
         if not piece:
             raise LinkError("the other side has closed the link")
-        found += piece
-    return bytes(found)
+        content += piece
+    return bytes(content)
 
 
 # ---- Orders and answers
@@ -177,9 +177,9 @@ class ReaderAnswerError(Exception):
 def unpack_order(message: bytes) -> ReaderOrder:
     """Return the order in a message from the service."""
     # From the parent process, over a link that no other process has.
-    found = pickle.loads(message)
-    assert isinstance(found, ReaderOrder)
-    return found
+    order = pickle.loads(message)
+    assert isinstance(order, ReaderOrder)
+    return order
 
 
 def pack_message(value: object) -> bytes:
@@ -196,12 +196,12 @@ def unpack_answer(message: bytes) -> Result:
         ReaderAnswerError: It is malformed, or holds other values than plain ones.
     """
     try:
-        found = _Values(io.BytesIO(message)).load()
+        answer = _Values(io.BytesIO(message)).load()
     except Exception as error:  # A compromised reader may send anything.
         raise ReaderAnswerError(f"{type(error).__name__}: {error}") from error
-    if not isinstance(found, Result):
-        raise ReaderAnswerError(f"a value of {type(found).__name__}")
-    return found
+    if not isinstance(answer, Result):
+        raise ReaderAnswerError(f"a value of {type(answer).__name__}")
+    return answer
 
 
 class _Packer(pickle.Pickler):
@@ -222,15 +222,15 @@ class _Values(pickle.Unpickler):
             return super().find_class(module, name)
         if module.partition(".")[0] in OUR_PACKAGES and "." not in name:
             # The caller has imported the module already; nothing is imported on behalf of a reader.
-            found = getattr(sys.modules.get(module), name, None)
-            if _is_value(found):
-                return found
+            kind = getattr(sys.modules.get(module), name, None)
+            if _is_value(kind):
+                return kind
         raise pickle.UnpicklingError(f"an answer holds {module}.{name}, which is not a plain value")
 
 
-def _is_value(found: object) -> bool:
-    return isinstance(found, type) and (
-        is_dataclass(found) or issubclass(found, Enum | CompactionError)
+def _is_value(kind: object) -> bool:
+    return isinstance(kind, type) and (
+        is_dataclass(kind) or issubclass(kind, Enum | CompactionError)
     )
 
 

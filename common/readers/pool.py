@@ -176,13 +176,13 @@ def _environment() -> dict[str, str]:
 
 
 def _number(control: socket.socket) -> int:
-    found = b""
-    while len(found) < ID.size:
-        piece = control.recv(ID.size - len(found))
+    content = b""
+    while len(content) < ID.size:
+        piece = control.recv(ID.size - len(content))
         if not piece:
             raise EOFError("it ended at once")
-        found += piece
-    number: int = ID.unpack(found)[0]
+        content += piece
+    number: int = ID.unpack(content)[0]
     return number
 
 
@@ -265,8 +265,8 @@ class Readers:
         crashes = others = 0
         while True:
             try:
-                found = self._asked(order, network=network, fresh=bool(crashes or others))
-                return self._meant(about, found)
+                result = self._asked(order, network=network, fresh=bool(crashes or others))
+                return self._meant(about, result)
             except _DeathError as death:
                 how, too_late = str(death), death.too_late
                 crashes, others = crashes + (not death.by_others), others + death.by_others
@@ -335,7 +335,7 @@ class Readers:
             try:
                 send(reader.link, order)
                 begun = True
-                found = messages.unpack_answer(receive(reader.link, self._limits.answer_bytes))
+                answer = messages.unpack_answer(receive(reader.link, self._limits.answer_bytes))
             except TimeoutError as error:
                 # A reader ends itself in time, whatever it reads, unless another process has
                 # stopped it.
@@ -352,7 +352,7 @@ class Readers:
                 self._nursery.end(reader)
                 raise
             self._done_with(reader)
-            return found
+            return answer
 
     def _taken(self, network: bool) -> ReaderProcess:
         with self._lock:
@@ -442,10 +442,10 @@ def in_reader(about: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         def asked(*args: P.args, **kwargs: P.kwargs) -> T:
             if (readers := _ProcessReaders.readers) is None:
                 return work(*args, **kwargs)
-            told = about.format(**shape.bind(*args, **kwargs).arguments)
+            subject = about.format(**shape.bind(*args, **kwargs).arguments)
             # The reader finds `asked` under the function's name, and has no readers itself.
-            found: T = readers.ask(told, asked, args, kwargs)
-            return found
+            result: T = readers.ask(subject, asked, args, kwargs)
+            return result
 
         return asked
 

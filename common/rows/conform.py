@@ -49,8 +49,8 @@ def refuse_nulls(table: pa.Table, source: str) -> None:
         if not requires_values(field):
             continue
         for chunk in column.chunks:
-            if (place := _null_place(chunk, field)) is not None:
-                message = f"column {place} of {source} holds nulls, but must not be null"
+            if (null_path := _null_place(chunk, field)) is not None:
+                message = f"column {null_path} of {source} holds nulls, but must not be null"
                 raise RequestError(message)
 
 
@@ -74,8 +74,8 @@ def _null_place(array: pa.Array, field: pa.Field) -> str | None:
     if not field.nullable and array.null_count:
         return str(field.name)
     for inner, values in _inside(array):
-        if requires_values(inner) and (place := _null_place(values, inner)) is not None:
-            return f"{field.name}.{place}"
+        if requires_values(inner) and (inner_path := _null_place(values, inner)) is not None:
+            return f"{field.name}.{inner_path}"
     return None
 
 

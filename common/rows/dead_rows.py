@@ -17,7 +17,7 @@ from common.rows.arrays import TICKS_PER_S, Flags, batches, numbers, validity
 from common.rows.key_encoding import encode_column, encode_keys
 from common.rows.rules import DropRule, HoldsRows, RowRules, expiry_limit, key_spans
 
-# ------------------------------------------------------------------------------ What metadata tells
+# ------------------------------------------------------------------------------ Facts from metadata
 
 
 CLOCK_MARGIN_S = 1.0
@@ -34,7 +34,7 @@ def may_expire(files: Sequence[DataFile], rules: RowRules, schema: pa.Schema, no
     return any(file.time_min_s is None or file.time_min_s <= safe_s for file in files)
 
 
-# ------------------------------------------------------------------------------- What the rows tell
+# ------------------------------------------------------------------------------ Facts from the rows
 
 
 def dead_rows(table: pa.Table, rules: RowRules, now_s: float) -> tuple[Flags, Flags]:
@@ -84,9 +84,9 @@ def droppable_rows(
     gone = np.zeros(table.num_rows, np.bool_)
     if drop is None or drop.settled is None or not dead.any():
         return gone, None
-    places = np.flatnonzero(dead)
+    numbers = np.flatnonzero(dead)
     chosen = table.select([*dict.fromkeys([*rules.key, rules.version_column])]).take(
-        pa.array(places)
+        pa.array(numbers)
     )
     keys = encode_keys(chosen, rules.key, rules.key_types)
     versions = encode_column(chosen.column(rules.version_column), rules.version_type)
@@ -96,7 +96,7 @@ def droppable_rows(
     flags = _flags(free)
     if not flags.any():
         return gone, None
-    gone[places[flags]] = True
+    gone[numbers[flags]] = True
     dropped = keys.filter(free)
     marks = chain.from_iterable((file.key_min, file.key_max) for file in drop.outside)
     spans = key_spans(lambda at: dropped[at].as_py(), len(dropped), filter(None, marks))

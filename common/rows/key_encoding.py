@@ -88,8 +88,8 @@ def _joined(parts: Sequence[_Ragged]) -> _Ragged:
 def _encode_array(array: pa.Array, key_type: KeyType) -> _Ragged:
     if is_type.is_null(array.type):
         return np.zeros(len(array), np.uint8), np.ones(len(array), np.int64)
-    found = key_type_of(type_to_text(array.type))
-    if found is not key_type:
+    array_type = key_type_of(type_to_text(array.type))
+    if array_type is not key_type:
         message = (
             f"key column is {type_to_text(array.type)}, expected a type of the family {key_type}"
         )

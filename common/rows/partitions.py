@@ -96,17 +96,17 @@ def folders_of(path: str) -> dict[str, str | None]:
     Raises:
         RequestError: A column is named twice.
     """
-    said: dict[str, str | None] = {}
+    values: dict[str, str | None] = {}
     for part in path.split("/")[:-1]:
         name, equals, written = part.partition("=")
         if not equals or not name:
             continue
         name = unquote(name)
-        if name in said:
+        if name in values:
             raise RequestError(f"file {path} is in two folders of {name}, expected one")
         text = unquote(written)
-        said[name] = None if text == NULL else text
-    return said
+        values[name] = None if text == NULL else text
+    return values
 
 
 def partition_of_path(table: Table, path: str) -> Partition:
@@ -163,12 +163,12 @@ def fill_of_path(partition_by: Sequence[str], schema: pa.Schema, path: str) -> F
     """
     if not partition_by or "=" not in path:
         return {}
-    said = folders_of(path)
+    texts = folders_of(path)
     fill: dict[str, pa.Scalar] = {}
     for name in partition_by:
-        if name in said:
+        if name in texts:
             arrow = schema.field(name).type
-            plain = value_of_folder(said[name], key_type_of(type_to_text(arrow)))
+            plain = value_of_folder(texts[name], key_type_of(type_to_text(arrow)))
             fill[name] = _scalar(plain, arrow, path)
     return fill
 

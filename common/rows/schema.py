@@ -77,10 +77,10 @@ def require_readable(source: str, schema: pa.Schema, into: pa.Schema) -> None:
     for field in into:
         if schema.get_field_index(field.name) < 0:
             continue
-        found = schema.field(field.name).type
+        column_type = schema.field(field.name).type
         wanted = normal_type(field.type)
-        if widened(wanted, normal_type(found)) != wanted:
-            raise _mismatch(field.name, (source, found), ("the table", field.type))
+        if widened(wanted, normal_type(column_type)) != wanted:
+            raise _mismatch(field.name, (source, column_type), ("the table", field.type))
 
 
 def _checked(schema: pa.Schema, source: str) -> pa.Schema:
@@ -138,8 +138,8 @@ def _wider_decimal(first: pa.DataType, second: pa.DataType) -> pa.DataType | Non
     if precision <= 38:
         return pa.decimal128(precision, scale)
     # More digits than Spark supports: only if a file already has them.
-    known = is_type.is_decimal256(first) or is_type.is_decimal256(second)
-    return pa.decimal256(precision, scale) if known and precision <= 76 else None
+    is_wide = is_type.is_decimal256(first) or is_type.is_decimal256(second)
+    return pa.decimal256(precision, scale) if is_wide and precision <= 76 else None
 
 
 def _wider_bytes(_first: pa.DataType, _second: pa.DataType) -> pa.DataType:
@@ -231,13 +231,13 @@ def changed_schema(table: Table, added: Sequence[Column], wider: Sequence[Column
     next_id = table.schema_id + 1
     columns = {column.name: column for column in table.schema}
     for column in added:
-        known, wanted = columns.get(column.name), _new(column, next_id)
-        if known is None:
+        present, wanted = columns.get(column.name), _new(column, next_id)
+        if present is None:
             columns[column.name] = wanted
-        elif known.type != wanted.type:
+        elif present.type != wanted.type:
             raise RequestError(
-                f"table {table.name!r} already has a column {column.name!r} of type {known.type}; "
-                f"to make it {wanted.type}, widen it"
+                f"table {table.name!r} already has a column {column.name!r} of type"
+                f" {present.type}; to make it {wanted.type}, widen it"
             )
     for column in wider:
         columns[column.name] = _widened(table, columns.get(column.name), column, next_id)
@@ -263,8 +263,8 @@ def schema_id_of(table: Table, schema: pa.Schema) -> int:
 
 
 def _has(schema: pa.Schema, column: Column) -> bool:
-    place = schema.get_field_index(column.name)
-    return place >= 0 and bool(normal_type(schema.field(place).type) == _normal(column.type))
+    index = schema.get_field_index(column.name)
+    return index >= 0 and bool(normal_type(schema.field(index).type) == _normal(column.type))
 
 
 def _new(column: Column, since: int) -> Column:
@@ -277,25 +277,25 @@ def _new(column: Column, since: int) -> Column:
     return Column(column.name, type_to_text(_normal(column.type)), nullable=True, since=since)
 
 
-def _widened(table: Table, known: Column | None, wanted: Column, since: int) -> Column:
-    if known is None:
+def _widened(table: Table, present: Column | None, wanted: Column, since: int) -> Column:
+    if present is None:
         names = ", ".join(column.name for column in table.schema)
         raise RequestError(f"table {table.name!r} has no column {wanted.name!r}; it has {names}")
-    before, after = _normal(known.type), _normal(wanted.type)
+    before, after = _normal(present.type), _normal(wanted.type)
     if before == after:
-        return known
+        return present
     if widened(before, after) != after:
         raise RequestError(
-            f"column {wanted.name!r} is {known.type} and cannot become {type_to_text(after)}: "
+            f"column {wanted.name!r} is {present.type} and cannot become {type_to_text(after)}: "
             "a wider type must hold every value of the old type unchanged"
         )
     ordered = {*table.key, table.version_column, table.time_column, *table.partition_by}
-    if wanted.name in ordered and key_type_of(known.type) != key_type_of(type_to_text(after)):
+    if wanted.name in ordered and key_type_of(present.type) != key_type_of(type_to_text(after)):
         raise RequestError(
-            f"column {wanted.name!r} orders rows as {known.type}; {type_to_text(after)} is of "
+            f"column {wanted.name!r} orders rows as {present.type}; {type_to_text(after)} is of "
             "another family, which has a different order"
         )
-    return replace(known, type=type_to_text(after), since=since)
+    return replace(present, type=type_to_text(after), since=since)
 
 
 def _normal(text: str) -> pa.DataType:

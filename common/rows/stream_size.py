@@ -30,7 +30,7 @@ def stream_memory_bytes(stream: bytes) -> int:
         ValueError: The stream has incomplete messages, or an invalid length.
     """
     try:
-        return sum(_batch_bytes(stream, *found) for found in _batches(stream))
+        return sum(_batch_bytes(stream, *batch) for batch in _batches(stream))
     except (error, IndexError) as broken:
         raise ValueError(f"a message is damaged: {broken}") from broken
 
@@ -77,12 +77,12 @@ def _batch_bytes(stream: bytes, batch: int, body: int, end: int) -> int:
         return 0
     vector = _target(stream, buffers_at)
     count = _U32.unpack_from(stream, vector)[0]
-    first, behind = vector + 4, vector + 4 + count * _BUFFER.size
-    if behind > len(stream):
+    first, end_of_buffers = vector + 4, vector + 4 + count * _BUFFER.size
+    if end_of_buffers > len(stream):
         raise ValueError(f"a batch has {count} buffers, which exceed the stream")
     packed = bool(_field(stream, batch, _COMPRESSION))
     total = 0
-    for offset, length in _BUFFER.iter_unpack(stream[first:behind]):
+    for offset, length in _BUFFER.iter_unpack(stream[first:end_of_buffers]):
         begin = body + offset
         if offset < 0 or length < 0 or begin + length > end:
             raise ValueError(f"a buffer of {length} bytes at {offset} is outside its message")
@@ -94,16 +94,16 @@ def _unpacked(stream: bytes, begin: int, length: int) -> int:
     """Return the decompressed length of a buffer; a stored -1 marks an uncompressed buffer."""
     if length < _I64.size:
         raise ValueError(f"a compressed buffer has only {length} bytes")
-    told: int = _I64.unpack_from(stream, begin)[0]
-    if told < -1:
-        raise ValueError(f"a compressed buffer claims to hold {told} bytes")
-    return length - _I64.size if told == -1 else told
+    stated: int = _I64.unpack_from(stream, begin)[0]
+    if stated < -1:
+        raise ValueError(f"a compressed buffer claims to hold {stated} bytes")
+    return length - _I64.size if stated == -1 else stated
 
 
 def _target(stream: bytes, at: int) -> int:
     """Return the target of the offset that is stored at a position."""
-    place: int = at + _U32.unpack_from(stream, at)[0]
-    return place
+    target: int = at + _U32.unpack_from(stream, at)[0]
+    return target
 
 
 def _field(stream: bytes, table: int, number: int) -> int:

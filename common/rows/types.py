@@ -6,12 +6,13 @@ form.
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 from pyarrow import types as is_type
 
 from common.errors import RequestError
+from neve.api.column_types import read_type, simple_types
 
 _Test = Callable[[pa.DataType], bool]
 
@@ -98,64 +99,13 @@ _KEPT: tuple[_Test, ...] = (
 )
 
 
-# ---- Types as text
-#
-# The text form is used in `table create` and in the store:
-#
-#     bool  int8 … int64  uint8 … uint64  float16  float  double  decimal(10, 2)
-#     string  binary  binary[16]  date  time[us]  timestamp[us]  timestamp[us, UTC]
-#     duration[us]  null  list<int64>  map<string, int64>  struct<a: int64 not null, b: string>
-#
-# Arrow's own spelling (`list<item: int64>`, `timestamp[us, tz=UTC]`, `decimal128(10, 2)`,
-# `large_string`, `date32[day]`) is accepted as well. Elements are nullable unless `not null`
-# follows. Names that are not plain words are quoted as in JSON.
+# ---- Types as text, in the form of `neve.api.column_types`
 
 
 _PLAIN_NAME = re.compile(r"\w+")
-_TOKEN = re.compile(r'\s+|("(?:[^"\\]|\\.)*+"|[\w/+-]++|[<>\[\](),:=])')
 CHARS_MAX = 64 * 1024
-DEPTH_MAX = 32
-"""Deepest nesting of types."""
 SHOWN_CHARS = 200
-_SIMPLE = {
-    "bool": pa.bool_(),
-    **{
-        f"{sign}int{bits}": getattr(pa, f"{sign}int{bits}")()
-        for sign in ("", "u")
-        for bits in (8, 16, 32, 64)
-    },
-    "float16": pa.float16(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "null": pa.null(),
-}
-_ALIASES = {
-    "boolean": "bool",
-    "int": "int32",
-    "long": "int64",
-    "bigint": "int64",
-    "halffloat": "float16",
-    "float32": "float",
-    "float64": "double",
-    "decimal128": "decimal",
-    "decimal256": "decimal",
-    "str": "string",
-    "utf8": "string",
-    "large_string": "string",
-    "string_view": "string",
-    "large_binary": "binary",
-    "binary_view": "binary",
-    "fixed_size_binary": "binary",
-    "date32": "date",
-    "date64": "date",
-    "time32": "time",
-    "time64": "time",
-    "large_list": "list",
-}
-_NAMES = {arrow: name for name, arrow in _SIMPLE.items()}
+_NAMES = {arrow: name for name, arrow in simple_types(pa).items()}
 
 
 def type_to_text(arrow: pa.DataType) -> str:
@@ -199,9 +149,7 @@ def type_from_text(text: str) -> pa.DataType:
             f" limit of {CHARS_MAX}"
         )
     try:
-        reader = _TypeReader(list(_tokens(text)))
-        arrow = reader.type()
-        reader.end()
+        arrow = read_type(text, pa)
     except (IndexError, ValueError, KeyError, OverflowError, pa.ArrowInvalid) as error:
         shown = text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
         message = (
@@ -209,129 +157,3 @@ def type_from_text(text: str) -> pa.DataType:
         )
         raise RequestError(message) from error
     return arrow
-
-
-def _tokens(text: str) -> Iterator[str]:
-    """Yield the tokens of a text; an invalid character raises an error."""
-    at = 0
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise ValueError(text[at])
-        at = match.end()
-        if match[1]:
-            yield match[1]
-
-
-class _TypeReader:
-    """Parses tokens of a type from left to right; `_at` is the index of the next token."""
-
-    def __init__(self, tokens: list[str]) -> None:
-        self._tokens = tokens
-        self._at = 0
-        self._depth = 0
-
-    def end(self) -> None:
-        """Refuse remaining tokens."""
-        if self._at != len(self._tokens):
-            raise ValueError(self._tokens[self._at])
-
-    def type(self) -> pa.DataType:
-        """Parse one type."""
-        name = self._next()
-        name = _ALIASES.get(name, name)
-        if nested := {"list": self._list, "map": self._map, "struct": self._struct}.get(name):
-            self._depth += 1
-            if self._depth > DEPTH_MAX:
-                raise ValueError(f"types are nested more than {DEPTH_MAX} deep")
-            arrow = nested()
-            self._depth -= 1
-            return arrow
-        options = self._options()
-        if name in _SIMPLE and not (options and name == "binary"):
-            return _SIMPLE[name]
-        return _parametric(name, options)
-
-    def _list(self) -> pa.DataType:
-        self._expect("<")
-        element = self._element("element")
-        self._expect(">")
-        return pa.list_(element)
-
-    def _map(self) -> pa.DataType:
-        self._expect("<")
-        key = self.type()
-        self._expect(",")
-        item = self._element("value")
-        self._expect(">")
-        return pa.map_(key, item)
-
-    def _struct(self) -> pa.DataType:
-        self._expect("<")
-        fields: list[pa.Field] = []
-        while self._peek() != ">":
-            if fields:
-                self._expect(",")
-            name = self._next()
-            self._expect(":")
-            fields.append(
-                self._element(json.loads(name) if name.startswith('"') else name, named=True)
-            )
-        self._expect(">")
-        return pa.struct(fields)
-
-    def _element(self, name: str, *, named: bool = False) -> pa.Field:
-        if not named and self._peek(1) == ":":  # Arrow's spelling is list<item: int64>.
-            self._at += 2
-        arrow = self.type()
-        nullable = self._peek() != "not"
-        if not nullable:
-            self._expect("not")
-            self._expect("null")
-        return pa.field(name, arrow, nullable)
-
-    def _options(self) -> list[str]:
-        if self._peek() not in ("[", "("):
-            return []
-        close = {"[": "]", "(": ")"}[self._next()]
-        options = []
-        while (token := self._next()) != close:
-            if token not in (",", "=", "tz"):
-                options.append(token)
-        return options
-
-    def _peek(self, ahead: int = 0) -> str:
-        at = self._at + ahead
-        return self._tokens[at] if at < len(self._tokens) else ""
-
-    def _next(self) -> str:
-        self._at += 1
-        return self._tokens[self._at - 1]
-
-    def _expect(self, token: str) -> None:
-        if self._next() != token:
-            raise ValueError(token)
-
-
-def _decimal(precision: str, scale: str) -> pa.DataType:
-    wide = int(precision) > 38
-    return (pa.decimal256 if wide else pa.decimal128)(int(precision), int(scale))
-
-
-def _parametric(name: str, options: list[str]) -> pa.DataType:
-    match name, options:
-        case "decimal", [precision]:
-            return _decimal(precision, "0")
-        case "decimal", [precision, scale]:
-            return _decimal(precision, scale)
-        case "binary", [width]:
-            return pa.binary(int(width))
-        case "timestamp", [unit, *zone]:
-            # A zone such as +01:00 consists of several tokens.
-            return pa.timestamp(unit, tz="".join(zone) or None)
-        case "time", [unit]:
-            return (pa.time32 if unit in ("s", "ms") else pa.time64)(unit)
-        case "duration", [unit]:
-            return pa.duration(unit)
-        case _:
-            raise ValueError(name)

@@ -94,10 +94,10 @@ def changed_share(statistics: TabletStatistics | None, columns: Sequence[str]) -
     """
     if statistics is None or not columns:
         return 1.0
-    known = dict(statistics.changed_shares)
-    if not all(name in known for name in columns):
+    shares = dict(statistics.changed_shares)
+    if not all(name in shares for name in columns):
         return 1.0
-    return max(known[name] for name in columns)
+    return max(shares[name] for name in columns)
 
 
 def _dead_rows(file: DataFile) -> float:
@@ -120,8 +120,8 @@ def delta_sets(files: Iterable[DataFile]) -> list[DeltaSet]:
         low, high = span_of([file])
         at = bisect_left(starts, low)
         before = at == 0 or span_of([base[at - 1]])[1] < low
-        behind = at == len(base) or high < starts[at]
-        if file.key_min is None or file.key_max is None or not (before and behind):
+        ends_before_next = at == len(base) or high < starts[at]
+        if file.key_min is None or file.key_max is None or not (before and ends_before_next):
             deltas.append(file)
         else:
             base.insert(at, file)
@@ -131,15 +131,15 @@ def delta_sets(files: Iterable[DataFile]) -> list[DeltaSet]:
 
 def _sets(base: Sequence[DataFile], deltas: Sequence[DataFile]) -> list[DeltaSet]:
     kept = {file.path for file in base}
-    found, group, end = list[DeltaSet](), list[DataFile](), b""
+    sets, group, end = list[DeltaSet](), list[DataFile](), b""
     for file in sorted([*base, *deltas], key=lambda f: (*span_of([f]), f.path)):
         low, high = span_of([file])
         if group and low > end:
-            found.append(_set_of(group, kept))
+            sets.append(_set_of(group, kept))
             group = []
         end = high if not group else max(end, high)
         group.append(file)
-    return [*found, _set_of(group, kept)] if group else found
+    return [*sets, _set_of(group, kept)] if group else sets
 
 
 def _set_of(files: Sequence[DataFile], base: set[str]) -> DeltaSet:

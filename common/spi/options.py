@@ -50,7 +50,7 @@ class _Bounds:
         """Return the allowed values, for a message."""
         if self.one_of:
             return "one of " + ", ".join(self.one_of)
-        said = [
+        limits = [
             f"{word} {bound:g}"
             for word, bound in (
                 ("at least", self.at_least),
@@ -60,7 +60,7 @@ class _Bounds:
             )
             if bound is not None
         ]
-        return " and ".join(said)
+        return " and ".join(limits)
 
     def allow(self, value: Any) -> bool:
         """Return whether a value of the right type is within the bounds."""
@@ -121,8 +121,8 @@ def option_names(kind: type[OptionsType]) -> frozenset[str]:
 
 def settings_of(kind: type[OptionsType]) -> frozenset[str]:
     """Return the table settings that are defaults of options."""
-    found = (_bounds(each).setting for each in fields(kind))
-    return frozenset(filter(None, found))
+    settings = (_bounds(each).setting for each in fields(kind))
+    return frozenset(filter(None, settings))
 
 
 def read_options(
@@ -151,10 +151,10 @@ def read_options(
     if not _is_frozen(kind):
         return _fresh_options(kind, plugin, given, defaults)
     try:
-        known: OptionsType = _known_options(kind, plugin, given_items, defaults)
+        options: OptionsType = _known_options(kind, plugin, given_items, defaults)
     except TypeError:  # A list or another unhashable value: not cached.
         return _fresh_options(kind, plugin, given, defaults)
-    return known
+    return options
 
 
 def _is_frozen(kind: Any) -> bool:
@@ -183,13 +183,13 @@ def _fresh_options(
     given: Mapping[str, object],
     defaults: Sequence[tuple[str, object]] | None,
 ) -> OptionsType:
-    known = {each.name: each for each in fields(kind)}
+    entries = {each.name: each for each in fields(kind)}
     of_settings = dict(defaults or ())
     written: dict[str, object] = {}
     for name, value in given.items():
-        full = _full_name(name, known)
+        full = _full_name(name, entries)
         if full is None:
-            listed = ", ".join(sorted(known))
+            listed = ", ".join(sorted(entries))
             raise ConfigError(f"{plugin}: unknown option {name!r}; expected one of {listed}")
         if full in written:
             raise ConfigError(f"{plugin}: option {full} is given twice; give it once")
@@ -198,22 +198,22 @@ def _fresh_options(
         name: _value(each, plugin, written[name])
         if name in written
         else _default(each, of_settings)
-        for name, each in known.items()
+        for name, each in entries.items()
     }
     for name, value in values.items():
-        bounds = _bounds(known[name])
+        bounds = _bounds(entries[name])
         if not bounds.allow(value):
             raise _refused(plugin, name, written.get(name, value), bounds.expected())
     return kind(**values)
 
 
-def _full_name(name: str, known: Mapping[str, Field[Any]]) -> str | None:
-    return next((each for each in (name, *(name + u for u in _UNITS)) if each in known), None)
+def _full_name(name: str, entries: Mapping[str, Field[Any]]) -> str | None:
+    return next((each for each in (name, *(name + u for u in _UNITS)) if each in entries), None)
 
 
 def _bounds(each: Field[Any]) -> _Bounds:
-    found = each.metadata.get(_BOUNDS)
-    return found if isinstance(found, _Bounds) else _Bounds()
+    bounds = each.metadata.get(_BOUNDS)
+    return bounds if isinstance(bounds, _Bounds) else _Bounds()
 
 
 def _default(each: Field[Any], of_settings: Mapping[str, object]) -> Any:

@@ -201,10 +201,10 @@ def check_options(name: str, planner: Planner, options: Mapping[str, object]) ->
     Raises:
         ConfigError: An option is unknown or refused; the message names planner and option.
     """
-    known = getattr(planner, "option_names", None)
-    if known is not None and (unknown := sorted(options.keys() - set(known))):
-        close = difflib.get_close_matches(unknown[0], sorted(known), n=1)
-        listed = ", ".join(sorted(known)) or "none"
+    names = getattr(planner, "option_names", None)
+    if names is not None and (unknown := sorted(options.keys() - set(names))):
+        close = difflib.get_close_matches(unknown[0], sorted(names), n=1)
+        listed = ", ".join(sorted(names)) or "none"
         hint = f"did you mean {close[0]!r}?" if close else f"known are {listed}"
         raise ConfigError(f"planner {name!r}: option {unknown[0]!r} is unknown; {hint}")
     check = getattr(planner, "check", None)

@@ -1,4 +1,4 @@
-"""What an attempt wants done. All but two are answered by exactly one event."""
+"""Requests of an attempt. All but two are answered by exactly one event."""
 
 from dataclasses import dataclass
 
@@ -13,12 +13,12 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class CancelRewrite:
-    """Let the engine end the rewrite soon; has no answer: that to `Rewrite` comes all the same."""
+    """Let the engine end the rewrite soon. No answer: that to `Rewrite` follows in any case."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyGrant:
-    """Let the engine apply another grant; it has no answer."""
+    """Let the engine apply another grant. No answer."""
 
     bytes_s: float | None
 
@@ -47,7 +47,7 @@ class DeleteOutputs:
 
 @dataclass(frozen=True, slots=True)
 class SendReport:
-    """Tell the coordinator, however long it takes. Answer: ReportDelivered."""
+    """Report to the coordinator, however long it takes. Answer: ReportDelivered."""
 
     report: AttemptReport
 

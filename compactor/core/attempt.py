@@ -4,10 +4,9 @@
                     │            │           │
                     └── failed, cancelled ───┴── refused, unknown
 
-Two rules of the metadata protocol live here. An attempt deletes its own outputs only
-if no commit of it can ever have been executed. And a commit of unknown outcome is
-neither done nor refused: its mark is looked for, and it is sent again until the store
-says which.
+Two rules of the metadata protocol apply here. An attempt deletes its own outputs only if no commit
+of it can ever have been executed. A commit with an unknown outcome is neither done nor refused: its
+mark is looked for, and the commit is sent again until the store confirms or refuses it.
 """
 
 from dataclasses import replace
@@ -24,24 +23,24 @@ from compactor.core.progress import AttemptPhase, Progress, RewriteResult
 
 STORE_BACKOFF = Backoff()
 CONFLICTS_MAX = 8
-"""Rounds of lost races at commit before the attempt fails; each has tries of its own."""
+"""Rounds of conflicts at commit before the attempt fails; each has tries of its own."""
 RESOLVE_MAX_S = 12 * 3600.0
-"""How long an unknown commit is looked after. Its mark may be gone sooner if the store was
-silent for long: then the attempt counts as lost, and its outputs are left to who knows them."""
+"""How long an unknown commit is retried. Its mark may expire sooner if the store was silent for
+long. Then the attempt counts as lost, and its outputs are left to the collector."""
 _ENDS = frozenset(RefusalCode(end.value) for end in AttemptEnd if end is not AttemptEnd.COMMITTED)
 _NOBODYS_FAILURE = {
     RefusalCode.RELEASED: AttemptEnd.LOST,
     RefusalCode.RESURFACE: AttemptEnd.CONFLICTED,
 }
-"""Ends after refusals that say nothing against inputs, job or compactor: it was released without
-a word, or a file came meanwhile that may hold older rows of what it has dropped."""
+"""Outcomes after refusals that do not blame inputs, job or compactor: the attempt was released, or
+a file was added that may hold older rows of keys that it has dropped."""
 
 
 class AttemptStateMachine:
-    """One attempt: told events, it says what to do next.
+    """One attempt: handles events and returns the next actions.
 
-    At most one action that awaits an answer is open at a time. `progress` may be read
-    whenever, nothing else of it changes from outside.
+    At most one action that awaits an answer is open at a time. `progress` may be read at any
+    time; nothing else may be changed from outside.
     """
 
     def __init__(self, assignment: Assignment, now_s: float) -> None:
@@ -55,9 +54,9 @@ class AttemptStateMachine:
             granted_bytes_s=assignment.grant_bytes_s,
         )
         self.end: AttemptEnd | None = None
-        """How it ended, known before it is reported."""
+        """Its outcome, known before it is reported."""
         self.over = False
-        """Whether the coordinator has been told; nothing happens after that."""
+        """Whether the coordinator has the report; nothing happens after that."""
         self._cancel: on.CancelRequested | None = None
         self._commit: CommitAttempt | RetagFiles | None = None
         self._maybe_sent = False
@@ -74,7 +73,7 @@ class AttemptStateMachine:
 
     @property
     def rewriting(self) -> bool:
-        """Whether its end is up to the engine, and not yet to the store."""
+        """Whether the engine, and not the store, still decides its outcome."""
         return self.end is None and self._commit is None
 
     @property
@@ -88,22 +87,22 @@ class AttemptStateMachine:
 
     @property
     def committed_counts(self) -> RowCounts:
-        """What became of the rows of the inputs that were replaced."""
+        """Row counts of the commit."""
         if self.end is AttemptEnd.COMMITTED and isinstance(self._commit, CommitAttempt):
             return self._commit.counts
         return RowCounts()
 
     @property
     def cancel_asked(self) -> bool:
-        """Whether somebody wants it back; the rewrite need not begin."""
+        """Whether a cancellation was requested; the rewrite need not begin."""
         return self._cancel is not None
 
     def handle(self, event: on.Event, now_s: float) -> list[do.Action]:
-        """Take in what happened and return what to do.
+        """Handle an event and return the next actions.
 
         Args:
-            event: What happened, in the order in which it did.
-            now_s: When.
+            event: The event, in order of occurrence.
+            now_s: Its time.
         """
         assert not self.over, (self.id, event)
         if isinstance(event, on.RewriteEvent):
@@ -160,7 +159,7 @@ class AttemptStateMachine:
 
     def _rewritten(self, result: RewriteResult, now_s: float) -> list[do.Action]:
         if self._cancel is not None:
-            # The engine was done before it heard of the cancellation.
+            # The engine finished before the cancellation reached it.
             return self._give_up(self._cancel.end, "AttemptCancelledError", self._cancel.cause)
         assert result.counts.balanced, (self.id, result.counts)
         job = self.assignment.job
@@ -184,9 +183,9 @@ class AttemptStateMachine:
 
     def _cancelled(self, event: on.CancelRequested) -> list[do.Action]:
         if self.end is not None or self._commit is not None:
-            # Once a commit is sent, the store alone says how the attempt ends.
+            # Once a commit is sent, only the store decides how the attempt ends.
             return []
-        # Asked again, the engine is told again: it may not have known the attempt yet.
+        # A repeated request is passed on again, because the engine may have missed the first.
         self._cancel = self._cancel or event
         return [do.CancelRewrite()]
 
@@ -230,13 +229,13 @@ class AttemptStateMachine:
     def _ended_by_refusal(
         self, refused: on.CommitRefused, outcome: on.OutcomeEvent
     ) -> list[do.Action]:
-        """End after a refusal; the mark, if there is one, knows better why."""
+        """End after a refusal; the mark, if there is one, has the precise cause."""
         cause = f"commit refused ({refused.code}): {refused.reason}"
         if isinstance(outcome, on.OutcomeRead) and outcome.end is not None:
             return self._give_up(outcome.end, "ConflictError", f"{cause}; {outcome.cause}")
-        # Any other refusal means that something is wrong with the attempt.
+        # Any other refusal means that the attempt itself is at fault.
         end = _NOBODYS_FAILURE.get(refused.code, AttemptEnd.FAILED)
-        if refused.code in _ENDS:  # It was ended by others; its mark could not be read since.
+        if refused.code in _ENDS:  # It was ended otherwise, and its mark could not be read.
             end = AttemptEnd(refused.code.value)
         return self._give_up(end, "ConflictError", cause)
 
@@ -246,7 +245,7 @@ class AttemptStateMachine:
         return [self._report(now_s)]
 
     def _give_up(self, end: AttemptEnd, error_class: str, cause: str) -> list[do.Action]:
-        """End without a commit; own outputs are deleted if none can have been executed."""
+        """End without a commit; own outputs are deleted if no commit can have been executed."""
         self.end = end
         self._error = (error_class, cause)
         paths = () if self._maybe_sent else self.assignment.reservation.output_paths

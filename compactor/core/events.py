@@ -1,4 +1,4 @@
-"""What an attempt is told: the past tense of everything that happened to it."""
+"""Events of an attempt, in the past tense."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class AttemptStarted:
 
 @dataclass(frozen=True, slots=True)
 class RewriteProgressed:
-    """The engine told how far it is."""
+    """The engine reported progress."""
 
     progress: RewriteProgress
 
@@ -27,7 +27,7 @@ class RewriteDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteFailed:
-    """The engine gave up; the inputs are as they were."""
+    """The engine has failed; the inputs are unchanged."""
 
     error_class: str
     cause: str
@@ -36,7 +36,7 @@ class RewriteFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequested:
-    """The coordinator wants the attempt back, or the compactor stops."""
+    """The coordinator takes the attempt back, or the compactor stops."""
 
     cause: str
     end: AttemptEnd = AttemptEnd.CANCELLED
@@ -44,7 +44,7 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class GrantReceived:
-    """The coordinator lets the attempt move so many bytes/s from now on; None: no limit."""
+    """The coordinator set the attempt's limit in bytes/s; None: no limit."""
 
     bytes_s: float | None
 
@@ -56,9 +56,9 @@ class CommitApplied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRefused:
-    """The store does not allow the commit.
+    """The store refused the commit.
 
-    `sent`: an `EXEC` of it went out before without a known answer.
+    `sent`: an `EXEC` of it was sent before without a known answer.
     """
 
     code: RefusalCode
@@ -68,21 +68,21 @@ class CommitRefused:
 
 @dataclass(frozen=True, slots=True)
 class CommitUnknown:
-    """The store went silent: made, not made, or still on its way."""
+    """The store did not answer: the commit may have been made, or may still be on its way."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class CommitConflicted:
-    """Nothing was written: something required changed on every try of the store."""
+    """Nothing was written: a requirement failed on every try of the store."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeRead:
-    """The store was asked how the attempt ended. `end` None: it has no mark of it."""
+    """The store returned how the attempt ended. `end` None: it has no mark."""
 
     end: AttemptEnd | None
     cause: str = ""
@@ -90,7 +90,7 @@ class OutcomeRead:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeReadFailed:
-    """The store could not be asked."""
+    """The store did not answer."""
 
     reason: str
 
@@ -102,7 +102,7 @@ class OutputsDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ReportDelivered:
-    """The coordinator knows how the attempt ended."""
+    """The coordinator has accepted the report."""
 
 
 RewriteEvent = (

@@ -1,7 +1,7 @@
-"""How far a rewrite is: what the engine reports, what the coordinator hears, and who stalls.
+"""Progress of a rewrite: reports of the engine, reports to the coordinator, and stalls.
 
-An engine sends many small progress reports. The coordinator gets one that only grows. An
-attempt whose numbers stay the same for too long is given up. Values only: no clock, no I/O.
+An engine sends many small progress reports. The coordinator gets one that only grows. An attempt
+whose numbers do not change for too long is given up. Values only: no clock, no I/O.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from common.wire import AttemptProgress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteProgress:
-    """How far the engine is with one attempt."""
+    """The engine's progress with one attempt."""
 
     fraction: float
     bytes_done: int = 0
@@ -28,14 +28,14 @@ class RewriteProgress:
     synced_bytes: int = 0
     sync_s: float = 0.0
     steps: int = 0
-    """Whatever was done that the other numbers do not show; only whether it grows matters."""
+    """Work that the other numbers do not show; only its growth matters."""
 
     def advanced(self, news: Self, bytes_max: int) -> Self:
         """Return the progress after a later or an older report; no number falls.
 
         Args:
-            news: The report. Its state is left to whoever knows the order of states.
-            bytes_max: Of the inputs; more cannot be done.
+            news: The report. Its state is handled by the caller, which knows the order of states.
+            bytes_max: Size of the inputs, an upper bound.
         """
         return replace(
             self,
@@ -51,24 +51,24 @@ class RewriteProgress:
 
 
 OnProgress = Callable[[RewriteProgress], None]
-"""Hears how far a rewrite is."""
+"""Called with the progress of a rewrite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHealth:
-    """What an engine shows of its life."""
+    """An engine's signs of life."""
 
     up: bool
-    """Whether it is started; nothing can be expected of one that is being started."""
+    """Whether it has started; a starting engine is not expected to make progress."""
     signs: int = 0
-    """Life signs heard so far. A healthy engine gives one every few seconds."""
+    """Life signs so far. A healthy engine gives one every few seconds."""
     busy: frozenset[str] = frozenset()
-    """The attempts of which tasks ran at the last life sign; others wait for a free core."""
+    """Attempts whose tasks ran at the last life sign; others wait for a free core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteResult:
-    """What the engine has written and verified: outputs with their statistics."""
+    """The engine's result: verified outputs with their statistics."""
 
     outputs: tuple[DataFile, ...]
     counts: RowCounts
@@ -76,14 +76,14 @@ class RewriteResult:
     kernel: str = ""
     timings_s: dict[str, float] = field(default_factory=dict)
     statistics: Statistics | None = None
-    """Of an analysis, which writes nothing."""
+    """Result of an analysis, which writes nothing."""
 
 
 # -------------------------------------------------------------------------- Progress of one attempt
 
 
 class AttemptPhase(StrEnum):
-    """Where an attempt is, as heartbeats tell it; an attempt only moves forward."""
+    """The phase of an attempt in heartbeats; an attempt only moves forward."""
 
     PREPARING = "preparing"
     REWRITING = "rewriting"
@@ -96,21 +96,21 @@ _ORDER = tuple(AttemptPhase)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far one attempt is. What it has done never falls, and no state is left twice."""
+    """Progress of one attempt. Its numbers never fall, and no phase is repeated."""
 
     attempt: str
     bytes_total: int
     since_s: float
     state: AttemptPhase = AttemptPhase.PREPARING
     engine: RewriteProgress = RewriteProgress(fraction=0.0)
-    """What the engine has reported, but for its state."""
+    """The engine's reports, without its state."""
     volume: str = DEFAULT_VOLUME
     granted_bytes_s: float | None = None
     """The only number that may fall. None: no limit."""
 
     @property
     def work(self) -> tuple[object, ...]:
-        """Everything that changes while something is done, or waits for its part of a limit."""
+        """All values that change while work is done, or while it waits for its part of a limit."""
         engine = self.engine
         done = (engine.bytes_done, engine.rows_done, engine.moved_bytes, engine.synced_bytes)
         return (self.state, engine.fraction, engine.waited_s, engine.steps, *done)
@@ -122,16 +122,16 @@ class Progress:
         return replace(self, state=state)
 
     def advanced(self, news: RewriteProgress) -> Self:
-        """Return the progress after what the engine told, stragglers included."""
-        known = news.state in set(_ORDER[:-1])
-        moved = self.at(AttemptPhase(news.state)) if known else self
+        """Return the progress after a report of the engine, which may be late."""
+        is_known = news.state in set(_ORDER[:-1])
+        moved = self.at(AttemptPhase(news.state)) if is_known else self
         return replace(moved, engine=self.engine.advanced(news, self.bytes_total))
 
     def message(self, quiet_s: float = 0.0) -> AttemptProgress:
-        """Return the progress as a heartbeat carries it.
+        """Return the progress in the form of a heartbeat.
 
         Args:
-            quiet_s: For how long there was none.
+            quiet_s: Time without progress.
         """
         engine = self.engine
         return AttemptProgress(
@@ -156,14 +156,14 @@ class Progress:
 
 
 CHECK_GAP_MAX_S = 3.0
-"""More than that between two looks is time in which nobody looked."""
+"""A longer gap between two checks does not count as time without progress."""
 _ENGINE_KEY = ""
-"""Key of the engine itself, beside those of attempts."""
+"""Key of the engine itself, in addition to those of attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Observation:
-    """What was seen last, and for how long it has been the same."""
+    """The last observed value, and the time for which it has not changed."""
 
     what: object
     quiet_s: float = 0.0
@@ -171,37 +171,37 @@ class _Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """Attempts to be given up, with the engine."""
+    """Attempts to give up, together with the engine."""
 
     cause: str
     attempts: tuple[str, ...]
-    """Those that stand still; others on the same engine are merely unlucky."""
+    """The stalled ones; other attempts on the same engine are affected without fault."""
 
 
 class StallWatch:
-    """Looks at an engine and its attempts from time to time."""
+    """Checks an engine and its attempts at intervals."""
 
     def __init__(self, stall_s: float) -> None:
-        """Have seen nothing yet.
+        """Create a watch without observations.
 
         Args:
-            stall_s: So long without progress is a stall; 0: nothing is.
+            stall_s: Time without progress that counts as a stall; 0: never.
         """
         self._stall_s = stall_s
         self._seen: dict[str, _Observation] = {}
         self._looked_s: float | None = None
 
     def quiet_s(self, attempt: str) -> float:
-        """Return for how long an attempt has made no progress."""
+        """Return how long an attempt has made no progress."""
         seen = self._seen.get(attempt)
         return 0.0 if seen is None else seen.quiet_s
 
     def look(self, held: Sequence[Progress], health: EngineHealth, now_s: float) -> Stall | None:
-        """Return what has stood still for too long, or None.
+        """Return what has stalled, or None.
 
         Args:
             held: The attempts that are not over.
-            health: Of the engine.
+            health: Health of the engine.
             now_s: The time now.
         """
         gap_s = 0.0 if self._looked_s is None else now_s - self._looked_s
@@ -225,16 +225,16 @@ class StallWatch:
 
     def _found(self, watched: list[Progress], health: EngineHealth) -> Stall | None:
         if (silent_s := self.quiet_s(_ENGINE_KEY)) >= self._stall_s:
-            cause = f"the Spark driver has given no sign of life for {silent_s:.0f} s"
+            cause = f"the Spark driver has sent no life sign for {silent_s:.0f} s"
             return Stall(cause=cause, attempts=tuple(progress.attempt for progress in watched))
         stalled = [
             progress for progress in watched if self._stands_still(progress, watched, health)
         ]
         if not stalled:
             return None
-        said = ", ".join(f"{progress.attempt} ({progress.state})" for progress in stalled)
+        listing = ", ".join(f"{progress.attempt} ({progress.state})" for progress in stalled)
         longest_s = max(self.quiet_s(progress.attempt) for progress in stalled)
-        cause = f"no progress for {longest_s:.0f} s: {said}"
+        cause = f"no progress for {longest_s:.0f} s: {listing}"
         return Stall(cause=cause, attempts=tuple(progress.attempt for progress in stalled))
 
     def _stands_still(self, each: Progress, watched: list[Progress], health: EngineHealth) -> bool:

@@ -1,7 +1,7 @@
-"""One attempt inside the driver process: plan, rewrite, verify.
+"""One attempt in the driver process: plan, rewrite, verify.
 
-`rewrite` is the entry: the driver process calls it for each assignment. Nothing is
-committed here. If anything fails, the outputs are deleted before the error is raised.
+`rewrite` is the entry, which the driver process calls for each assignment. Nothing is committed
+here. After a failure, the outputs are deleted before the error is raised.
 """
 
 import threading
@@ -41,7 +41,7 @@ from compactor.rewrite.verify import verify
 
 REPORT_INTERVAL_S = 0.5
 WRITTEN_FRACTION = 0.8
-"""How far an attempt is when everything is written and nothing verified."""
+"""Progress of an attempt when everything is written and nothing verified."""
 
 
 def rewrite(
@@ -56,9 +56,9 @@ def rewrite(
     Args:
         spark: The session. Its job group is the attempt's, so that it can be cancelled.
         assignment: The reserved job.
-        progress: Hears how far it is, from more than one thread.
-        cancelled: Whether somebody wants the attempt back.
-        attach: Is given what further grants, and a cancellation, have to be told to.
+        progress: Called with the progress, from more than one thread.
+        cancelled: Whether the attempt was cancelled.
+        attach: Called with the allowance, which receives grants and a cancellation.
 
     Raises:
         RewriteError: It failed or was cancelled; no output is left.
@@ -85,7 +85,7 @@ def rewrite(
                 allowance.settle()
                 _guard_directory(plan, assignment)
             except BaseException:
-                # Nothing of this attempt was ever committed, and no other has its paths.
+                # Nothing of this attempt was committed, and no other attempt has its paths.
                 _delete(plan.location, plan.output.paths)
                 raise
             if _gives_pages_back(spark):
@@ -112,7 +112,7 @@ def _analyze(
     cancelled: Callable[[], bool],
     attach: Callable[[Allowance], None],
 ) -> RewriteResult:
-    """Count what is live of the files of a tablet; arguments and errors as of `rewrite`."""
+    """Count the live bytes of a tablet's files; arguments and errors as for `rewrite`."""
     clock = SystemClock()
     begun_s = clock.now_s()
     if not assignment.analyzed:
@@ -120,7 +120,7 @@ def _analyze(
     read = replace(
         assignment,
         inputs=assignment.analyzed,
-        # The plan has a place for outputs, of which there are none.
+        # The plan requires one output, although none is written.
         reservation=replace(assignment.reservation, outputs_max=1),
     )
     with attempt_folder(_scratch(spark)) as folder:
@@ -131,23 +131,23 @@ def _analyze(
             _raise_if_cancelled(cancelled)
             reporter.rewriting(plan)
             columns = assignment.table.settings.analysis_columns
-            found = count_live(plan, read.inputs, partial(run_tasks, spark, plan), columns)
+            live = count_live(plan, read.inputs, partial(run_tasks, spark, plan), columns)
             _raise_if_cancelled(cancelled)
             allowance.settle()
             reporter.done(plan.inputs.rows)
     statistics = Statistics(
-        files=found.files,
+        files=live.files,
         tablet_version=assignment.tablet_version,
         rows=plan.inputs.rows,
-        read_bytes=found.read_bytes,
+        read_bytes=live.read_bytes,
         elapsed_s=clock.now_s() - begun_s,
-        tablet=found.tablet,
+        tablet=live.tablet,
     )
     return RewriteResult(outputs=(), counts=RowCounts(), kernel="analyze", statistics=statistics)
 
 
 def _rewritten(spark: Any, plan: RewritePlan, assignment: Assignment) -> tuple[TaskResult, Way]:
-    """Rewrite by the cheapest way that is right; only the last of these reads a row."""
+    """Rewrite by the cheapest correct way; only the last of these reads rows."""
     dropped = drop_whole(plan, assignment)
     if dropped is not None:
         return dropped, Way.DROP
@@ -155,7 +155,7 @@ def _rewritten(spark: Any, plan: RewritePlan, assignment: Assignment) -> tuple[T
 
 
 def _guard_directory(plan: RewritePlan, assignment: Assignment) -> None:
-    """Put guards into the folders of the inputs, before the commit can be seen.
+    """Write guards into the folders of the inputs, before the commit becomes visible.
 
     Raises:
         UnavailableError: The storage does not answer, or forbids it.
@@ -177,7 +177,7 @@ def _outputs(
 def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFacts) -> DataFile:
     since = [file.tombstones_since_s for file in assignment.inputs]
     stamps = (stamp for stamp in since if stamp is not None)
-    # Inputs without tombstones: a transform has made the first ones just now.
+    # If inputs have no tombstones, a transform has just created the first ones.
     oldest = min(stamps, default=assignment.reservation.now_s)
     reservation = assignment.reservation
     file = data_file_of(
@@ -198,12 +198,12 @@ def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFact
 
 
 def _scratch(spark: Any) -> str:
-    """Return where executors and driver both write; empty: in the folder for temporary files."""
+    """Return the folder that executors and driver share; empty: that for temporary files."""
     return str(spark.sparkContext.getConf().get(SCRATCH_SETTING, ""))
 
 
 def _gives_pages_back(spark: Any) -> bool:
-    """Return whether pages of inputs and outputs go out of memory when a job is done."""
+    """Return whether pages of inputs and outputs are released after a job."""
     return bool(spark.conf.get(PAGE_CACHE_SETTING, "keep") == "drop")
 
 
@@ -214,25 +214,25 @@ def _give_pages_back(plan: RewritePlan, assignment: Assignment, result: TaskResu
 
 
 def _task_memory(spark: Any) -> tuple[int, int]:
-    """Return what the process of a task may have, and with what it is ended."""
-    # The session knows its context's settings, too; asking the context copies them all.
+    """Return the memory of a task's process, and the limit at which it is ended."""
+    # Read from the session, because the context would copy all its settings.
     conf = spark.conf
     return int(conf.get(TASK_SETTING, str(TASK_BYTES))), int(conf.get(LIMIT_SETTING, "0"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """How far an attempt is, but for what its tasks leave word of."""
+    """The progress of an attempt without that of its tasks."""
 
     state: str = "preparing"
     fraction: float = 0.0
     rows: int = 0
     rows_expected: int = 0
-    """How many rows tasks will have told of in the end; 0: no task runs."""
+    """Number of rows that tasks will report in total; 0: no task runs."""
 
 
 class _ProgressReporter:
-    """Tells again and again how far an attempt is, from a thread of its own."""
+    """Reports the progress of an attempt repeatedly, from a separate thread."""
 
     def __init__(
         self, progress: OnProgress, assignment: Assignment, allowance: Allowance, folder: str
@@ -255,11 +255,11 @@ class _ProgressReporter:
         self._thread.join()
 
     def step(self) -> None:
-        """Count something that was done and that no other number shows."""
-        self._steps += 1  # A step that another thread overwrites is missed by nobody.
+        """Count a piece of work that no other number shows."""
+        self._steps += 1  # A lost update by another thread is harmless.
 
     def counting_cancelled(self, cancelled: Callable[[], bool]) -> Callable[[], bool]:
-        """Return the same question, each asking of which counts as a step."""
+        """Return the same function, with each call counted as a step."""
 
         def is_cancelled() -> bool:
             self.step()
@@ -268,16 +268,16 @@ class _ProgressReporter:
         return is_cancelled
 
     def rewriting(self, plan: RewritePlan) -> None:
-        """Tell of the tasks from now on."""
+        """Report the progress of tasks from now on."""
         expected = max(1, plan.inputs.rows * count_passes(plan))
         self._enter(_Stage("rewriting", 0.0, plan.inputs.rows, expected))
 
     def verifying(self, rows: int) -> None:
-        """Tell that everything is written."""
+        """Report that everything is written."""
         self._enter(_Stage("verifying", WRITTEN_FRACTION, rows))
 
     def done(self, rows: int) -> None:
-        """Tell that everything is verified."""
+        """Report that everything is verified."""
         self._enter(_Stage("verifying", 1.0, rows))
 
     def _enter(self, stage: _Stage) -> None:
@@ -289,7 +289,7 @@ class _ProgressReporter:
             self._tell()
 
     def _tell(self) -> None:
-        """Tell how far it is, and what it has moved."""
+        """Report the progress, and the bytes moved."""
         stage, usage = self._stage, self._allowance.usage()
         done_bytes, done_rows = read_marks(self._folder)
         fraction, rows = stage.fraction, stage.rows

@@ -1,9 +1,8 @@
-"""The folder of an attempt on the compactor's own disk, and what tasks report in it.
+"""The folder of an attempt on the compactor's own disk, and the reports of tasks in it.
 
-The folder holds runs and parts of a merge. Each task also keeps small files in it that the
-driver reads: how far the task is, and how many rows a transform has changed and deleted. So
-executors on other machines need a folder that all of them share. Folders that a dead process
-has left are removed.
+The folder holds runs and parts of a merge. Each task also keeps small files in it for the driver:
+its progress, and how many rows a transform has changed and deleted. So executors on other machines
+need a shared folder. Folders that a dead process has left are removed.
 """
 
 import fcntl
@@ -27,14 +26,14 @@ _LOCK = "alive"
 
 @contextmanager
 def attempt_folder(scratch: str = "") -> Iterator[str]:
-    """Yield a new folder, which is gone afterwards.
+    """Yield a new folder, which is deleted afterwards.
 
     Args:
-        scratch: Where to make it, for this compactor alone; empty: with the temporary files.
+        scratch: The compactor's own parent folder; empty: the folder for temporary files.
 
     Raises:
-        ConfigError: Nothing can be written there.
-        UnavailableError: There is no room now.
+        ConfigError: The folder is not writable.
+        UnavailableError: The disk is full now.
     """
     try:
         if scratch:
@@ -54,10 +53,10 @@ def attempt_folder(scratch: str = "") -> Iterator[str]:
 
 
 def remove_left_folders(scratch: str = "") -> None:
-    """Remove the folders of drivers that are no more.
+    """Remove the folders of dead drivers.
 
-    In a scratch folder a number says nothing: its process may have been on another machine. The
-    folder is one compactor's, and its lock tells.
+    In a scratch folder a process id is meaningless, because the process may have been on another
+    machine. The folder belongs to one compactor, and its lock shows whether it is in use.
     """
     for path in Path(scratch or tempfile.gettempdir()).glob("neve-attempt-*"):
         named = _NAME.fullmatch(path.name)
@@ -73,7 +72,7 @@ def _runs(process: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # Somebody else's.
+        return True  # The process belongs to another user.
     return True
 
 
@@ -92,20 +91,20 @@ def _locked(path: Path) -> bool:
 
 
 MARK_INTERVAL_S = 0.1
-"""The driver looks less often than that."""
+"""The driver reads the marks less often."""
 _MARK = struct.Struct("<QQ")
 
 
 class ProgressMark:
-    """One task's progress; written now and then."""
+    """One task's progress, written at intervals."""
 
     def __init__(self, folder: str, name: str, clock: Clock | None = None) -> None:
-        """Write nothing yet.
+        """Create a mark without writing it.
 
         Args:
-            folder: Where the driver looks; empty: nobody does.
-            name: Tells this task from others of the rewrite.
-            clock: None: the system's.
+            folder: Folder that the driver reads; empty: nothing is written.
+            name: Distinguishes the task from others of the rewrite.
+            clock: None: the system's clock.
         """
         self._clock = clock or SystemClock()
         self._path = Path(folder, f"{name}.mark") if folder else None
@@ -113,7 +112,7 @@ class ProgressMark:
         self._told_s = self._clock.now_s()
 
     def add(self, size_bytes: int, rows: int) -> None:
-        """Count what was done since the last call."""
+        """Add the work since the last call."""
         self._bytes += size_bytes
         self._rows += rows
         if self._path is None or (now_s := self._clock.now_s()) - self._told_s < MARK_INTERVAL_S:
@@ -124,7 +123,7 @@ class ProgressMark:
 
 
 def read_marks(folder: str) -> tuple[int, int]:
-    """Return decoded bytes and rows done by all tasks that write into a folder."""
+    """Return decoded bytes and rows processed by all tasks that write to a folder."""
     done_bytes = done_rows = 0
     for path in Path(folder).glob("*.mark"):
         with suppress(OSError, struct.error):
@@ -142,17 +141,17 @@ _CHANGES_SUFFIX = "changes"
 
 @dataclass(slots=True)
 class ChangeCounts:
-    """Of one input, or of all."""
+    """Counts of one input, or of all inputs."""
 
     changed: int = 0
-    """Rows that were given values, whether or not these are new."""
+    """Rows that were assigned values, whether or not they differ."""
     deleted: int = 0
 
     def write(self, folder: str, at: int) -> None:
-        """Leave the counts of an input, by its number; empty folder: for nobody.
+        """Write the counts of an input, by its number; empty folder: write nothing.
 
         Raises:
-            OSError: They cannot be written; without them the driver would tell too few.
+            OSError: They cannot be written; without them the driver's sum would be too small.
         """
         if folder:
             Path(folder, f"{at}.{_CHANGES_SUFFIX}").write_bytes(

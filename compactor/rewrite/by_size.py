@@ -1,4 +1,4 @@
-"""The configurer `by-size`: jobs over more bytes than a threshold write with another codec."""
+"""The configurer `by-size`: jobs above a size threshold use another codec."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,21 +25,21 @@ class _Options:
 
 
 class BySize:
-    """Slow, dense codecs for the large files that stay, quick ones for those that do not.
+    """Slow, dense codecs for large files that stay, quick ones for small files that do not.
 
-    Options: `threshold`, a size; `codec`; if wanted, its `codec_level`.
+    Options: `threshold`, a size; `codec`; optionally its `codec_level`.
     """
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Refuse options that are missing, unknown or wrong.
+        """Refuse missing, unknown or wrong options.
 
         Raises:
-            RequestError: Names the option, and what was expected.
+            RequestError: Names the option and what was expected.
         """
         _parsed(options)
 
     def configure(self, parameters: OutputParameters) -> OutputSpec:
-        """Return the other codec if all inputs together have more bytes than the threshold."""
+        """Return the other codec if the total size of the inputs is above the threshold."""
         wanted = _parsed(parameters.table.settings.configurer_options)
         if parameters.input_bytes <= wanted.threshold_bytes:
             return OutputSpec()
@@ -48,16 +48,16 @@ class BySize:
 
 def _parsed(options: Mapping[str, str]) -> _Options:
     if unknown := sorted(set(options) - set(OPTIONS)):
-        known = ", ".join(OPTIONS)
-        raise RequestError(f"configurer by-size has no option {unknown[0]!r}; it has {known}")
+        expected = ", ".join(OPTIONS)
+        raise RequestError(f"configurer by-size has no option {unknown[0]!r}; it has {expected}")
     for name in ("threshold", "codec"):
         if not options.get(name):
             raise RequestError(f"configurer by-size lacks the option {name}")
     codec = codec_name(options["codec"])
     if codec is None:
-        known = ", ".join(CODECS)
+        expected = ", ".join(CODECS)
         raise RequestError(
-            f"configurer by-size: codec {options['codec']!r} is not known, expected {known}"
+            f"configurer by-size: codec {options['codec']!r} is unknown, expected {expected}"
         )
     threshold_bytes = parse_size_bytes(options["threshold"], "configurer by-size: threshold")
     return _Options(threshold_bytes, codec, _level(options.get("codec_level"), codec))

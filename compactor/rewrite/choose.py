@@ -1,13 +1,13 @@
-"""Chooses the way of a job and has Spark run it.
+"""Chooses the way of a job and runs it on Spark.
 
-    drop     every row has expired: none is read, and Spark is not asked (`drop_job`)
-    stitch   row groups of all inputs are copied as bytes: no row wins, expires or changes
-    merge    the kernel merges a keyed table, in one task or in ranges
-    bag      an append-only table is copied row by row, without the expired rows
-    memory   a small job that the kernel does not support is merged in one task
-    sql      a larger one is sorted by Spark and merged by one task
+  drop     every row has expired: none is read, and Spark is not used (`drop_job`)
+  stitch   row groups of all inputs are copied as bytes: no row wins, expires or changes
+  merge    the kernel merges a keyed table, in one task or in ranges
+  bag      an append-only table is copied row by row, without the expired rows
+  memory   a small job that the kernel does not support is merged in one task
+  sql      a larger one is sorted by Spark and merged by one task
 
-Some jobs turn out to be unfit for their way only when it is taken. They take the next one.
+Some jobs turn out to be unsuitable for their way while it runs. They use the next one.
 """
 
 from contextlib import suppress
@@ -33,11 +33,11 @@ from compactor.rewrite.task_result import TaskResult
 IN_MEMORY_BYTES = 64 * 1024**2
 IN_MEMORY_ROWS = 2_000_000
 STITCH_HERE_BYTES = 256 * 1024**2
-"""Copied by the driver itself: a task takes as long to begin as a disk to copy half of it."""
+"""Copied by the driver itself: starting a task takes as long as a disk needs for half of it."""
 STITCH_HERE_FOOTER_BYTES = 1024**2
-"""Opened, footers take up to seventy times as much, and nothing bounds a driver's memory."""
+"""Decoded footers take up to seventy times as much, and a driver's memory is not limited."""
 KEY_BYTES_MAX = 64
-"""Longer keys may differ in what the kernel's words do not hold."""
+"""Longer keys may differ in bytes that the kernel's words do not hold."""
 
 
 class Way(StrEnum):
@@ -54,15 +54,15 @@ class Way(StrEnum):
 def rewrite_with_spark(
     spark: Any, plan: RewritePlan, stitching: StitchPlan | None = None
 ) -> tuple[TaskResult, Way]:
-    """Run the rewrite; return its result and the way that was taken.
+    """Run the rewrite; return its result and the way that was used.
 
     Args:
         spark: The session.
-        plan: What to do.
-        stitching: How to do it without reading a row; None: rows must be read.
+        plan: The plan of the job.
+        stitching: Plan of a stitch, without reading rows; None: rows must be read.
 
     Raises:
-        RewriteError: It failed; nothing is left under the outputs' names.
+        RewriteError: It failed; no outputs are left.
     """
     if stitching is not None:
         with suppress(NotStitchableError):
@@ -70,11 +70,11 @@ def rewrite_with_spark(
     for way in ways_of(plan):
         with suppress(LongKeyError):
             return _run(spark, plan, way), way
-    raise AssertionError("the last way takes every job")
+    raise AssertionError("the last way supports every job")
 
 
 def ways_of(plan: RewritePlan) -> tuple[Way, ...]:
-    """Return how rows of a job may be rewritten, best way first; the last one always works."""
+    """Return the ways to rewrite the rows of a job, best way first; the last one always works."""
     if not plan.rules.row_rules.key:
         return (Way.BAG,)
     fits = _fits_memory(plan.inputs, plan.memory)
@@ -85,14 +85,14 @@ def ways_of(plan: RewritePlan) -> tuple[Way, ...]:
 
 
 def count_passes(plan: RewritePlan) -> int:
-    """Return how often each row is counted in the marks of progress."""
-    # A job that the kernel gives up has been counted by then.
+    """Return how often each row is counted in the progress marks."""
+    # A job that the kernel gives up has already been counted.
     two = not kernel_supports(plan.rules) and ways_of(plan)[-1] is Way.SORT
     return 2 if two else 1
 
 
 def kernel_supports(rules: Rules) -> bool:
-    """Return whether the kernel knows tables and jobs like this one."""
+    """Return whether the kernel supports these tables and jobs."""
     row_rules = rules.row_rules
     if not row_rules.key or rules.transform is not None:
         return False
@@ -103,7 +103,7 @@ def kernel_supports(rules: Rules) -> bool:
 
 
 def _has_long_cuts(rules: Rules, output: Output) -> bool:
-    """Return whether cuts may be finer than words tell apart."""
+    """Return whether cuts may be finer than the resolution of words."""
     text = {KeyType.STRING, KeyType.BINARY} & set(rules.row_rules.key_types)
     return bool(text) and any(len(cut) > KEY_BYTES_MAX for cut in output.cuts)
 

@@ -1,8 +1,8 @@
-"""The way `drop`: a whole job whose rows have all expired ends without a row being read.
+"""The way `drop`: a whole job whose rows have all expired ends without reading a row.
 
-Metadata tells the latest time of each input and where its keys and versions lie, footers tell
-that no row lacks a time. Where either leaves a doubt, the rows are read, which keeps what has not
-expired: a job that was planned as a drop can cost time, and never a row.
+Metadata gives the latest time of each input and the bounds of its keys and versions, and footers
+show that no row lacks a time. If either leaves a doubt, the rows are read, and those that have not
+expired are kept. So a job that was planned as a drop may cost time, but never loses a row.
 """
 
 from collections.abc import Iterable
@@ -20,13 +20,13 @@ from compactor.rewrite.task_result import TaskResult
 
 
 def drop_whole(plan: RewritePlan, assignment: Assignment) -> TaskResult | None:
-    """End a job whose rows may all go; None: its rows have to be read.
+    """End a job whose rows may all be dropped; None: its rows have to be read.
 
-    What is written is the empty file that tells a rebuild that the inputs are gone.
+    The only output is the empty file that shows a rebuild that the inputs are gone.
 
     Args:
-        plan: What the job does.
-        assignment: Where it came from.
+        plan: The plan of the job.
+        assignment: The assignment of the job.
 
     Raises:
         RewriteError: That file cannot be written.
@@ -49,18 +49,18 @@ def drop_whole(plan: RewritePlan, assignment: Assignment) -> TaskResult | None:
 
 
 def _all_expired(plan: RewritePlan, files: Iterable[DataFile]) -> bool:
-    """Return whether every row has expired, beyond doubt."""
+    """Return whether every row has certainly expired."""
     rules, now_s = plan.rules.row_rules, plan.rules.now_s
     if rules.ttl_s is None or rules.time_column is None or not plan.inputs.timed:
         return False
     if pa.types.is_floating(plan.rules.schema.field(rules.time_column).type):
-        return False  # A time that is no number never expires, and is in no file's bounds.
+        return False  # A time such as NaN never expires, and is in no file's bounds.
     safe_s = now_s - rules.ttl_s - CLOCK_MARGIN_S
     return all(file.time_max_s is not None and file.time_max_s <= safe_s for file in files)
 
 
 def _droppable(files: Iterable[DataFile], rule: DropRule) -> DroppedRows | None:
-    """Return the keys and versions of files that may go whole; None: some row may have to stay."""
+    """Return the keys and versions of droppable files; None: some row may have to stay."""
     spans, versions = [], []
     for file in files:
         low, high, version = file.key_min, file.key_max, file.version_max

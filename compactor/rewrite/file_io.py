@@ -1,8 +1,8 @@
-"""Inputs and outputs of a rewrite as files: read with errors that name them, created once.
+"""Inputs and outputs of a rewrite as files: read errors name the file, outputs are created once.
 
-A row group is paid for before it is read. An output appears under its final name and is
-never renamed. On a local disk it is created exclusively, flushed while it grows, and
-synced before it counts.
+A row group is paid for before it is read. An output is created under its final name and never
+renamed. On a local disk it is created exclusively, flushed while it grows, and synced before it is
+complete.
 """
 
 import os
@@ -22,7 +22,8 @@ from common.parquet.location import Location, open_location
 from common.rows.partitions import Fill, fill_of_path
 from common.rows.rules import RowRules
 
-# --------------------------------------------------------------------- Stored bytes of what is read
+# --------------------------------------------------------------------------- Stored bytes of
+# columns
 
 
 Pay = Callable[[int], None]
@@ -33,21 +34,21 @@ def leaf_columns(metadata: pq.FileMetaData, columns: Sequence[str] | None) -> li
 
     Args:
         metadata: The file's footer.
-        columns: Names of those that are read; None: all.
+        columns: Names of the columns to read; None: all.
     """
     leaves = range(metadata.num_columns)
     if columns is None:
         return list(leaves)
     paths = [metadata.schema.column(leaf).path for leaf in leaves]
-    # As Arrow reads them: a name also stands for all that begins with it and a dot.
+    # As in Arrow, a name also matches all names that begin with it and a dot.
     named = frozenset(columns)
     return [leaf for leaf in leaves if {paths[leaf], paths[leaf].split(".", 1)[0]} & named]
 
 
 def stored_bytes(metadata: pq.FileMetaData, group: int, leaves: Sequence[int]) -> int:
-    """Return how many bytes of a file hold leaf columns of a row group, after the codec."""
-    found = metadata.row_group(group)
-    return sum(found.column(leaf).total_compressed_size for leaf in leaves)
+    """Return the compressed size of leaf columns in a row group."""
+    row_group = metadata.row_group(group)
+    return sum(row_group.column(leaf).total_compressed_size for leaf in leaves)
 
 
 def paid_batches(
@@ -76,30 +77,30 @@ def paid_batches(
 
 
 FLUSH_BYTES = 32 * 1024**2
-"""So much is handed to the disk at a time."""
+"""Bytes that are flushed to the disk at a time."""
 
 
 class Flusher:
-    """Syncs one file, again and again, in a thread of its own."""
+    """Syncs one file repeatedly, in a separate thread."""
 
     def __init__(self, descriptor: int) -> None:
-        """Sync nothing yet.
+        """Create an idle flusher.
 
         Args:
-            descriptor: Of the file; closed only after `close`.
+            descriptor: Descriptor of the file; closed only after `close`.
         """
         self._descriptor = descriptor
         self._thread = ThreadPoolExecutor(1, "flush")
         self._flushing: Future[None] | None = None
         self._flushed = 0
         self.sync_s = 0.0
-        """How long it all took."""
+        """Total time of the syncs."""
 
     def reached(self, position: int) -> None:
-        """Have the disk begin with what is there, unless it is busy with what was before.
+        """Start a sync of the bytes written so far, unless a sync is running.
 
         Raises:
-            OSError: Something before is not durable.
+            OSError: An earlier sync failed.
         """
         if position - self._flushed < FLUSH_BYTES:
             return
@@ -111,10 +112,10 @@ class Flusher:
         self._flushing = self._thread.submit(self._sync)
 
     def settle(self) -> None:
-        """Wait until what was begun is durable.
+        """Wait for the running sync.
 
         Raises:
-            OSError: It is not.
+            OSError: It failed.
         """
         if self._flushing is not None:
             self._flushing.result()
@@ -137,8 +138,8 @@ def table_location(uri: str) -> Location:
     """Return a table's location.
 
     Raises:
-        InputError: It is none.
-        ConfigError: Its storage cannot be used from here.
+        InputError: The URI is invalid.
+        ConfigError: Its storage cannot be used from this machine.
     """
     try:
         return open_location(uri)
@@ -169,25 +170,25 @@ def read_tables(
     *,
     pay: Pay,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of an input, some at a time.
+    """Yield the rows of an input in batches.
 
     Args:
-        location: Of the table.
-        path: Of the input.
-        rows_max: Rows at a time.
-        columns: Those that are wanted, if the file has them; at least one comes. None: all.
-        pay: Is told the bytes of each row group before it is read.
+        location: Location of the table.
+        path: Path of the input.
+        rows_max: Rows of a batch.
+        columns: Wanted columns, if the file has them; at least one is returned. None: all.
+        pay: Called with the bytes of each row group before it is read.
 
     Raises:
-        InputError: The file cannot be read to its end.
+        InputError: The file cannot be read completely.
         UnavailableError: The storage does not answer.
     """
     try:
         with open_table_file(location, path) as parquet:
             chosen = None
             if columns is not None:
-                known = parquet.schema_arrow.names
-                chosen = [name for name in known if name in columns] or known[:1]
+                names = parquet.schema_arrow.names
+                chosen = [name for name in names if name in columns] or names[:1]
             for batch in paid_batches(parquet, rows_max, chosen, pay):
                 yield pa.Table.from_batches([batch])
     except RequestError as error:
@@ -195,12 +196,12 @@ def read_tables(
 
 
 def folder_fill(rules: RowRules, schema: pa.Schema, path: str) -> Fill:
-    """Return what the folders of an input say of columns that it may leave out.
+    """Return the values that an input's folders give for columns it may omit.
 
     Args:
-        rules: Of the table.
-        schema: That the rows are to have.
-        path: Of the input.
+        rules: Rules of the table.
+        schema: Target schema of the rows.
+        path: Path of the input.
 
     Raises:
         InputError: A folder's value does not fit its column.
@@ -212,10 +213,10 @@ def folder_fill(rules: RowRules, schema: pa.Schema, path: str) -> Fill:
 
 
 def forget_pages(location: Location, paths: Sequence[str]) -> None:
-    """Give the pages of files back to the system, so that it keeps those of others in memory.
+    """Release the pages of files from the page cache, to leave room for other files.
 
-    Of a local disk only, and of this node. It is a hint: what is not durable yet, is mapped or
-    cannot be opened stays as it is.
+    Only for a local disk, and on this node. It is a hint: pages that are not durable or are
+    mapped stay, and files that cannot be opened are ignored.
     """
     if not location.is_local:
         return
@@ -229,7 +230,7 @@ def forget_pages(location: Location, paths: Sequence[str]) -> None:
 
 
 def delete_file(location: Location, path: str) -> bool:
-    """Delete a file; return whether it is gone. One that was not there is."""
+    """Delete a file; return whether it is gone. A missing file counts as gone."""
     try:
         location.filesystem.delete_file(location.full(path))
     except FileNotFoundError:
@@ -240,35 +241,35 @@ def delete_file(location: Location, path: str) -> bool:
 
 
 class NewFile:
-    """A file being written. It counts only after `close`; before, it may be abandoned."""
+    """A file during the write. It is complete only after `close`; before, it may be abandoned."""
 
     def __init__(self, location: Location, path: str) -> None:
         """Create the file.
 
         Raises:
-            OSError: It is there already (on a local disk), or cannot be created.
+            OSError: It exists already (on a local disk), or cannot be created.
         """
         self._location = location
         self._path = path
         self._full = location.full(path)
         self.sync_s = 0.0
-        """How long a local disk took to make it durable; known when it is closed."""
+        """Time that a local disk took to make it durable; known after it is closed."""
         self.sink: Any
         self._flusher: Flusher | None = None
         if location.is_local:
             Path(self._full).parent.mkdir(parents=True, exist_ok=True)
-            # Exclusive: whoever else writes here is a bug that must not go unseen.
+            # Exclusive: another writer of this file would be a bug that must not go unnoticed.
             self.sink = open(self._full, "xb")  # noqa: SIM115 - closed by close or abandon
             self._flusher = Flusher(self.sink.fileno())
         else:
-            # An object becomes visible, whole, when the stream is closed.
+            # An object becomes visible as a whole when the stream is closed.
             self.sink = location.filesystem.open_output_stream(self._full)
 
     def reached(self, position: int) -> None:
-        """Have a local disk begin to write what is there, up to a position.
+        """Make a local disk start writing the data up to a position.
 
         Raises:
-            OSError: Something before is not durable.
+            OSError: An earlier write failed.
         """
         if self._flusher is not None:
             self._flusher.reached(position)
@@ -292,7 +293,7 @@ class NewFile:
             _sync_folder(Path(self._full).parent)
 
     def abandon(self) -> None:
-        """Delete the file, whatever state it is in."""
+        """Delete the file, whatever its state."""
         if self._flusher is not None:
             self._flusher.close()
         with suppress(OSError, ValueError):

@@ -1,12 +1,12 @@
 """The general rewrite, for tables and jobs that the kernel does not support.
 
-    in memory   one task reads everything, merges and writes: small jobs
-    sorted      tasks read, Spark sorts by encoded key (on disk if need be), one task merges
-                the stream and writes
-    bag         one task copies the rows of an append-only table, without the expired rows
+in memory   one task reads everything, merges and writes: small jobs
+  sorted      tasks read, Spark sorts by encoded key (on disk if necessary), one task merges
+              the stream and writes
+  bag         one task copies the rows of an append-only table, without the expired rows
 
-Rows that cross Spark are converted to types that Spark keeps unchanged. No task may run
-twice over the same output; `spark_tasks.refuse_second_try` ensures that.
+Rows that cross Spark are converted to types that Spark preserves. No task may run twice over
+the same output; `spark_tasks.refuse_second_try` ensures that.
 """
 
 from collections.abc import Iterable, Iterator
@@ -44,7 +44,7 @@ from compactor.rewrite.transform_expressions import ExpressionValues
 
 
 KEY_COLUMN = "key"
-"""Name of the carried encoded key; columns are c0, c1, …"""
+"""Name of the column with the encoded key; columns are c0, c1, …"""
 _INTEGERS = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
 _SPARK_NAMES = {
     pa.bool_(): "boolean",
@@ -66,7 +66,7 @@ _NESTED_NAMES = {
 
 
 def spark_schema(schema: pa.Schema) -> str:
-    """Return the columns that cross Spark, as Spark writes a schema.
+    """Return the columns that cross Spark, as a Spark schema.
 
     Raises:
         InputError: A column's type cannot cross.
@@ -77,7 +77,7 @@ def spark_schema(schema: pa.Schema) -> str:
 
 
 def to_spark_rows(table: pa.Table, keys: pa.LargeBinaryArray) -> pa.Table:
-    """Return a table as it crosses Spark.
+    """Return a table in the form that crosses Spark.
 
     Args:
         table: Rows with normal types.
@@ -89,7 +89,7 @@ def to_spark_rows(table: pa.Table, keys: pa.LargeBinaryArray) -> pa.Table:
 
 
 def from_spark_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    """Return rows that have crossed, in the schema that they had."""
+    """Return rows that have crossed Spark, in their original schema."""
     columns = [_from_carrier(batch.column(f"c{at}"), field.type) for at, field in enumerate(schema)]
     return pa.table(columns, schema=schema)
 
@@ -109,7 +109,7 @@ def _spark_name(field: pa.Field) -> str:
 
 
 def _spark_carrier_type(arrow: pa.DataType) -> pa.DataType | None:
-    """Return the type in which a value crosses; None: nested, as it is."""
+    """Return the type in which a value crosses; None: nested, unchanged."""
     if is_type.is_nested(arrow):
         return None
     if is_type.is_boolean(arrow):
@@ -171,8 +171,8 @@ def rewrite_in_memory(plan: RewritePlan, answers: ExpressionValues | None = None
     """Merge all inputs of a keyed table at once.
 
     Args:
-        plan: What to do.
-        answers: Spark's, about all inputs in order; None if none were needed.
+        plan: Plan of the job.
+        answers: Spark's values for all inputs in order; None if none were needed.
     """
     mark, change = ProgressMark(plan.folder, "write"), row_change_of(plan, answers)
     numbers = range(len(plan.inputs.paths))
@@ -189,7 +189,7 @@ def rewrite_bag(plan: RewritePlan, answers: ExpressionValues | None = None) -> T
     """Copy the rows of an append-only table, without those that expired or are deleted.
 
     Args:
-        plan: What to do.
+        plan: Plan of the job.
         answers: As for `rewrite_in_memory`.
     """
     tally = Tally()
@@ -220,12 +220,12 @@ def _kept_rows(
 def read_for_sort(
     plan: RewritePlan, inputs: Iterable[int], answers: ExpressionValues | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some inputs as they cross Spark, each with its encoded key.
+    """Yield the rows of some inputs in the form that crosses Spark, with encoded keys.
 
     Args:
-        plan: What to do.
+        plan: Plan of the job.
         inputs: Their numbers.
-        answers: Spark's, about these inputs in this order; None if none were needed.
+        answers: Spark's values for these inputs in this order; None if none were needed.
     """
     change = row_change_of(plan, answers)
     for at in inputs:
@@ -238,13 +238,13 @@ def read_for_sort(
 def read_with_expression_values(
     plan: RewritePlan, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Do `read_for_sort` of the inputs that Spark's answers are about."""
+    """Run `read_for_sort` for the inputs of Spark's values."""
     answers = ExpressionValues(batches)
     yield from read_for_sort(plan, iter(answers.next_input, None), answers)
 
 
 def write_sorted(plan: RewritePlan, batches: Iterable[pa.RecordBatch]) -> TaskResult:
-    """Merge rows that come back from Spark in the order of their keys, and write them."""
+    """Merge rows from Spark, which are in key order, and write them."""
     tally = Tally()
     mark = ProgressMark(plan.folder, "write")
     tables = (from_spark_rows(batch, plan.rules.schema) for batch in batches)
@@ -260,13 +260,13 @@ def write_sorted(plan: RewritePlan, batches: Iterable[pa.RecordBatch]) -> TaskRe
 
 @dataclass(frozen=True, slots=True)
 class _InputRows:
-    """Some rows of an input: as they were read, and as they are merged."""
+    """Some rows of an input: as read, and as merged."""
 
     read: pa.Table
-    """Of other columns and types perhaps; after a transform the same as `rows`."""
+    """Possibly with other columns and types; after a transform the same as `rows`."""
     rows: pa.Table
     deleted: int = 0
-    """How many of those that were read a transform has left out."""
+    """Number of read rows that a transform has removed."""
 
 
 def _read_input(
@@ -281,9 +281,9 @@ def _read_input(
     fill = folder_fill(plan.rules.row_rules, plan.rules.schema, path)
     pay = allowance_of(plan.folder).pay
     location = table_location(plan.location)
-    for found in read_tables(location, path, plan.read_rows_max, pay=pay):
+    for table in read_tables(location, path, plan.read_rows_max, pay=pay):
         try:
-            read = filled(found, fill)
+            read = filled(table, fill)
             fitting = conform(read, plan.rules.schema, f"file {path}")
         except RequestError as error:
             raise InputError(str(error)) from error
@@ -299,23 +299,23 @@ def _read_input(
 
 
 STEP_BYTES = 32 * 1024**2
-"""Decoded rows that are merged at a time."""
+"""Decoded bytes that are merged at a time."""
 
 
 def merge_sorted(
     tables: Iterable[pa.Table], rules: RowRules, now_s: float, drop: DropRule, tally: Tally
 ) -> Iterator[pa.Table]:
-    """Yield the rows that stay, by key; the input is in the order of keys.
+    """Yield the rows that stay, by key; the input is in key order.
 
-    Rows of one key may spread over any number of tables. What is known of the last key
-    is kept back as its best row so far, which merging allows in any order.
+    Rows of one key may span any number of tables. The best row so far of the last key is held
+    back and merged again, because merging allows any order.
 
     Args:
         tables: Rows in the rules' schema, in the order of encoded keys.
-        rules: Of the table.
+        rules: Rules of the table.
         now_s: The job's `now`.
-        drop: Which dead rows may go.
-        tally: Counts what became of the rows.
+        drop: Which dead rows may be dropped.
+        tally: Counts the outcome of the rows.
 
     Raises:
         VerificationError: The input is not in order.
@@ -327,7 +327,7 @@ def merge_sorted(
         done = merge_tables([whole.slice(0, last)], rules, now_s, drop)
         best = merge_tables([whole.slice(last)], rules, now_s)
         tally.add(done)
-        # Not settled yet, but what it beat is; it will be counted in again.
+        # The best row is not settled, but the rows it supersedes are; it will be counted again.
         tally.counts = sum_counts(tally.counts, _only_superseded(best))
         kept_back = best.table
         yield done.table
@@ -348,12 +348,12 @@ def filter_bag(
     """Return the rows of an append-only table that have not expired.
 
     Args:
-        read: Rows as they were read. Hashed like this: what happens to them afterwards
-            is what is to be verified.
+        read: Rows as they were read. They are hashed in this form, because the later
+            conversion is to be verified as well.
         fitting: The same rows in the rules' schema.
-        rules: Of a table without a key.
+        rules: Rules of a table without a key.
         now_s: The job's `now`.
-        tally: Counts and hashes what should come out.
+        tally: Counts and hashes the expected output.
     """
     _, expired = dead_rows(fitting, rules, now_s)
     gone = int(expired.sum())
@@ -366,7 +366,7 @@ def filter_bag(
 
 
 def _steps(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the tables in steps of some size, none of them empty."""
+    """Yield the tables in steps of limited size, none of them empty."""
     held: list[pa.Table] = []
     size = 0
     for table in tables:

@@ -1,16 +1,17 @@
-"""What is live of each file of a tablet, counted from the columns that tell it.
+"""The live rows of each file of a tablet, counted from few columns.
 
-Keys, versions, tombstones and times are read, nothing else. Of a table with a key, keys are cut
-into ranges of bounded numbers of rows, one task each, so that memory does not grow with the tablet.
-Of any other table only the times of files are read that may hold expired rows.
+Only keys, versions, tombstones and times are read. For a table with a key, keys are divided into
+ranges with bounded numbers of rows, one task each, so that memory does not grow with the tablet.
+For any other table, only the times of files that may hold expired rows are read.
 
-A row is live if a reader sees it, or if no rewrite could leave it out yet: a tombstone, or an
-expired row, whose version was not reached one retention ago, and the row that such a tombstone
-hides. Of rows with equal key and version one counts, whichever a merge would choose.
+A row is live if a reader sees it, or if no rewrite could drop it now. The latter applies to a
+tombstone or an expired row whose version was not reached one retention ago, and to the row that
+such a tombstone hides. Of rows with equal key and version one counts, whichever a merge would
+choose.
 
-Of a table with a key more is told for nearly nothing: how many rows newer ones hide, and keys that
-cut the tablet into parts of about equal bytes. Where columns are named, they are read in a few
-ranges, evenly apart, and each update there is compared with the row that it hides.
+For a table with a key further results cost nearly nothing: how many rows are hidden by newer ones,
+and keys that divide the tablet into parts of similar size. If columns are named, they are read in
+a few evenly distributed ranges, and each update there is compared with the row that it hides.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,53 +59,53 @@ from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.throttle import allowance_of
 
 RANGE_ROWS_MAX = 1_000_000
-"""Rows of a range at most, as far as statistics tell."""
+"""Largest number of rows of a range, according to statistics."""
 ROW_BYTES, KEY_COPIES = 128, 4
-"""What a row takes while it is sorted, beside so many copies of its key."""
+"""Memory of a row during a sort, in addition to this number of copies of its key."""
 KEY_PARTS = 16
-"""Parts of about equal bytes into which the keys that are told cut a tablet."""
+"""Number of parts of similar size into which the returned keys divide a tablet."""
 QUANTILE_BYTES_MAX = 64
-"""Of a key that is told: the beginning of a longer one."""
+"""Longest returned key; longer keys are truncated."""
 COMPARED_RANGES_MAX = 8
 COMPARED_ROWS_MAX = 200_000
-"""Of a range whose columns are compared: so a large tablet is sampled."""
+"""Largest number of rows of a range whose columns are compared; large tablets are sampled."""
 BUNDLES_MAX = 16
 """Tasks that read the times of files."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveCount:
-    """Live rows of files by number, and what has been read for it."""
+    """Live rows of files by number, and the bytes that were read."""
 
     rows: dict[int, int]
     read_bytes: int
     hidden_rows: int = 0
-    """Rows that a newer one of their key hides."""
+    """Rows hidden by a newer row of their key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Updates in some ranges of keys, compared with the rows that they hide."""
+    """Updates in some key ranges, compared with the rows that they hide."""
 
     updates: int = 0
-    """Pairs of rows of one key, neither of them a tombstone, the one next to the other."""
+    """Pairs of consecutive rows of one key, neither of them a tombstone."""
     changed: dict[str, int] = field(default_factory=dict)
     """Column → updates that change it."""
     rows: dict[int, int] = field(default_factory=dict)
     """Rows by number of their file."""
     merged: dict[int, int] = field(default_factory=dict)
-    """Those among them with an older row of their key."""
+    """Those of them with an older row of their key."""
     read_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LiveFiles:
-    """What is live of the files of a tablet."""
+    """The live rows of a tablet's files."""
 
     files: tuple[FileStatistics, ...]
     read_bytes: int
     tablet: TabletStatistics | None = None
-    """Of a table with a key. Its version and time are for whoever knows them."""
+    """For a table with a key. The caller sets its version and time."""
 
 
 RunTasks = Callable[[Sequence[Callable[[], object]]], Sequence[Any]]
@@ -113,13 +114,13 @@ RunTasks = Callable[[Sequence[Callable[[], object]]], Sequence[Any]]
 def count_live(
     plan: RewritePlan, files: Sequence[DataFile], run: RunTasks, columns: Sequence[str] = ()
 ) -> LiveFiles:
-    """Return what is live of each file.
+    """Return the live rows of each file.
 
     Args:
-        plan: Whose inputs are the files, in this order.
+        plan: A plan with the files as inputs, in this order.
         files: All files of a tablet.
-        run: Runs tasks; returns what they have returned.
-        columns: That are compared between rows of a key; empty: none is read for that.
+        run: Runs tasks; returns their results.
+        columns: Columns that are compared between rows of a key; empty: none.
 
     Raises:
         InputError: A file is missing or unreadable.
@@ -155,8 +156,11 @@ def _count_keyed(
         partial(_compare_range, small, paths, work, tuple(columns), f"columns-{number}")
         for number, work in enumerate(compared)
     ]
-    found = list(run(calls)) if calls else []
-    counts, comparisons = found[: len(found) - len(compared)], found[len(found) - len(compared) :]
+    results = list(run(calls)) if calls else []
+    counts, comparisons = (
+        results[: len(results) - len(compared)],
+        results[len(results) - len(compared) :],
+    )
     live = _live_files(files, dict.fromkeys(range(len(files)), 0), counts)
     statistics = TabletStatistics(
         tablet_version=0,
@@ -175,9 +179,9 @@ def _live_files(
     files: Sequence[DataFile], known: Mapping[int, int], counts: Iterable[LiveCount]
 ) -> LiveFiles:
     total, read_bytes = dict(known), 0
-    for found in counts:
-        read_bytes += found.read_bytes
-        for at, rows in found.rows.items():
+    for count in counts:
+        read_bytes += count.read_bytes
+        for at, rows in count.rows.items():
             total[at] = total.get(at, 0) + rows
     return LiveFiles(
         tuple(_statistics_of(file, total.get(at, 0)) for at, file in enumerate(files)), read_bytes
@@ -190,24 +194,30 @@ def _told_keys(points: KeyPoints) -> tuple[bytes, ...]:
 
 
 def _with_comparison(
-    statistics: TabletStatistics, files: Sequence[DataFile], found: Sequence[Comparison]
+    statistics: TabletStatistics, files: Sequence[DataFile], comparisons: Sequence[Comparison]
 ) -> TabletStatistics:
     """Return statistics with the shares of updates that change columns and that merge."""
-    updates = sum(comparison.updates for comparison in found)
-    names = sorted({name for comparison in found for name in comparison.changed})
+    updates = sum(comparison.updates for comparison in comparisons)
+    names = sorted({name for comparison in comparisons for name in comparison.changed})
     deltas = {file.path for delta_set in delta_sets(files) for file in delta_set.deltas}
     numbers = {at for at, file in enumerate(files) if file.path in deltas}
     rows = sum(
-        count for comparison in found for at, count in comparison.rows.items() if at in numbers
+        count
+        for comparison in comparisons
+        for at, count in comparison.rows.items()
+        if at in numbers
     )
     merged = sum(
-        count for comparison in found for at, count in comparison.merged.items() if at in numbers
+        count
+        for comparison in comparisons
+        for at, count in comparison.merged.items()
+        if at in numbers
     )
     return replace(
         statistics,
         compared_rows=updates,
         changed_shares=tuple(
-            (name, sum(comparison.changed.get(name, 0) for comparison in found) / updates)
+            (name, sum(comparison.changed.get(name, 0) for comparison in comparisons) / updates)
             for name in names
             if updates
         ),
@@ -216,13 +226,13 @@ def _with_comparison(
 
 
 def _statistics_of(file: DataFile, live_rows: int) -> FileStatistics:
-    """Return the file's size times the share of its live rows: nobody knows sizes of rows."""
+    """Return the file's size times its share of live rows, because row sizes are unknown."""
     live_bytes = file.size_bytes * live_rows // file.rows if file.rows else 0
     return FileStatistics(path=file.path, size_bytes=file.size_bytes, live_bytes=live_bytes)
 
 
 def _narrow_rules(rules: RowRules) -> RowRules:
-    """Return the rules for the columns alone that are read."""
+    """Return the rules reduced to the columns that are read."""
     ttl = rules.ttl_s is not None
     narrow = replace(rules, time_column=rules.time_column if ttl else None, partition_by=())
     names = narrow.merge_columns
@@ -232,7 +242,7 @@ def _narrow_rules(rules: RowRules) -> RowRules:
 
 
 def _points(plan: RewritePlan) -> tuple[KeyPoints, KeyPoints]:
-    """Return where the rows of the inputs lie, and where their bytes do."""
+    """Return the distribution of the inputs' rows and bytes over keys."""
     groups = plan.inputs.row_groups
     sources = {at: MergeInput(path) for at, path in enumerate(plan.inputs.paths)}
     weighed = [replace(group, size_bytes=group.rows) for group in groups]
@@ -241,24 +251,24 @@ def _points(plan: RewritePlan) -> tuple[KeyPoints, KeyPoints]:
 
 
 def _ranges(plan: RewritePlan, files: Sequence[DataFile], points: KeyPoints) -> list[MergeRange]:
-    """Return ranges of keys, each with about as many rows as a task may sort."""
+    """Return key ranges, each with about as many rows as a task may sort."""
     return _tiled(plan, points, _rows_max(plan, files, 0, RANGE_ROWS_MAX))
 
 
 def _compared_ranges(
     plan: RewritePlan, files: Sequence[DataFile], points: KeyPoints
 ) -> list[MergeRange]:
-    """Return a few ranges, evenly apart, whose rows a task holds with all their columns."""
+    """Return a few evenly distributed ranges whose complete rows fit into a task."""
     groups = plan.inputs.row_groups
     rows = sum(group.rows for group in groups)
     decoded = sum(group.size_bytes for group in groups) // max(1, rows)
-    found = _tiled(plan, points, _rows_max(plan, files, 2 * decoded, COMPARED_ROWS_MAX))
-    step = max(1, -(-len(found) // COMPARED_RANGES_MAX))
-    return found[step // 2 :: step]
+    ranges = _tiled(plan, points, _rows_max(plan, files, 2 * decoded, COMPARED_ROWS_MAX))
+    step = max(1, -(-len(ranges) // COMPARED_RANGES_MAX))
+    return ranges[step // 2 :: step]
 
 
 def _rows_max(plan: RewritePlan, files: Sequence[DataFile], row_bytes: int, rows_max: int) -> int:
-    """Return how many rows of so many bytes besides their key a task may sort."""
+    """Return how many rows of this size, without their key, a task may sort."""
     ends = [end for file in files for end in (file.key_min, file.key_max) if end is not None]
     row_bytes += ROW_BYTES + KEY_COPIES * max(map(len, ends), default=0)
     free_bytes = plan.memory.in_memory_bytes * IN_MEMORY_SHARE
@@ -279,23 +289,23 @@ def _live_of_range(
 ) -> LiveCount:
     """Count the live rows of one range of keys, by file."""
     rules = _narrow_rules(plan.rules.row_rules)
-    found = _rows_of_range(plan, paths, work, rules, name)
-    if found.rows is None:
-        return LiveCount({}, found.read_bytes)
-    ordered = sorted_rows(found.rows, rules)
-    live = _live_rows(found.rows, ordered, rules, plan.rules.now_s, plan.rules.drop.settled)
-    counts = _by_file(found.sources[live])
-    return LiveCount(counts, found.read_bytes, len(ordered.row) - int(ordered.new_key.sum()))
+    range_rows = _rows_of_range(plan, paths, work, rules, name)
+    if range_rows.rows is None:
+        return LiveCount({}, range_rows.read_bytes)
+    ordered = sorted_rows(range_rows.rows, rules)
+    live = _live_rows(range_rows.rows, ordered, rules, plan.rules.now_s, plan.rules.drop.settled)
+    counts = _by_file(range_rows.sources[live])
+    return LiveCount(counts, range_rows.read_bytes, len(ordered.row) - int(ordered.new_key.sum()))
 
 
 @dataclass(frozen=True, slots=True)
 class _RangeRows:
-    """The rows of one range of keys."""
+    """The rows of one key range."""
 
     rows: pa.Table | None
-    """None: there is none."""
+    """None: there are no rows."""
     sources: Int64s
-    """The number of the file of each row."""
+    """The file number of each row."""
     read_bytes: int
 
 
@@ -309,9 +319,9 @@ def _rows_of_range(
     tables, sources = list[pa.Table](), list[Int64s]()
     for at in sorted({group.input for group in work.groups}):
         numbers = sorted({group.number for group in work.groups if group.input == at})
-        for found in _read(location, paths[at], rules, paid, numbers):
-            mark.add(found.nbytes, found.num_rows)
-            rows = in_range(found, rules, start, end)
+        for table in _read(location, paths[at], rules, paid, numbers):
+            mark.add(table.nbytes, table.num_rows)
+            rows = in_range(table, rules, start, end)
             if rows.num_rows:
                 tables.append(rows)
                 sources.append(np.full(rows.num_rows, at, np.int64))
@@ -321,7 +331,7 @@ def _rows_of_range(
 
 
 def _by_file(sources: Int64s) -> dict[int, int]:
-    """Return how many rows each file has among some."""
+    """Return the number of rows of each file."""
     numbers, counts = np.unique(sources, return_counts=True)
     return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
@@ -336,34 +346,34 @@ def _compare_range(
     """Compare the updates in one range of keys with the rows that they hide."""
     own = plan.rules.row_rules
     rules = _narrow_rules(own)
-    known = {column.name for column in rules.schema}
-    more = [each for each in own.schema if each.name in columns and each.name not in known]
+    names = {column.name for column in rules.schema}
+    more = [each for each in own.schema if each.name in columns and each.name not in names]
     rules = replace(rules, schema=(*rules.schema, *more))
-    found = _rows_of_range(plan, paths, work, rules, name)
-    if found.rows is None:
-        return Comparison(read_bytes=found.read_bytes)
-    ordered = sorted_rows(found.rows, rules)
+    range_rows = _rows_of_range(plan, paths, work, rules, name)
+    if range_rows.rows is None:
+        return Comparison(read_bytes=range_rows.read_bytes)
+    ordered = sorted_rows(range_rows.rows, rules)
     ranks = np.flatnonzero(ordered.new_rank)
     newer = np.flatnonzero(~np.append(ordered.new_key[ranks][1:], True))
     new, old = ordered.row[ranks[newer]], ordered.row[ranks[newer + 1]]
-    tombstones, _ = dead_rows(found.rows, rules, plan.rules.now_s)
+    tombstones, _ = dead_rows(range_rows.rows, rules, plan.rules.now_s)
     both = ~(tombstones[new] | tombstones[old])
     return Comparison(
         updates=int(both.sum()),
         changed={
             each: count
             for each in columns
-            if each in found.rows.column_names
-            and (count := _changed(found.rows.column(each), new[both], old[both])) is not None
+            if each in range_rows.rows.column_names
+            and (count := _changed(range_rows.rows.column(each), new[both], old[both])) is not None
         },
-        rows=_by_file(found.sources),
-        merged=_by_file(found.sources[new]),
-        read_bytes=found.read_bytes,
+        rows=_by_file(range_rows.sources),
+        merged=_by_file(range_rows.sources[new]),
+        read_bytes=range_rows.read_bytes,
     )
 
 
 def _changed(column: pa.ChunkedArray, new: Int64s, old: Int64s) -> int | None:
-    """Return how many values differ between rows; None: values of this type are not compared."""
+    """Return how many values differ between rows; None: this type is not compared."""
     after, before = column.take(pa.array(new)), column.take(pa.array(old))
     try:
         differs = pc.fill_null(pc.not_equal(after, before), False)
@@ -379,15 +389,15 @@ def _live_of_times(plan: RewritePlan, numbers: Sequence[int], name: str) -> Live
     location, paid = table_location(plan.location), _Payment(plan)
     counts = dict.fromkeys(numbers, 0)
     for at in numbers:
-        for found in _read(location, plan.inputs.paths[at], rules, paid):
-            mark.add(found.nbytes, found.num_rows)
-            _, expired = dead_rows(found, rules, plan.rules.now_s)
-            counts[at] += found.num_rows - int(expired.sum())
+        for table in _read(location, plan.inputs.paths[at], rules, paid):
+            mark.add(table.nbytes, table.num_rows)
+            _, expired = dead_rows(table, rules, plan.rules.now_s)
+            counts[at] += table.num_rows - int(expired.sum())
     return LiveCount(counts, paid.bytes)
 
 
 class _Payment:
-    """Pays for what is read, and counts it."""
+    """Pays for the bytes that are read, and counts them."""
 
     def __init__(self, plan: RewritePlan) -> None:
         self._pay = allowance_of(plan.folder).pay
@@ -405,12 +415,12 @@ def _read(
     paid: _Payment,
     groups: Iterable[int] | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield rows of a file, of the columns of the rules alone; None: of all row groups."""
+    """Yield rows of a file with only the rules' columns; groups None: all row groups."""
     schema = arrow_schema(rules.schema)
     fill = folder_fill(rules, schema, path)
     with opened_input(location, path) as parquet:
-        known = parquet.schema_arrow.names
-        chosen = [name for name in known if name in schema.names] or known[:1]
+        names = parquet.schema_arrow.names
+        chosen = [name for name in names if name in schema.names] or names[:1]
         leaves = leaf_columns(parquet.metadata, chosen)
         numbers = range(parquet.num_row_groups) if groups is None else groups
         for number in numbers:
@@ -435,9 +445,9 @@ def _earlier(one: bytes | None, other: bytes | None) -> bytes | None:
 def _live_rows(
     rows: pa.Table, ordered: SortedRows, rules: RowRules, now_s: float, settled: bytes | None
 ) -> Int64s:
-    """Return the numbers of the live rows, all rows of each of their keys being there."""
+    """Return the numbers of the live rows, given all rows of each of their keys."""
     tombstones, expired = (flags[ordered.row] for flags in dead_rows(rows, rules, now_s))
-    # A rank is rows of one key and version: the best of a key comes first, and wins.
+    # A rank is rows of one key and version; the best rank of a key comes first and wins.
     ranks = np.flatnonzero(ordered.new_rank)
     first = ordered.new_key[ranks]
     deleted = tombstones[ranks]
@@ -446,7 +456,7 @@ def _live_rows(
     stays = np.flatnonzero(first & dead)
     stays = stays[_unsettled(rows, ordered.row[ranks[stays]], rules, settled)]
     kept[stays] = True
-    # What a delete hides is valid as long as the delete does not count.
+    # Rows hidden by a delete stay valid while the delete is not settled.
     hidden = stays[deleted[stays]] + 1
     hidden = hidden[hidden < len(ranks)]
     kept[hidden[~first[hidden] & ~dead[hidden]]] = True

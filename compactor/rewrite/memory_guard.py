@@ -1,8 +1,8 @@
-"""Memory that runs out: noticed in tasks, told apart from other failures, said in one way.
+"""Lack of memory: detected in tasks, distinguished from other failures, reported uniformly.
 
-A task that outgrows what it may have is ended by a thread of its own process, first with
-an error that lets it clean up, then by force and with a note of why. What the system kills
-leaves nothing but a note that it had begun.
+A thread of a task's own process ends a task that exceeds its limit: first with an error that allows
+a clean-up, then by force, with a note about the cause. A process that the system kills leaves only
+the note of its start.
 """
 
 import ctypes
@@ -24,9 +24,9 @@ from compactor.rewrite.plan.memory_budget import MemoryBudget
 
 CHECK_INTERVAL_S = 0.05
 CLEAN_UP_CHECKS = 60
-"""How many looks a task that outgrew its bound has for an end in order."""
+"""Checks that a task above its limit gets for an orderly end."""
 RELEASE_CHECKS = 30
-"""Three times as long as allocators keep pages that nobody uses: see `TASK_ENVIRON`."""
+"""Three times as long as allocators keep unused pages: see `TASK_ENVIRON`."""
 BEGUN, OUTGROWN = "begun-", "outgrown-"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OUT_OF_MEMORY = re.compile(
@@ -40,10 +40,10 @@ T = TypeVar("T")
 
 @contextmanager
 def bounded_memory(memory: MemoryBudget, folder: str) -> Iterator[None]:
-    """Let this process outgrow its bound no more than for a moment; does nothing without one.
+    """Limit the memory of this process; without a limit, do nothing.
 
     Raises:
-        MemoryShortError: It did, or an allocation failed.
+        MemoryShortError: The limit was exceeded, or an allocation failed.
     """
     watch = _MemoryWatch(memory.limit_bytes, folder) if memory.limit_bytes else None
     try:
@@ -62,7 +62,7 @@ def bounded_memory(memory: MemoryBudget, folder: str) -> Iterator[None]:
 
 
 class _MemoryWatch:
-    """Looks at the process's memory while a task runs."""
+    """Checks the process's memory while a task runs."""
 
     def __init__(self, limit_bytes: int, folder: str) -> None:
         self._limit_bytes, self._folder = limit_bytes, folder
@@ -71,28 +71,28 @@ class _MemoryWatch:
         self._over = threading.Lock()
         self._thread = threading.Thread(target=self._look, daemon=True, name="memory")
         self.seen_bytes = 0
-        """What the process had when it was too much; 0: it never was."""
+        """Memory at the time the limit was exceeded; 0: it was not."""
 
     def __enter__(self) -> None:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
         try:
-            with self._over:  # From now on nothing is raised.
+            with self._over:  # From now on no error is raised.
                 self._done.set()
-        finally:  # If it was raised just here, the process must not be killed for no end.
+        finally:  # If an error was raised just now, the process must not be killed afterwards.
             self._done.set()
             self._thread.join()
 
     def _look(self) -> None:
         while not self._done.wait(CHECK_INTERVAL_S):
-            if (found := resident_bytes()) > self._limit_bytes:
-                self.seen_bytes = found
+            if (used_bytes := resident_bytes()) > self._limit_bytes:
+                self.seen_bytes = used_bytes
                 self._end()
                 return
 
     def _end(self) -> None:
-        """Raise an error in the task; kill the process if that does not help soon."""
+        """Raise an error in the task; kill the process if the task does not end soon."""
         with self._over:
             if self._done.is_set():
                 return
@@ -108,7 +108,7 @@ class _MemoryWatch:
 
 
 def resident_bytes() -> int:
-    """Return what this process has in memory; 0 where the system does not tell."""
+    """Return the resident memory of this process; 0 if the system has no figure."""
     try:
         return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
     except OSError:
@@ -116,9 +116,9 @@ def resident_bytes() -> int:
 
 
 def release_memory() -> None:
-    """Return to the system what a failed task held; its error must be forgotten by now.
+    """Return the memory of a failed task to the system; references to its error must be gone.
 
-    The next attempt in this process would begin with it, and outgrow its bound for that.
+    Otherwise the next attempt in this process would start with it, and exceed its limit.
     """
     gc.collect()
     for pool in (pa.default_memory_pool(), pa.system_memory_pool()):
@@ -126,25 +126,25 @@ def release_memory() -> None:
     pause = threading.Event()
     for _ in range(RELEASE_CHECKS):
         pause.wait(CHECK_INTERVAL_S)
-        pl.Series([0]).sort()  # Its allocator gives back old pages when it is called.
+        pl.Series([0]).sort()  # The allocator of Polars returns old pages when it is called.
 
 
 class StartNote:
-    """A note that a task has begun: whoever runs it again knows that it died, and how."""
+    """A note that a task has begun: a second run learns that the first died, and how."""
 
     def __init__(self, memory: MemoryBudget, folder: str, task: tuple[int, int]) -> None:
-        """Hold what the note is about.
+        """Create a note without writing it.
 
         Args:
-            memory: What the task may hold.
-            folder: Where the note is left.
+            memory: Memory budget of the task.
+            folder: Folder of the note.
             task: Numbers of its stage and partition.
         """
         self._memory, self._folder = memory, folder
         self._path = Path(folder, f"{BEGUN}{task[0]}-{task[1]}")
 
     def leave(self) -> None:
-        """Leave the note: process, and the daemon that it came from."""
+        """Write the note: the process, and the daemon that forked it."""
         _leave_note(self._folder, self._path.name, f"{os.getpid()} {os.getppid()}")
 
     def error_of_second_try(self) -> CompactionError:
@@ -155,7 +155,7 @@ class StartNote:
             worker = daemon = 0
         if worker and not _pid_exists(worker) and _pid_exists(daemon):
             return killed_error(self._memory, self._folder)
-        return EngineDiedError("the executor died while it wrote, or was taken for dead")
+        return EngineDiedError("the executor died while it wrote, or appeared to have died")
 
 
 def _leave_note(folder: str, name: str, text: str) -> None:
@@ -169,19 +169,19 @@ def _outgrown_error(memory: MemoryBudget, seen_bytes: int) -> MemoryShortError:
 
 
 def killed_error(memory: MemoryBudget, folder: str) -> MemoryShortError:
-    """Return the error for a task's process that is gone: ended for its size, or by others."""
+    """Return the error for a missing task process: ended for its size, or by the system."""
     notes = Path(folder).glob(f"{OUTGROWN}*") if folder else ()
     with suppress(OSError, ValueError):
         for note in notes:
             return _outgrown_error(memory, int(note.read_text()))
     return MemoryShortError(
-        "the process of a task was killed, most likely because the machine had no memory left;"
+        "the process of a task was killed, most likely because the machine ran out of memory;"
         f" {memory.text}"
     )
 
 
 def memory_error_of(memory: MemoryBudget, folder: str, text: str) -> MemoryShortError | None:
-    """Return the error that a failure of Spark stands for, if memory is what was missing."""
+    """Return the error for a failure of Spark, if it was caused by a lack of memory."""
     if (sign := _OUT_OF_MEMORY.search(text)) is not None:
         begin = text.rfind("\n", 0, sign.start()) + 1
         line = text[begin:].partition("\n")[0].strip()[:300]
@@ -190,7 +190,7 @@ def memory_error_of(memory: MemoryBudget, folder: str, text: str) -> MemoryShort
 
 
 def with_memory_limit(memory: MemoryBudget, folder: str, task: Callable[[], T]) -> Callable[[], T]:
-    """Return a task that cannot outgrow its budget."""
+    """Return a task that is limited to its memory budget."""
 
     def run() -> T:
         with bounded_memory(memory, folder):

@@ -2,7 +2,7 @@
 
 `OutputWriter` starts a file wherever a part begins; `OpenOutput` is one file. `RowGroupWriter`
 writes row groups of about the wanted size. `RowBuffer` holds rows until a row group is full.
-Where rows come in another order than their outputs, `time_cut_writer` takes its place.
+If rows come in another order than their outputs, `time_cut_writer` is used instead.
 """
 
 import json
@@ -41,7 +41,7 @@ from compactor.rewrite.throttle import allowance_of
 
 
 class RowBuffer:
-    """Rows in the order in which they came."""
+    """Rows in arrival order."""
 
     def __init__(self) -> None:
         self._tables: list[pa.Table] = []
@@ -52,18 +52,18 @@ class RowBuffer:
         return bool(self._tables)
 
     def add(self, table: pa.Table) -> None:
-        """Have rows wait behind the others."""
+        """Append rows."""
         self._tables.append(table)
         self.size_bytes += table.nbytes
 
     def take(
         self, portion: Callable[[pa.Table], int], *, everything: bool
     ) -> tuple[pa.Table, int, int]:
-        """Return all rows, how many of them wait no longer, and how many make a portion.
+        """Return all rows, how many of them leave the buffer, and the size of a portion.
 
         Args:
-            portion: How many rows of these are written together.
-            everything: None waits on; else those that fill no portion do.
+            portion: Returns how many rows are written together.
+            everything: Whether all rows leave; otherwise those that fill no portion stay.
         """
         rows = pa.concat_tables(self._tables)
         portion_rows = portion(rows)
@@ -79,28 +79,28 @@ class RowBuffer:
 LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
 SAMPLE_ROWS = 4096
 DISTINCT_MAX = 0.5
-"""Share of different values in a sample up to which a dictionary pays."""
+"""Share of distinct values in a sample up to which a dictionary is worthwhile."""
 SPARSE_STRIDE, SPARSE_DISTINCT_MAX = 8, 0.85
-"""Of one row in eight, so many may be different: the others will be like these. That is for
-types that can only be written plainly otherwise."""
+"""The limit for a sample of one row in eight, because the other rows resemble these. For types
+without a better encoding than plain."""
 _PACKED = (is_type.is_integer, is_type.is_date32, is_type.is_time, is_type.is_timestamp)
 _TEXTS = (is_type.is_string, is_type.is_binary)
 _SAMPLED_TYPES = (*_PACKED, *_TEXTS, is_type.is_floating, is_type.is_decimal128)
 
 
 class RowGroupWriter:
-    """The rows of one file, in the order in which they come."""
+    """The rows of one file, in arrival order."""
 
     def __init__(
         self, sink: Any, schema: pa.Schema, writing: OutputSettings, key: Sequence[str] = ()
     ) -> None:
-        """Write nothing yet.
+        """Create a writer.
 
         Args:
-            sink: An open binary file; whoever opened it closes it.
-            schema: Of all rows.
+            sink: An open binary file; the caller closes it.
+            schema: Schema of all rows.
             writing: Codec and size of row groups.
-            key: What rows ascend by; empty: they are in no order.
+            key: Columns by which rows ascend; empty: rows have no order.
         """
         self.rows = 0
         self._sink = sink
@@ -111,7 +111,7 @@ class RowGroupWriter:
         self._waiting = RowBuffer()
 
     def write(self, table: pa.Table) -> None:
-        """Take rows; they are written when a row group is full."""
+        """Add rows; they are written when a row group is full."""
         self.rows += table.num_rows
         self._waiting.add(table)
         if self._waiting.size_bytes >= self._writing.row_group_bytes:
@@ -123,11 +123,11 @@ class RowGroupWriter:
         return self._waiting.size_bytes
 
     def write_waiting(self) -> None:
-        """Write all rows that wait, though they fill no row group."""
+        """Write all waiting rows, even if they fill no row group."""
         self._write_groups(everything=True)
 
     def close(self, footer: Mapping[str, str]) -> None:
-        """Write what is held and the footer.
+        """Write the remaining rows and the footer.
 
         Args:
             footer: Key-value metadata.
@@ -138,13 +138,13 @@ class RowGroupWriter:
         writer.close()
 
     def abandon(self) -> None:
-        """Let go of the writer; what it has written is of no use."""
+        """Release the writer; its output is not usable."""
         if self._writer is not None:
             with suppress(OSError, ValueError, pa.ArrowException):
                 self._writer.close()
 
     def _write_groups(self, *, everything: bool = False) -> None:
-        """Write full row groups; what is left over waits for more rows, or goes last."""
+        """Write full row groups; remaining rows wait for more, or are written last."""
         if not self._waiting:
             return
         wanted = partial(row_group_rows, row_group_bytes=self._writing.row_group_bytes)
@@ -168,7 +168,7 @@ class RowGroupWriter:
         return self._writer
 
     def _is_for_threads(self, rows: pa.Table) -> bool:
-        """Return whether columns are encoded beside each other: there are bytes in several."""
+        """Return whether columns are encoded concurrently: several columns have many bytes."""
         if min(rows.nbytes, self._writing.row_group_bytes) < PARALLEL_BYTES_MIN:
             return False
         largest = max(column.nbytes for column in rows.columns)
@@ -178,13 +178,13 @@ class RowGroupWriter:
 def _arrow_options(
     writing: OutputSettings, plain: Sequence[str], group_rows: int, schema: pa.Schema
 ) -> dict[str, Any]:
-    """Return what Arrow's writer is told.
+    """Return the options of Arrow's writer.
 
     Args:
         writing: The settings.
         plain: Columns without dictionaries.
         group_rows: Rows of a row group.
-        schema: The columns that it will write.
+        schema: The columns to write.
     """
     codec = writing.codec.lower()
     blooms = [name for name in writing.bloom_columns if name in schema.names]
@@ -201,37 +201,37 @@ def _arrow_options(
 
 
 def distinct_columns(rows: pa.Table) -> list[str]:
-    """Return the columns in which values hardly come again.
+    """Return the columns whose values rarely repeat.
 
-    Neighbours in the order of keys are alike, so the sample is of all over the rows.
+    Neighbours in key order are similar, so the sample is spread over all rows.
     """
     if rows.num_rows == 0:
         return []
     stride = -(-rows.num_rows // SAMPLE_ROWS)
-    places = pa.array(range(0, rows.num_rows, stride))
+    numbers = pa.array(range(0, rows.num_rows, stride))
     fields = [field for field in rows.schema if _is_any(field.type, _SAMPLED_TYPES)]
-    sample = pl.from_arrow(rows.select([field.name for field in fields]).take(places))
+    sample = pl.from_arrow(rows.select([field.name for field in fields]).take(numbers))
     assert isinstance(sample, pl.DataFrame)
-    found = []
+    names = []
     for field in fields:
         sparse = stride >= SPARSE_STRIDE and not _is_any(field.type, _PACKED)
         limit = SPARSE_DISTINCT_MAX if sparse else DISTINCT_MAX
         if sample.get_column(field.name).n_unique() > limit * sample.height:
-            found.append(field.name)
-    return found
+            names.append(field.name)
+    return names
 
 
 def _encodings(schema: pa.Schema, plain: Sequence[str]) -> dict[str, str]:
-    """Return how columns without dictionaries are encoded, where not plainly."""
-    found = {}
+    """Return the encodings of columns without dictionaries that are not plain."""
+    encodings = {}
     for field in schema:
         if field.name not in plain:
             continue
         if _is_any(field.type, _TEXTS):
-            found[field.name] = "DELTA_LENGTH_BYTE_ARRAY"
+            encodings[field.name] = "DELTA_LENGTH_BYTE_ARRAY"
         elif _is_any(field.type, _PACKED):
-            found[field.name] = "DELTA_BINARY_PACKED"
-    return found
+            encodings[field.name] = "DELTA_BINARY_PACKED"
+    return encodings
 
 
 def _dictionary_columns(schema: pa.Schema, plain: Sequence[str]) -> list[str]:
@@ -239,7 +239,7 @@ def _dictionary_columns(schema: pa.Schema, plain: Sequence[str]) -> list[str]:
     kept = pa.schema([field for field in schema if field.name not in plain])
     if not any(is_type.is_nested(field.type) for field in kept):
         return list(kept.names)
-    # Only the writer knows how it names what is nested.
+    # Only the writer defines the names of nested columns.
     written = pa.BufferOutputStream()
     pq.write_table(kept.empty_table(), written)
     leaves = pq.read_metadata(pa.BufferReader(written.getvalue())).schema
@@ -255,7 +255,7 @@ def _is_any(arrow: pa.DataType, kinds: Sequence[Callable[[pa.DataType], bool]]) 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """An output as its writer remembers it."""
+    """A written output."""
 
     part: int
     path: str
@@ -266,7 +266,7 @@ class AnyWriter(Protocol):
     """A writer of outputs."""
 
     path: str
-    """The file that was opened last, or will be the first."""
+    """The last opened file, or the first one to be opened."""
 
     def abandon(self) -> None:
         """Delete everything written so far."""
@@ -276,16 +276,16 @@ WriterType = TypeVar("WriterType", bound=AnyWriter)
 
 
 def open_output_writer(plan: RewritePlan) -> AbstractContextManager["OutputWriter"]:
-    """Return a writer of the plan's outputs, as `abandoned_on_error` has it."""
+    """Return a writer of the plan's outputs, in `abandoned_on_error`."""
     return abandoned_on_error(OutputWriter(plan))
 
 
 @contextmanager
 def abandoned_on_error(writer: WriterType) -> Iterator[WriterType]:
-    """Yield a writer; after an error none of its outputs is left.
+    """Yield a writer; after an error its outputs are deleted.
 
     Raises:
-        RewriteError: The outputs cannot be written: no space, no rights, a name taken.
+        RewriteError: The outputs cannot be written: no space, no rights, or they exist.
         UnavailableError: The storage does not answer.
     """
     try:
@@ -300,10 +300,10 @@ def abandoned_on_error(writer: WriterType) -> Iterator[WriterType]:
 
 
 class OutputWriter:
-    """Takes rows in the order of keys and starts a file wherever a part begins.
+    """Accepts rows in key order and starts a file wherever a part begins.
 
-    A file is closed when the next one begins, the last one by `finish`: so it carries
-    what is known at the end.
+    A file is closed when the next one begins, and the last one by `finish`, because its footer
+    has entries that are known only at the end.
     """
 
     def __init__(self, plan: RewritePlan) -> None:
@@ -313,10 +313,10 @@ class OutputWriter:
         self._written: list[WrittenFile] = []
         self._rows = 0
         self.path = plan.output.paths[0]
-        """The file that is, or will be, open."""
+        """The open file, or the next one."""
 
     def write(self, table: pa.Table, dropped: DroppedRows | None) -> None:
-        """Write rows; they belong to the part that is open, or to later ones.
+        """Write rows, which belong to the open part or to later ones.
 
         Args:
             table: Rows in the plan's schema, in order.
@@ -331,13 +331,13 @@ class OutputWriter:
             self._open.write(rows)
 
     def finish(self, dropped: DroppedRows | None) -> tuple[WrittenFile, ...]:
-        """Close the last file and return what was written.
+        """Close the last file and return the written files.
 
-        If there was not one row, an empty file is written in the place of the first
-        part. It is no output: it tells a rebuild that the inputs are replaced by nothing.
+        Without any rows, an empty file is written as the first part. It is not an output: it shows
+        a rebuild that the inputs are replaced by nothing.
 
         Args:
-            dropped: All dead rows that were dropped.
+            dropped: All dropped dead rows.
         """
         if self._open is None:
             self._begin(0)
@@ -357,14 +357,14 @@ class OutputWriter:
 
     def _close(self, dropped: DroppedRows | None, *, last: bool = False) -> None:
         assert self._open is not None
-        # By the last file's list a rebuild knows whether an attempt has written all of them.
+        # The last file's list shows a rebuild whether an attempt has written all files.
         outputs = [*(file.path for file in self._written), self.path] if last else None
         self._open.close(purge_after(self._plan.output, dropped), outputs)
         self._written.append(WrittenFile(self._open.part, self.path, self._open.rows))
         self._open = None
 
     def _parts(self, table: pa.Table) -> Iterable[tuple[int, pa.Table]]:
-        """Return the rows by part; ascending, since the rows are."""
+        """Return the rows by part, ascending like the rows."""
         if self._plan.output.part_rows:
             return self._parts_of_rows(table, self._plan.output.part_rows)
         if not self._plan.output.cuts:
@@ -380,7 +380,7 @@ class OutputWriter:
         return pieces
 
     def _parts_of_rows(self, table: pa.Table, part_rows: int) -> Iterable[tuple[int, pa.Table]]:
-        """Yield rows by part where a part has so many rows."""
+        """Yield rows by part, with this number of rows per part."""
         start = 0
         while start < table.num_rows:
             part, within = divmod(self._rows, part_rows)
@@ -391,16 +391,16 @@ class OutputWriter:
 
 
 class OpenOutput:
-    """One output being written."""
+    """One output during the write."""
 
     def __init__(self, plan: RewritePlan, location: Location, part: int, path: str) -> None:
         """Create its file.
 
         Args:
-            plan: Of the job.
-            location: Of the table.
-            part: The part that its rows are.
-            path: Of the file, relative to the location.
+            plan: Plan of the job.
+            location: Location of the table.
+            part: The part of its rows.
+            path: Path of the file, relative to the location.
         """
         self.part = part
         self.path = path
@@ -413,7 +413,7 @@ class OpenOutput:
 
     @property
     def rows(self) -> int:
-        """How many it has so far."""
+        """Number of its rows so far."""
         return self._groups.rows
 
     @property
@@ -422,20 +422,20 @@ class OpenOutput:
         return self._groups.waiting_bytes
 
     def write(self, table: pa.Table) -> None:
-        """Take rows; they are written when a row group is full."""
+        """Add rows; they are written when a row group is full."""
         self._groups.write(table)
         self._pay()
 
     def write_waiting(self) -> None:
-        """Write all rows that wait, though they fill no row group."""
+        """Write all waiting rows, even if they fill no row group."""
         self._groups.write_waiting()
         self._pay()
 
     def close(self, purge: bytes | None, outputs: list[str] | None) -> None:
-        """Write what is held and the footer; the file is whole and durable then.
+        """Write the remaining rows and the footer; the file is then complete and durable.
 
         Args:
-            purge: The tablet's watermark as it will be.
+            purge: The tablet's watermark after the commit.
             outputs: For the last file of an attempt: all of them.
         """
         self._groups.close(output_footer(self._plan.output, purge, outputs))
@@ -449,7 +449,7 @@ class OpenOutput:
         self._file.abandon()
 
     def _pay(self) -> None:
-        """Pay for what was written since: nobody knows the size of a row group before."""
+        """Pay for the bytes written since the last call, because sizes are unknown in advance."""
         written_bytes = self._file.sink.tell()
         if written_bytes > self._paid_bytes:
             self._allowance.pay(written_bytes - self._paid_bytes)
@@ -463,8 +463,8 @@ def output_footer(
     """Return the key-value metadata of an output.
 
     Args:
-        output: What the job writes.
-        purge: The tablet's watermark as it will be.
+        output: The output part of the plan.
+        purge: The tablet's watermark after the commit.
         outputs: For the last file of an attempt: all of them.
     """
     footer = {**dict(output.footer), "neve.purge": purge.hex() if purge else ""}
@@ -472,7 +472,7 @@ def output_footer(
 
 
 def purge_after(output: Output, dropped: DroppedRows | None) -> bytes | None:
-    """Return the tablet's watermark as it will be after the commit."""
+    """Return the tablet's watermark after the commit."""
     return greatest((output.purge, dropped.version_max if dropped else None))
 
 

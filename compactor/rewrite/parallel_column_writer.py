@@ -1,11 +1,11 @@
 """Row groups whose columns are encoded by several threads, and written one after the other.
 
-Arrow's writer encodes one column at a time. So each thread gives some columns to a writer
-of its own, as a file in memory; its pages are copied into the output, its indexes and its
-footer into the output's: what stitching does with row groups of files, for columns.
+Arrow's writer encodes one column at a time. So each thread encodes some columns with a separate
+writer, as a file in memory. The pages of that file are copied to the output, and its indexes and
+footer are merged into the output's: the same as stitching, for columns instead of row groups.
 
-Columns are written in the order of the schema, whoever was ready first: readers that split
-files look for a row group where its first column is (`common/parquet/footer_checks.py`).
+Columns are written in schema order, whatever the order in which threads finish: readers that split
+files look for a row group at its first column (`common/parquet/footer_checks.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,13 +34,14 @@ from compactor.rewrite.parquet_bytes.stitch import place_piece
 from compactor.rewrite.parquet_bytes.thrift import number_field
 
 PARALLEL_BYTES_MIN = 4 * 1024**2
-"""Rows with less are encoded sooner than threads are told of them."""
+"""Decoded size below which threads do not pay off."""
 PARALLEL_SHARE_MAX = 0.75
-"""Of a row group: where one column has more, others are done before it, and its pages would be in
-memory twice."""
+"""Largest share of one column in a row group. Above it, other columns finish earlier, and its pages
+would be in memory twice."""
 UNIT_BYTES = 4 * 1024**2
-"""Decoded, that a thread encodes at a time, about; a column is never parted."""
+"""Approximate decoded size that a thread encodes at a time; a column is never divided."""
 UNITS_MAX = 4 * MERGE_CORES
+"""Approximate number of units, which consist of neighbouring columns."""
 """About: units are made of columns that follow each other."""
 
 Options = Callable[[pa.Schema], Mapping[str, Any]]
@@ -48,14 +49,14 @@ Options = Callable[[pa.Schema], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class _EncodedColumns:
-    """Columns of a row group that follow each other, as a file."""
+    """Neighbouring columns of a row group, as a file."""
 
     source: BufferSource
     layout: FooterLayout
 
 
 class ParallelColumnWriter:
-    """Writes a Parquet file as `pyarrow.parquet.ParquetWriter` does, with the same methods."""
+    """Writes a Parquet file with the methods of `pyarrow.parquet.ParquetWriter`."""
 
     def __init__(
         self,
@@ -67,10 +68,10 @@ class ParallelColumnWriter:
         """Write the file's first bytes.
 
         Args:
-            sink: An open binary file; whoever opened it closes it.
-            schema: Of all rows.
-            order: What rows ascend by.
-            options: Returns what Arrow's writer is told for some of the columns.
+            sink: An open binary file; the caller closes it.
+            schema: Schema of all rows.
+            order: Columns by which rows ascend.
+            options: Returns the options of Arrow's writer for some of the columns.
         """
         self._sink = sink
         self._schema = schema
@@ -85,12 +86,12 @@ class ParallelColumnWriter:
         self._write(MAGIC)
 
     def write_table(self, rows: pa.Table, row_group_size: int) -> None:
-        """Write rows as row groups of so many rows."""
+        """Write rows as row groups of `row_group_size` rows."""
         for start in range(0, rows.num_rows, row_group_size):
             self._write_group(rows.slice(start, row_group_size))
 
     def add_key_value_metadata(self, pairs: Mapping[str, str]) -> None:
-        """Have the footer say more."""
+        """Add entries to the footer."""
         self._metadata |= pairs
 
     def close(self) -> None:
@@ -118,7 +119,7 @@ class ParallelColumnWriter:
         self._groups.append(_join_columns(moved))
 
     def _copied(self, encoded: _EncodedColumns) -> MovedGroup:
-        """Write pages and Bloom filters of some columns; return them at their new places."""
+        """Write pages and Bloom filters of some columns; return them at their new positions."""
         layout, source = encoded.layout, encoded.source
         placed = place_piece(source, layout, layout.groups, self._position)
         for span in placed.copies:
@@ -132,7 +133,7 @@ class ParallelColumnWriter:
 
 
 def _encode_columns(rows: pa.Table, fields: Sequence[int], options: Options) -> _EncodedColumns:
-    """Return some columns as a file of one row group; without rows of none."""
+    """Return some columns as a file of one row group; without rows, of none."""
     sink, chosen = pa.BufferOutputStream(), rows.select(fields)
     with pq.ParquetWriter(sink, chosen.schema, **options(chosen.schema)) as writer:
         if rows.num_rows:
@@ -142,7 +143,7 @@ def _encode_columns(rows: pa.Table, fields: Sequence[int], options: Options) -> 
 
 
 def _join_columns(moved: Sequence[MovedGroup]) -> MovedGroup:
-    """Return the row group whose columns these are, in their order."""
+    """Return a row group of these columns, in order."""
     chunks = tuple(chunk for each in moved for chunk in each.chunks)
     decoded_bytes = sum(each.group.decoded_bytes for each in moved)
     first = moved[0].group
@@ -152,10 +153,10 @@ def _join_columns(moved: Sequence[MovedGroup]) -> MovedGroup:
 
 
 def _units(sizes: Sequence[int]) -> list[range]:
-    """Return the columns in units of about the same size, each of neighbours.
+    """Return the columns in units of similar size, each of neighbouring columns.
 
     Args:
-        sizes: Of the columns, in their order.
+        sizes: Sizes of the columns, in order.
     """
     count = min(max(MERGE_CORES, sum(sizes) // UNIT_BYTES), UNITS_MAX)
     share_bytes, units, start, taken = sum(sizes) / count, list[range](), 0, 0
@@ -168,13 +169,14 @@ def _units(sizes: Sequence[int]) -> list[range]:
 
 
 def _work_order(sizes: Sequence[int]) -> list[int]:
-    """Return the units in the order in which they are begun.
+    """Return the units in the order in which they are started.
 
-    That is their own order, so that each can be written, and let go of, when it is encoded. But
-    a unit with more than half of what is left comes first: at the end it would be encoded alone.
+    That is their own order, so that each can be written and released after it is encoded. But a
+    unit with more than half of the remaining bytes comes first; otherwise it would be encoded
+    alone at the end.
 
     Args:
-        sizes: Of the units.
+        sizes: Sizes of the units.
     """
     left, order = list(range(len(sizes))), list[int]()
     while left:

@@ -1,15 +1,15 @@
-"""Tasks on Spark: each runs once, small jobs of several attempts share a Spark job.
+"""Tasks on Spark: each runs once, and small jobs of several attempts share a Spark job.
 
-A Spark job costs about as much as a small merge. While all cores are busy, small jobs
-wait and then go together. Spark's errors become errors of this project: the error a task
-has raised, missing memory, or a bad value.
+A Spark job costs about as much as a small merge. While all cores are busy, small jobs wait and
+then share one Spark job. Spark's errors become errors of this project: the error that a task has
+raised, a lack of memory, or a bad value.
 
-Whatever writes an output runs in one task, once. Files have their final names, so a second
-try beside a first one that was only thought dead would write into the same files.
+A task that writes an output runs once. Files have their final names, so a second try that runs
+concurrently with a first one, wrongly believed dead, would write to the same files.
 
-A transform with expressions adds two stages before the others, in the same tasks: one
-reads the columns that the expressions need, and Spark works the values out. Whoever reads
-the inputs takes the values row by row. Nothing else of a row crosses.
+A transform with expressions adds two stages before the others, in the same tasks. One reads the
+columns that the expressions need, and Spark evaluates them. The reader of the inputs then takes the
+values row by row. No other columns cross Spark.
 """
 
 import pickle
@@ -62,39 +62,41 @@ _VALUE_ERRORS = re.compile(
     r"NoSuchElement|NumberFormat|Runtime|UnsupportedOperation)Exception|"
     r"java\.lang\.ArithmeticException|java\.lang\.RuntimeException(?=: column )): (.*)"
 )
-"""What Spark raises for a value, not for a machine. It fails again wherever it is tried."""
+"""Spark errors that are caused by a value, not by a machine. Every retry fails again."""
 _ADVICE = re.compile(r" (?:If necessary set|Use [`'\"]try_).*")
-"""What no user can do: settings are ours, and functions are those of the allow-list."""
+"""Advice that does not apply to users: settings are fixed, functions are allow-listed."""
 _PLACE = re.compile(r"== SQL\(line \d+, position \d+\) ==\n(.*)\n( *)(\^+)")
 _IGNORED_CHARACTERS = re.compile(r"[\s`()]")
 _OUR_CAST = re.compile(r"CAST\((.*) AS \w+(?:\(\d+, ?\d+\))?\)")
-"""What is put round an expression so that its value has its column's type."""
+"""The cast around an expression that gives its value the column's type."""
 
 
 def translate_error(plan: RewritePlan, error: Exception) -> CompactionError:
-    """Return an error of Spark as one of ours: the one raised in a task, if there is one."""
+    """Return an error of Spark as one of this project: the one raised in a task, if any."""
     text = str(error)
     if raised := _RAISED.findall(text):
         return error_by_name(*raised[-1])
     if (short := memory_error_of(plan.memory, plan.folder, text)) is not None:
         return short
     if plan.rules.transform is not None and plan.rules.transform.asks_spark:
-        said = plan.rules.transform.transform.said
+        subject = plan.rules.transform.transform.said
         if causes := _VALUE_ERRORS.findall(text):
-            cause = f"{_ADVICE.sub('', causes[0])}{_place(text, said)}"
-            return TransformError(f"{said}: failed for a row: {cause}")
+            cause = f"{_ADVICE.sub('', causes[0])}{_place(text, subject)}"
+            return TransformError(f"{subject}: failed for a row: {cause}")
         if isinstance(error, AnalysisException):
-            return TransformError(f"{said}: Spark does not take it: {text}")
+            return TransformError(f"{subject}: Spark does not take it: {text}")
     return storage_error(RewriteError, f"Spark job failed: {text}", error)
 
 
-def _place(text: str, said: str) -> str:
-    """Return where Spark says that a value did not fit, for people; empty: it does not say."""
-    if (found := _PLACE.search(text)) is None:
+def _place(text: str, expression: str) -> str:
+    """Return the part of an expression that Spark's error points at; empty: unknown."""
+    if (position := _PLACE.search(text)) is None:
         return ""
-    shown, before, marked = found.groups()
+    shown, before, marked = position.groups()
     fragment = shown[len(before) : len(before) + len(marked)]
-    written = [(at, char) for at, char in enumerate(said) if not _IGNORED_CHARACTERS.match(char)]
+    written = [
+        (at, char) for at, char in enumerate(expression) if not _IGNORED_CHARACTERS.match(char)
+    ]
     text_written = "".join(char for _, char in written).lower()
     inner: str | None = fragment
     while inner:
@@ -102,8 +104,10 @@ def _place(text: str, said: str) -> str:
         start = text_written.find(wanted)
         if start >= 0 and wanted:
             first, last = written[start][0], written[start + len(wanted) - 1][0]
-            last += said[first : last + 1].count("(") > said[first : last + 1].count(")")
-            return f" (at column {first + 1}: {said[first : last + 1]})"
+            last += expression[first : last + 1].count("(") > expression[first : last + 1].count(
+                ")"
+            )
+            return f" (at column {first + 1}: {expression[first : last + 1]})"
         cast = _OUR_CAST.fullmatch(inner)
         inner = None if cast is None else cast.group(1)
     return f" (at {fragment.replace('`', '')})"
@@ -113,7 +117,7 @@ def _place(text: str, said: str) -> str:
 
 
 BATCH_JOBS_MAX = 16
-"""Jobs that share one; each of them is told its end when all have ended."""
+"""Jobs that share a Spark job; all of them get their result when the last has ended."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -134,7 +138,7 @@ class _Entry(Generic[_Item, _Result]):
 
 
 class JobBatcher(Generic[_Item, _Result]):
-    """Whoever waits, and how many jobs are under way."""
+    """The waiting items, and the number of running calls."""
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
@@ -144,15 +148,15 @@ class JobBatcher(Generic[_Item, _Result]):
     def run(
         self, item: _Item, run_all: Callable[[Sequence[_Item]], Sequence[_Result]], most: int
     ) -> _Result:
-        """Have something done, alone or with others; return its result.
+        """Run an item, alone or with others; return its result.
 
         Args:
-            item: What is to be done.
-            run_all: Does several; it is called in the thread of one of those who wait.
-            most: Calls under way at a time.
+            item: The item.
+            run_all: Runs several items; called in the thread of one of the callers.
+            most: Largest number of concurrent calls.
 
         Raises:
-            Exception: What the call has raised, for everybody who was in it.
+            Exception: The error of the call, raised for every item in it.
         """
         mine: _Entry[_Item, _Result] = _Entry(item)
         with self._turn:
@@ -164,8 +168,8 @@ class JobBatcher(Generic[_Item, _Result]):
             entries = [self._waiting.popleft() for _ in range(count)]
             self._under_way += 1
         try:
-            found = run_all([entry.item for entry in entries])
-            for each, result in zip(entries, found, strict=True):
+            results = run_all([entry.item for entry in entries])
+            for each, result in zip(entries, results, strict=True):
                 each.result = result
         except BaseException as error:
             for entry in entries:
@@ -180,7 +184,7 @@ class JobBatcher(Generic[_Item, _Result]):
         return mine.outcome()
 
     def _may_go(self, mine: _Entry[_Item, _Result], most: int) -> bool:
-        """Return whether the first of those who wait may take the others along."""
+        """Return whether the first waiting item may start with the others."""
         return bool(self._waiting) and self._waiting[0] is mine and self._under_way < most
 
 
@@ -189,18 +193,18 @@ class JobBatcher(Generic[_Item, _Result]):
 
 JOB_GROUP, SHARED_JOB_GROUP = "spark.jobGroup.id", "shared"
 SHARED_BYTES = 16 * 1024**2
-"""Decoded bytes of a job that may share a Spark job with others, at most."""
+"""Largest decoded size of a job that may share a Spark job."""
 
 Call = Callable[[], object]
 TaskCall = tuple[RewritePlan, Call]
 _BATCHER: JobBatcher[TaskCall, bytes] = JobBatcher()
-"""Of this process: a driver has one session."""
+"""One per process, because a driver has one session."""
 
 
 def run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Any]:
-    """Run native tasks, each in a task of its own; return how they ended, in order.
+    """Run native tasks, each in its own Spark task; return their results in order.
 
-    Nothing of theirs is for Spark SQL, whose planning would take longer than a small merge.
+    Spark SQL is not used, because its planning takes longer than a small merge.
     """
     context, jobs = spark.sparkContext, [(plan, call) for call in calls]
     try:
@@ -215,26 +219,26 @@ def run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Any]
 
 
 def _may_share(plan: RewritePlan) -> bool:
-    """Return whether a job is short for sure: others may have to wait for its end."""
+    """Return whether a job is certainly short, because others may have to wait for its end."""
     small = plan.inputs.decoded_bytes <= SHARED_BYTES and not plan.memory.halvings
-    # One with a limit may take as long as its grant wants.
+    # The duration of a job with a limit depends on its grant.
     return small and not allowance_of(plan.folder).limited
 
 
 def _run_spark_job(context: Any, jobs: Sequence[TaskCall]) -> Sequence[bytes]:
-    """Run tasks as one Spark job; return how they ended."""
-    # Each task gets what is its own: what the others are told may take tens of megabytes.
+    """Run tasks as one Spark job; return their outcomes."""
+    # Each task gets only its own part; those of all tasks may be tens of megabytes.
     parcels = context.parallelize([pickle.dumps(job) for job in jobs], len(jobs))
     group = context.getLocalProperty(JOB_GROUP)
     several = len({plan.folder for plan, _ in jobs}) > 1
-    if several:  # Whoever cancels one of them must not end the others.
+    if several:  # A cancellation of one must not end the others.
         context.setJobGroup(SHARED_JOB_GROUP, "small jobs of several attempts")
     try:
-        found: list[bytes] = parcels.mapPartitions(_run_jobs).collect()
+        results: list[bytes] = parcels.mapPartitions(_run_jobs).collect()
     finally:
         if several and group is not None:
             context.setJobGroup(group, group, interruptOnCancel=True)
-    return found
+    return results
 
 
 def _run_jobs(parcels: Iterator[bytes]) -> Iterator[bytes]:
@@ -252,7 +256,7 @@ def refuse_second_try(memory: MemoryBudget, folder: str) -> None:
 
     Raises:
         MemoryShortError: The process of an earlier try was killed.
-        EngineDiedError: An earlier try has died with its executor, or seems to have.
+        EngineDiedError: An earlier try has died with its executor, or appears to have.
     """
     context = TaskContext.get()
     if context is None:
@@ -265,7 +269,7 @@ def refuse_second_try(memory: MemoryBudget, folder: str) -> None:
 
 
 def result_of(pickled: bytes) -> Any:
-    """Return what a task has returned, or raise what it has raised."""
+    """Return the result of a task, or raise its error."""
     outcome = pickle.loads(pickled)
     if isinstance(outcome, TaskFailure):
         raise error_by_name(outcome.error_class, outcome.cause)
@@ -276,7 +280,7 @@ def result_of(pickled: bytes) -> Any:
 
 
 READ_TASK_BYTES = 32 * 1024**2
-"""Decoded bytes that one task reads for a sort, at least."""
+"""Smallest decoded size that one task reads for a sort."""
 READ_TASKS_MAX = 64
 
 Batches = Iterator[pa.RecordBatch]
@@ -284,17 +288,17 @@ RewriteTask = Callable[[RewritePlan, ExpressionValues | None], TaskResult]
 
 
 def run_in_one_task(spark: Any, plan: RewritePlan, task: RewriteTask) -> TaskResult:
-    """Have one task do a whole job; Spark works out the values of its expressions first."""
+    """Run a whole job in one task, after Spark has evaluated its expressions."""
     return _result_of_frame(plan, lambda: _one_task_frame(spark, plan, task))
 
 
 def sort_and_merge(spark: Any, plan: RewritePlan) -> TaskResult:
-    """Have Spark sort the rows of a job by key, on disk if need be, and one task merge them."""
+    """Let Spark sort the rows of a job by key, on disk if necessary, and one task merge them."""
     return _result_of_frame(plan, lambda: _sorted_frame(spark, plan))
 
 
 def _one_task_frame(spark: Any, plan: RewritePlan, task: RewriteTask) -> Any:
-    """Return a frame whose one row says how the task ended."""
+    """Return a frame with one row, the outcome of the task."""
     if (values := _expression_values_frame(spark, plan, 1)) is not None:
         return values.mapInArrow(partial(_run_with_expression_values, plan, task), RESULT_SCHEMA)
     one = spark.range(0, 1, 1, numPartitions=1)
@@ -302,7 +306,7 @@ def _one_task_frame(spark: Any, plan: RewritePlan, task: RewriteTask) -> Any:
 
 
 def _sorted_frame(spark: Any, plan: RewritePlan) -> Any:
-    """Return a frame whose one row says how reading, sorting and writing ended."""
+    """Return a frame with one row, the outcome of reading, sorting and writing."""
     count = len(plan.inputs.paths)
     readers = min(count, READ_TASKS_MAX, 1 + plan.inputs.decoded_bytes // READ_TASK_BYTES)
     schema = spark_schema(plan.rules.schema)
@@ -311,7 +315,7 @@ def _sorted_frame(spark: Any, plan: RewritePlan) -> Any:
     else:
         numbers = spark.range(0, count, 1, numPartitions=readers)
         rows = numbers.mapInArrow(partial(_read, plan), schema)
-    # Encoded keys are bytes, and Spark compares bytes unsigned: the order of keys.
+    # Encoded keys are bytes, and Spark compares bytes unsigned, which is the order of keys.
     ordered = rows.repartition(1).sortWithinPartitions(KEY_COLUMN)
     return ordered.mapInArrow(partial(_write, plan), RESULT_SCHEMA)
 
@@ -319,12 +323,12 @@ def _sorted_frame(spark: Any, plan: RewritePlan) -> Any:
 def _expression_values_frame(spark: Any, plan: RewritePlan, readers: int) -> Any:
     """Return a frame of the values of the transform's expressions; None: it has none.
 
-    Its partitions hold whole inputs, each in the order of its rows.
+    Its partitions hold whole inputs, each in row order.
     """
     if plan.rules.transform is None or not plan.rules.transform.asks_spark:
         return None
     expressions = ExpressionInputs(plan.rules.schema, plan.rules.transform)
-    own = spark.newSession()  # What expressions mean depends on settings of the session.
+    own = spark.newSession()  # Session settings define the meaning of expressions.
     for name, value in SPARK_SETTINGS.items():
         own.conf.set(name, value)
     numbers = own.range(0, len(plan.inputs.paths), 1, numPartitions=readers)
@@ -338,14 +342,14 @@ def _read_expression_inputs(plan: RewritePlan, batches: Batches) -> Batches:
 
 def _run_alone(plan: RewritePlan, task: RewriteTask, batches: Batches) -> Batches:
     refuse_second_try(plan.memory, plan.folder)
-    for _ in batches:  # One row, which stands for the job.
+    for _ in batches:  # A single row, which represents the job.
         yield outcome_batch(with_memory_limit(plan.memory, plan.folder, partial(task, plan, None)))
 
 
 def _run_with_expression_values(plan: RewritePlan, task: RewriteTask, batches: Batches) -> Batches:
     context = TaskContext.get()
     if context is not None and context.attemptNumber() > 0:
-        # An expression that failed fails again here, and says more than that it did.
+        # A failed expression fails again here, with a more precise error.
         for _ in batches:
             continue
     refuse_second_try(plan.memory, plan.folder)

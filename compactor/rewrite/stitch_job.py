@@ -1,8 +1,8 @@
-"""The way `stitch`: a whole job whose rows stay as they are, copied as row groups.
+"""The way `stitch`: a whole job whose rows stay unchanged, copied as row groups.
 
-It is taken if no row can win over another, expire or change: append-only tables, and
-keyed ones whose inputs are clean and do not overlap. What the output's metadata says
-comes from the inputs', which was exact when they were added or verified.
+It is used if no row can win over another, expire or change: for append-only tables, and for keyed
+ones whose inputs are clean and do not overlap. The output's metadata is derived from the inputs',
+which was exact when they were added or verified.
 """
 
 import json
@@ -35,22 +35,22 @@ from compactor.rewrite.throttle import allowance_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StitchPlan:
-    """How a job is stitched."""
+    """The plan of a stitch."""
 
     paths: tuple[str, ...]
-    """Of the inputs, in the order of their keys."""
+    """Paths of the inputs, in key order."""
     size_bytes: int
-    """Of the inputs together."""
+    """Total size of the inputs."""
     facts: RowFacts
-    """Of the output."""
+    """Facts of the output."""
 
 
 def stitch_plan(plan: RewritePlan, assignment: Assignment) -> StitchPlan | None:
-    """Return how a job is stitched; None: its rows have to be read.
+    """Return the plan of a stitch; None: the rows have to be read.
 
     Args:
-        plan: What the job does.
-        assignment: Where it came from.
+        plan: The plan of the job.
+        assignment: The assignment of the job.
     """
     if len(plan.inputs.matching) < len(plan.inputs.paths) or not plan.inputs.worth_stitching:
         return None
@@ -69,15 +69,15 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan) -> TaskResult:
     """Stitch the inputs of a job.
 
     Raises:
-        NotStitchableError: They cannot be copied as they are; nothing is left.
-        RewriteError: See `stitch`; nothing is left.
+        NotStitchableError: They cannot be copied unchanged; no output is left.
+        RewriteError: See `stitch`; no output is left.
     """
     location, output = table_location(plan.location), plan.output.paths[0]
     mark, total_bytes = ProgressMark(plan.folder, "write"), max(1, plan.inputs.decoded_bytes)
     allowance = allowance_of(plan.folder)
 
     def copied(size_bytes: int) -> None:
-        allowance.pay(2 * size_bytes)  # Read, and written.
+        allowance.pay(2 * size_bytes)  # Once read, once written.
         mark.add(size_bytes, plan.inputs.rows * size_bytes // total_bytes)
 
     purge = plan.output.purge.hex() if plan.output.purge else ""
@@ -104,7 +104,7 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan) -> TaskResult:
 
 
 def _files_in_key_order(plan: RewritePlan, assignment: Assignment) -> tuple[DataFile, ...] | None:
-    """Return the inputs in the order of their rows; None: rows may meet, go or change."""
+    """Return the inputs in the order of their rows; None: rows may overlap, expire or change."""
     files = assignment.inputs
     requested_level = plan.output.settings.codec_level != assignment.table.settings.codec_level
     if (
@@ -130,8 +130,8 @@ def _files_in_key_order(plan: RewritePlan, assignment: Assignment) -> tuple[Data
 
 
 def _require_schema(location: Location, output: str, schema: pa.Schema) -> None:
-    """Refuse an output that readers would see with other columns than they should."""
+    """Refuse an output whose columns readers would see incorrectly."""
     with open_table_file(location, output) as parquet:
-        found = parquet.schema_arrow
-    if not found.equals(schema):
-        raise NotStitchableError(f"output {output} has columns {found}, not {schema}")
+        output_schema = parquet.schema_arrow
+    if not output_schema.equals(schema):
+        raise NotStitchableError(f"output {output} has columns {output_schema}, not {schema}")

@@ -1,4 +1,4 @@
-"""Counts what becomes of the rows of a job, and compares rows with rows: digests, order of keys."""
+"""Counts the outcome of a job's rows, and compares rows: digests, order of keys."""
 
 from dataclasses import dataclass, field, fields
 
@@ -16,26 +16,26 @@ _COUNTS = fields(RowCounts)
 
 @dataclass(slots=True)
 class Tally:
-    """What has become of the rows so far."""
+    """The outcome of the rows so far."""
 
     counts: RowCounts = field(default_factory=RowCounts)
     dropped: DroppedRows | None = None
     digest: int = 0
-    """Sum of the row hashes of what should come out; append-only tables only."""
+    """Sum of the row hashes of the expected output; append-only tables only."""
 
     def add(self, result: MergeResult) -> None:
-        """Count one step, whose input rows were not counted before."""
+        """Add one step, whose input rows were not counted before."""
         self.counts = sum_counts(self.counts, result.counts)
         self.dropped = join_dropped((self.dropped, result.dropped))
 
     def deleted(self, rows: int) -> None:
-        """Count rows that a transform has left out; nothing else counts them."""
+        """Count rows that a transform has removed, which are in no other count."""
         gone = RowCounts(rows_in=rows, transform_dropped=rows)
         self.counts = sum_counts(self.counts, gone)
 
 
 def sum_counts(one: RowCounts, other: RowCounts) -> RowCounts:
-    """Return both counts together."""
+    """Return the sum of two counts."""
     summed = {each.name: getattr(one, each.name) + getattr(other, each.name) for each in _COUNTS}
     return RowCounts(**summed)
 
@@ -46,7 +46,7 @@ def digest_of(table: pa.Table) -> int:
 
 
 def keys_ascend(keys: pa.LargeBinaryArray, *, strictly: bool = False) -> bool:
-    """Return whether encoded keys ascend; strictly: without a key twice."""
+    """Return whether encoded keys ascend; strictly: without duplicates."""
     if len(keys) < 2:
         return True
     compare = pc.less if strictly else pc.less_equal

@@ -1,11 +1,11 @@
-"""What an attempt may still move by its grant: a token bucket that all its tasks share.
+"""The remaining bytes of an attempt's grant: a token bucket that all its tasks share.
 
-    asked      bytes that somebody was about to move, or has moved; only grows
-    covered    bytes that the grant has made up for; grows with time, never far beyond `asked`
+  asked      bytes that callers have requested or moved; only grows
+  covered    bytes that the grant has paid for; grows with time, never far beyond `asked`
 
-Whoever pays goes on when `covered` has reached what was asked in all when it came, so in
-the order of arrival. The state is a mapped file in the attempt's folder, on the machine
-where all its tasks run; a lock of the system guards it, which outlives nobody.
+A caller continues when `covered` has reached the value that `asked` had at its arrival, so callers
+are served in arrival order. The state is a mapped file in the attempt's folder, on the machine
+where all its tasks run. A system lock guards it, which is released when its holder dies.
 """
 
 import fcntl
@@ -27,11 +27,11 @@ from common.errors import AttemptCancelledError
 NAME = "allowance"
 _CANCELLED = "cancelled while it moved bytes"
 BURST_S = 1.0
-"""So much of its grant an attempt may save up."""
+"""Seconds of its grant that an attempt may save up."""
 CHECK_INTERVAL_S = 0.1
-"""How soon a wait notices that the grant has changed, or that nobody wants it any more."""
+"""Interval at which a wait checks for a changed grant or a cancellation."""
 SYNC_BYTES_MIN = 4 * 1024**2
-"""Making less than this durable takes as long as making it known."""
+"""Smaller syncs are not recorded, because recording takes as long."""
 OPEN_MAX = 16
 _UNLIMITED = math.inf
 _FORM = struct.Struct("<dddddQdB")
@@ -51,7 +51,7 @@ class _State:
     stopped: int
 
     def pass_time(self, now_s: float) -> None:
-        """Let the grant make up for what it can."""
+        """Let the grant pay for the time that has passed."""
         passed_s, self.at_s = max(0.0, now_s - self.at_s), max(self.at_s, now_s)
         if self.bytes_s == _UNLIMITED:
             self.covered = max(self.covered, self.asked)
@@ -62,7 +62,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How an allowance was used so far."""
+    """The use of an allowance so far."""
 
     moved_bytes: int = 0
     waited_s: float = 0.0
@@ -71,13 +71,13 @@ class Usage:
 
 
 class Allowance:
-    """One process's door to the allowance of an attempt; safe from several threads."""
+    """One process's access to the allowance of an attempt; thread-safe."""
 
     def __init__(self, folder: str) -> None:
-        """Open the allowance of the attempt with this folder; where there is none, all is allowed.
+        """Open the allowance of the attempt with this folder; without one, nothing is limited.
 
         Args:
-            folder: Empty: of no attempt.
+            folder: Empty: no attempt.
         """
         self._clock = SystemClock()
         self._thread = threading.Lock()
@@ -95,10 +95,10 @@ class Allowance:
 
     @classmethod
     def create(cls, folder: str, bytes_s: float | None) -> "Allowance":
-        """Make the allowance of an attempt, with nothing saved up.
+        """Create the allowance of an attempt, with nothing saved up.
 
         Args:
-            folder: Of the attempt.
+            folder: Folder of the attempt.
             bytes_s: Its first grant; None: no limit.
         """
         rate = _UNLIMITED if bytes_s is None else bytes_s
@@ -113,12 +113,12 @@ class Allowance:
 
     @property
     def limited(self) -> bool:
-        """Whether there is a grant by now."""
+        """Whether there is a limit now."""
         with self._locked() as state:
             return state.bytes_s != _UNLIMITED
 
     def stop(self) -> None:
-        """End every wait: nobody wants the attempt any more."""
+        """End every wait, because the attempt was cancelled."""
         with self._locked() as state:
             state.stopped = 1
 
@@ -126,7 +126,7 @@ class Allowance:
         """Count bytes that are about to be moved, or just were; return when they are covered.
 
         Raises:
-            AttemptCancelledError: The attempt was cancelled meanwhile.
+            AttemptCancelledError: The attempt was cancelled.
         """
         with self._locked() as state:
             state.asked += size_bytes
@@ -138,18 +138,18 @@ class Allowance:
             self._wait(asked)
 
     def settle(self) -> None:
-        """Wait until everything that was moved is covered; `pay` says what it raises."""
+        """Wait until all moved bytes are covered; errors as of `pay`."""
         self.pay(0)
 
     def synced(self, size_bytes: int, took_s: float) -> None:
-        """Note how long the storage took to make so many bytes durable."""
+        """Record how long the storage took to make bytes durable."""
         if size_bytes >= SYNC_BYTES_MIN:
             with self._locked() as state:
                 state.synced_bytes += size_bytes
                 state.sync_s += took_s
 
     def usage(self) -> Usage:
-        """Return how it was used so far."""
+        """Return the use so far."""
         with self._locked() as state:
             moved = int(min(state.asked, state.covered))
             return Usage(moved, state.waited_s, state.synced_bytes, state.sync_s)
@@ -170,7 +170,7 @@ class Allowance:
 
     @contextmanager
     def _locked(self) -> Iterator[_State]:
-        """Yield the state as it is now; what is changed is written, unless it failed."""
+        """Yield the current state; changes are written, unless an error occurs."""
         if self._map is None:
             yield _State(_UNLIMITED, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0)
             return
@@ -190,7 +190,7 @@ def allowance_of(folder: str) -> Allowance:
     """Return the allowance of the attempt with a folder, opened once per process.
 
     Args:
-        folder: Where its tasks leave word of progress; empty: it is of no attempt.
+        folder: Folder of the attempt; empty: no attempt.
     """
     return Allowance(folder)
 

@@ -1,15 +1,15 @@
-"""Writes the outputs of a job that cuts at times: several files at once, one for each part.
+"""Writes the outputs of a job that cuts at times: several open files, one for each part.
 
-Rows of a table without a key come in any order of times. So every part has a file that is open,
-and rows go to the file of their part. All files together hold a bounded number of rows; when there
-are more, the file that holds most writes them as a row group.
+Rows of a table without a key come in any order of times. So every part has an open file, and each
+row goes to the file of its part. All files together hold a bounded number of rows. Above the bound,
+the file that holds most rows writes them as a row group.
 
-    part 0          before the first time
-    part n          from time n - 1 on, before time n
-    the last part   rows without a time
+  part 0          before the first time
+  part n          from time n - 1 on, before time n
+  the last part   rows without a time
 
-Where a part has more rows than one file may have, its rows are counted beforehand by a look at the
-time column, and divided evenly.
+If a part has more rows than one file may have, its rows are counted first from the time column,
+and divided evenly.
 """
 
 import math
@@ -37,8 +37,8 @@ def time_parts(rows: pa.Table, plan: RewritePlan) -> Places:
     """Return the part of each row.
 
     Args:
-        rows: With at least the time column.
-        plan: Of the job.
+        rows: Rows with at least the time column.
+        plan: Plan of the job.
     """
     assert plan.rules.row_rules.time_column is not None
     times = times_s(rows.column(plan.rules.row_rules.time_column))
@@ -47,7 +47,7 @@ def time_parts(rows: pa.Table, plan: RewritePlan) -> Places:
 
 
 def rows_of_files(plan: RewritePlan) -> tuple[int, ...]:
-    """Return for each part how many rows one of its files has at most.
+    """Return the largest number of rows of a file, for each part.
 
     Raises:
         InputError: An input cannot be read.
@@ -61,11 +61,11 @@ def rows_of_files(plan: RewritePlan) -> tuple[int, ...]:
 
 
 def _count(plan: RewritePlan, path: str) -> Places:
-    """Return how many rows of an input each part has."""
+    """Return the number of rows of an input in each part."""
     rules, schema = plan.rules.row_rules, plan.rules.schema
     fill = folder_fill(rules, schema, path)
     column = pa.schema([schema.field(rules.time_column)])
-    found = np.zeros(len(plan.output.cuts_at_s) + 2, np.int64)
+    counts = np.zeros(len(plan.output.cuts_at_s) + 2, np.int64)
     mark = ProgressMark(plan.folder, "count")
     for read in read_tables(
         table_location(plan.location),
@@ -81,8 +81,8 @@ def _count(plan: RewritePlan, path: str) -> Places:
             raise InputError(str(error)) from error
         mark.add(times.nbytes, 0)
         rows = times if times.num_rows == read.num_rows else _without_times(column, read.num_rows)
-        found += np.bincount(time_parts(rows, plan), minlength=len(found))
-    return found
+        counts += np.bincount(time_parts(rows, plan), minlength=len(counts))
+    return counts
 
 
 def _without_times(column: pa.Schema, rows: int) -> pa.Table:
@@ -91,18 +91,18 @@ def _without_times(column: pa.Schema, rows: int) -> pa.Table:
 
 
 class TimeCutWriter:
-    """Takes rows in any order and writes each to a file of its part.
+    """Accepts rows in any order and writes each to a file of its part.
 
-    Always true: a part has at most one open file, and the rows that all open files hold take at
+    Invariant: a part has at most one open file, and the rows held by all open files take at
     most `_held_max_bytes` after each `write`.
     """
 
     def __init__(self, plan: RewritePlan, rows_max: Sequence[int]) -> None:
-        """Write nothing yet.
+        """Create a writer without files.
 
         Args:
-            plan: Of the job.
-            rows_max: For each part: most rows of one file, see `rows_of_files`.
+            plan: Plan of the job.
+            rows_max: For each part: largest number of rows of one file, see `rows_of_files`.
         """
         self.path = plan.output.paths[0]
         self._plan = plan
@@ -128,7 +128,7 @@ class TimeCutWriter:
             max(self._open.values(), key=lambda output: output.waiting_bytes).write_waiting()
 
     def finish(self, dropped: DroppedRows | None) -> tuple[WrittenFile, ...]:
-        """Close all files and return what was written; see `OutputWriter.finish`."""
+        """Close all files and return the written ones; see `OutputWriter.finish`."""
         if not self._open:
             self._begin(0)
         *others, last = sorted(self._open)
@@ -145,7 +145,7 @@ class TimeCutWriter:
             delete_file(self._location, file.path)
 
     def _parts(self, table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        """Yield the rows of each part, in the order in which they came."""
+        """Yield the rows of each part, in arrival order."""
         if not table.num_rows:
             return
         parts = time_parts(table, self._plan)
@@ -157,7 +157,7 @@ class TimeCutWriter:
             yield int(part), table.take(pa.array(np.flatnonzero(parts == part)))
 
     def _output(self, part: int) -> OpenOutput:
-        """Return the open file of a part, a new one where the last is full."""
+        """Return the open file of a part; a new one if the last is full."""
         if part in self._open and self._open[part].rows >= self._rows_max[part]:
             self._close(part, None)
         if part not in self._open:
@@ -168,8 +168,8 @@ class TimeCutWriter:
         number = len(self._open) + len(self._written)
         if number >= len(self._plan.output.paths):
             raise RewriteError(
-                f"rows need more than the {number} outputs that are reserved; "
-                "the next plan sees the table as it is now"
+                f"rows need more than the {number} reserved outputs; "
+                "the next plan takes the current state of the table into account"
             )
         self.path = self._plan.output.paths[number]
         self._open[part] = OpenOutput(self._plan, self._location, part, self.path)

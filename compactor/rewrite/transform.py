@@ -1,8 +1,7 @@
 """A transform applied to the rows of inputs, after they are read and before they are merged.
 
-A transform is a plug-in or a list of expressions. What a plug-in returns is checked
-against its contract. The values of expressions come from Spark; see
-`transform_expressions`.
+A transform is a plug-in or a list of expressions. The result of a plug-in is checked against its
+contract. The values of expressions come from Spark; see `transform_expressions`.
 """
 
 import socket
@@ -32,13 +31,13 @@ from compactor.rewrite.transform_expressions import ExpressionValues, from_spark
 def with_deletions(rows: pa.Table, gone: Flags, rules: RowRules, kept: frozenset[str]) -> pa.Table:
     """Return the rows with some of them deleted.
 
-    Append-only: they are gone. Keyed: they are tombstones now, with nulls in all columns
-    but those that are kept or may not be null. No value is made up for these.
+    Append-only: they are removed. Keyed: they become tombstones, with nulls in all columns
+    except those that are kept or must not be null. No value is invented for these.
 
     Args:
-        rows: In the plan's schema.
+        rows: Rows in the plan's schema.
         gone: Which of them.
-        rules: Of the table; with a key it has a tombstone column.
+        rules: Rules of the table; with a key it has a tombstone column.
         kept: Columns that keep their values.
     """
     if not gone.any():
@@ -58,12 +57,12 @@ def with_deletions(rows: pa.Table, gone: Flags, rules: RowRules, kept: frozenset
 
 
 def with_values(rows: pa.Table, places: Int64s, values: Mapping[str, pa.ChunkedArray]) -> pa.Table:
-    """Return the rows with other values in some places.
+    """Return the rows with new values in some of them.
 
     Args:
-        rows: In the plan's schema.
+        rows: Rows in the plan's schema.
         places: Row numbers, each once.
-        values: By column, one per place, of the column's type.
+        values: Values by column, one per row number, of the column's type.
     """
     if len(places) == 0:
         return rows
@@ -83,15 +82,15 @@ def with_values(rows: pa.Table, places: Int64s, values: Mapping[str, pa.ChunkedA
 
 
 class PluginTransform:
-    """Shows a plug-in the rows that it is meant for, and believes it nothing."""
+    """Passes affected rows to a plug-in, and validates everything that it returns."""
 
     def __init__(self, rules: Rules, transform: TransformPlan, folder: str) -> None:
         """Load the plug-in.
 
         Args:
-            rules: Of the job.
+            rules: Rules of the job.
             transform: Names the plug-in.
-            folder: The attempt's.
+            folder: Folder of the attempt.
 
         Raises:
             TransformError: It is not installed on this host, or does not load.
@@ -100,7 +99,7 @@ class PluginTransform:
         try:
             self._plugin = load_transform(transform.transform.plugin)
         except (ConfigError, PluginError) as error:
-            # Other compactors may have it; but then its rows would depend on who takes a job.
+            # Otherwise the result would depend on which compactor takes the job.
             where = f"cannot be used on compactor host {socket.gethostname()}"
             raise self._misbehaved(f"{where}: {error}") from error
         self._context = TransformContext(
@@ -115,7 +114,7 @@ class PluginTransform:
         """Return the next rows of an input, changed.
 
         Raises:
-            TransformError: It raised, or returned something that its contract forbids.
+            TransformError: It raised, or returned a value that its contract forbids.
         """
         if at not in self._transform.inputs:
             return rows
@@ -138,7 +137,7 @@ class PluginTransform:
         return with_deletions(changed, gone, self._rules.row_rules, self._transform.protected)
 
     def end(self, at: int) -> None:
-        """Tell how many rows of it were changed."""
+        """Report how many rows were changed."""
         self._counts.write(self._folder, at)
         self._counts = ChangeCounts()
 
@@ -151,7 +150,7 @@ class PluginTransform:
             raise self._misbehaved(f"returned {type(after).__name__}, expected a pyarrow table")
         if after.num_rows != before.num_rows:
             rows = f"{after.num_rows} rows for {before.num_rows}"
-            raise self._misbehaved(f"returned {rows}; it may neither add rows nor leave them out")
+            raise self._misbehaved(f"returned {rows}; it may neither add nor remove rows")
         deleted = self._deleted(after)
         if DELETED in after.column_names:
             after = after.drop_columns([DELETED])
@@ -193,7 +192,7 @@ class PluginTransform:
 
 
 class RowChange(Protocol):
-    """What happens to the rows of inputs; of each input all rows are shown, in order."""
+    """The change of the inputs' rows; all rows of each input are passed, in order."""
 
     def rows(self, at: int, start: int, rows: pa.Table) -> pa.Table:
         """Return the next rows of an input, changed; the same table if they are not.
@@ -201,7 +200,7 @@ class RowChange(Protocol):
         Args:
             at: Number of the input.
             start: Number of the first of the rows.
-            rows: In the plan's schema.
+            rows: Rows in the plan's schema.
 
         Raises:
             RewriteError: They cannot be changed.
@@ -210,20 +209,20 @@ class RowChange(Protocol):
         ...
 
     def end(self, at: int) -> None:
-        """All rows of an input have been shown.
+        """Mark the end of an input.
 
         Raises:
-            RewriteError: More was known of it.
+            RewriteError: Values are left over.
         """
         ...
 
 
 def row_change_of(plan: RewritePlan, answers: ExpressionValues | None) -> RowChange:
-    """Return the change that a plan asks for.
+    """Return the change of a plan.
 
     Args:
-        plan: What to do.
-        answers: Spark's, if the plan's transform has expressions.
+        plan: Plan of the job.
+        answers: Spark's values, if the plan's transform has expressions.
     """
     if plan.rules.transform is None:
         return _NoChange()
@@ -242,7 +241,7 @@ class _NoChange:
 
 
 class _ExpressionChange:
-    """Does what the values of expressions say."""
+    """Applies the values of expressions."""
 
     def __init__(
         self, plan: RewritePlan, transform: TransformPlan, answers: ExpressionValues
@@ -263,7 +262,7 @@ class _ExpressionChange:
         found = answers.column("row").to_numpy() - start if answers is not None else asked[:0]
         if not np.array_equal(asked, found):
             path = self._paths[at]
-            message = f"file {path}: {len(found)} rows were answered, but {len(asked)} asked about"
+            message = f"file {path}: {len(found)} values for {len(asked)} rows"
             raise RewriteError(message)
         return rows if answers is None else self._apply(rows, found, answers)
 
@@ -286,8 +285,8 @@ class _ExpressionChange:
             try:
                 chunks = [from_spark(c, arrow) for c in answers.column(f"a{number}").chunks]
             except pa.ArrowInvalid as error:
-                said = self._transform.transform.said
-                message = f"{said}: a value does not fit into column {one.column}: {error}"
+                subject = self._transform.transform.said
+                message = f"{subject}: a value does not fit into column {one.column}: {error}"
                 raise TransformError(message) from error
             values[one.column] = pa.chunked_array(chunks, arrow)
             self._require_values(one.column, values[one.column])
@@ -302,5 +301,5 @@ class _ExpressionChange:
         """
         table = self._transform.table
         if values.null_count and not next(c for c in table.schema if c.name == name).nullable:
-            said = self._transform.transform.said
-            raise TransformError(f"{said}: a value is null, but column {name} must not be null")
+            subject = self._transform.transform.said
+            raise TransformError(f"{subject}: a value is null, but column {name} must not be null")

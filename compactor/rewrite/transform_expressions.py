@@ -1,9 +1,9 @@
 """Expressions of a transform: their inputs go to Spark, their values come back.
 
-Every row that a transform affects becomes one input row: number of the input file, number
-of the row in it, and the columns that the expressions read. Spark answers with the values.
-A marker row follows the rows of each input, so that missing values are noticed. Order is
-kept, because Spark moves nothing between tasks.
+Every row that a transform affects becomes one input row: number of the input file, number of the
+row in it, and the columns that the expressions read. Spark returns the values. A marker row follows
+the rows of each input, so that missing values are detected. The order is preserved, because Spark
+moves nothing between tasks.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -26,7 +26,7 @@ from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.plan.transform_plan import TransformPlan
 from compactor.rewrite.throttle import allowance_of
 
-# ------------------------------------------------------- Values that Spark's expressions understand
+# ----------------------------------------------------------------- Values in Spark's types
 
 
 _MICROS = pa.timestamp("us", "UTC")
@@ -53,7 +53,7 @@ _SPARK_TYPES: tuple[tuple[_Test, pa.DataType, str], ...] = (
 
 
 def spark_type(arrow: pa.DataType) -> str:
-    """Return Spark's name of the type in which a column is asked about."""
+    """Return Spark's name of the type in which a column is sent."""
     if is_type.is_struct(arrow):
         fields = (f"{_quoted(field.name)}: {spark_type(field.type)}" for field in arrow)
         return f"struct<{', '.join(fields)}>"
@@ -63,10 +63,10 @@ def spark_type(arrow: pa.DataType) -> str:
 
 
 def to_spark(array: pa.Array) -> pa.Array:
-    """Return values as Spark is asked about them.
+    """Return values in the form that Spark receives.
 
     Raises:
-        pa.ArrowInvalid: A moment is too far away to be counted in microseconds.
+        pa.ArrowInvalid: A moment is too distant for microseconds.
     """
     arrow = array.type
     if is_type.is_struct(arrow):
@@ -83,14 +83,14 @@ def to_spark(array: pa.Array) -> pa.Array:
 
 
 def from_spark(array: pa.Array, arrow: pa.DataType) -> pa.Array:
-    """Return values that Spark worked out for a column.
+    """Return values that Spark computed for a column.
 
     Raises:
         pa.ArrowInvalid: A value does not fit into the column's type.
     """
     if not is_type.is_timestamp(arrow):
         return array.cast(arrow)
-    # By way of plain numbers: a zone must not shift anything.
+    # Converted through plain numbers, so that a zone shifts nothing.
     micros = array.cast(pa.int64()).cast(pa.timestamp("us"))
     return micros.cast(pa.timestamp(arrow.unit)).cast(pa.int64()).cast(arrow)
 
@@ -108,7 +108,7 @@ def _struct(array: pa.StructArray) -> pa.Array:
 def _micros(array: pa.Array) -> pa.Array:
     plain = array.cast(pa.int64())
     if array.type.unit == "ns":
-        # Down, also before the epoch: a moment is in the microsecond that it is in.
+        # Rounded down, even before the epoch: to the microsecond that contains the moment.
         whole = pc.divide(plain, 1000)
         above = pc.greater(pc.multiply(whole, 1000), plain)
         plain = pc.subtract(whole, above.cast(pa.int64()))
@@ -125,11 +125,11 @@ def _quoted(name: str) -> str:
 
 
 END_OF_INPUT = (1 << 63) - 1
-"""Number of the row that marks the end of an input."""
+"""Row number of the marker at the end of an input."""
 
 
 class ExpressionInputs:
-    """The columns of questions, and the SQL that answers them."""
+    """The columns of input rows, and the SQL of their values."""
 
     def __init__(self, schema: pa.Schema, transform: TransformPlan) -> None:
         self._transform = transform
@@ -143,13 +143,13 @@ class ExpressionInputs:
 
     @property
     def schema(self) -> str:
-        """The columns of questions, as Spark writes a schema."""
+        """The columns of input rows, as a Spark schema."""
         columns = [f"{_quoted(f.name)} {spark_type(f.type)}" for f in self._columns]
         return ", ".join([f"{self._input} int", f"{self._row} bigint", *columns])
 
     @property
     def answers(self) -> list[str]:
-        """The columns of answers, as SQL over those of questions."""
+        """The columns of values, as SQL over those of input rows."""
         now_us = self._transform.now_us
         values = [
             f"CASE WHEN {self._row} < {END_OF_INPUT} THEN {expression.at(now_us)} END AS a{at}"
@@ -158,15 +158,15 @@ class ExpressionInputs:
         return [f"{self._input} AS input", f"{self._row} AS row", *values]
 
     def batch(self, at: int, rows: pa.Table, numbers: pa.Array) -> pa.RecordBatch:
-        """Return questions.
+        """Return input rows.
 
         Args:
             at: The input.
-            rows: With at least the columns that are asked about.
-            numbers: Of the rows in the input.
+            rows: Rows with at least the required columns.
+            numbers: Numbers of the rows in the input.
 
         Raises:
-            TransformError: A value cannot be asked about.
+            TransformError: A value cannot be sent to Spark.
         """
         inputs = pa.repeat(pa.scalar(at, pa.int32()), rows.num_rows)
         columns = [inputs, numbers.cast(pa.int64())]
@@ -174,24 +174,24 @@ class ExpressionInputs:
             try:
                 columns.append(to_spark(rows.column(field.name).combine_chunks()))
             except pa.ArrowInvalid as error:
-                said = self._transform.transform.said
-                raise TransformError(f"{said}: column {field.name}: {error}") from error
+                subject = self._transform.transform.said
+                raise TransformError(f"{subject}: column {field.name}: {error}") from error
         names = [self._input, self._row, *(field.name for field in self._columns)]
         return pa.RecordBatch.from_arrays(columns, names=names)
 
     def end(self, at: int) -> pa.RecordBatch:
-        """Return the mark of an input's end."""
+        """Return the marker of an input's end."""
         empty = {field.name: pa.nulls(1, field.type) for field in self._columns}
         rows = pa.table(empty) if empty else pa.table({"none": pa.nulls(1)})
         return self.batch(at, rows, pa.array([END_OF_INPUT]))
 
 
 def read_expression_inputs(plan: RewritePlan, inputs: Iterable[int]) -> Iterator[pa.RecordBatch]:
-    """Yield the questions about some inputs of the plan, in order; none about the others.
+    """Yield the input rows of some inputs of the plan, in order.
 
     Raises:
         InputError: A file cannot be read.
-        TransformError: A value of it cannot be asked about.
+        TransformError: A value of it cannot be sent to Spark.
     """
     rules, transform = plan.rules.row_rules, plan.rules.transform
     assert transform is not None
@@ -207,19 +207,19 @@ def read_expression_inputs(plan: RewritePlan, inputs: Iterable[int]) -> Iterator
 
 
 class ExpressionValues:
-    """Spark's answers in the order of the questions, taken piece by piece."""
+    """Spark's values in the order of the input rows, consumed in pieces."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = iter(batches)
         self._rest: pa.RecordBatch | None = None
 
     def next_input(self) -> int | None:
-        """Return the input that the next answer is about; None: there is no answer left."""
+        """Return the input of the next value; None: no values are left."""
         batch = self._peeked()
         return None if batch is None else int(batch.column("input")[0].as_py())
 
     def below(self, at: int, row: int) -> pa.Table | None:
-        """Return the next answers about an input's rows before `row`; None: there are none."""
+        """Return the next values of an input's rows before `row`; None: there are none."""
         taken: list[pa.RecordBatch] = []
         while (batch := self._peeked()) is not None:
             inputs = batch.column("input").to_numpy()
@@ -233,18 +233,18 @@ class ExpressionValues:
         return pa.Table.from_batches(tables) if tables else None
 
     def end(self, at: int) -> None:
-        """Take the mark of an input's end.
+        """Consume the marker of an input's end.
 
         Raises:
-            RewriteError: It is not what comes next.
+            RewriteError: The marker is not next.
         """
         batch = self._peeked()
-        found = None
+        marker = None
         if batch is not None:
-            found = (batch.column("input")[0].as_py(), batch.column("row")[0].as_py())
+            marker = (batch.column("input")[0].as_py(), batch.column("row")[0].as_py())
             self._rest = batch.slice(1)
-        if found != (at, END_OF_INPUT):
-            raise RewriteError(f"answers about input {at} do not end where they must: {found}")
+        if marker != (at, END_OF_INPUT):
+            raise RewriteError(f"the values of input {at} do not end at its marker: {marker}")
 
     def _peeked(self) -> pa.RecordBatch | None:
         while self._rest is None or self._rest.num_rows == 0:
@@ -257,10 +257,10 @@ class ExpressionValues:
 def _read_columns(
     plan: RewritePlan, at: int, transform: TransformPlan
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows of an input with the columns that questions need, and their first number."""
+    """Yield the rows of an input with the required columns, and the number of the first row."""
     names = {*transform.transform.columns, *plan.rules.row_rules.key}
     names |= {plan.rules.row_rules.tombstone_column or ""}
-    # One column at least: a table without columns has no rows.
+    # At least one column, because a table without columns has no rows.
     fields = [field for field in plan.rules.schema if field.name in names] or [
         plan.rules.schema.field(0)
     ]
@@ -269,8 +269,8 @@ def _read_columns(
     from_folders = folder_fill(plan.rules.row_rules, plan.rules.schema, path)
     fill = {name: value for name, value in from_folders.items() if name in schema.names}
     pay, location = allowance_of(plan.folder).pay, table_location(plan.location)
-    for found in read_tables(location, path, plan.read_rows_max, schema.names, pay=pay):
-        read = filled(found, fill)
+    for table in read_tables(location, path, plan.read_rows_max, schema.names, pay=pay):
+        read = filled(table, fill)
         try:
             yield start, _conformed(read, schema, path)
         except RequestError as error:
@@ -286,7 +286,7 @@ def _conformed(read: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
 
 
 def _free_prefix(names: Collection[str]) -> str:
-    """Return how no name begins."""
+    """Return a prefix that no name has."""
     prefix = "neve_"
     while any(name.startswith(prefix) for name in names):
         prefix += "_"

@@ -1,10 +1,10 @@
-"""Holds outputs against what the inputs say they must be, by reading them again.
+"""Compares outputs with what the inputs require, by reading them again.
 
-Every output is read whole from where it was written: pages with their checksums, keys
-ascending and unique within part and tablet, rows adding up; column chunks lie where every
-reader looks for them. Of append-only tables the
-multiset of rows is compared, too, by the sum of their hashes. What was read becomes the
-outputs' statistics, so metadata is never better than the bytes.
+Every output is read completely from its final location: pages with their checksums, keys ascending
+and unique within part and tablet, and row counts that add up. Column chunks must be where every
+reader looks for them. For append-only tables the multiset of rows is also compared, by the sum of
+their hashes. The statistics of the outputs come from this read, so metadata always matches the
+bytes.
 """
 
 import math
@@ -37,7 +37,7 @@ from compactor.rewrite.task_result import TaskResult
 
 
 class _ReadBack:
-    """One output while it is read back."""
+    """One output during the read."""
 
     def __init__(self, rules: Rules, output: Output, file: WrittenFile) -> None:
         self._rules, self._output = rules, output
@@ -50,7 +50,7 @@ class _ReadBack:
         """Check the next rows.
 
         Raises:
-            VerificationError: They are not as they must be.
+            VerificationError: The rows are wrong.
         """
         self._tally.see(table, f"output {self._file.path}")
         rules = self._rules.row_rules
@@ -63,7 +63,8 @@ class _ReadBack:
         """Return the facts of all rows.
 
         Raises:
-            VerificationError: There are not as many as were written, or the range is wrong.
+            VerificationError: The number of rows differs from the written one, or the range is
+            wrong.
         """
         path, facts = self._file.path, self._tally.facts()
         if facts.rows != self._file.rows:
@@ -83,16 +84,16 @@ class _ReadBack:
 def verify(
     plan: RewritePlan, result: TaskResult, cancelled: Callable[[], bool]
 ) -> tuple[tuple[int, RowFacts], ...]:
-    """Check every output; return size and facts of each if all is well.
+    """Check every output; return size and facts of each.
 
     Args:
-        plan: What was to be done.
-        result: What the tasks say was done.
-        cancelled: Whether somebody wants the attempt back.
+        plan: The plan of the job.
+        result: The results that the tasks report.
+        cancelled: Whether the attempt was cancelled.
 
     Raises:
         VerificationError: Something does not add up.
-        AttemptCancelledError: It was cancelled meanwhile.
+        AttemptCancelledError: The attempt was cancelled.
         UnavailableError: The storage does not answer.
     """
     counts = result.counts
@@ -102,32 +103,32 @@ def verify(
     location = table_location(plan.location)
     if result.facts is not None:
         return _verified_footers(plan, location, result)
-    found, digest = [], 0
+    verified, digest = [], 0
     for file in result.files:
         output = _ReadBack(plan.rules, plan.output, file)
         size_bytes = _read_back(plan, location, file, output, cancelled)
-        found.append((size_bytes, output.facts()))
+        verified.append((size_bytes, output.facts()))
         digest = (digest + output.digest) % DIGEST_MODULUS
-    rows = sum(facts.rows for _, facts in found)
+    rows = sum(facts.rows for _, facts in verified)
     if rows != counts.rows_out:
         message = f"outputs have {rows} rows, but {counts.rows_out} should have come out"
         raise VerificationError(message)
     if result.digest is not None and digest != result.digest:
         message = f"outputs hash to {digest:016x}, but their rows to {result.digest:016x}"
         raise VerificationError(message)
-    return tuple(found)
+    return tuple(verified)
 
 
 def _verified_footers(
     plan: RewritePlan, location: Location, result: TaskResult
 ) -> tuple[tuple[int, RowFacts], ...]:
-    """Check outputs that tasks have read back: what they are now is what they were then.
+    """Check outputs that tasks have already read: they must not have changed since.
 
     Raises:
         VerificationError: Something does not add up.
         UnavailableError: The storage does not answer.
     """
-    found = []
+    verified = []
     for file, facts in zip(result.files, result.facts or (), strict=True):
         try:
             size_bytes = size_of(location, file.path)
@@ -141,15 +142,15 @@ def _verified_footers(
             message = f"output {file.path} has {rows} rows, but {file.rows} were written"
             raise VerificationError(message)
         _require_inside(plan.rules, plan.output, file, facts)
-        found.append((size_bytes, facts))
-    if sum(facts.rows for _, facts in found) != result.counts.rows_out:
+        verified.append((size_bytes, facts))
+    if sum(facts.rows for _, facts in verified) != result.counts.rows_out:
         message = f"outputs do not have the {result.counts.rows_out} rows that should have come out"
         raise VerificationError(message)
-    return tuple(found)
+    return tuple(verified)
 
 
 def _require_inside(rules: Rules, output: Output, file: WrittenFile, facts: RowFacts) -> None:
-    """Refuse an output with keys, or times, outside of its range."""
+    """Refuse an output with keys or times outside its range."""
     if output.cuts_at_s:
         _require_inside_times(output, file, facts)
     first, last = facts.key_min, facts.key_max
@@ -158,7 +159,7 @@ def _require_inside(rules: Rules, output: Output, file: WrittenFile, facts: RowF
     low, high = _range_of(rules, output, file.part)
     if (low is not None and first <= low) or (high is not None and last > high):
         keys = f"{first.hex()} to {last.hex()}"
-        raise VerificationError(f"output {file.path} has keys from {keys}, outside of its range")
+        raise VerificationError(f"output {file.path} has keys from {keys}, outside its range")
 
 
 def _require_inside_times(output: Output, file: WrittenFile, facts: RowFacts) -> None:
@@ -173,7 +174,7 @@ def _require_inside_times(output: Output, file: WrittenFile, facts: RowFacts) ->
         inside = low <= first and last < high
     if not inside:
         raise VerificationError(
-            f"output {file.path} has times from {first} to {last}, outside of its part"
+            f"output {file.path} has times from {first} to {last}, outside its part"
         )
 
 
@@ -184,7 +185,7 @@ def _read_back(
     output: _ReadBack,
     cancelled: Callable[[], bool],
 ) -> int:
-    """Read an output whole and return its size."""
+    """Read a whole output and return its size."""
     try:
         size_bytes = size_of(location, file.path)
         with (
@@ -207,10 +208,10 @@ def _read_back(
 def _check_footer(
     rules: Rules, output: Output, file: WrittenFile, parquet: pq.ParquetFile, size_bytes: int
 ) -> None:
-    found = parquet.metadata.metadata or {}
+    metadata = parquet.metadata.metadata or {}
     for name, value in output.footer:
-        if found.get(name.encode()) != value.encode():
-            wrong = found.get(name.encode())
+        if metadata.get(name.encode()) != value.encode():
+            wrong = metadata.get(name.encode())
             message = f"output {file.path} has {wrong!r} as {name}, not {value!r}"
             raise VerificationError(message)
     if not parquet.schema_arrow.equals(rules.schema):

@@ -1,4 +1,4 @@
-"""Performs the actions of one attempt and feeds the answers back, until it is reported."""
+"""Performs the actions of one attempt and returns the results as events, until it is reported."""
 
 import asyncio
 from dataclasses import replace
@@ -7,7 +7,6 @@ from typing import assert_never
 
 from common.backoff import Backoff
 from common.clock import Clock
-from common.coordinator_calls import CompactorCalls
 from common.errors import (
     AttemptCancelledError,
     AttemptStalledError,
@@ -26,13 +25,13 @@ from common.metadata.changes import (
     RetagFiles,
     Unknown,
 )
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode
 from common.model.table import Table
 from common.telemetry import Log
 from common.tracing import Spans
-from common.wire import AttemptReport
+from common.wire import AttemptReport, CompactorCalls
 from compactor.core import actions as do
 from compactor.core import events as on
 from compactor.core.attempt import AttemptStateMachine
@@ -44,7 +43,7 @@ _ENDS: dict[type[CompactionError], AttemptEnd] = {
     AttemptCancelledError: AttemptEnd.CANCELLED,
     EngineRestartedError: AttemptEnd.LOST,
 }
-"""How an attempt ends with an error; with any other, it has failed."""
+"""Outcome of an attempt by the class of its error; any other error is a failure."""
 _SPAN_NAMES = {
     AttemptPhase.PREPARING: "prepare",
     AttemptPhase.REWRITING: "rewrite",
@@ -54,10 +53,10 @@ _SPAN_NAMES = {
 
 
 class AttemptRunner:
-    """Sees attempts through. Several at a time; of each it knows only the rewrite under way.
+    """Runs attempts, several concurrently. It stores only the running rewrites.
 
-    Commits go to the store directly: the coordinator may be away all the while, and is
-    only waited for when everything is done and there is a report to deliver.
+    Commits go directly to the store, so the coordinator may be down meanwhile. The runner waits
+    for it only at the end, to deliver the report.
     """
 
     def __init__(
@@ -83,16 +82,16 @@ class AttemptRunner:
         self._hurry = asyncio.Event()
         self._rewrites: dict[str, asyncio.Task[on.Event]] = {}
         self._stalled: dict[str, str] = {}
-        """Attempts under way that stand still, and why they are given up."""
+        """Running attempts that have stalled → why they are given up."""
         self._phases: dict[str, dict[AttemptPhase, float]] = {}
-        """Attempt → when each of its phases was first seen."""
+        """Attempt → start of each of its phases."""
 
     def hurry(self) -> None:
-        """Wait no longer for a coordinator that does not answer: the process ends soon."""
+        """Stop waiting for a coordinator that does not answer, because the process ends soon."""
         self._hurry.set()
 
     async def run(self, attempt: AttemptStateMachine) -> None:
-        """Return when the attempt is over and its end has been reported."""
+        """Run an attempt until its outcome is reported."""
         self._phases[attempt.id] = {}
         try:
             actions = self._handle(attempt, on.AttemptStarted())
@@ -103,32 +102,32 @@ class AttemptRunner:
             del self._phases[attempt.id]
 
     def _handle(self, attempt: AttemptStateMachine, event: on.Event) -> list[do.Action]:
-        """Let an attempt take an event in; note when it enters a phase."""
+        """Handle an event of an attempt; record the start of its phases."""
         now_s = self._clock.now_s()
         actions = attempt.handle(event, now_s)
         self._phases[attempt.id].setdefault(attempt.progress.state, now_s)
         return actions
 
     async def cancel(self, attempt: AttemptStateMachine, asked: on.CancelRequested) -> None:
-        """Tell an attempt and its engine that somebody wants it back."""
+        """Cancel an attempt and its rewrite."""
         for action in attempt.handle(asked, self._clock.now_s()):
             assert isinstance(action, do.CancelRewrite), action
             await self._engine.cancel(attempt.id)
 
     async def give_up(self, stall: Stall) -> None:
-        """Restart the engine because attempts stand still, and have these end.
+        """Restart the engine because attempts have stalled, and end these attempts.
 
-        What the engine writes is ended first, so that an attempt may delete its outputs.
+        The engine is ended first, so that an attempt can delete its outputs safely.
         """
         self._stalled.update(dict.fromkeys(stall.attempts, stall.cause))
         await self._engine.restart(stall.cause)
         for attempt in stall.attempts:
-            # Whatever it waits for need not be the engine.
+            # An attempt may be stalled outside the engine.
             if (rewrite := self._rewrites.get(attempt)) is not None:
                 rewrite.cancel()
 
     async def grant(self, attempt: AttemptStateMachine, bytes_s: float | None) -> None:
-        """Tell an attempt and its engine what it may move from now on."""
+        """Apply a new limit to an attempt and its rewrite."""
         for action in attempt.handle(on.GrantReceived(bytes_s), self._clock.now_s()):
             assert isinstance(action, do.ApplyGrant), action
             await self._engine.grant(attempt.id, action.bytes_s)
@@ -150,7 +149,7 @@ class AttemptRunner:
                 self._count(attempt, report)
                 return await self._report(report)
             case do.CancelRewrite() | do.ApplyGrant():
-                raise AssertionError(action)  # Performed where it arises; it has no answer.
+                raise AssertionError(action)  # Performed by the caller; it has no answer.
             case _:
                 assert_never(action)
 
@@ -178,7 +177,7 @@ class AttemptRunner:
                 return on.RewriteFailed(
                     error_class="AttemptCancelledError", cause="not begun", end=AttemptEnd.CANCELLED
                 )
-            # It may have been told another grant while its location was looked at.
+            # The grant may have changed while the location was checked.
             granted = attempt.progress.granted_bytes_s
             assignment = replace(attempt.assignment, grant_bytes_s=granted)
             return on.RewriteDone(await self._engine.run(assignment, on_progress))
@@ -188,19 +187,19 @@ class AttemptRunner:
             return self._failed(attempt, error)
 
     async def _away(self, table: Table) -> UnavailableError | None:
-        """Return why no file of a table can be blamed: its whole location is gone for now."""
+        """Return why no file of a table can be blamed: its whole location is unavailable."""
         try:
             await self._files.check_location(table, again=True)
         except UnavailableError as error:
             return error
         except CompactionError:
-            return None  # Another's by now: the error of the file stands.
+            return None  # The location has another owner: the error of the file stands.
         return None
 
     def _failed(
         self, attempt: AttemptStateMachine, error: CompactionError | None = None
     ) -> on.RewriteFailed:
-        """Return how a rewrite has failed; one that was given up has stalled, whatever ended it."""
+        """Return the failure of a rewrite; one that was given up counts as stalled."""
         if error is None or attempt.id in self._stalled:
             error = AttemptStalledError(self._stalled[attempt.id])
         name, end = type(error).__name__, _ENDS.get(type(error), AttemptEnd.FAILED)
@@ -217,7 +216,7 @@ class AttemptRunner:
         except (UnknownOutcomeError, UnavailableError) as error:
             return on.CommitUnknown(str(error))
         except MetadataError as error:
-            # Nobody can say how far it came: the files stay for the collector.
+            # It is unknown how far the commit came, so the files are left to the collector.
             return on.CommitRefused(code=RefusalCode.METADATA, reason=str(error), sent=True)
         match outcome:
             case Applied():
@@ -232,15 +231,15 @@ class AttemptRunner:
     async def _refused_without_outputs(
         self, table: Table, outputs: tuple[DataFile, ...]
     ) -> Refusal | None:
-        """Return why an attempt must not commit whose outputs are not there any more, or None.
+        """Return why an attempt must not commit because its outputs are gone, or None.
 
-        It stood still, was given up, and its outputs were deleted. Only a store that has gone back
-        in time has its reservation still, and would replace the inputs by nothing.
+        Such an attempt had stalled and was given up, and its outputs were deleted. Only a store
+        that has lost changes still has its reservation, and would replace the inputs by nothing.
         """
         gone = await self._files.missing(table, tuple(file.path for file in outputs))
         if not gone:
             return None
-        reason = f"output {gone[0]} was deleted meanwhile, as of an attempt that is given up"
+        reason = f"output {gone[0]} was deleted, as if the attempt had been given up"
         return Refusal(RefusalCode.LOST, reason)
 
     async def _read_outcome(self, attempt: AttemptStateMachine) -> on.Event:
@@ -253,7 +252,7 @@ class AttemptRunner:
         return on.OutcomeRead(end=mark.end, cause=mark.cause)
 
     def _count(self, attempt: AttemptStateMachine, report: AttemptReport) -> None:
-        """Count an attempt before its report, which may wait for the coordinator for long."""
+        """Count an attempt before its report, which may wait long for the coordinator."""
         read_bytes, written_bytes = attempt.committed_bytes
         self._metrics.attempt_ended(
             report.end,
@@ -265,16 +264,18 @@ class AttemptRunner:
         self._trace(attempt, read_bytes, written_bytes)
 
     def _trace(self, attempt: AttemptStateMachine, read_bytes: int, written_bytes: int) -> None:
-        """Send a span for each phase up to the last one; that of a phase nobody saw is empty."""
+        """Send a span for each phase up to the last; a phase that was not observed is empty."""
         begun, until_s = self._phases[attempt.id], self._clock.now_s()
         phases = list(AttemptPhase)
         last = max(map(phases.index, begun))
         for phase in reversed(phases[: last + 1]):
             since_s = begun.get(phase, until_s)
-            said: dict[str, str | int] = {"neve.attempt": attempt.id}
+            attributes: dict[str, str | int] = {"neve.attempt": attempt.id}
             if phase is AttemptPhase.COMMITTING:
-                said |= {"neve.input_bytes": read_bytes, "neve.output_bytes": written_bytes}
-            self._spans.emit(attempt.assignment.trace, _SPAN_NAMES[phase], (since_s, until_s), said)
+                attributes |= {"neve.input_bytes": read_bytes, "neve.output_bytes": written_bytes}
+            self._spans.emit(
+                attempt.assignment.trace, _SPAN_NAMES[phase], (since_s, until_s), attributes
+            )
             until_s = since_s
 
     async def _report(self, report: AttemptReport) -> on.Event:

@@ -1,14 +1,13 @@
-"""One compactor: takes jobs while it has free slots, says that it lives, drains, leaves."""
+"""One compactor: takes jobs while it has free slots, sends heartbeats, drains, leaves."""
 
 import asyncio
 from contextlib import suppress
 
 from common.backoff import Backoff
 from common.clock import Clock
-from common.coordinator_calls import CompactorCalls
 from common.errors import ConfigError, EngineDiedError, UnavailableError
 from common.ids import IdSource
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.job import JobAction
 from common.model.outcome import AttemptEnd
 from common.settings import DEFAULT_GROUP, CompactorSettings
@@ -16,6 +15,7 @@ from common.telemetry import Log
 from common.tracing import NoSpans, Spans
 from common.wire import (
     Assignment,
+    CompactorCalls,
     Heartbeat,
     HeartbeatReply,
     TakeRequest,
@@ -27,23 +27,23 @@ from compactor.ports import CompactorMetrics, Engine, OwnFiles
 from compactor.service.attempt_runner import AttemptRunner
 
 LOOK_INTERVAL_S = 1.0
-"""How often attempts are looked at; sooner if they are given up sooner."""
+"""Interval between checks of attempts; shorter if they are given up sooner."""
 TAKE_BACKOFF = Backoff()
 ENGINE_PAUSE_MAX_S = 2.0
-"""Longest pause before an engine that died is asked for again: its start waits by itself."""
+"""Longest pause before a dead engine is started again; the start itself also waits."""
 CANCEL_MAX_S = 10.0
-"""Longest wait at a stop for attempts that were cancelled; then the engine is ended under them."""
+"""Longest wait at a stop for cancelled attempts; then the engine is ended."""
 STOP_MAX_S = 20.0
-"""Longest wait for what is left to do without an engine: delete outputs, report, say goodbye."""
+"""Longest wait for work without an engine: deletion of outputs, reports, the last message."""
 _HAND_BACK = on.CancelRequested(cause="the compactor shuts down", end=AttemptEnd.DRAINED)
 
 
 class CompactorService:
-    """Runs up to `slots` attempts at a time, each held until its end has been reported.
+    """Runs up to `slots` attempts at a time. Each is held until its outcome is reported.
 
-    All methods belong to one event loop. `run` ends when everything held is reported
-    after `drain`; an error that it raises is a broken invariant or a machine that
-    cannot work, and should end the process.
+    All methods belong to one event loop. `run` ends when every held attempt is reported after
+    `drain`. An error from `run` is a broken invariant or a machine that cannot work, and should
+    end the process.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class CompactorService:
             spans=spans or NoSpans(),
         )
         self.incarnation = ids.next("compactor")
-        """Random id of this process: a restarted one starts with nothing held."""
+        """Random id of this process: a restarted compactor holds nothing."""
         self._attempts: dict[str, AttemptStateMachine] = {}
         self._stalls = StallWatch(settings.attempt_stall_s)
         self._draining = asyncio.Event()
@@ -93,12 +93,12 @@ class CompactorService:
         self._ended = asyncio.Event()
         self._handing_back: asyncio.Task[None] | None = None
         self.stopping = False
-        """Whether `stop` was called: then its caller ends the process."""
+        """Whether `stop` was called, whose caller then ends the process."""
         self._engine_lock = asyncio.Lock()
         self._failed_starts = (0, "")
 
     async def run(self) -> None:
-        """Work until drained, then say goodbye and stop the engine."""
+        """Work until drained, then leave and stop the engine."""
         try:
             async with asyncio.TaskGroup() as group:
                 forever = [self._beat_forever(), self._watch_forever()]
@@ -113,35 +113,35 @@ class CompactorService:
             self._ended.set()
 
     async def wait_ended(self) -> None:
-        """Return when `run` has ended."""
+        """Wait until `run` has ended."""
         await self._ended.wait()
 
     async def wait_ready(self) -> None:
-        """Return when the engine is up for the first time."""
+        """Wait until the engine has started for the first time."""
         await self._ready.wait()
 
     def failed_starts(self) -> tuple[int, str]:
-        """Return how often the engine has failed to start since it last did, and why."""
+        """Return the number of consecutive failed starts of the engine, and the last cause."""
         return self._failed_starts
 
     def drain(self) -> None:
-        """Take nothing more; finish what is held."""
+        """Take no more jobs; finish those that are held."""
         if not self._draining.is_set():
             self._log("draining", held=len(self._attempts))
         self._draining.set()
 
     @property
     def stop_max_s(self) -> float:
-        """The longest time that `stop` takes."""
+        """The longest duration of `stop`."""
         return self._settings.drain_timeout_s + CANCEL_MAX_S + STOP_MAX_S
 
     async def stop(self, wait_max_s: float | None = None) -> None:
-        """Drain; hand back the jobs that still run after a while. Nothing stays in storage.
+        """Drain; hand back the jobs that still run after a wait. No outputs stay in storage.
 
-        Several calls may wait at the same time. The shortest wait decides.
+        Several calls may wait at the same time; the shortest wait applies.
 
         Args:
-            wait_max_s: Longest wait for running jobs; None: as the settings say.
+            wait_max_s: Longest wait for running jobs; None: the limit of the settings.
         """
         self.stopping = True
         self.drain()
@@ -154,7 +154,7 @@ class CompactorService:
         await asyncio.shield(self._handing_back)
 
     async def _hand_back(self) -> None:
-        """Cancel every attempt, so that the coordinator can give its job to another compactor."""
+        """Cancel every attempt, so that the coordinator can give the jobs to other compactors."""
         self._log("jobs handed back", attempts=list(self._attempts))
         self._runner.hurry()
         for attempt in list(self._attempts.values()):
@@ -162,7 +162,7 @@ class CompactorService:
                 await self._runner.cancel(attempt, _HAND_BACK)
         if await self._has_ended(CANCEL_MAX_S):
             return
-        # An engine that hangs does not hear of a cancellation.
+        # An engine that hangs does not react to a cancellation.
         await self._engine.stop()
         if not await self._has_ended(STOP_MAX_S):
             self._log("stopped with attempts held", attempts=list(self._attempts))
@@ -176,7 +176,7 @@ class CompactorService:
         return True
 
     def status(self) -> Heartbeat:
-        """Return what a heartbeat would say now."""
+        """Return the current heartbeat."""
         return Heartbeat(
             compactor=self._compactor,
             incarnation=self.incarnation,
@@ -203,7 +203,7 @@ class CompactorService:
             await asyncio.sleep(self._settings.beat_interval_s)
 
     async def _watch_forever(self) -> None:
-        """Give up attempts that stand still: those that hang would keep their slots for ever."""
+        """Give up stalled attempts, which would otherwise keep their slots for ever."""
         stall_s = self._settings.attempt_stall_s
         interval_s = min(LOOK_INTERVAL_S, stall_s / 5) if stall_s else LOOK_INTERVAL_S
         while True:
@@ -220,7 +220,7 @@ class CompactorService:
         for name in reply.cancel:
             held = self._attempts.get(name)
             if held is not None:
-                asked = on.CancelRequested(cause="the coordinator took it back")
+                asked = on.CancelRequested(cause="the coordinator took the job back")
                 await self._runner.cancel(held, asked)
         for grant in reply.grants:
             held = self._attempts.get(grant.attempt)
@@ -228,7 +228,7 @@ class CompactorService:
                 await self._runner.grant(held, grant.bytes_s)
 
     async def _slot(self) -> None:
-        """Take a job, see it through, take the next; repeat a call that was not answered."""
+        """Take a job, run it, take the next; repeat a call that was not answered."""
         failures = 0
         take = self._ids.next("take")
         while not self._draining.is_set():
@@ -250,9 +250,9 @@ class CompactorService:
                 await self._run_attempt(assignment)
 
     async def _taken(self, take: str) -> Assignment | None:
-        """Wait for a job; if the engine dies meanwhile, say that none is wanted any more.
+        """Wait for a job; if the engine dies meanwhile, withdraw the call.
 
-        A job that was on its way all the same comes, and waits for the next driver.
+        A job that was already on its way is still returned, and waits for the next driver.
         """
         asked = asyncio.ensure_future(self._coordinator.take(self._take_request(take)))
         down = asyncio.ensure_future(self._engine.wait_down())
@@ -278,19 +278,19 @@ class CompactorService:
         )
 
     async def _start_engine(self) -> None:
-        """Make sure that the engine lives before a job is taken for it."""
+        """Check that the engine is running before a job is taken for it."""
         async with self._engine_lock:
             try:
                 await self._engine.start()
             except (EngineDiedError, ConfigError) as error:
-                # A process that ended could not say why: it lives, and tries again.
+                # A process that ends could not report the cause, so this one stays and retries.
                 self._failed_starts = (self._failed_starts[0] + 1, str(error))
                 raise
             self._failed_starts = (0, "")
             self._ready.set()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but not longer than until a drain."""
+        """Wait for some time, or until a drain."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._draining.wait()
@@ -298,11 +298,11 @@ class CompactorService:
     async def _run_attempt(self, assignment: Assignment) -> None:
         attempt = AttemptStateMachine(assignment, self._clock.now_s())
         if attempt.id in self._attempts:
-            return  # The same answer to a call that was repeated.
+            return  # The same answer to a repeated call.
         self._attempts[attempt.id] = attempt
         self._log("attempt begins", attempt=attempt.id, job=assignment.job.id)
         try:
-            if self._handing_back is not None:  # It was on its way.
+            if self._handing_back is not None:  # The job was already on its way.
                 await self._runner.cancel(attempt, _HAND_BACK)
             await self._runner.run(attempt)
         finally:

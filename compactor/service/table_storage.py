@@ -1,4 +1,4 @@
-"""The compactor's own access to storage: who owns a location, deletion of failed outputs.
+"""The compactor's own access to storage: owners of locations, deletion of failed outputs.
 
 Storage may be slow, so every call runs in a thread.
 """
@@ -28,23 +28,23 @@ from common.storage_threads import StorageThreads
 from compactor.rewrite.file_io import delete_file, table_location
 
 STORE_BACKOFF = Backoff()
-"""Pauses between two questions to a store that does not answer."""
+"""Pauses between two calls to a store that does not answer."""
 STORE_TRIES_MAX = 7
-"""Some 13 s in all: no job fails because a store starts anew."""
+"""Some 13 s in all, so that no job fails because a store restarts."""
 TRUSTED_S = 60.0
-"""How long a location that was ours is not looked at again."""
+"""Time for which a successful check of a location stays valid."""
 TABLES_MAX = 10_000
 
 
 class TableStorage:
-    """Checks and deletes through `common.parquet`, in threads: storage may be slow."""
+    """Checks and deletes through `common.parquet`, in threads, because storage may be slow."""
 
     def __init__(self, store_id: Callable[[], Awaitable[str]], clock: Clock) -> None:
-        """Look at nothing yet.
+        """Create an unused instance.
 
         Args:
-            store_id: Tells the id of our store.
-            clock: For how long an answer is trusted.
+            store_id: Returns the id of this service's store.
+            clock: Measures the age of checks.
         """
         self._store_id = store_id
         self._clock = clock
@@ -52,14 +52,14 @@ class TableStorage:
         self._trusted_until_s: BoundedMap[str, float] = BoundedMap(TABLES_MAX)
 
     async def check_location(self, table: Table, *, again: bool = False) -> None:
-        """Make sure that the table's location belongs to this store, and to no other table.
+        """Check that the table's location belongs to this store, and to no other table.
 
         The gateway claims a location before a table exists. So a location without an owner was
-        emptied, or its file system is not mounted now and comes back: jobs wait for it.
+        emptied, or its file system is not mounted at the moment; jobs wait until it is back.
 
         Args:
             table: The table.
-            again: Look also if the location was ours a moment ago.
+            again: Check even if a recent check was successful.
 
         Raises:
             InputError: It belongs to another store or table.
@@ -70,11 +70,11 @@ class TableStorage:
         if not again and (self._trusted_until_s.get(table.id) or 0.0) > now_s:
             return
         ours = await self._ours()
-        found = await self._threads.run(table.location, _owner, table.location)
+        owner = await self._threads.run(table.location, _owner, table.location)
         try:
-            refuse_other_owner(table.location, found, ours, table.id)
+            refuse_other_owner(table.location, owner, ours, table.id)
         except RefusedError as error:
-            if found is None:
+            if owner is None:
                 raise UnavailableError(f"{error}; is it mounted?") from error
             raise InputError(str(error)) from error
         self._trusted_until_s.put(table.id, now_s + TRUSTED_S)
@@ -91,7 +91,7 @@ class TableStorage:
             await asyncio.sleep(STORE_BACKOFF.wait_s(failures))
 
     async def missing(self, table: Table, paths: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of these files that are not there.
+        """Return the files that do not exist.
 
         Raises:
             UnavailableError: The storage does not answer.
@@ -101,9 +101,10 @@ class TableStorage:
         return await self._threads.run(table.location, _missing, table.location, paths)
 
     async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
-        """Delete outputs; what cannot be deleted stays for the collector.
+        """Delete outputs; files that cannot be deleted are left to the collector.
 
-        So do all where another table is by now: it may have been rebuilt from these outputs.
+        Nothing is deleted if the location belongs to another table, which may have been rebuilt
+        from these outputs.
         """
         if paths:
             with suppress(UnavailableError):
@@ -116,11 +117,11 @@ def _owner(uri: str) -> LocationOwner | None:
 
 def _missing(uri: str, paths: tuple[str, ...]) -> tuple[str, ...]:
     try:
-        found = existing_files(table_location(uri), paths)
+        present = existing_files(table_location(uri), paths)
     except CompactionError as error:
-        # It was written a moment ago: whatever is wrong now may pass.
-        raise UnavailableError(f"outputs cannot be looked for: {error}") from error
-    return tuple(path for path in paths if path not in found)
+        # The outputs were written moments ago, so the failure may be temporary.
+        raise UnavailableError(f"outputs cannot be checked: {error}") from error
+    return tuple(path for path in paths if path not in present)
 
 
 def _delete(table: Table, paths: tuple[str, ...]) -> None:

@@ -3,18 +3,18 @@
     compactor actor ── socket pair, frames ── driver process ── py4j ── Spark ── executors
        engine                                   child
 
-    engine            what the service uses: starts driver processes, runs attempts in them
-    driver_process    one driver process, as its parent sees it
+    engine            used by the service: starts driver processes, runs attempts in them
+    driver_process    one driver process, from its parent's side
     driver_protocol   settings, orders and notices between the two
     child             the driver process: `python -m compactor.spark.child`
-    attempt_threads   attempts inside the driver process: one thread, pool and job group each
+    attempt_threads   attempts in the driver process: each with a thread, pool and job group
     application       opens the Spark session, on RayDP or in the process itself
-    cluster           a Spark application on Ray that speaks to its own parts only
+    cluster           a Spark application on Ray that accepts only its own parts
     task_daemon       Spark's daemon for Python workers
-    startup           how driver process and Python workers are set up
+    startup           set-up of the driver process and Python workers
 
-The driver is a process of its own because RayDP allows one application per Ray namespace and
-Spark one per process, and so that its death harms nothing else.
+The driver is a separate process because RayDP allows one application per Ray namespace and Spark
+one per process, and so that its death harms nothing else.
 
 The flow: (1) `engine` starts `child` and sends its settings. (2) `child` opens the
 `application`. (3) `engine` orders an attempt, and `attempt_threads` calls

@@ -36,11 +36,11 @@ APP_MASTER_OPTIONS = "spark.ray.raydp_app_master.extraJavaOptions"
 ARROW_OPENINGS = " ".join(
     f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch")
 )
-"""Arrow reads the JVM's buffers directly; Java 17 wants to be asked."""
+"""Arrow reads the JVM's buffers directly, which Java 17 must permit."""
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
-"""A driver only hands out tasks. The JVM's optimising compiler would work for minutes on what
-runs once per job, on the cores that the tasks want: 150 ms of each small job's 300. The two JVMs
-of an app master only start executors, and need half the processor time for their own start."""
+"""A driver only hands out tasks. The JVM's optimising compiler would spend minutes on code that
+runs once per job, on the cores that the tasks need: 150 of 300 ms of each small job. The two JVMs
+of an app master only start executors; without it they start in half the processor time."""
 EXECUTOR_COMPILER = " ".join(
     f"-XX:Tier4{name}Threshold={count}"
     for name, count in (
@@ -50,15 +50,15 @@ EXECUTOR_COMPILER = " ".join(
         ("BackEdge", 400_000),
     )
 )
-"""Ten times the usual: loops over rows are optimised all the same, what begins tasks is not."""
+"""Ten times the default: loops over rows are still optimised, the start of tasks is not."""
 JVM_CLOSE_WAIT_MAX_S = 10.0
 CRASH_REPORT = "hs_err_pid"
-"""How the file's name begins; `common.log_files` keeps the newest."""
+"""Prefix of the file's name; `common.log_files` keeps the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSession:
-    """An open Spark session; on Ray, its application and what that one's parts know."""
+    """An open Spark session; on Ray, with its application and the secret of its parts."""
 
     spark: Any
     application: Any = None
@@ -67,11 +67,11 @@ class EngineSession:
     @property
     def jvm(self) -> "subprocess.Popen[bytes]":
         """The process of the session's JVM: a child of this one."""
-        jvm: subprocess.Popen[bytes] = self.spark.sparkContext._gateway.proc  # noqa: SLF001 - PySpark does not tell
+        jvm: subprocess.Popen[bytes] = self.spark.sparkContext._gateway.proc  # noqa: SLF001 - PySpark has no public API
         return jvm
 
     def close(self) -> None:
-        """End it in order: Ray's side is told at once, the JVM is gone on return."""
+        """End it in order: Ray's side is notified at once, the JVM has ended on return."""
         jvm = self.jvm
         if self.application is None:
             self.spark.stop()
@@ -94,13 +94,13 @@ def open_session(settings: DriverSettings, namespace: str) -> EngineSession:
 
     Args:
         settings: The application.
-        namespace: Ray namespace of this very driver, used by nobody before.
+        namespace: A new Ray namespace for this driver.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     local = settings.engine is EngineKind.LOCAL
     session = _open_local(settings) if local else _open_on_raydp(settings, namespace)
-    # RayDP returns before an executor is there. A job waits for it, so that one that finds no
-    # place fails the start and not the first attempt, which also need not load libraries.
+    # RayDP returns before an executor is up. A job waits for one, so that a missing executor fails
+    # the start instead of the first attempt. The job also loads libraries.
     cores = settings.executors * settings.executor_cores
     session.spark.sparkContext.parallelize(range(cores), cores).foreach(warm_up)
     return session
@@ -113,8 +113,8 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         pins[f"{EXECUTOR_RESOURCE}{settings.executor_resource}"] = "1"
     else:
         pins[f"{EXECUTOR_RESOURCE}{settings.node_resource}"] = str(PIN_AMOUNT)
-    # A JVM that is killed leaves files: let it be where the compactor's own go. Of one that
-    # crashes a report is enough; its memory would fill the disk.
+    # A killed JVM leaves files, so it uses the compactor's temporary folder. For a crash a report
+    # is enough; a memory dump would fill the disk.
     crashes = f"-XX:ErrorFile={crash_folder(settings)}/{CRASH_REPORT}%p.log"
     java_options = f"-Djava.io.tmpdir={tempfile.gettempdir()} {crashes} -XX:-CreateCoredumpOnCrash"
     local = settings.engine is EngineKind.LOCAL
@@ -126,9 +126,9 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
             [java_options, EXECUTOR_COMPILER, ARROW_OPENINGS, *_log_options(settings)]
         ),
         APP_MASTER_OPTIONS: " ".join([java_options, QUICK_COMPILER, *_log_options(settings)]),
-        # Executors import the task code of this very project.
+        # Executors import the task code of this project.
         "spark.executorEnv.PYTHONPATH": _project_path(),
-        # As many as a merge keeps busy; more would only get in the way of other tasks.
+        # As many threads as a merge keeps busy; more would compete with other tasks.
         "spark.executorEnv.POLARS_MAX_THREADS": str(min(settings.executor_cores, MERGE_CORES)),
         **{f"spark.executorEnv.{name}": value for name, value in TASK_ENVIRON.items()},
         "spark.python.daemon.module": "compactor.spark.task_daemon",
@@ -138,11 +138,11 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         SCRATCH_SETTING: settings.scratch,
         PAGE_CACHE_SETTING: settings.page_cache,
         "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
-        # Jobs share the executor; without this, a small one waits for all tasks of a large one.
+        # Jobs share the executor; otherwise a small one waits for all tasks of a large one.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # It would be another environment, and Spark starts a daemon for each: one that nobody
-        # has warmed up, for every job in the ways of Spark SQL.
+        # It would change the environment, and Spark starts a daemon for each environment: a cold
+        # one for every job that uses Spark SQL.
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
         "spark.sql.shuffle.partitions": str(2 * settings.executors * settings.executor_cores),
         "spark.ui.enabled": "false",
@@ -153,15 +153,15 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
 
 
 def crash_folder(settings: DriverSettings) -> Path:
-    """Return where the JVMs of an application report that they crash: beside its log."""
+    """Return the folder for crash reports of an application's JVMs: that of its log."""
     logged = settings.log_file != os.devnull
     return Path(settings.log_file).parent if logged else Path(tempfile.gettempdir())
 
 
 def _log_options(settings: DriverSettings) -> list[str]:
-    """Return options of a JVM that Ray starts, so that its log files lie where they are found.
+    """Return options for JVMs that Ray starts, so that their log files are in the right folder.
 
-    Ray's runtime for Java reads them.
+    Ray's Java runtime reads them.
     """
     if not settings.executor_logs:
         return []
@@ -180,16 +180,16 @@ def _task_logs(settings: DriverSettings) -> dict[str, str]:
 
 
 def executor_bytes(settings: DriverSettings) -> int:
-    """Return what an executor takes with all its tasks: heap, what a JVM has besides, Python."""
+    """Return the memory of an executor with all its tasks: heap, JVM overhead and Python."""
     heap = parse_size_bytes(settings.executor_memory, "compactor.executor_memory")
     return executor_memory_bytes(heap, settings.executor_cores, settings.task_bytes)
 
 
 def require_java(environ: Mapping[str, str]) -> None:
-    """Refuse a machine where Spark and Ray find no Java; PySpark's own words name no cure.
+    """Refuse a machine without Java for Spark and Ray; PySpark's own message has no remedy.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no Java.
     """
     home = environ.get("JAVA_HOME", "")
     if home and not os.access(Path(home) / "bin" / "java", os.X_OK):
@@ -206,7 +206,7 @@ def require_java(environ: Mapping[str, str]) -> None:
 
 def _open_on_raydp(settings: DriverSettings, namespace: str) -> EngineSession:
     """Join the Ray cluster and open a session with executors in it."""
-    import ray  # only a driver on Ray may load it
+    import ray  # loaded only by a driver on Ray
 
     require_java(os.environ)
     from compactor.spark.cluster import AUTHENTICATION, ENCRYPTION, Application, Secret
@@ -214,12 +214,12 @@ def _open_on_raydp(settings: DriverSettings, namespace: str) -> EngineSession:
     ray.init(
         address=settings.ray_address, namespace=namespace, log_to_driver=False, logging_level="WARN"
     )
-    # The parts' secret is a file of this node: they are started here, whatever was asked for.
+    # The secret is a file of this node, so its parts are started here, whatever the settings say.
     here = settings.node_resource or f"node:{ray.util.get_node_ip_address()}"
     configs = spark_configs(replace(settings, node_resource=here))
-    # The app master only waits; a logical CPU would be wasted on it.
+    # The app master only waits, so it gets no logical CPU.
     configs.setdefault(f"{MASTER_RESOURCE}CPU", "0")
-    # RayDP asks for the heap alone; Python tasks need as much again and more.
+    # RayDP requests memory only for the heap; Python tasks need at least as much in addition.
     configs.setdefault(f"{EXECUTOR_RESOURCE}memory", str(executor_bytes(settings)))
     secret = Secret.of(settings.secret_file) if settings.secret_file else Secret.drawn()
     for options in (DRIVER_OPTIONS, EXECUTOR_OPTIONS, APP_MASTER_OPTIONS):
@@ -236,10 +236,10 @@ def _open_on_raydp(settings: DriverSettings, namespace: str) -> EngineSession:
 
 
 def _open_local(settings: DriverSettings) -> EngineSession:
-    """Open a session whose tasks run in the driver's JVM, which draws a secret of its own."""
+    """Open a session with tasks in the driver's JVM, which generates its own secret."""
     from pyspark.sql import SparkSession
 
-    # There is no executor: its heap is the driver's.
+    # There is no executor, so the driver gets its heap.
     heap = {"spark.driver.memory": settings.executor_memory, **settings.configs}
     cores = settings.executors * settings.executor_cores
     builder = SparkSession.builder.master(f"local[{cores}]")
@@ -251,7 +251,7 @@ def _open_local(settings: DriverSettings) -> EngineSession:
 
 
 def _project_path() -> str:
-    """Return a search path on which Spark's Python workers find this project."""
+    """Return a search path that contains this project, for Spark's Python workers."""
     root = str(Path(compactor.__path__[0]).parent)
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.pathsep.join(dict.fromkeys(part for part in (root, *inherited) if part))

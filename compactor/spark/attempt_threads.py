@@ -1,4 +1,4 @@
-"""Runs attempts inside the driver process: one thread, pool and job group each."""
+"""Runs attempts in the driver process: each with its own thread, pool and job group."""
 
 import importlib
 import os
@@ -26,14 +26,14 @@ CAUSE_CHARACTERS_MAX = 4000
 
 
 class ThrottleControl(Protocol):
-    """What an attempt's work lets orders about its bytes through to."""
+    """Control over the bytes that an attempt moves, as used by orders of the parent."""
 
     def grant(self, bytes_s: float | None) -> None:
-        """Apply another grant; None: no limit."""
+        """Apply another limit; None: no limit."""
         ...
 
     def stop(self) -> None:
-        """End every wait for the grant."""
+        """End all waits for the limit."""
         ...
 
 
@@ -47,19 +47,19 @@ Work = Callable[
     ],
     Any,
 ]
-"""Spark session, payload, progress, cancelled, who is told of the throttle → result."""
+"""Spark session, payload, progress, cancelled, receiver of the throttle → result."""
 
 
 class AttemptThreads:
-    """Knows the attempts under way, the pools in use and nothing else."""
+    """The running attempts and the pools in use."""
 
     def __init__(self, spark: Any, work: Work, send: Callable[[Notice], None]) -> None:
-        """Start with nothing under way.
+        """Create an empty set.
 
         Args:
             spark: The session.
-            work: What an attempt is.
-            send: Tells the parent.
+            work: The function that runs an attempt.
+            send: Sends a notice to the parent.
         """
         self._spark = spark
         self._work = work
@@ -73,20 +73,20 @@ class AttemptThreads:
         self._never = threading.Event()
 
     def run(self, attempt: str, payload: Any) -> None:
-        """Start an attempt in a thread of its own."""
+        """Start an attempt in a new thread."""
         from pyspark import InheritableThread
 
         with self._lock:
             assert attempt not in self._cancelled, f"attempt {attempt} runs already"
             self._cancelled[attempt] = threading.Event()
-            # Pools live as long as the application, so they are used again.
+            # Pools live as long as the application, so they are reused.
             pool = next(n for n in range(len(self._pools) + 1) if n not in self._pools)
             self._pools.add(pool)
-        # Such a thread has a twin in the JVM, where Spark keeps group and pool.
+        # Such a thread has a counterpart in the JVM, where Spark stores group and pool.
         InheritableThread(target=self._attempt, args=(attempt, payload, pool), daemon=True).start()
 
     def cancel(self, attempt: str) -> None:
-        """End an attempt soon; one that is over is left alone."""
+        """End an attempt soon; one that is over is ignored."""
         event = self._cancelled.get(attempt)
         if event is not None and not event.is_set():
             event.set()
@@ -96,7 +96,7 @@ class AttemptThreads:
             threading.Thread(target=self._cancel_jobs, args=(attempt,), daemon=True).start()
 
     def grant(self, attempt: str, bytes_s: float | None) -> None:
-        """Let an attempt move so many bytes/s from now on; one that is over is left alone."""
+        """Set an attempt's limit in bytes/s; one that is over is ignored."""
         with self._lock:
             if attempt in self._cancelled:
                 self._granted[attempt] = bytes_s
@@ -104,23 +104,23 @@ class AttemptThreads:
                     throttle.grant(bytes_s)
 
     def broken(self) -> bool:
-        """Return whether the Spark application is gone under the driver."""
+        """Return whether the Spark application has ended."""
         try:
-            context = self._spark.sparkContext._jsc  # noqa: SLF001 - PySpark has no public question
+            context = self._spark.sparkContext._jsc  # noqa: SLF001 - PySpark has no public API
             return context is None or bool(context.sc().isStopped())
-        except Exception:  # a JVM that cannot be asked is none: every kind of error says so
+        except Exception:  # any error means that the JVM is gone
             return True
 
     def has_executor(self) -> bool:
-        """Return whether there is a process that tasks can run in."""
+        """Return whether a process exists in which tasks can run."""
         context = self._spark.sparkContext
         if context.master.startswith("local"):
             return True  # The driver itself.
-        known = context._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - PySpark does not tell
-        return int(known.size()) > 1  # The driver is among them.
+        processes = context._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - PySpark has no public API
+        return int(processes.size()) > 1  # The driver is included.
 
     def busy(self) -> frozenset[str]:
-        """Return the attempts of which Spark runs tasks now; the others wait, or need none."""
+        """Return the attempts whose tasks Spark runs now; the others wait, or need no tasks."""
         tracker = self._spark.sparkContext.statusTracker()
         active = set(tracker.getActiveJobsIds())
         with self._lock:
@@ -128,13 +128,13 @@ class AttemptThreads:
         if not active or not attempts:
             return frozenset()
         if _has_running_task(tracker, SHARED_JOB_GROUP, active):
-            return frozenset(attempts)  # Nobody says whose small jobs these are.
+            return frozenset(attempts)  # The attempts of shared jobs are unknown.
         return frozenset(
             attempt for attempt in attempts if _has_running_task(tracker, attempt, active)
         )
 
     def _attach(self, attempt: str, throttle: ThrottleControl) -> None:
-        """Take note of an attempt's throttle; what it was told before holds."""
+        """Register an attempt's throttle, and apply earlier orders to it."""
         with self._lock:
             self._throttles[attempt] = throttle
             if attempt in self._granted:
@@ -143,13 +143,13 @@ class AttemptThreads:
                 throttle.stop()
 
     def _cancel_jobs(self, attempt: str) -> None:
-        """Cancel the attempt's Spark jobs, also those that it starts before it looks round."""
+        """Cancel the attempt's Spark jobs, including those that it starts before it checks."""
         while attempt in self._cancelled:
             self._spark.sparkContext.cancelJobGroup(attempt)
             self._never.wait(CANCEL_INTERVAL_S)
 
     def _attempt(self, attempt: str, payload: Any, pool: int) -> None:
-        """Do the work and tell how it ended; the body of an attempt's thread."""
+        """Run the work and report its outcome; the body of an attempt's thread."""
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", f"slot-{pool}")
         context.setJobGroup(attempt, attempt, interruptOnCancel=True)
@@ -162,15 +162,15 @@ class AttemptThreads:
         self._tell(attempt, notice)
 
     def _end_of(self, attempt: str, payload: Any) -> Notice:
-        """Do the work and return how it ended."""
+        """Run the work and return its outcome."""
         event = self._cancelled[attempt]
         report = self._reporter(attempt)
         try:
             attach = partial(self._attach, attempt)
             result = self._work(self._spark, payload, report, event.is_set, attach)
-        except BaseException as error:  # a boundary: it ends the attempt, and is told
+        except BaseException as error:  # a boundary: the error ends the attempt and is reported
             if not event.is_set() and self.broken():
-                # Every attempt is lost with the application; the end of the pipe says so.
+                # Every attempt is lost with the application; the closed pipe shows it.
                 end_process("the Spark application has ended", attempt=attempt, cause=str(error))
             return _failure(attempt, error, cancelled=event.is_set())
         if event.is_set():
@@ -178,14 +178,14 @@ class AttemptThreads:
         return Done(attempt, result)
 
     def _tell(self, attempt: str, notice: Notice) -> None:
-        """Send the end of an attempt; a result that cannot be sent is a failure."""
+        """Send the outcome of an attempt; a result that cannot be sent is a failure."""
         try:
             self._send(notice)
-        except Exception as error:  # pickling calls code of the result's classes
+        except Exception as error:  # pickling runs code of the result's classes
             self._send(_failure(attempt, error, cancelled=False))
 
     def _reporter(self, attempt: str) -> Callable[[RewriteProgress], None]:
-        """Return a function that passes progress on, but not more often than is useful."""
+        """Return a function that sends progress, at a limited rate."""
         sent_s = [0.0]
 
         def report(progress: RewriteProgress) -> None:
@@ -201,19 +201,19 @@ def end_process(event: str, **fields: object) -> NoReturn:
     """End the driver at once, whatever its threads do; the parent starts another one.
 
     Args:
-        event: Why, for the log.
-        fields: More of it.
+        event: Cause, for the log.
+        fields: Further fields of the log entry.
     """
     event_log("spark driver")(event, **fields)
     os._exit(1)
 
 
 def _has_running_task(tracker: Any, group: str, active: Collection[int]) -> bool:
-    """Return whether a task of a group's active jobs runs.
+    """Return whether any task of a group's active jobs is running.
 
     Args:
-        tracker: Spark's.
-        group: Of jobs.
+        tracker: Spark's status tracker.
+        group: A job group.
         active: Ids of all active jobs.
     """
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group) if job in active]
@@ -222,19 +222,19 @@ def _has_running_task(tracker: Any, group: str, active: Collection[int]) -> bool
 
 
 def load_work(work: str) -> Work:
-    """Return the function that `module:function` names."""
+    """Return the function with the name `module:function`."""
     module, _, function = work.partition(":")
-    found: Work = getattr(importlib.import_module(module), function)
-    return found
+    work_function: Work = getattr(importlib.import_module(module), function)
+    return work_function
 
 
 def _failure(attempt: str, error: BaseException, *, cancelled: bool) -> Failed:
-    """Return an error as the parent shall raise it."""
+    """Return an error in the form that the parent raises."""
     if cancelled:
         return Failed(attempt, "AttemptCancelledError", f"attempt {attempt} was cancelled")
     if isinstance(error, errors.CompactionError):
         return Failed(attempt, errors.error_name(error), str(error)[:CAUSE_CHARACTERS_MAX])
-    found: errors.CompactionError = errors.RewriteError(f"{type(error).__name__}: {error}")
+    failure: errors.CompactionError = errors.RewriteError(f"{type(error).__name__}: {error}")
     if isinstance(error, Exception):
-        found = storage_error(errors.RewriteError, str(found), error)
-    return Failed(attempt, errors.error_name(found), str(found)[:CAUSE_CHARACTERS_MAX])
+        failure = storage_error(errors.RewriteError, str(failure), error)
+    return Failed(attempt, errors.error_name(failure), str(failure)[:CAUSE_CHARACTERS_MAX])

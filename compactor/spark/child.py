@@ -1,12 +1,12 @@
 """The driver process: `python -m compactor.spark.child FD PARENT`.
 
-It lives exactly as long as its parent and its JVM: the kernel kills it when the parent dies
-(Linux), and the end of the pipe ends it everywhere. Its JVM ends with it, since Spark
-ties that to the driver's pipe; Ray ends app master and executors when the driver is gone.
+It lives exactly as long as its parent and its JVM. The kernel kills it when the parent dies
+(Linux), and elsewhere the closed pipe ends it. Its JVM ends with it, because Spark binds the JVM
+to the driver's pipe. Ray ends app master and executors when the driver is gone.
 
-Nothing here fails in silence. The end of the JVM or of the Spark application, and an error
-in any thread, end the process, and the parent starts another one. What is frozen gives no
-life signs, by which the parent knows.
+No failure is silent. The end of the JVM or of the Spark application, or an error in any thread,
+ends the process, and the parent starts another one. A frozen process sends no life signs, which
+the parent notices.
 """
 
 import os
@@ -29,34 +29,35 @@ from compactor.spark.driver_protocol import DriverSettings
 from compactor.spark.startup import die_with_parent, shorten_thread_switches
 
 SIGN_INTERVAL_S = 2.0
-"""How often the parent hears that the JVM answers."""
+"""Interval of the life signs, which show the parent that the JVM answers."""
 NO_EXECUTOR_SIGNS_MAX = 30
-"""After so many signs without an executor none will come: whoever starts them has died."""
+"""Life signs without an executor after which none is expected: its starter has died."""
 
 
 class Driver:
-    """Holds the pipe: one thread reads orders, any thread may send notices."""
+    """Owns the pipe: one thread reads orders, any thread may send notices."""
 
     def __init__(self, link: socket.socket) -> None:
-        """Take the pipe over."""
+        """Create a driver on the pipe."""
         self._link = link
         self._sending = threading.Lock()
         self._worker: AttemptThreads | None = None
         self._stopping = threading.Event()
 
     def serve(self) -> None:
-        """Open the session, then do as told until told to stop."""
+        """Open the session, then follow orders until the order to stop."""
         settings = driver_protocol.receive(self._link)
         assert isinstance(settings, DriverSettings), type(settings)
         threading.Thread(target=self._read_orders, daemon=True, name="orders").start()
         clock = SystemClock()
         begun_s = clock.now_s()
         try:
-            # A namespace that no driver had before: the name of a dead one's app master may linger.
+            # A unique namespace, because the app master of a dead driver may still hold its name.
             work = load_work(settings.work)
             session = open_session(settings, f"{settings.name}-{os.getpid()}")
         except Exception as error:
-            # A process boundary: whatever it is, the parent has to hear it before we end.
+            # A process boundary: the parent needs the error, whatever it is, before the process
+            # ends.
             self.send(driver_protocol.NotStarted(_first_line_of_error(error)))
             raise
         self._worker = AttemptThreads(session.spark, work, self.send)
@@ -72,7 +73,7 @@ class Driver:
         session.close()
 
     def send(self, notice: driver_protocol.Notice) -> None:
-        """Tell the parent something; if it is gone, so are we."""
+        """Send a notice to the parent; end the process if the parent is gone."""
         data = driver_protocol.frame(notice)
         with self._sending:
             try:
@@ -81,20 +82,20 @@ class Driver:
                 _exit_now()
 
     def failed(self, error: threading.ExceptHookArgs) -> None:
-        """End the process because a thread has failed: the others may wait for it for ever."""
+        """End the process because a thread has failed and others may wait for it for ever."""
         if not self._stopping.is_set():
             threading.__excepthook__(error)
             name = error.thread.name if error.thread else "unknown"
             end_process("a thread has failed", thread=name)
 
     def _follow_jvm(self, jvm: Any) -> None:
-        """End with the JVM: whoever asks a dead one waits in vain."""
+        """End with the JVM, because calls to a dead JVM wait in vain."""
         os.waitid(os.P_PID, jvm.pid, os.WEXITED | os.WNOWAIT)
         if not self._stopping.is_set():
             end_process("the JVM has ended", pid=jvm.pid)
 
     def _give_signs(self) -> None:
-        """Tell the parent again and again that the JVM answers, and what it is busy with."""
+        """Send life signs: the JVM answers, and which attempts it runs."""
         assert self._worker is not None
         alone = 0
         while not self._stopping.wait(SIGN_INTERVAL_S):
@@ -106,7 +107,7 @@ class Driver:
             self.send(driver_protocol.LifeSign(self._worker.busy()))
 
     def _read_orders(self) -> None:
-        """Follow the parent's orders; the thread that notices its end."""
+        """Follow the parent's orders; this thread notices the parent's end."""
         while True:
             try:
                 order = driver_protocol.receive(self._link)
@@ -115,7 +116,7 @@ class Driver:
             self._follow(order)
 
     def _follow(self, order: driver_protocol.Order) -> None:
-        """Do one thing."""
+        """Execute one order."""
         match order:
             case driver_protocol.Run(attempt, payload):
                 assert self._worker is not None, "an order to run before Spark is up"
@@ -131,12 +132,12 @@ class Driver:
 
 
 def _exit_now() -> NoReturn:
-    """End now: the parent is gone, nothing that we could finish is wanted."""
+    """End now: the parent is gone, so no work is needed any more."""
     os._exit(1)
 
 
 def _first_line_of_error(error: BaseException) -> str:
-    """Return the kind and first line of an error."""
+    """Return the class and first line of an error."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else 'no text'}"
 

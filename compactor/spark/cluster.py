@@ -1,15 +1,15 @@
-"""A Spark application on Ray that speaks to its own parts only.
+"""A Spark application on Ray that accepts connections only from its own parts.
 
-RayDP starts three JVMs beside the driver's: one that a Python actor steers over Py4J, the
-app master, and the executor. As they are, any user of the machine may give orders to the
-first, which asks nobody who they are, and to the other two over Spark's RPC. Here
+RayDP starts three JVMs in addition to the driver's: one that a Python actor controls over Py4J,
+the app master, and the executor. Without protection, any user of the machine may send orders to
+the first, which has no authentication, and to the other two over Spark's RPC. Here
 
-* the first is started by Spark's own Python gateway, which wants a token of whoever
-  connects and tells it to its parent alone, in a file;
-* all of them share a secret that is drawn anew with each application. It reaches them in a
-  file of JVM options (`java @file`) in a folder of its owner's: no command line and no
-  environment shows it, and Ray does not store it. App master and executor are therefore
-  started on the driver's node.
+* Spark's own Python gateway starts the first one. It requires a token from each client, and
+  passes the token only to its parent, in a file;
+* all of them share a secret that is generated for each application. They read it from a
+  file of JVM options (`java @file`) in a private folder. So it is in no command line and no
+  environment, and Ray does not store it. App master and executor are therefore started on the
+  driver's node.
 """
 
 import os
@@ -47,34 +47,35 @@ POLL_S = 0.05
 SECRET_BYTES = 32
 AUTHENTICATION = {
     "spark.authenticate": "true",
-    # RayDP's driver and executors know their application by two names. Spark serves a block only
-    # to a peer of the same name, unless it is fetched as a stream, as large ones are: so all are.
+    # RayDP's driver and executors use different names for their application. Spark serves a block
+    # only to a peer of the same name, unless it is streamed, as large ones are: so all are
+    # streamed.
     "spark.network.maxRemoteBlockSizeFetchToMem": "0",
 }
-"""Every connection between driver, app master and executor begins with a proof of the secret.
+"""Every connection between driver, app master and executor starts with a proof of the secret.
 
-What follows is not encrypted: the parts are on one node, where nobody but root can listen in, and
-Spark's encryption takes a quarter more of the JVMs' time for jobs that move 10 MB.
+The data is not encrypted: the parts are on one node, where only root could listen, and Spark's
+encryption takes a quarter more of the JVMs' time for jobs that move 10 MB.
 """
 ENCRYPTION = {"spark.network.crypto.enabled": "true"}
-"""For parts on several nodes: others may listen in between."""
+"""For parts on several nodes, where the network may be observed."""
 SECRET_LINE = re.compile(r"-Dspark\.authenticate\.secret=[^\s\"']{32,}\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """What the parts of an application know and nobody else, in a file of JVM options."""
+    """The shared secret of an application's parts, in a file of JVM options."""
 
     file: Path
     is_own: bool = True
-    """Whether it was drawn for this application."""
+    """Whether it was generated for this application."""
 
     @classmethod
     def of(cls, path: str) -> Self:
-        """Return one that the operator has put on every node.
+        """Return a secret that the operator has put on every node.
 
         Raises:
-            ConfigError: The file cannot be read, or says something else.
+            ConfigError: The file cannot be read, or has other contents.
         """
         try:
             text = Path(path).read_text("utf-8")
@@ -91,7 +92,7 @@ class Secret:
 
     @classmethod
     def drawn(cls) -> Self:
-        """Return a new one."""
+        """Return a new secret."""
         file = Path(tempfile.mkdtemp(prefix="neve-spark-")) / "jvm.options"
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as output:
@@ -100,17 +101,17 @@ class Secret:
 
     @property
     def option(self) -> str:
-        """What a JVM is started with to know it."""
+        """The JVM option that passes it."""
         return f"@{self.file}"
 
     def forget(self) -> None:
-        """Remove it; nothing can be started with it any more."""
+        """Delete the file; no further part can be started with it."""
         if self.is_own:
             shutil.rmtree(self.file.parent, ignore_errors=True)
 
 
 class Application(SparkCluster):  # type: ignore[misc]  # RayDP has no types
-    """RayDP's cluster, but with a master whose gateway wants a token."""
+    """RayDP's cluster with a master whose gateway requires a token."""
 
     def _set_up_master(self, resources: dict[str, float], kwargs: dict[str, Any] | None) -> None:
         """Start the actor that starts the app master; called by the constructor."""
@@ -126,18 +127,18 @@ class Application(SparkCluster):  # type: ignore[misc]  # RayDP has no types
 
 
 class SparkMaster(RayDPSparkMaster.__ray_metadata__.modified_class):  # type: ignore[misc]  # RayDP has no types
-    """RayDP's Python actor beside the app master."""
+    """RayDP's Python actor that controls the app master."""
 
     def _launch_gateway(
         self, class_path: str, popen_kwargs: dict[str, Any] | None = None
     ) -> JavaGateway:
-        """Start a JVM with Spark's gateway, and let it have RayDP's entry point."""
+        """Start a JVM with Spark's gateway, and give it RayDP's entry point."""
         folder = Path(tempfile.mkdtemp(prefix="neve-gateway-"))
         try:
             answer = folder / "connection"
             process = subprocess.Popen(
                 self._command(class_path),
-                # It ends when this pipe does, and so with this process.
+                # The JVM ends when this pipe closes, and so with this process.
                 stdin=subprocess.PIPE,
                 env={
                     **os.environ,
@@ -171,21 +172,21 @@ class SparkMaster(RayDPSparkMaster.__ray_metadata__.modified_class):  # type: ig
 
 
 def _connection(process: "subprocess.Popen[bytes]", answer: Path) -> tuple[int, str]:
-    """Return port and token, which the JVM writes down when it listens."""
+    """Return port and token, which the JVM writes to a file when it listens."""
     clock = SystemClock()
     until_s = clock.now_s() + GATEWAY_WAIT_MAX_S
     while not answer.exists():
         if process.poll() is not None:
             raise RuntimeError(
-                f"the JVM beside the app master ended with code {process.returncode}"
+                f"the JVM of the app master's controller ended with code {process.returncode}"
             )
         if clock.now_s() > until_s:
             process.kill()
             raise RuntimeError(
-                f"the JVM beside the app master said nothing in {GATEWAY_WAIT_MAX_S:.0f} s"
+                f"the JVM of the app master's controller sent nothing in {GATEWAY_WAIT_MAX_S:.0f} s"
             )
         time.sleep(POLL_S)
-    # It is written elsewhere and moved here, so it is whole.
+    # The file is written elsewhere and moved here, so it is complete.
     content = answer.read_bytes()
     port, length = struct.unpack_from("!ii", content)
     return port, content[8 : 8 + length].decode()

@@ -1,4 +1,4 @@
-"""One driver process as its parent sees it: started, spoken to, ended."""
+"""One driver process, from its parent's side: start, messages, end."""
 
 import asyncio
 import contextlib
@@ -21,12 +21,12 @@ from compactor.spark.driver_protocol import (
 
 STOP_WAIT_MAX_S = 15.0
 DEATH_WAIT_MAX_S = 0.5
-"""A process whose pipe is closed is about to be reaped; killing it now would get in the way."""
+"""A process with a closed pipe is about to be reaped; killing it now would interfere."""
 ORPHAN_JVM_WAIT_MAX_S = 5.0
-"""How long a JVM whose driver is gone may take to clean up and end by itself."""
+"""How long a JVM without a driver may take to clean up and end by itself."""
 JVM_POLL_S = 0.05
 ACTOR_VARIABLES = ("RAY_JOB_ID", "RAY_ADDRESS", "RAY_RAYLET_PID", "RAY_CLIENT_MODE")
-"""What a Ray worker has in its environment and a driver must not inherit."""
+"""Environment variables of a Ray worker that a driver must not inherit."""
 
 
 class DriverProcess:
@@ -38,7 +38,7 @@ class DriverProcess:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Hold what `start` opened."""
+        """Take over what `start` has opened."""
         self._process = process
         self._reader = reader
         self._writer = writer
@@ -46,9 +46,10 @@ class DriverProcess:
 
     @classmethod
     async def start(cls, settings: DriverSettings) -> "DriverProcess":
-        """Start the process and hand it its settings; it opens Spark on its own.
+        """Start the process and send its settings; it opens Spark by itself.
 
-        Must be called on the event loop's own thread: the kernel ends the child with
+        Must be called on the event loop's own thread, because the kernel ends the child with the
+        *thread* that started it.
         the *thread* that started it.
 
         Args:
@@ -68,10 +69,10 @@ class DriverProcess:
         return self._process.pid
 
     def started(self, jvm_pid: int) -> None:
-        """Note which process the driver's JVM is, so that `end` leaves none behind.
+        """Record the process of the driver's JVM, so that `end` leaves none running.
 
         Args:
-            jvm_pid: As the driver has said.
+            jvm_pid: Process id reported by the driver.
         """
         with contextlib.suppress(psutil.NoSuchProcess):
             self._jvm = psutil.Process(jvm_pid)
@@ -85,7 +86,7 @@ class DriverProcess:
         return await read(self._reader)
 
     async def order(self, order: Order) -> None:
-        """Tell the process something.
+        """Send an order to the process.
 
         Raises:
             EngineDiedError: It is gone.
@@ -93,7 +94,7 @@ class DriverProcess:
         await self._send(order)
 
     async def kill(self) -> None:
-        """End the process at once, frozen or not; `end` is still to be called."""
+        """End the process at once, frozen or not; `end` must still be called."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
@@ -119,7 +120,7 @@ class DriverProcess:
         return code
 
     async def _end_jvm(self) -> None:
-        """Wait for the JVM's end; a frozen or stuck one is killed.
+        """Wait for the JVM to end; a frozen or stuck one is killed.
 
         psutil compares start times, so another process with the same number is safe.
         """
@@ -134,7 +135,7 @@ class DriverProcess:
                 jvm.kill()
 
     async def _send(self, message: object) -> None:
-        """Write one frame; frames are whole because the writer's buffer keeps order."""
+        """Write one frame; the writer's buffer keeps frames whole and in order."""
         try:
             self._writer.write(frame(message))
             await self._writer.drain()
@@ -143,10 +144,10 @@ class DriverProcess:
 
 
 def _is_running(process: psutil.Process) -> bool:
-    """Return whether a process goes on by itself, or may.
+    """Return whether a process may continue by itself.
 
     Raises:
-        TimeoutError: It is frozen: waiting is in vain.
+        TimeoutError: It is frozen, so waiting is useless.
     """
     if not process.is_running():
         return False
@@ -174,6 +175,6 @@ async def _spawn(settings: DriverSettings, descriptor: int) -> asyncio.subproces
 
 
 def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the child's environment: ours, on our module path, without the actor's own."""
+    """Return the child's environment: inherited, with module path, without the actor's own."""
     kept = {k: v for k, v in inherited.items() if k not in ACTOR_VARIABLES}
     return kept | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}

@@ -1,7 +1,7 @@
-"""What the compactor and its driver process say to each other: settings, orders and notices.
+"""The messages between the compactor and its driver process: settings, orders and notices.
 
-The settings cross the pipe once, before anything else. Orders go to the driver process,
-notices come back. Every message is pickled and framed by its length.
+The settings are sent once, before anything else. Orders go to the driver process, notices come
+back. Every message is pickled and framed by its length.
 """
 
 import asyncio
@@ -35,39 +35,39 @@ class EngineKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSettings:
-    """One Spark application. Crosses the pipe once, before anything else."""
+    """One Spark application. Sent once, before anything else."""
 
     name: str
-    """The compactor's: names application and Ray namespace."""
+    """Name of the compactor, also used for the application and the Ray namespace."""
     engine: EngineKind = EngineKind.RAYDP
     ray_address: str = ""
     node_resource: str = ""
-    """A Ray resource that only the compactor's node has: it pins app master and executors."""
+    """A Ray resource of the compactor's node only; it pins app master and executors."""
     executors: int = 1
     executor_resource: str = ""
-    """A Ray resource of which each executor takes 1, on any node; empty: `node_resource`."""
+    """A Ray resource; each executor takes 1 unit on any node; empty: `node_resource` is used."""
     scratch: str = ""
-    """Folder for what rewrites write on their way; empty: the one for temporary files."""
+    """Folder for temporary files of rewrites; empty: the system's folder."""
     page_cache: str = "keep"
-    """`drop`: pages of a job's files go out of memory when it is done."""
+    """`drop`: the pages of a job's files are released after the job."""
     secret_file: str = ""
-    """File of JVM options with the parts' secret, on every node; empty: one is drawn."""
+    """File of JVM options with the shared secret, on every node; empty: one is generated."""
     executor_cores: int = 2
     executor_memory: str = "1g"
     driver_memory: str = "512m"
     task_bytes: int = TASK_BYTES
-    """Memory that the Python process of a task may have."""
+    """Memory for the Python process of a task."""
     task_limit_bytes: int = 0
-    """One with more is ended; 0: none is."""
+    """Memory above which a task's process is ended; 0: no limit."""
     start_timeout_s: float = 300.0
     log_file: str = os.devnull
     executor_logs: str = ""
-    """Folder for the log files of executors; empty: where Ray keeps its own."""
+    """Folder for the log files of executors; empty: Ray's folder."""
     executor_log_bytes_max: int = 16 * 1024**2
     work: str = REWRITE_FUNCTION
     """`module:function`, called with Spark session, payload, progress and cancelled."""
     configs: Mapping[str, str] = field(default_factory=dict)
-    """Further Spark settings; they win."""
+    """Further Spark settings; they take precedence."""
 
 
 def driver_settings(
@@ -83,16 +83,16 @@ def driver_settings(
     """Return a driver's settings from the compactor's.
 
     Args:
-        settings: The compactor's section.
-        name: The compactor's.
-        ray_address: The cluster that its actor is part of.
+        settings: The section `compactor` of the settings.
+        name: Name of the compactor.
+        ray_address: The cluster of its actor.
         node_resource: A resource of the actor's node.
-        log_file: Where the driver's output goes.
-        executor_logs: Folder for what executors write; empty: where Ray keeps its own.
-        executor_log_bytes_max: How large each of those files may become.
+        log_file: File for the driver's output.
+        executor_logs: Folder for the output of executors; empty: Ray's folder.
+        executor_log_bytes_max: Largest size of each of those files.
 
     Raises:
-        ConfigError: A size is none.
+        ConfigError: A size is malformed.
     """
     return DriverSettings(
         name=name,
@@ -117,7 +117,7 @@ def driver_settings(
 
 
 def _heap(text: str, name: str) -> str:
-    """Return a heap's size in the form that every JVM reads, whichever unit it came in."""
+    """Return a heap size in a form that every JVM accepts, whatever its unit."""
     return f"{_size_bytes(text, name) >> 20}m"
 
 
@@ -138,7 +138,7 @@ _LENGTH = struct.Struct("!I")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Parent: do this work."""
+    """Parent: run this work."""
 
     attempt: str
     payload: Any
@@ -153,7 +153,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Parent: an attempt may move so many bytes/s from now on; None: no limit."""
+    """Parent: an attempt's limit in bytes/s from now on; None: no limit."""
 
     attempt: str
     bytes_s: float | None
@@ -161,7 +161,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Parent: end Spark and go."""
+    """Parent: stop Spark and end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,21 +175,21 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """Child: Spark did not come up; the child ends."""
+    """Child: Spark has not started; the child ends."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class LifeSign:
-    """Child: its JVM has answered; of these attempts tasks run now."""
+    """Child: its JVM has answered; it runs tasks of these attempts."""
 
     busy: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """Child: so far is an attempt."""
+    """Child: the progress of an attempt."""
 
     attempt: str
     progress: RewriteProgress
@@ -217,7 +217,7 @@ Notice = Started | NotStarted | LifeSign | Progressed | Done | Failed
 
 
 def frame(message: object) -> bytes:
-    """Return a message as it crosses the pipe.
+    """Return a message in the form that the pipe carries.
 
     Raises:
         ValueError: It is larger than a frame may be.
@@ -250,7 +250,7 @@ async def read(stream: asyncio.StreamReader) -> Any:
 
 
 def _read_exactly(link: socket.socket, size: int) -> bytes:
-    """Return so many bytes."""
+    """Return exactly `size` bytes."""
     parts = bytearray()
     while len(parts) < size:
         try:
@@ -264,7 +264,7 @@ def _read_exactly(link: socket.socket, size: int) -> bytes:
 
 
 def _checked_length(length: int) -> int:
-    """Return a length that is within the bound."""
+    """Return a length after a check of the bound."""
     if length > FRAME_BYTES_MAX:
         raise ValueError(f"frame of {length} bytes, at most {FRAME_BYTES_MAX} are allowed")
     return length

@@ -1,7 +1,7 @@
 """The engine that the compactor's service uses: Spark in a driver process.
 
-The engine starts the driver process, sends it attempts, and starts another driver process
-when it dies. `RunningAttempts` knows who waits for each attempt.
+The engine starts the driver process, sends it attempts, and replaces it when it dies.
+`RunningAttempts` holds the caller of each attempt.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from compactor.spark.driver_protocol import DriverSettings
 
 @dataclass(frozen=True, slots=True)
 class _Waiter:
-    """Who waits for an attempt, and who hears of its progress."""
+    """The caller of an attempt: its future, and its progress callback."""
 
     result: asyncio.Future[Any]
     on_progress: OnProgress
@@ -38,7 +38,7 @@ class RunningAttempts:
     """Every open attempt has one future, settled at most once."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Create an empty set."""
         self._open: dict[str, _Waiter] = {}
 
     def open(self, attempt: str, on_progress: OnProgress) -> asyncio.Future[Any]:
@@ -46,7 +46,7 @@ class RunningAttempts:
 
         Args:
             attempt: An id that is not open.
-            on_progress: Hears of its progress.
+            on_progress: Called with its progress.
         """
         assert attempt not in self._open, f"attempt {attempt} runs already"
         result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -54,15 +54,15 @@ class RunningAttempts:
         return result
 
     def is_open(self, attempt: str) -> bool:
-        """Return whether somebody waits for an attempt."""
+        """Return whether an attempt has a waiting caller."""
         return attempt in self._open
 
     def close(self, attempt: str) -> None:
-        """Forget an attempt; what is heard of it later is a straggler's."""
+        """Remove an attempt; later notices of it are ignored."""
         self._open.pop(attempt, None)
 
     def hear(self, notice: driver_protocol.Notice) -> None:
-        """Pass on what the driver says of an attempt; stragglers are left alone."""
+        """Pass on a notice of an attempt; notices of closed attempts are ignored."""
         match notice:
             case driver_protocol.Progressed(attempt, progress):
                 if (waiter := self._open.get(attempt)) is not None:
@@ -81,11 +81,11 @@ class RunningAttempts:
                 raise AssertionError(f"{notice} is not about an attempt")
 
     def fail(self, attempt: str, error: Exception) -> None:
-        """Raise an error where an attempt is waited for."""
+        """Raise an error in the caller of an attempt."""
         waiter = self._open.get(attempt)
         if waiter is not None and not waiter.result.done():
             waiter.result.set_exception(error)
-            # Whoever waited may have left already; then nobody has to look at it.
+            # The caller may be gone already; this prevents a warning about an unread error.
             waiter.result.exception()
 
     def ids(self) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ class RunningAttempts:
     def fail_each(
         self, attempts: Iterable[str], cause: str, error: type[RewriteError] = EngineDiedError
     ) -> None:
-        """Fail attempts because their driver is gone; those that are over are left alone."""
+        """Fail attempts because their driver is gone; those that are over are ignored."""
         for attempt in attempts:
             self.fail(attempt, error(cause))
 
@@ -104,29 +104,29 @@ class RunningAttempts:
 
 
 RESTART_BACKOFF = Backoff(base_s=1.0, max_s=30.0)
-"""Pause after each start in a row that did not come up."""
+"""Pause after each consecutive failed start."""
 AGAIN_WAIT_MAX_S = 5.0
-"""How long `start` waits for a driver that is being started again before it says so."""
+"""How long `start` waits for a restarting driver before it raises an error."""
 
 
 class SparkEngine:
-    """Runs attempts in a driver process; several at a time, as many as are asked for."""
+    """Runs attempts in a driver process, all of them concurrently."""
 
     def __init__(self, settings: DriverSettings) -> None:
-        """Start nothing yet."""
+        """Create an engine without starting it."""
         self._settings = settings
         self._driver: DriverProcess | None = None
         self._up, self._down = asyncio.Event(), asyncio.Event()
         self._down.set()
         self._attempts = RunningAttempts()
         self._granted: dict[str, float | None] = {}
-        """Of open attempts, what they were told since they were assigned."""
+        """Open attempt → its last grant since it was assigned."""
         self._keeper: asyncio.Task[None] | None = None
         self._signs, self._busy = 0, frozenset[str]()
         self.starts = 0
-        """How many drivers came up so far."""
+        """Number of drivers that have started."""
         self.start_took_s = 0.0
-        """How long the last one needed for it."""
+        """Duration of the last start."""
 
     @property
     def pid(self) -> int | None:
@@ -134,25 +134,25 @@ class SparkEngine:
         return self._driver.pid if self._driver is not None else None
 
     async def start(self) -> None:
-        """Be ready to run; returns when it is. A running engine stays as it is.
+        """Start the engine and wait until it is ready. A running engine is left as it is.
 
         Raises:
             ConfigError: Spark cannot start on this machine.
-            EngineDiedError: The driver died while it started, or is being started again.
+            EngineDiedError: The driver died while it started, or is restarting.
         """
         if self._keeper is not None:
             try:
                 async with asyncio.timeout(AGAIN_WAIT_MAX_S):
                     await self._up.wait()
             except TimeoutError:
-                raise EngineDiedError("the Spark driver is being started again") from None
+                raise EngineDiedError("the Spark driver is restarting") from None
             return
         driver = await self._bring_up()
         self._keeper = asyncio.create_task(self._keep(driver), name="spark-driver")
         self._keeper.add_done_callback(self._kept)
 
     async def wait_down(self) -> None:
-        """Return when no driver is up."""
+        """Wait until no driver is up."""
         await self._down.wait()
 
     async def run(self, assignment: Assignment, on_progress: OnProgress) -> RewriteResult:
@@ -160,10 +160,10 @@ class SparkEngine:
 
         Args:
             assignment: The work.
-            on_progress: Hears how far it is; called on the event loop.
+            on_progress: Called with the progress, on the event loop.
 
         Raises:
-            RewriteError: The job failed; its class says whether it is worth another try.
+            RewriteError: The job failed; the class shows whether a retry may succeed.
         """
         attempt = assignment.reservation.attempt
         result = await self.run_payload(attempt, assignment, on_progress)
@@ -176,7 +176,7 @@ class SparkEngine:
         Args:
             attempt: Its id; names the Spark jobs.
             payload: Passed to the work.
-            on_progress: Hears how far it is.
+            on_progress: Called with the progress.
 
         Raises:
             RewriteError: As the work raised it.
@@ -185,7 +185,7 @@ class SparkEngine:
         try:
             driver = await self._living(result)
             await driver.order(driver_protocol.Run(attempt, payload))
-            if attempt in self._granted:  # It was told while no driver was up.
+            if attempt in self._granted:  # The grant changed while no driver was up.
                 await driver.order(driver_protocol.Grant(attempt, self._granted[attempt]))
             return await result
         except asyncio.CancelledError:
@@ -196,11 +196,11 @@ class SparkEngine:
             self._granted.pop(attempt, None)
 
     async def grant(self, attempt: str, bytes_s: float | None) -> None:
-        """Let an attempt move so many bytes/s from now on; None: no limit.
+        """Set an attempt's limit in bytes/s; None: no limit.
 
         Args:
-            attempt: One that may be over already, or not begun.
-            bytes_s: Reads and writes together.
+            attempt: An attempt, which may be over or not begun.
+            bytes_s: Limit on reads and writes together.
         """
         if self._attempts.is_open(attempt):
             self._granted[attempt] = bytes_s
@@ -210,7 +210,7 @@ class SparkEngine:
         """End an attempt soon; its `run` raises AttemptCancelledError.
 
         Args:
-            attempt: One that may be over already.
+            attempt: An attempt, which may be over.
         """
         if self._up.is_set():
             await self._order(driver_protocol.Cancel(attempt))
@@ -218,14 +218,14 @@ class SparkEngine:
             self._attempts.fail(attempt, AttemptCancelledError(f"attempt {attempt} was cancelled"))
 
     def health(self) -> EngineHealth:
-        """Return what the driver shows of its life."""
+        """Return the driver's signs of life."""
         return EngineHealth(up=self._up.is_set(), signs=self._signs, busy=self._busy)
 
     async def restart(self, cause: str) -> None:
         """End the driver, frozen or not; the keeper starts another one.
 
         Args:
-            cause: Why; every attempt under way fails with it.
+            cause: Error text for every running attempt, which fails.
         """
         if self._driver is not None and self._up.is_set():
             self._is_up(False)
@@ -233,7 +233,7 @@ class SparkEngine:
             await self._driver.kill()
 
     async def stop(self) -> None:
-        """End everything and leave no process behind."""
+        """End everything; no process is left."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -245,7 +245,7 @@ class SparkEngine:
             await driver.end(politely=True)
 
     async def _living(self, result: asyncio.Future[Any]) -> DriverProcess:
-        """Return a driver that is up; wait for one while it is started again."""
+        """Return a running driver; wait for one during a restart."""
         if self._keeper is None:
             raise EngineDiedError("the Spark engine is not started")
         up = asyncio.ensure_future(self._up.wait())
@@ -259,17 +259,17 @@ class SparkEngine:
         if result.done():
             result.result()
         if self._driver is None or not self._up.is_set():
-            raise EngineDiedError(f"no Spark driver came up within {patience_s:.0f} s")
+            raise EngineDiedError(f"no Spark driver has started within {patience_s:.0f} s")
         return self._driver
 
     async def _order(self, order: driver_protocol.Order) -> None:
-        """Tell the driver, if there is one; a dead one has cancelled everything."""
+        """Send an order to the driver, if there is one; a dead one has cancelled everything."""
         if self._driver is not None:
             with suppress(EngineDiedError):
                 await self._driver.order(order)
 
     async def _bring_up(self) -> DriverProcess:
-        """Start a driver and wait until Spark is up in it."""
+        """Start a driver and wait until its Spark is up."""
         driver = await DriverProcess.start(self._settings)
         self._driver = driver
         timeout_s = self._settings.start_timeout_s
@@ -294,17 +294,17 @@ class SparkEngine:
         return driver
 
     async def _keep(self, driver: DriverProcess) -> None:
-        """Listen to the driver; whenever it dies, start another one. Never ends by itself."""
+        """Listen to the driver and replace it whenever it dies. Never ends by itself."""
         while True:
             await self._listen(driver)
             self._is_up(False)
-            lost = self._attempts.ids()  # Those that come from now on wait for the next driver.
+            lost = self._attempts.ids()  # Later attempts wait for the next driver.
             code = await driver.end(politely=False)
             self._attempts.fail_each(lost, f"Spark driver {driver.pid} died (code {code})")
             driver = await self._again()
 
     def _kept(self, keeper: asyncio.Task[None]) -> None:
-        """Let nobody wait for a keeper that failed; `start` may be called again."""
+        """Release the callers that wait for a failed keeper; `start` may be called again."""
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
             self._keeper = None
             self._is_up(False)
@@ -312,7 +312,7 @@ class SparkEngine:
             self._attempts.fail_each(self._attempts.ids(), cause)
 
     async def _again(self) -> DriverProcess:
-        """Bring up another driver, trying until it works."""
+        """Start another driver, retrying until it works."""
         tries = 0
         while True:
             await asyncio.sleep(RESTART_BACKOFF.wait_s(tries))
@@ -322,7 +322,7 @@ class SparkEngine:
                 tries += 1
 
     def _is_up(self, up: bool) -> None:
-        """Let those go on who wait for a driver, or for its end."""
+        """Wake the callers that wait for a driver, or for its end."""
         for event, so in ((self._up, up), (self._down, not up)):
             if so:
                 event.set()
@@ -330,7 +330,7 @@ class SparkEngine:
                 event.clear()
 
     async def _listen(self, driver: DriverProcess) -> None:
-        """Pass notices on until the driver is gone."""
+        """Pass on notices until the driver is gone."""
         while True:
             try:
                 notice = await driver.receive()

@@ -1,20 +1,20 @@
-"""Spark's daemon for Python workers, with workers that die with it and begin tasks at once.
+"""Spark's daemon for Python workers, with workers that die with it and start tasks at once.
 
-Spark's own daemon tells its workers when it ends in order. When an executor is killed,
-Ray kills the daemon too, which then tells nobody: a worker in the middle of a long task
-would go on reading and writing files for an attempt that has long been given up.
+Spark's own daemon stops its workers when it ends in an orderly way. When an executor is killed, Ray
+kills the daemon as well, without a chance to stop them. A worker in the middle of a long task would
+then continue to read and write files for an attempt that was given up long ago.
 
-Two things made every task begin 100 to 200 ms late, which is longer than a small merge takes:
+Two causes delayed every task by 100 to 200 ms, longer than a small merge takes:
 
-* Before a task, a worker has Python forget what its import path holds. For the archives that
-  Spark puts there (its own, and a jar of 5,000 entries) Python reads their directories anew,
+* Before a task, a worker invalidates Python's import caches. For the archives that Spark puts on
+  the import path (its own, and a jar of 5,000 entries) Python then reads their directories again,
   once per package.
-* Spark writes a task in two pieces. The system holds the second one back until the first is
+* Spark writes a task in two pieces. The system delays the second one until the first is
   acknowledged (Nagle's algorithm), and the worker's side acknowledges late (40 ms).
 
-Spark's daemon forks a worker for whoever connects, which then waits for a secret. A worker of
-ours ends at once if another user of the machine has connected, so that nobody can fill the
-machine with workers that wait.
+Spark's daemon forks a worker for each connection, which then waits for a secret. Here a worker ends
+at once if another user of the machine has connected, so that other users cannot fill the machine
+with waiting workers.
 """
 
 import os
@@ -31,7 +31,7 @@ from compactor.spark.startup import die_with_parent, shorten_thread_switches
 _run_task = daemon.worker
 CONNECTIONS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 LOCAL, REMOTE, OWNER = 1, 2, 7
-"""Columns of what Linux tells of each end of a connection."""
+"""Columns of Linux's table of connections."""
 
 
 def main() -> None:
@@ -41,20 +41,20 @@ def main() -> None:
     shorten_thread_switches()
 
     def bind() -> None:
-        # A worker's own children are left to it.
+        # A worker's own children are not affected.
         if os.getppid() == parent:
             die_with_parent(parent)
 
     os.register_at_fork(after_in_child=bind)
-    zipimporter.invalidate_caches = _as_it_was  # type: ignore[assignment,method-assign]  # what it is for
+    zipimporter.invalidate_caches = _as_it_was  # type: ignore[assignment,method-assign]  # the purpose
     daemon.worker = _run_task_at_once
     daemon.manager()
 
 
 def _take_errors() -> None:
-    """Send what tasks write to their errors to a file, where one is wanted.
+    """Redirect the error output of tasks to a file, if one is configured.
 
-    Else it ends in the output of the executor, which Ray keeps in a folder of its own.
+    Otherwise it goes to the output of the executor, which Ray keeps in its own folder.
     """
     if folder := os.environ.get(TASK_LOGS_VARIABLE):
         Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -62,27 +62,27 @@ def _take_errors() -> None:
 
 
 def _as_it_was(_: zipimporter) -> None:
-    """Believe that archives hold what they held: Spark's do not change while it runs."""
+    """Keep the caches of archives, because Spark's archives do not change while it runs."""
 
 
 def _run_task_at_once(connection: socket.socket, authenticated: bool) -> Any:
-    """Run the next task of a connection, acknowledging what comes without delay."""
+    """Run the next task of a connection, and acknowledge its data without delay."""
     if not authenticated and peer_owner(connection) not in {None, os.getuid()}:
         os._exit(1)
-    # The system goes back to its own ways after some packets, so it is told for each task.
+    # The system resets the option after some packets, so it is set for each task.
     if hasattr(socket, "TCP_QUICKACK") and connection.family != socket.AF_UNIX:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
     return _run_task(connection, authenticated)
 
 
 def peer_owner(connection: socket.socket) -> int | None:
-    """Return the user at the other end of a connection on this machine; None: nobody tells.
+    """Return the user at the other end of a local connection; None: unknown.
 
     Args:
-        connection: Over TCP.
+        connection: A TCP connection.
     """
     ours, theirs = (
-        f":{place[1]:04X}" for place in (connection.getsockname(), connection.getpeername())
+        f":{address[1]:04X}" for address in (connection.getsockname(), connection.getpeername())
     )
     for table in CONNECTIONS:
         try:

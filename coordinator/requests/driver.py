@@ -18,7 +18,7 @@ from functools import partial
 from common.errors import MetadataError, UnavailableError
 from common.metadata.changes import Applied, CloseRequest, Unknown
 from common.metadata.keys import AUDITED_DELETES_MAX, HISTORY_MAX
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.request import Request, RequestState, TransformKind
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from common.errors import MetadataError, UnavailableError
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from common.errors import BrokenValueError, MetadataError, UnavailableError
 from common.metadata.changes import WriteAnalyses, WriteAnalysis
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.metadata.store_values import UnreadableTablet
 from common.model.job import analysis_id
 from common.model.table import Table

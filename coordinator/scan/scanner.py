@@ -20,8 +20,8 @@ from itertools import islice
 
 from common.errors import MetadataError, PluginError, UnavailableError
 from common.metadata.changes import WriteAnalysis
-from common.metadata.ports import TabletChanged, TabletStore
-from common.metadata.store_values import UNREADABLE, UnreadableTablet
+from common.metadata.store import TabletStore
+from common.metadata.store_values import UNREADABLE, TabletChanged, UnreadableTablet
 from common.model.outcome import AttemptEnd
 from common.model.request import Request, RequestState
 from common.model.table import Table, TableState

@@ -26,7 +26,8 @@ from common.metadata.changes import (
     StampGarbage,
     UnpinFiles,
 )
-from common.metadata.ports import GarbageEntry, TabletStore
+from common.metadata.store import TabletStore
+from common.metadata.store_values import GarbageEntry
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.telemetry import Log

@@ -17,7 +17,7 @@ from functools import partial
 
 from common.errors import ConfigError, MetadataError, RequestError, UnavailableError
 from common.metadata.changes import Applied, BumpGeneration
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.table import Table, TableState
 from common.parquet.location import Location, open_location
 from common.parquet.service_files import (

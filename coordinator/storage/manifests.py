@@ -20,7 +20,8 @@ from common.errors import CompactionError
 from common.ids import IdSource
 from common.metadata.changes import Applied, PublishManifest
 from common.metadata.file_pin import RENEW_S, FilePin
-from common.metadata.ports import Manifest, TabletStore
+from common.metadata.store import TabletStore
+from common.metadata.store_values import Manifest
 from common.metadata.table_walk import walk_tiles
 from common.model.service_paths import MANIFEST_FOLDER
 from common.model.table import Table, TableState

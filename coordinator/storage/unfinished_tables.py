@@ -21,7 +21,7 @@ from functools import partial
 
 from common.errors import MetadataError, UnavailableError
 from common.metadata.changes import Applied, DropTable, Outcome, RestoreName
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.location_identity import LocationIdentity
 from common.model.table import Table, TableState
 from common.telemetry import Log

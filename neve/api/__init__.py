@@ -3,7 +3,7 @@
 The ground layer of the project: it imports the standard library only, so that every process may
 import it, and a notebook may have packages of its own that are called like the service's. A class
 here exists once. The coordinator makes it, the gateway answers with it, the client reads it from
-JSON, and the command line shows it. All names can be imported from here.
+JSON, and the command line shows it. All words can be imported from here.
 
     tables        how one is created and changed, and what it is
     tablets       what they hold, their explanation and story, splits and merges
@@ -18,6 +18,8 @@ JSON, and the command line shows it. All names can be imported from here.
     recovery      fsck, gc, rebuild, backup, restore
     service       its status and its settings
     messages      bounds of bodies, content types, messages of other releases
+    column_types  types of columns as text
+    files         files that an operator names
 """
 
 from neve.api.access import (

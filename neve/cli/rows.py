@@ -17,9 +17,9 @@ import typer
 from common.errors import InputError, RequestError
 from common.model.table import Column
 from common.rows.schema import arrow_schema
-from common.secret_files import open_regular
 from common.units import format_count
 from neve import api, row_reader
+from neve.api.files import open_regular
 from neve.cli import render
 from neve.cli.session import Name, Session, names, verb
 

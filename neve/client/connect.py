@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from neve.api.files import open_regular
 from neve.client import Client
 from neve.client.errors import CallerError, UnavailableError
-from neve.client.http import open_regular
 
 URL_VARIABLE = "NEVE_URL"
 TOKEN_VARIABLE = "NEVE_TOKEN"

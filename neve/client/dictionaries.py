@@ -5,8 +5,6 @@ leave out fields that a struct does not have: such rows are refused. What is kep
 (`0.1` as `float`) is what the user has chosen as the column's type.
 """
 
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, time, timedelta
 from decimal import Decimal
@@ -16,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as is_type
 
+from neve.api.column_types import read_type
 from neve.client.errors import CallerError
 
 _WRONG = (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError)
@@ -136,90 +135,9 @@ def _is_cut(value: object, kind: pa.DataType) -> bool:
 # ------------------------------------------------------------------------------------ Types as text
 
 
-_PLAIN = {
-    "bool": pa.bool_(),
-    **{
-        f"{sign}int{bits}": getattr(pa, f"{sign}int{bits}")()
-        for sign in ("", "u")
-        for bits in (8, 16, 32, 64)
-    },
-    "float16": pa.float16(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "null": pa.null(),
-}
-_TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[^\s<>\[\](),:"]+|[<>\[\](),:])')
-
-
 def type_of(text: str) -> pa.DataType | None:
     """Return the type that a column's text names; None: only the service can read it."""
-    tokens = _TOKEN.findall(text)
     try:
-        kind = _read_type(tokens)
+        return read_type(text, pa)
     except (LookupError, *_WRONG):
         return None
-    return None if tokens else kind
-
-
-def _read_type(tokens: list[str]) -> pa.DataType:
-    """Take one type from the beginning of the tokens."""
-    name = tokens.pop(0)
-    following = tokens[0] if tokens else ""
-    if name in ("list", "map", "struct") and following == "<":
-        parts = list(_read_inner(tokens, named=name == "struct"))
-        return _nested(name, parts)
-    if following not in ("[", "("):
-        return _PLAIN[name]
-    end = tokens.index({"[": "]", "(": ")"}[following])
-    options = [token for token in tokens[1:end] if token != ","]
-    del tokens[: end + 1]
-    return _with_options(name, options)
-
-
-def _read_inner(tokens: list[str], *, named: bool) -> Iterator[pa.Field]:
-    """Take the types between `<` and `>`, each with its name if they have names."""
-    tokens.pop(0)
-    while tokens[0] != ">":
-        name = ""
-        if named:
-            name = tokens.pop(0)
-            name = json.loads(name) if name.startswith('"') else name
-            tokens.pop(0)  # The colon.
-        kind = _read_type(tokens)
-        required = tokens[:2] == ["not", "null"]
-        if required:
-            del tokens[:2]
-        yield pa.field(name, kind, nullable=not required)
-        if tokens[0] == ",":
-            tokens.pop(0)
-    tokens.pop(0)
-
-
-def _nested(name: str, parts: list[pa.Field]) -> pa.DataType:
-    if name == "struct":
-        return pa.struct(parts)
-    if name == "map":
-        key, item = parts
-        return pa.map_(key.type, item.with_name("value"))
-    (element,) = parts
-    return pa.list_(element.with_name("element"))
-
-
-def _with_options(name: str, options: list[str]) -> pa.DataType:
-    match name, options:
-        case "decimal", [precision, scale]:
-            wide = int(precision) > 38
-            return (pa.decimal256 if wide else pa.decimal128)(int(precision), int(scale))
-        case "binary", [width]:
-            return pa.binary(int(width))
-        case "timestamp", [unit, *zone]:  # A zone such as +05:30 is several tokens.
-            return pa.timestamp(unit, tz="".join(zone) or None)
-        case "time", [unit]:
-            return (pa.time32 if unit in ("s", "ms") else pa.time64)(unit)
-        case "duration", [unit]:
-            return pa.duration(unit)
-        case _:
-            raise LookupError(name)

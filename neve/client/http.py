@@ -4,9 +4,7 @@ Errors of transport and service become the exceptions of `neve.client.errors`. W
 stands in the modules beside this one.
 """
 
-import errno
 import json
-import os
 import secrets
 import ssl
 import time  # noqa: TID251  the client may import no clock of the project
@@ -15,13 +13,12 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
-from pathlib import Path
-from stat import S_ISREG
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import httpx
 
 from neve.api import CALL_HEADER, PROBLEM
+from neve.api.files import open_regular
 from neve.client.errors import (
     CallerError,
     NeveError,
@@ -273,20 +270,6 @@ def _asked_pause_s(response: httpx.Response) -> float:
     """Return how long the service asks to wait, within a bound."""
     text = response.headers.get("retry-after", "")
     return min(float(text), RETRY_AFTER_MAX_S) if text.isdigit() and len(text) < 10 else 0.0
-
-
-def open_regular(path: str | Path) -> BinaryIO:
-    """Open a file to read it; the end of a pipe or a device may never come.
-
-    Raises:
-        OSError: It cannot be read, or is no regular file.
-    """
-    # Without blocking: the opening of a pipe would wait for somebody who writes.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    if not S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return os.fdopen(descriptor, "rb")
 
 
 def _tls(authorities: str | None, certificate: str | None) -> ssl.SSLContext | bool:

@@ -8,17 +8,17 @@ than none. Ray's errors do not leave this module.
 import asyncio
 import os
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ray
 
 from common.clock import SystemClock
-from common.coordinator_proxy import operator_calls
+from common.coordinator_proxy import CoordinatorProxy
 from common.errors import ConfigError, actor_error, first_line
 from common.garbage_collection import ignore_what_is_loaded
 from common.ids import RandomIds
 from common.log_files import LogFiles
-from common.memory_limit import limit_memory
+from common.memory_limit import SERVICE_ENVIRON, limit_memory
 from common.metadata.redis import connect
 from common.metadata.store_watch import StoreWatch
 from common.readers.pool import open_readers
@@ -37,6 +37,11 @@ from neve.gateway.services import Services
 from neve.gateway.table_locations import locations_of
 from neve.gateway.tls import require_safe_listener
 
+if TYPE_CHECKING:  # The gateway calls the actor, and does not load it.
+    from coordinator.actor import CoordinatorActor
+
+OPERATOR_WAIT_MAX_S = 5.0
+"""The coordinator answers in milliseconds, or it is being started again."""
 START_WAIT_MAX_S = 60.0
 NAME_GONE_TRIES_MAX, NAME_GONE_PAUSE_S = 100, 0.1
 CALLS_AT_ONCE = 100
@@ -49,6 +54,11 @@ FILE_SETTINGS = {
     "access": ("tokens_file", "audit_file", "oidc_authorities"),
 }
 """Settings that name a file which the gateway reads, by section."""
+
+
+def operator_calls() -> "CoordinatorActor":
+    """Return the coordinator: what it raises reaches the user."""
+    return cast("CoordinatorActor", CoordinatorProxy(OPERATOR_WAIT_MAX_S))
 
 
 class GatewayActor:
@@ -184,6 +194,7 @@ def start(settings: Settings, *, log_folder: str = "", edition: str = "", **opti
         max_restarts=-1,
         max_concurrency=CALLS_AT_ONCE,
         num_cpus=0,
+        runtime_env={"env_vars": SERVICE_ENVIRON},
         **options,
     )
     handle = actor.remote(settings, log_folder, edition)

@@ -595,7 +595,7 @@ async def _finish_filling(services: Services, directory: ImportedDirectory, tabl
     state = TableState.LIVE if directory.body.readers_use_manifest else TableState.PAUSED
     settled = replace(table, state=state, filling=None)
     await services.footers.run(table.location, write_copied, directory.place, table.id, copied)
-    await sign_site(services.footers, await services.store.store_id(), settled)
+    await sign_site(services.footers, services.store, settled)
     change = FinishFilling(
         table=table.id,
         run=table.filling.run,

@@ -67,32 +67,30 @@ LISTED_MAX = 10_000
 
 def fsck_view(table: Table, report: RepairReport) -> api.FsckReport:
     """Return what a check came to."""
-    settled = {id(finding.finding): finding for finding in report.settled}
-    known = [finding.finding for finding in report.settled]
     first = report.checked.findings
-    findings = [*first, *(finding for finding in known if finding not in first)]
-    views = [
-        finding_view(finding, _repair_of(finding, report.settled, settled)) for finding in findings
-    ]
-    pairs = list(zip(views, findings, strict=True))
-    wrong = [view for view, each in pairs if each.code not in NOTES]
+    seen = {*first}
+    findings = [*first, *(done.finding for done in report.settled if done.finding not in seen)]
+    repairs = _repairs_of(findings, report.settled)
+    pairs = list(zip(findings, repairs, strict=True))
+    wrong = [(finding, repair) for finding, repair in pairs if finding.code not in NOTES]
     return api.FsckReport(
         table=table.name,
-        sound=all(view.done and view.code not in UNDER_WAY for view in wrong),
-        findings=tuple(views[:LISTED_MAX]),
-        more=max(0, len(views) - LISTED_MAX),
+        sound=all(done and done.done and found.code not in UNDER_WAY for found, done in wrong),
+        findings=tuple(finding_view(*pair) for pair in pairs[:LISTED_MAX]),
+        more=max(0, len(pairs) - LISTED_MAX),
         tablets=report.checked.tablets,
         files=report.checked.files,
         size_bytes=report.checked.size_bytes,
     )
 
 
-def _repair_of(
-    finding: Finding, all_settled: Sequence[RepairedFinding], by_id: Mapping[int, RepairedFinding]
-) -> RepairedFinding | None:
-    if id(finding) in by_id:
-        return by_id[id(finding)]
-    return next((each for each in all_settled if each.finding == finding), None)
+def _repairs_of(
+    findings: Sequence[Finding], settled: Sequence[RepairedFinding]
+) -> Sequence[RepairedFinding | None]:
+    """Return what became of each finding: of the same one, or else of the first equal one."""
+    same = {id(repaired.finding): repaired for repaired in settled}
+    equal = {repaired.finding: repaired for repaired in reversed(settled)}
+    return [same.get(id(finding)) or equal.get(finding) for finding in findings]
 
 
 def finding_view(finding: Finding, settled: RepairedFinding | None = None) -> api.Finding:
@@ -207,9 +205,8 @@ class RecoveryRoutes:
         )
 
         async def work(on_progress: ReportProgress) -> api.FsckReport:
-            return fsck_view(
-                found, await check_and_repair(self._scope(found, on_progress), options)
-            )
+            report = await check_and_repair(self._scope(found, on_progress), options)
+            return await asyncio.to_thread(fsck_view, found, report)
 
         return self._lines(work)
 

@@ -15,12 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import Depends
 from fastapi.security import HTTPBearer
 
 from common.clock import Clock
-from common.coordinator_calls import OperatorCalls
 from common.errors import (
     RefusedError,
     RequestError,
@@ -30,7 +30,7 @@ from common.errors import (
     UnknownTabletError,
 )
 from common.ids import IdSource
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.metadata.store_watch import StoreWatch
 from common.model.job import TabletPlan
 from common.model.table import DNS_LABEL, Table, TableSettings, filling_text
@@ -49,6 +49,9 @@ from neve.gateway.table_locations import (
     Owners,
     locations_of,
 )
+
+if TYPE_CHECKING:  # The gateway calls the actor, and does not load it.
+    from coordinator.actor import CoordinatorActor
 
 BEARER = Depends(HTTPBearer(auto_error=False, description="The token of the gateway."))
 """Shows in the schema that a route takes the token; `authentication` is what asks for it."""
@@ -159,7 +162,7 @@ class ReadCounts:
         if idle and self._counts:
             services.later(self._tell(services.coordinator))
 
-    async def _tell(self, coordinator: OperatorCalls) -> None:
+    async def _tell(self, coordinator: "CoordinatorActor") -> None:
         await asyncio.sleep(READS_PAUSE_S)
         counts, self._counts = self._counts, {}
         by_table: dict[str, dict[str, int]] = {}
@@ -202,7 +205,7 @@ class ReadWaits:
         if idle and self._waits:
             services.later(self._tell(services.coordinator))
 
-    async def _tell(self, coordinator: OperatorCalls) -> None:
+    async def _tell(self, coordinator: "CoordinatorActor") -> None:
         await asyncio.sleep(READS_PAUSE_S)
         waits, self._waits = self._waits, {}
         with suppress(UnavailableError):  # The next reads tell the same.
@@ -232,7 +235,7 @@ class Services:
 
     store: TabletStore
     store_watch: StoreWatch
-    coordinator: OperatorCalls
+    coordinator: "CoordinatorActor"
     plan: PlanTablet
     settings: Settings
     clock: Clock

@@ -186,7 +186,7 @@ async def _require_ranges(services: Services, table: Table) -> None:
     if not has_ranges(table):
         why = "is partitioned by " + ", ".join(table.partition_by) if table.key else "has no key"
         raise ChangeRefusedError(
-            f"table {table.name!r} {why}: its tablets are no ranges of keys", "bounds"
+            f"table {table.name!r} {why}: its tablets are not key ranges", "bounds"
         )
 
 

@@ -62,7 +62,7 @@ from neve.gateway.table_settings import (
 )
 from neve.recovery.location_ownership import (
     FreeSite,
-    claim_site,
+    create_at_site,
     find_free_site,
     other_tables,
     sign_site,
@@ -199,15 +199,15 @@ async def create_table(
         RefusedError: The name is taken, or the location belongs to another.
     """
     new = await new_table(services, body)
-    await claim_site(services.footers, new.free)
     table = new.table
     if filling is not None:
         table = replace(table, state=TableState.FILLING, filling=filling)
-    require_applied(await services.store.apply(new.free.creation(table, new.splits)))
+    creation = new.free.creation(table, new.splits)
+    require_applied(await create_at_site(services.footers, services.store, new.free, creation))
     if filling is not None:
         return table, new.planner
     with suppress(UnavailableError):  # The coordinator writes it, too, but later.
-        await sign_site(services.footers, new.free.owner.store, table)
+        await sign_site(services.footers, services.store, table)
     return await services.table(table.name), new.planner
 
 

@@ -6,10 +6,10 @@ import ssl
 from pathlib import Path
 
 from common.errors import ConfigError
-from common.secret_files import open_regular
 from common.setting_rules import SettingError
 from common.settings import GatewaySettings
 from common.telemetry import Log
+from neve.api.files import open_regular
 
 
 def require_safe_listener(gateway: GatewaySettings) -> None:

@@ -17,7 +17,7 @@ from common.errors import (
 from common.metadata import recent_adds
 from common.metadata.changes import LowerWatermark
 from common.metadata.keys import AUDIT_KINDS
-from common.metadata.ports import HistoryEntry
+from common.metadata.store_values import HistoryEntry
 from common.model.group import LimitScope, LimitScopeKind, checked_limit
 from common.model.job import Job, TabletPlan, analysis_id
 from common.model.keys import format_key, parse_key
@@ -397,7 +397,7 @@ class WorkRoutes:
         owed = await services.coordinator.owed_tablets(
             found.id, bounded_count(count, 10_000, "count")
         )
-        return {"tablets": list(owed)}
+        return {"tablets": owed}
 
     async def backlog_history(
         self,
@@ -455,7 +455,7 @@ class WorkRoutes:
     async def compactors(self) -> dict[str, list[api.Compactor]]:
         """Return the compactors that send heartbeats."""
         heard = await self._services.coordinator.compactors()
-        return {"compactors": list(heard)}
+        return {"compactors": heard}
 
     async def drain(self, compactor: str) -> None:
         """Drain a compactor: it finishes its jobs, takes no more, and ends.

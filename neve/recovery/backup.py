@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import IO
 
 from pyarrow import fs
@@ -16,7 +17,7 @@ from pyarrow import fs
 from common.errors import CompactionError, RefusedError, RequestError, UnavailableError
 from common.ids import IdSource
 from common.metadata.file_pin import FilePin
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.metadata.table_walk import walk_tiles
 from common.model.location_identity import overlapping_pair
 from common.model.table import Table, TableState
@@ -50,6 +51,7 @@ from neve.recovery.scope import (
     TableAdmission,
     TableScope,
     gather_bounded,
+    in_thread,
 )
 from neve.recovery.stored_files import list_location
 from neve.recovery.table_creation import (
@@ -451,7 +453,7 @@ async def _restore_one(
             tablets=len(tablets),
             files=len(files),
             missing=missing,
-            unused=unused_files(files, stored),
+            unused=await in_thread(partial(unused_files, files, stored)),
         )
     live = dumped[0].state is TableState.LIVE
     return await make_table(

@@ -1,7 +1,9 @@
 """`neve gc`, the listing sweep: files that no key knows are given to the collector."""
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from common.errors import MetadataError, RefusedError, RequestError
 from common.metadata.changes import Applied, DiscardFiles
@@ -20,7 +22,7 @@ from neve.recovery.location_ownership import (
     check_location_owner,
     check_shared_files,
 )
-from neve.recovery.scope import TableScope, gather_bounded
+from neve.recovery.scope import Steps, TableScope, gather_bounded, in_thread
 from neve.recovery.stored_files import (
     CLOCKS_APART_S,
     FileOrigin,
@@ -55,9 +57,9 @@ Orphan = tuple[StoredFile, OutputFooter | None]
 class OnlyCopies:
     """What a table's keys, and its outputs, tell of the inputs of attempts."""
 
-    held: frozenset[str]
+    held: Collection[str]
     """Files of the table that are in storage."""
-    garbage: frozenset[str]
+    garbage: Collection[str]
     lost_s: float | None
     """When somebody last accepted that changes were lost; now, if nobody has done so yet."""
     _replaced: dict[str, set[str]] = field(default_factory=dict)
@@ -77,10 +79,12 @@ class OnlyCopies:
 
     def _trace(self, orphans: Sequence[Orphan]) -> None:
         """Note the attempts behind orphans that were replaced: they were committed."""
-        left = [(file, footer) for file, footer in orphans if footer is not None]
-        while found := [each for each in left if each[0].path in self._replaced]:
-            self.committed((footer.attempt, footer.inputs) for _, footer in found)
-            left = [each for each in left if each not in found]
+        left = {file.path: footer for file, footer in orphans if footer is not None}
+        reached = [path for path in left if path in self._replaced]
+        while reached:
+            if (footer := left.pop(reached.pop(), None)) is not None:
+                self.committed([(footer.attempt, footer.inputs)])
+                reached += [path for path in footer.inputs if path in left]
 
     def _doubt(self, file: StoredFile, footer: OutputFooter | None) -> str:
         if file.path in self._replaced or (footer is not None and not footer.rows):
@@ -137,14 +141,13 @@ class _OrphanPlace:
 class KnownPaths:
     """The paths that keys of a table know."""
 
-    reserved: frozenset[str]
-    held: frozenset[str]
-    garbage: frozenset[str]
+    reserved: Collection[str]
+    held: Collection[str]
+    garbage: Collection[str]
 
-    @property
-    def paths(self) -> frozenset[str]:
-        """All of them."""
-        return self.reserved | self.held | self.garbage
+    def has(self, path: str) -> bool:
+        """Return whether a key knows a path."""
+        return path in self.held or path in self.reserved or path in self.garbage
 
 
 async def find_orphans(scope: TableScope) -> SweepResult:
@@ -158,8 +161,7 @@ async def find_orphans(scope: TableScope) -> SweepResult:
     stored = await scope.run(list_location, scope.location)
     listed_s = await scope.store.now_s()
     known = await _known_paths(scope)
-    unknown = stored.keys() - known.paths
-    ours = sorted(path for path in unknown if stored[path].whose in SERVICE_ORIGINS)
+    ours, users = await in_thread(partial(_unknown, stored, known))
     aged = [path for path in ours if _is_old(stored[path], listed_s - scope.grace_s)]
     there = await _there(scope, aged)
     old = [stored[path] for path in aged if path in there]  # A listing may be late.
@@ -169,7 +171,6 @@ async def find_orphans(scope: TableScope) -> SweepResult:
     pairs = [(file, place) for file, place in looked if not (place.mark or place.foreign)]
     kept = await _only_copies(scope, pairs, known, stored, listed_s)
     orphans = [(file, place) for file, place in pairs if file.path not in kept]
-    users = sorted(path for path in unknown if stored[path].whose is FileOrigin.USER)
     return SweepResult(
         findings=(
             *(_orphan_finding(scope.table, file, place) for file, place in orphans),
@@ -182,6 +183,16 @@ async def find_orphans(scope: TableScope) -> SweepResult:
         young=len(ours) - len(aged),
         marks=len(old) - len(pairs) - len(foreign),
     )
+
+
+def _unknown(
+    stored: Mapping[str, StoredFile], known: KnownPaths, steps: Steps
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the files of the service and of users that no key knows, each sorted."""
+    unknown = [file for file in steps.over(stored.values()) if not known.has(file.path)]
+    ours = (file.path for file in unknown if file.whose in SERVICE_ORIGINS)
+    users = (file.path for file in unknown if file.whose is FileOrigin.USER)
+    return steps.in_order(ours), steps.in_order(users)
 
 
 async def _there(scope: TableScope, paths: Sequence[str]) -> Collection[str]:
@@ -204,7 +215,7 @@ async def _known_paths(scope: TableScope) -> KnownPaths:
         for tablet in page:
             held.update(tablet.files)
     garbage = {entry.path for entry in await scope.store.garbage(scope.table.id)}
-    return KnownPaths(frozenset(reserved), frozenset(held), frozenset(garbage))
+    return KnownPaths(reserved, held, garbage)
 
 
 async def _only_copies(
@@ -229,24 +240,30 @@ async def _only_copies(
     history = await scope.store.history(scope.table.id, HISTORY_MAX)
     ended = [(entry.attempt, entry.inputs) for entry in history if entry.end == COMMITTED]
     inputs = {path for _, place in orphans if place.footer for path in place.footer.inputs}
-    held = sorted(known.held & inputs)
+    held = sorted(path for path in inputs if path in known.held)
     # Not by the listing, which may still name what is gone: then an output would be waste.
     judge = OnlyCopies(
-        held=frozenset(await _there(scope, held)),
+        held=await _there(scope, held),
         garbage=known.garbage,
         lost_s=listed_s if behind else lost_s,
     )
     judge.committed(ended)
     files = [(file, place.footer) for file, place in orphans]
-    if not judge.among(files):
+    if not await asyncio.to_thread(judge.among, files):
         return {}
-    outputs = sorted(
-        path for path in known.held if file_origin(path) is FileOrigin.OUTPUT and path in stored
-    )
+    outputs = await in_thread(partial(_outputs_of, known.held, stored))
     scope.on_progress(f"reading {len(outputs)} footers")
     looks = await gather_bounded(scope.run(_footer, scope.location, path) for path in outputs)
     judge.committed((look.attempt, look.inputs) for look in looks if look is not None)
-    return judge.among(files)
+    return await asyncio.to_thread(judge.among, files)
+
+
+def _outputs_of(held: Iterable[str], stored: Collection[str], steps: Steps) -> Sequence[str]:
+    return steps.in_order(
+        path
+        for path in steps.over(held)
+        if path in stored and file_origin(path) is FileOrigin.OUTPUT
+    )
 
 
 async def _recovered_lately(scope: TableScope) -> str:

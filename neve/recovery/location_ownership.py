@@ -6,9 +6,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from common.errors import RefusedError, UnavailableError
-from common.metadata.changes import AcceptGeneration, CreateTable, DropTable
+from common.metadata.changes import (
+    AcceptGeneration,
+    CreateTable,
+    DropTable,
+    Outcome,
+    Refused,
+)
 from common.metadata.mutation.tables import location_overlap
-from common.metadata.ports import NamedTable, TabletStore
+from common.metadata.store import TabletStore
+from common.metadata.store_values import NamedTable
 from common.model.location_identity import LocationIdentity, overlap_test
 from common.model.table import Table
 from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
@@ -169,8 +176,10 @@ def _read_site(location: Location) -> tuple[LocationOwner | None, dict[str, Loca
     return read_owner(location), above, written_generation(location)
 
 
-async def claim_site(threads: StorageThreads, free: FreeSite) -> None:
-    """Write into a free site that it is this store's.
+async def create_at_site(
+    threads: StorageThreads, store: TabletStore, free: FreeSite, change: CreateTable
+) -> Outcome:
+    """Write into a free site that it is this store's, and make a table there.
 
     Which table's it is comes later: of two that are made there at once one is refused.
 
@@ -180,6 +189,10 @@ async def claim_site(threads: StorageThreads, free: FreeSite) -> None:
     """
     location = open_location(free.site.uri)
     await threads.run(location.uri, _claim, location, free)
+    outcome = await store.apply(change)
+    if isinstance(outcome, Refused):  # Another one may have come first, and signed.
+        await give_mark_back(threads, store, location.uri)
+    return outcome
 
 
 def _claim(location: Location, free: FreeSite) -> None:
@@ -189,20 +202,47 @@ def _claim(location: Location, free: FreeSite) -> None:
         write_generation(location, 0)
 
 
-async def sign_site(threads: StorageThreads, store: str, table: Table) -> None:
+async def sign_site(threads: StorageThreads, store: TabletStore, table: Table) -> None:
     """Write into a claimed site that it is this table's, and what the table is.
+
+    A run that stood still meanwhile may have written over the mark of a newer table: it looks
+    whether its own table is still there, and gives the mark back.
 
     Args:
         threads: Where storage is looked at.
-        store: Id of this store.
+        store: Of this service.
         table: As it shall be described.
 
     Raises:
         UnavailableError: The storage does not answer; the coordinator writes it later.
     """
-    location = open_location(table.location)
-    await threads.run(location.uri, write_owner, location, LocationOwner(store, table.id))
+    location, ours = open_location(table.location), await store.store_id()
+    await threads.run(location.uri, write_owner, location, LocationOwner(ours, table.id))
     await threads.run(location.uri, write_description, location, table)
+    if await store.table(table.id) is None:
+        await give_mark_back(threads, store, table.location)
+
+
+async def give_mark_back(threads: StorageThreads, store: TabletStore, uri: str) -> None:
+    """Sign a site for the table that the store has there, if it has one.
+
+    Raises:
+        UnavailableError: Store or storage do not answer.
+    """
+    location, ours = open_location(uri), await store.store_id()
+    for each in await store.named_tables():
+        found = await store.table(each.id) if each.location == uri else None
+        if found is None:
+            continue
+        await threads.run(uri, write_owner, location, LocationOwner(ours, found.id))
+        if found.filling is None:  # What a table is that is filled, the coordinator writes.
+            await threads.run(uri, write_description, location, found)
+
+
+def take_over(location: Location, owner: LocationOwner, table: Table) -> None:
+    """Write whose a location is, and what the table is: both were another's."""
+    write_owner(location, owner)
+    write_description(location, table)
 
 
 # -------------------------------- Checks of a table's location, and of the generation written there
@@ -227,7 +267,7 @@ async def check_location_owner(scope: TableScope) -> list[Finding]:
             sentence=f"the location belongs to {whose}; this store is {ours}",
             repair="--adopt writes this store's and table's id into it: only if nobody else "
             "works there",
-            act=partial(write_owner, scope.location, mine),
+            act=partial(take_over, scope.location, mine, scope.table),
         )
     ]
 

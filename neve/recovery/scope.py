@@ -7,7 +7,8 @@ from heapq import merge
 from itertools import islice
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from common.metadata.ports import NamedTable, TabletStore
+from common.metadata.store import TabletStore
+from common.metadata.store_values import NamedTable
 from common.model.location_identity import LocationIdentity
 from common.model.table import Table
 from common.parquet.location import Location, open_location

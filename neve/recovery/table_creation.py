@@ -12,6 +12,7 @@ same verb starts over (`docs/design/0015-filling-tables.md`). Its files stay in 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from common.errors import CompactionError, RefusedError, UnknownOutcomeError
 from common.metadata.changes import (
@@ -25,7 +26,7 @@ from common.metadata.changes import (
     RestoreFiles,
 )
 from common.metadata.keys import is_table_id
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.service_paths import is_service_path
 from common.model.table import Filling, Table, TableState, filling_text
@@ -41,10 +42,10 @@ from common.units import format_count
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
     FreeSite,
-    claim_site,
+    create_at_site,
     sign_site,
 )
-from neve.recovery.scope import TableScope
+from neve.recovery.scope import PROGRESS_EVERY, Steps, TableScope, in_thread
 from neve.recovery.stored_files import (
     FileOrigin,
     StoredFile,
@@ -106,20 +107,20 @@ async def make_table(
         RefusedError: The name or location is taken, another run has taken the table over, or a
             file is there again whose name a collector may still delete.
     """
-    files = [file for tablet in tablets for file in tablet.files]
+    files = await in_thread(partial(_files_of, tablets))
     await _refuse_retired(scope, free.site.uri, files, stored)
     # The id is new, so it is the fencing token of this run, too.
     filling = Filling(run=scope.table.id, verb=verb, files=len(files))
     table = replace(scope.table, state=TableState.FILLING, filling=filling)
     ends = tuple(tablet.bounds.end for tablet in tablets if tablet.bounds.end != PLUS_INFINITY)
-    await claim_site(scope.threads, free)
-    await _apply(scope, free.creation(table, () if table.partition_by else ends))
+    creation = free.creation(table, () if table.partition_by else ends)
+    _require_applied(await create_at_site(scope.threads, scope.store, free, creation))
     try:
         await _add_files(scope, tablets, filling.run)
         if not complete:
             await _note_loss(scope, filling.run)
         await _guard_directory(scope, files, stored)
-        await _sign(scope, free.owner.store, live=live)
+        await _sign(scope, live=live)
         location = open_location(free.site.uri)
         late = await _late_files(scope, location, stored) if complete else ()
         missing = await absent(scope.threads, location, files, {} if complete else stored)
@@ -130,7 +131,7 @@ async def make_table(
         with suppress(CompactionError):
             await scope.store.apply(DropTable(table=table.id, unfinished=True))
         raise
-    unused = () if complete else unused_files(files, stored)
+    unused = () if complete else await in_thread(partial(unused_files, files, stored))
     return CreatedTable(
         table=table,
         tablets=len(tablets),
@@ -141,6 +142,18 @@ async def make_table(
     )
 
 
+def _files_of(tablets: Iterable[TabletDump], steps: Steps) -> list[DataFile]:
+    return [file for dump in tablets for file in steps.over(dump.files)]
+
+
+def _user_paths(files: Iterable[DataFile], stored: Collection[str], steps: Steps) -> Sequence[str]:
+    return [
+        file.path
+        for file in steps.over(files)
+        if file.path in stored and not is_service_path(file.path)
+    ]
+
+
 async def _refuse_retired(
     scope: TableScope, location: str, files: Sequence[DataFile], stored: Mapping[str, StoredFile]
 ) -> None:
@@ -149,7 +162,7 @@ async def _refuse_retired(
     Raises:
         RefusedError: One is; the message names it.
     """
-    users = [file.path for file in files if file.path in stored and not is_service_path(file.path)]
+    users = await in_thread(partial(_user_paths, files, stored))
     for first in range(0, len(users), FILES_PER_CHANGE):
         some = users[first : first + FILES_PER_CHANGE]
         if retired := await scope.store.retired_among(location, some):
@@ -166,10 +179,25 @@ async def _guard_directory(
     scope: TableScope, files: Sequence[DataFile], stored: Collection[str]
 ) -> None:
     """Put guards where plain readers would miss rows, or count files that were left out."""
-    held = {file.path for file in files}
-    left = [each for each in stored if each not in held and file_origin(each) is FileOrigin.USER]
-    if scope.table.settings.directory_guard and any(map(is_service_path, held)):
-        await scope.run(place_guards, scope.location, folders_of(left))
+    if not scope.table.settings.directory_guard:
+        return
+    folders = await in_thread(partial(_guarded_folders, files, stored))
+    if folders is not None:
+        await scope.run(place_guards, scope.location, folders)
+
+
+def _guarded_folders(
+    files: Iterable[DataFile], stored: Iterable[str], steps: Steps
+) -> Collection[str] | None:
+    """Return the folders of the files that were left out; None: the table needs no guards."""
+    held = {file.path for file in steps.over(files)}
+    if not any(map(is_service_path, steps.over(held))):
+        return None
+    return folders_of(
+        path
+        for path in steps.over(stored)
+        if path not in held and file_origin(path) is FileOrigin.USER
+    )
 
 
 async def end_filling(
@@ -195,7 +223,7 @@ async def end_filling(
     await store.apply(DropTable(table=found.id, unfinished=True))
 
 
-async def _sign(scope: TableScope, store: str, *, live: bool) -> None:
+async def _sign(scope: TableScope, *, live: bool) -> None:
     """Sign the location, unless another run has taken the table over meanwhile.
 
     The description says what the table shall be if nothing is missing: a later rebuild reads it.
@@ -204,7 +232,7 @@ async def _sign(scope: TableScope, store: str, *, live: bool) -> None:
     if found is None or found.state is not TableState.FILLING:
         raise RefusedError(f"table {scope.table.name!r} was dropped while it was filled")
     state = TableState.LIVE if live else TableState.PAUSED
-    await sign_site(scope.threads, store, replace(scope.table, state=state))
+    await sign_site(scope.threads, scope.store, replace(scope.table, state=state))
 
 
 async def _late_files(
@@ -215,14 +243,23 @@ async def _late_files(
     Compactors of an earlier table tidy up until they see the mark.
     """
     again = await scope.run(list_location, location)
-    late = (path for path in again.keys() - stored.keys() if file_origin(path) in BROUGHT_IN)
-    return tuple(sorted(late))
+    return await in_thread(partial(_others_of_origin, again, stored, BROUGHT_IN))
 
 
-def unused_files(files: Iterable[DataFile], stored: Mapping[str, StoredFile]) -> tuple[str, ...]:
+def _others_of_origin(
+    paths: Iterable[str], known: Collection[str], origins: Collection[FileOrigin], steps: Steps
+) -> tuple[str, ...]:
+    """Return the paths of some origins that are not among the known ones, sorted."""
+    others = (
+        path for path in steps.over(paths) if path not in known and file_origin(path) in origins
+    )
+    return tuple(steps.in_order(others))
+
+
+def unused_files(files: Iterable[DataFile], stored: Iterable[str], steps: Steps) -> tuple[str, ...]:
     """Return the files of rows in storage that are not among those of a table."""
-    unused = stored.keys() - {file.path for file in files}
-    return tuple(sorted(path for path in unused if file_origin(path) in OF_ROWS))
+    held = {file.path for file in steps.over(files)}
+    return _others_of_origin(stored, held, OF_ROWS, steps)
 
 
 async def _finish(scope: TableScope, filling: Filling, *, live: bool, incomplete: bool) -> Table:
@@ -240,7 +277,7 @@ async def _finish(scope: TableScope, filling: Filling, *, live: bool, incomplete
 
 
 async def _add_files(scope: TableScope, tablets: Iterable[TabletDump], run: str) -> None:
-    count = 0
+    count, shown = 0, 0
     for dump in tablets:
         tablet = TabletId(scope.table.id, dump.bounds.end)
         for files in _chunks(dump.files):
@@ -255,7 +292,10 @@ async def _add_files(scope: TableScope, tablets: Iterable[TabletDump], run: str)
                 ),
             )
             count += len(files)
-        scope.on_progress(f"{scope.table.name}: {format_count(count, 'file')}")
+        if count >= shown + PROGRESS_EVERY:
+            shown = count
+            scope.on_progress(f"{scope.table.name}: {format_count(count, 'file')}")
+    scope.on_progress(f"{scope.table.name}: {format_count(count, 'file')}")
 
 
 def _chunks(files: tuple[DataFile, ...]) -> Iterator[tuple[DataFile, ...]]:
@@ -289,15 +329,36 @@ async def absent(
         files: Its files.
         stored: What a listing names; whatever it misses is looked up by its name.
     """
-    sizes = {file.path: file.size_bytes for file in files}
-    known = {path: each.size_bytes for path, each in stored.items()}
-    doubtful = [path for path, size in sizes.items() if known.get(path) != size]
-    there = await threads.run(location.uri, existing_files, location, doubtful) if doubtful else {}
-    return tuple(sorted(path for path in doubtful if there.get(path) != sizes[path]))
+    doubtful = await in_thread(partial(_unlisted, files, stored))
+    if not doubtful:
+        return ()
+    there = await threads.run(location.uri, existing_files, location, [*doubtful])
+    return await in_thread(partial(_not_there, doubtful, there))
+
+
+def _unlisted(
+    files: Iterable[DataFile], stored: Mapping[str, StoredFile], steps: Steps
+) -> dict[str, int]:
+    """Return path and size of the files that are not listed with their size."""
+    return {
+        file.path: file.size_bytes
+        for file in steps.over(files)
+        if file.path not in stored or stored[file.path].size_bytes != file.size_bytes
+    }
+
+
+def _not_there(
+    wanted: Mapping[str, int], there: Mapping[str, int], steps: Steps
+) -> tuple[str, ...]:
+    others = (path for path, size in steps.over(wanted.items()) if there.get(path) != size)
+    return tuple(steps.in_order(others))
 
 
 async def _apply(scope: TableScope, change: Change) -> None:
-    outcome: Outcome = await scope.store.apply(change)
+    _require_applied(await scope.store.apply(change))
+
+
+def _require_applied(outcome: Outcome) -> None:
     if isinstance(outcome, Refused):
         raise RefusedError(outcome.reason, outcome.code)
     if not isinstance(outcome, Applied):

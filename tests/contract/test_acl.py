@@ -129,7 +129,7 @@ def test_a_right_that_is_missing_is_named(redis_server: RedisServer, right: str)
     keys = redis_server.say("DBSIZE")
     with user(redis_server, f"{rules(RedisUser.STORE)} -{right}") as url:
         said = lacks(url)
-    assert f"lacks the rights {right}: give them with ACL SETUSER; `neve redis-acl`" in said
+    assert f"lacks the rights {right}: grant them with ACL SETUSER; `neve redis-acl`" in said
     assert redis_server.say("DBSIZE") == keys
 
 

@@ -187,7 +187,7 @@ async def test_health_warns_of_eviction_and_missing_persistence(full: Full) -> N
     health = await full.store.health()
     with pytest.raises(ConfigError, match="maxmemory-policy allkeys-lru"):
         health.check()
-    assert any("throw away" in warning for warning in health.warnings)
+    assert any("evict files" in warning for warning in health.warnings)
     await full.bound(health.memory_bytes + 1000)
     assert any("nearly full" in warning for warning in (await full.store.health()).warnings)
 
@@ -207,7 +207,7 @@ async def test_missing_replicas_are_told() -> None:
     with running(append_only=False) as server:
         keyspace = RedisKeyspace(server.url, timeout_s=5.0, wait_replicas=2)
         health = await Harness("redis", keyspace, SystemClock()).store.health()
-        assert any("wants 2" in warning for warning in health.warnings)
+        assert any("requires 2" in warning for warning in health.warnings)
         await keyspace.close()
 
 

@@ -251,7 +251,7 @@ async def test_damage_of_one_table_hides_no_other(harness: Harness) -> None:
     listed = await harness.store.listed_tables()
     assert whole in {each.id for each in listed.tables}
     assert listed.broken.keys() == {names[value], names[entry]}
-    assert "is no entry of a table" in listed.broken[names[entry]]
+    assert "is not an entry of a table" in listed.broken[names[entry]]
     assert not listed.may_be_gone("another")
     await harness.write(hdel(TABLES, names[entry]))
 
@@ -292,7 +292,7 @@ async def test_damaged_records_and_paths_are_named(harness: Harness) -> None:
         await harness.store.records([tablet])
     await harness.write(hset(keys.record, {"f": 1}))
     await harness.write(hset(keys.files, {b"\xff\xfe": b"\x01\x92\x01\x02"}))
-    with pytest.raises(MetadataError, match="a path that is no text"):
+    with pytest.raises(MetadataError, match="a path that is not text"):
         await harness.store.files([tablet])
     await harness.write(hset(table.table, {"settings": pack({"ratio": "3"})}))
     with pytest.raises(MetadataError, match="no settings of this release"):

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -188,7 +189,8 @@ async def test_the_store_applies_once_on_a_cluster(
     keyspace = RedisKeyspace(redis_cluster.url.replace(LOGIN, ""), timeout_s=5.0)
     owner = owner_of_key(redis_cluster)
     ports = {owner.port: port_of(cluster_proxy.url)}
-    keyspace._nodes._map.address_remap = lambda at: (at[0], ports.get(at[1], at[1]))  # type: ignore[attr-defined]
+    nodes: Any = keyspace._nodes
+    nodes._map.address_remap = lambda at: (at[0], ports.get(at[1], at[1]))
     threads = threading.active_count()
     await lose_the_answer(keyspace, cluster_proxy, KEY)
     assert owner.say("GET", KEY) == b"1"

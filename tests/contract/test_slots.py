@@ -16,7 +16,7 @@ from common.metadata.changes import ClaimCoordination, DropTable, RestoreName
 from common.metadata.commands import Command, Reply, delete, hdel
 from common.metadata.keys import COORDINATOR, FULL, TABLES, TableKeys
 from common.metadata.keyspace import KeyspaceSession
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.outcome import AttemptEnd
 from tests.support.store_harness import Harness, applied, commit, file, release, reserve
 
@@ -72,7 +72,7 @@ class SlotsKeyspace:
             yield SlotsSession(session, self.seen)
 
 
-async def life_of_a_table(harness: Harness, store: KeyspaceStore) -> None:
+async def life_of_a_table(harness: Harness, store: TabletStore) -> None:
     """Make every kind of change that a note about slots names."""
     harness.store = store
     applied(await store.apply(ClaimCoordination(coordinator="c1")))

@@ -23,7 +23,7 @@ from common.metadata.codec.layout import pack
 from common.metadata.commands import hset
 from common.metadata.keys import STORE, TABLES, TableKeys
 from common.metadata.mutation.control import MANIFESTS_MAX
-from common.metadata.ports import Manifest
+from common.metadata.store_values import Manifest
 from common.model.location_identity import LocationIdentity, identity_of_uri
 from common.model.service_paths import DELETED_WITH_TABLE
 from common.model.table import Column, Table, TableSettings, TableState

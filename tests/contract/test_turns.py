@@ -16,7 +16,7 @@ from common.metadata.commands import get, set_string
 from common.metadata.executor import RetryLimits
 from common.metadata.keys import TableKeys
 from common.metadata.redis.keyspace import RedisKeyspace
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
 from tests.support.flaky import Fault, FlakyKeyspace, Point
 from tests.support.redis_server import RedisServer
@@ -124,7 +124,7 @@ async def test_others_wait_for_the_end_of_a_turn(harness: Harness) -> None:
             if waits == 5:
                 await harness.write(("DEL", turn))
 
-        store = KeyspaceStore(
+        store = TabletStore(
             harness.keyspace,
             patience=RetryLimits(),
             sleep=sleep,
@@ -144,7 +144,7 @@ async def test_waiting_for_a_lost_turn_is_bounded(harness: Harness) -> None:
         nonlocal waits
         waits += 1
 
-    store = KeyspaceStore(
+    store = TabletStore(
         FlakyKeyspace(harness.keyspace),
         patience=RetryLimits(),
         sleep=sleep,

@@ -228,7 +228,7 @@ def test_a_redis_without_aof_before_there_is_a_service(ground: Ground, door: str
         said = ground.say(door)
     finally:
         ground.redis.say("CONFIG", "SET", "appendonly", "yes")
-    assert "the store (Redis) keeps no append-only file" in said
+    assert "the store (Redis) has no append-only file" in said
 
 
 # ----------------------------------------------------------------------------- While a service runs
@@ -298,7 +298,7 @@ HUGE = (
     " its Spark executors require: the largest has 2 and 4.0 GiB"
 )
 BARE = "does not start: Spark does not start: ConfigError: no Java on node"
-NO_AOF = "the store (Redis) keeps no append-only file"
+NO_AOF = "the store (Redis) has no append-only file"
 EVICTS = "the store (Redis) has maxmemory-policy allkeys-lru"
 
 

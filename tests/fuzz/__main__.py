@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 
+from neve.local.processes import exit_on_sigterm
 from tests.fuzz.files import WAYS, FilesTarget
 from tests.fuzz.outcome import READ, READER_DIED, REFUSED
 from tests.fuzz.run import SHARES, Run
@@ -30,6 +31,7 @@ SHOWN = 40
 
 def main() -> int:
     """Return 1 if something happened that must not."""
+    exit_on_sigterm()
     console = Console(highlight=False)
     begun_s = time.monotonic()
     names = [each for each in os.environ.get("FUZZ_TARGET", "").split(",") if each] or [*SHARES]

@@ -17,6 +17,7 @@ from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import TabletId
 from common.parquet.manifest import POINTER_PATH
 from common.parquet.service_files import read_description, read_owner
+from common.storage_threads import StorageThreads
 from coordinator.storage.manifests import ManifestPublisher
 from neve.recovery.backup import RestoreOptions, RestorePorts, restore
 from neve.recovery.gc import collect_orphans
@@ -107,9 +108,14 @@ async def drop(ground: Ground, name: str) -> None:
     assert applied(await ground.store.apply(DropTable(table=table.id))).complete
 
 
-async def rebuilt(ground: Ground, table: Table, store: Any = None, **options: Any) -> RebuildResult:
+async def rebuilt(
+    ground: Ground, table: Table, store: Any = None, threads: Any = None, **options: Any
+) -> RebuildResult:
     ports = RebuildPorts(
-        store=store or ground.store, threads=ground.threads, ids=ground.ids, admission=ground.door
+        store=store or ground.store,
+        threads=threads or ground.threads,
+        ids=ground.ids,
+        admission=ground.door,
     )
     return await rebuild(ports, table.location, RebuildOptions(name=table.name, **options))
 
@@ -176,6 +182,45 @@ async def test_an_old_run_that_wakes_up_is_refused(ground: Ground) -> None:
         assert described is not None
         assert described.id == done.table.id
         await drop(ground, table.name)
+
+
+class ThreadsThatSleep:
+    """Threads for storage that sleep before one kind of work, once."""
+
+    def __init__(self, threads: StorageThreads, before: str) -> None:
+        self._threads, self._before = threads, before
+        self.asleep, self.awake = asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._threads, name)
+
+    async def run(self, location: str, work: Callable[..., Any], *args: Any) -> Any:
+        if work.__name__ == self._before and not self.asleep.is_set():
+            self.asleep.set()
+            await self.awake.wait()
+        return await self._threads.run(location, work, *args)
+
+
+@pytest.mark.parametrize("before", ["_claim", "write_owner", "write_description"])
+async def test_an_old_run_gives_the_mark_of_a_newer_table_back(ground: Ground, before: str) -> None:
+    table = await published_table(ground)
+    await drop(ground, table.name)
+    threads = ThreadsThatSleep(ground.threads, before)
+    ghost = asyncio.ensure_future(rebuilt(ground, table, threads=threads))
+    await threads.asleep.wait()
+    done = await rebuilt(ground, table)
+    threads.awake.set()
+
+    with pytest.raises(RefusedError):
+        await ghost
+
+    location = ground.location(table)
+    owner, described = read_owner(location), read_description(location)
+    assert owner is not None
+    assert owner.table == done.table.id
+    assert described is not None
+    assert described.id == done.table.id
+    await require_all(ground, done)
 
 
 async def test_a_file_that_comes_late_is_there_after_drop_and_rebuild(ground: Ground) -> None:

@@ -181,6 +181,33 @@ def test_guards_go_with_a_drop_and_with_the_setting(
     remove_guards(location)
 
 
+@pytest.mark.parametrize("again", ["create", "rebuild", "import"])
+def test_a_table_that_is_made_anew_where_files_were_kept_has_its_guards(
+    client: Client, tmp_path: Path, again: str
+) -> None:
+    folder, row = tmp_path / "t", pa.table({"id": [7], "day": pa.array([0], pa.int32())})
+    directory(folder, partitioned=True)
+    client.import_table(str(folder), "events", readers_use_manifest=True)
+    client.append("events", row)
+    before = {path.relative_to(folder) for path in folder.rglob(GUARD_NAME)}
+    client.drop("events")
+    assert not [*folder.rglob(GUARD_NAME)]
+    assert len([*folder.rglob("*.parquet")]) == 4, "the rows stay"
+
+    if again == "create":
+        client.create_table("events", str(folder), schema=row.schema, partition_by=["day"])
+    elif again == "rebuild":
+        client.rebuild(str(folder), "events")
+    else:
+        options = {"leave_misfits": True, "readers_use_manifest": True}
+        client.import_table(str(folder), "events", **options)
+    client.append("events", row)
+
+    assert {path.relative_to(folder) for path in folder.rglob(GUARD_NAME)} == before
+    client.drop("events")
+    assert not [*folder.rglob(GUARD_NAME)]
+
+
 def test_the_note_of_a_guard_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that dies between the two leaves no guard that a drop does not find."""
     from common.parquet import read_guard

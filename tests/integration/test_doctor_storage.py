@@ -106,7 +106,7 @@ def test_a_key_that_may_only_read_fails_at_writing(use: Use, keys: Keys) -> None
 
 def test_an_unknown_access_key_is_named(use: Use, keys: Keys) -> None:
     use(("AKIAUNKNOWN", "x"))
-    assert "the access key is not known there" in trial("s3://tables/t")
+    assert "the access key is unknown there" in trial("s3://tables/t")
 
 
 def test_a_wrong_secret_key_is_named(use: Use, keys: Keys) -> None:

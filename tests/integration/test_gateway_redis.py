@@ -161,7 +161,7 @@ def until_told(gateway: Gateway) -> None:
     assert ask_actors(gateway.url)["coordinator"].answers is None
     (warning,) = gateway.client().status().errors
     assert warning.startswith("the store (Redis) has not answered for")
-    assert "see that it runs and can be reached" in warning
+    assert "check that it runs and is reachable" in warning
 
 
 def test_a_store_that_is_frozen_is_told_and_thaws(

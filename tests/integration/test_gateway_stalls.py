@@ -21,7 +21,7 @@ from common.metadata.changes import ForgetGarbage
 from common.metadata.executor import RetryLimits
 from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.table import Table
 from common.settings import StoreSettings
 from common.storage_threads import StorageThreads
@@ -134,7 +134,7 @@ def stage(redis: RedisServer, folder: Path) -> Iterator[Site]:
     keyspace = FlakyKeyspace(RedisKeyspace(redis.url, timeout_s=60.0))
     keyspace.spares_audit = True
     ids = RandomIds()
-    store = KeyspaceStore(
+    store = TabletStore(
         keyspace,
         patience=RetryLimits(),
         sleep=asyncio.sleep,

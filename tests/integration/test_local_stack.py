@@ -227,7 +227,7 @@ def test_a_redis_that_is_given_is_used_and_left_alone(home: Path) -> None:
         with redis.Redis.from_url(server.url) as link:
             assert link.ping()
             link.config_set("maxmemory-policy", "allkeys-lru")
-        with pytest.raises(ConfigError, match="allkeys-lru and would throw away files"):
+        with pytest.raises(ConfigError, match="allkeys-lru and would evict files"):
             begin(home, options=options)
     with pytest.raises(ConfigError, match=r"setting store.url: .*does not answer"):
         begin(home, options=options)

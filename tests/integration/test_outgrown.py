@@ -120,7 +120,7 @@ def test_a_task_that_was_killed_by_others_is_told_apart(plan: RewritePlan) -> No
     assert (said, code) == (None, -signal.SIGKILL)
     error = StartNote(plan.memory, plan.folder, (0, 0)).error_of_second_try()
     assert isinstance(error, MemoryShortError)
-    assert "most likely because the machine had no memory left" in str(error)
+    assert "most likely because the machine ran out of memory" in str(error)
 
 
 def test_a_task_without_a_note_died_with_its_machine(plan: RewritePlan) -> None:

@@ -16,7 +16,7 @@ from common.metadata.codec.tablet import BOUNDS, FILE, SELECTION
 from common.metadata.commands import delete, hset, sadd, set_string
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.mutation.effects import into_garbage
-from common.metadata.ports import PinEntry
+from common.metadata.store_values import PinEntry
 from common.model.service_paths import GENERATION_PATH
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Bounds, Selection, TabletId
@@ -345,7 +345,7 @@ async def test_wrong_offsets_of_row_groups_are_found_by_decoding(site: Site) -> 
     found = await run(site, RepairOptions(deep=True, repair=True))
 
     assert codes(found) == [FindingCode.LAYOUT]
-    assert "row group 0 is said to begin at byte" in found.checked.findings[0].sentence
+    assert "row group 0 claims to begin at byte" in found.checked.findings[0].sentence
     file = (await site.ground.store.tablet(site.first)).files["w.parquet"]
     assert file.has_faulty_layout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -12,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import UnavailableError
-from common.metadata.ports import TabletStore
 from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
+from common.metadata.store import TabletStore
 from common.settings import StoreSettings
 from common.storage_threads import StorageThreads
 from coordinator.core.file_retention import GarbageRules
@@ -282,7 +283,12 @@ def test_a_location_is_signed_by_its_table(
             other.append("one", rows(1))
         report = other.fsck("one", repair=True)
         assert [finding.code for finding in report.findings] == ["owner"]
+        described = json.loads((location / "_neve/table.json").read_text())
+        described["table"]["id"] = "another-table"
+        (location / "_neve/table.json").write_text(json.dumps(described))
         assert other.fsck("one", adopt=True).sound
+    described = json.loads((location / "_neve/table.json").read_text())
+    assert described["table"]["id"] == table.id, "a rebuild would leave out what this one wrote"
     assert mark.read_text() == f"{store} {table.id}\n"
     mark.write_text(f"{store}\n")
     assert client.fsck("one").sound, "as an earlier release has left it"

@@ -18,7 +18,7 @@ from common.metadata.changes import Applied, Change, CreateTable, DropTable, Out
 from common.metadata.keys import RESERVE, TableKeys
 from common.metadata.redis import RedisStore, connect
 from common.metadata.redis.keyspace import RedisKeyspace
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
 from common.settings import StoreSettings
 from neve.serve.preflight import require_store
@@ -55,7 +55,7 @@ async def table_at(cluster: RedisCluster, harness: Harness, place: int) -> Table
             return TabletId(table.id, MIDDLE)
 
 
-async def answered(store: KeyspaceStore, change: Change) -> Outcome:
+async def answered(store: TabletStore, change: Change) -> Outcome:
     """Apply a change until it is made or refused, as an application does."""
     async with asyncio.timeout(SERVICE_S):
         while True:
@@ -69,7 +69,7 @@ async def answered(store: KeyspaceStore, change: Change) -> Outcome:
 class Compactor:
     """Replaces files two by two, again and again; a fail-over may forget what it has done."""
 
-    def __init__(self, store: KeyspaceStore, tablet: TabletId) -> None:
+    def __init__(self, store: TabletStore, tablet: TabletId) -> None:
         self.inputs: dict[str, tuple[str, ...]] = {}
         """Output → what it may have replaced."""
         self._store = store
@@ -105,7 +105,7 @@ class Compactor:
 class Maker:
     """Creates tables and drops two of three."""
 
-    def __init__(self, store: KeyspaceStore, harness: Harness) -> None:
+    def __init__(self, store: TabletStore, harness: Harness) -> None:
         self.kept: dict[str, str] = {}
         self.dropped: list[str] = []
         self._store = store
@@ -360,7 +360,7 @@ def test_the_wrong_form_of_a_url_is_refused_in_one_sentence() -> None:
         server.say("CONFIG", "SET", "appendonly", "no")
         (warning,) = require_store(StoreSettings(url=cluster.url))
         node = f"node 127.0.0.1:{server.port} of the store"
-        assert warning.startswith(f"{node} (Redis) keeps no append-only file")
+        assert warning.startswith(f"{node} (Redis) has no append-only file")
         server.say("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
         with pytest.raises(ConfigError, match=f"{node} has maxmemory-policy allkeys-lru"):
             require_store(StoreSettings(url=cluster.url))

@@ -20,7 +20,7 @@ from common.metadata.executor import RetryLimits
 from common.metadata.redis.address import RedisAddress, parse_url_of_store
 from common.metadata.redis.connection import link_class
 from common.metadata.redis.keyspace import RedisKeyspace
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer, free_port, running
@@ -80,7 +80,7 @@ class PatientStore:
         self.waits = 0
         self._end = end
         self._keyspace = keyspace
-        self._store = KeyspaceStore(
+        self._store = TabletStore(
             self._keyspace,
             patience=RetryLimits(tries_max=tries_max, lost_pause_max_s=0.1),
             sleep=self._sleep,
@@ -104,7 +104,7 @@ class PatientStore:
 async def gives_up(server: RedisServer, change: Change, reason: str) -> None:
     """A condition that does not end becomes an error that names it, after as many tries as set."""
     store = PatientStore(await keyspace_on(server), end=None, tries_max=5)
-    message = f"^the metadata store takes no change now: {reason}"
+    message = f"^the metadata store refuses changes now: {reason}"
     with pytest.raises(UnavailableError, match=message):
         await store.apply(change)
     assert store.waits == 4

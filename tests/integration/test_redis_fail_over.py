@@ -16,7 +16,7 @@ from common.metadata.changes import AddFiles, Applied
 from common.metadata.keyspace import LinkLostError, StoreBusyError
 from common.metadata.redis import RedisStore, connect
 from common.metadata.redis.keyspace import RedisKeyspace
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
 from common.settings import StoreSettings
 from coordinator.storage.generations import Generations
@@ -51,7 +51,7 @@ def store_on(url: str, *, wait_replicas: int = 0) -> RedisStore:
 class Adder:
     """Adds a file again and again, as an application does: a call is repeated until it is known."""
 
-    def __init__(self, store: KeyspaceStore, tablet: TabletId) -> None:
+    def __init__(self, store: TabletStore, tablet: TabletId) -> None:
         self.acknowledged: list[str] = []
         self._store = store
         self._tablet = tablet
@@ -73,7 +73,7 @@ class Adder:
             return False
 
 
-async def files_of(store: KeyspaceStore, tablet: TabletId) -> list[str]:
+async def files_of(store: TabletStore, tablet: TabletId) -> list[str]:
     found = await store.tablet(tablet)
     assert found is not None
     return sorted(found.files)

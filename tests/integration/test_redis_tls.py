@@ -17,7 +17,7 @@ from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied
 from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
 from common.settings import StoreSettings
 from neve.serve.preflight import require_store
@@ -40,7 +40,7 @@ def settings(url: str, *, wait_replicas: int = 0) -> StoreSettings:
     return StoreSettings(url=url, wait_replicas=wait_replicas, timeout_s=5.0)
 
 
-async def add(store: KeyspaceStore, tablet: TabletId, path: str) -> None:
+async def add(store: TabletStore, tablet: TabletId, path: str) -> None:
     """Add a file, as an application does: the call is repeated until it is known."""
     change = AddFiles(table=tablet.table, call=call_id(), files={tablet.end: (file(path),)})
     async with asyncio.timeout(SERVICE_S):

@@ -142,7 +142,7 @@ def test_a_task_that_outgrows_its_bound_is_ended_and_leaves_nothing(ends: list[A
 def test_a_killed_worker_counts_as_short_of_memory(ends: list[Any]) -> None:
     error, left = ends[2], ends[3]
     assert isinstance(error, MemoryShortError), error
-    assert "killed, most likely because the machine had no memory left" in str(error)
+    assert "killed, most likely because the machine ran out of memory" in str(error)
     assert "divided by 16" in str(error)
     assert left == []
 

@@ -375,5 +375,5 @@ def test_a_job_without_its_request_is_not_done(tmp_path: Path) -> None:
     assignment = an_assignment(inspected(table, paths), table=table, request=deleting("v = 1"))
     for request in (None, Request(id="request-2", table="table-1")):
         wrong = replace(assignment, request=request)
-        with pytest.raises(RewriteError, match="is of request request-1, but came with"):
+        with pytest.raises(RewriteError, match="belongs to request request-1, but came with"):
             rewrite(local_session(), wrong, lambda _: None, lambda: False)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from common.metadata.ports import HistoryEntry
+from common.metadata.store_values import HistoryEntry
 from common.model.tablet import TabletId
 from neve.simulate.figures import Outcome
 from neve.simulate.recording import RecordedArrival, Recording, recording_document

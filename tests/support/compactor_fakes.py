@@ -22,7 +22,7 @@ from common.metadata.changes import (
     Outcome,
     Refused,
 )
-from common.metadata.ports import AttemptOutcome
+from common.metadata.store_values import AttemptOutcome
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Table

@@ -17,11 +17,11 @@ import psutil
 import pytest
 import ray
 
-from common.coordinator_calls import OperatorCalls
-from common.coordinator_proxy import compactor_calls, operator_calls
+from common.coordinator_proxy import compactor_calls
 from common.errors import UnavailableError
 from common.wire import COORDINATOR_NAME, NAMESPACE, TakeRequest, compactor_actor_name
-from coordinator.actor import RayCompactors
+from coordinator.actor import CoordinatorActor, RayCompactors
+from neve.gateway.actor import operator_calls
 from neve.local import LocalStack
 from neve.local.processes import processes_of_stack
 from tests.support.patience import SERVICE_S
@@ -78,7 +78,7 @@ async def wait_for_a_process_that_is_started_again() -> None:
     assert cause.startswith(("its actor died", "its actor is gone")), cause
 
 
-async def until_it_answers(operators: OperatorCalls) -> None:
+async def until_it_answers(operators: CoordinatorActor) -> None:
     """Call with the same proxy until the coordinator answers."""
     until_s = time.monotonic() + SERVICE_S
     while True:

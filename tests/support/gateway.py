@@ -7,11 +7,12 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from common.clock import SystemClock
 from common.errors import UnavailableError
 from common.ids import RandomIds
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.metadata.store_watch import StoreWatch
 from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.table import Table
@@ -29,6 +30,7 @@ from common.wire import (
     StoryKind,
     TabletStory,
 )
+from coordinator.actor import CoordinatorActor
 from neve import api
 from neve.client import Client
 from neve.gateway.server import server_of
@@ -136,8 +138,8 @@ class FakeCoordinator:
             tablet=tablet, coordinator="coord-1", started_s=STARTED_S, entries=entries
         )
 
-    async def scale(self, group: str, compactors: int | None) -> None:
-        self._hear("scale", group, str(compactors))
+    async def scale(self, group: str, count: int | None) -> None:
+        self._hear("scale", group, str(count))
 
     async def drain(self, compactor: str) -> None:
         self._hear("drain", compactor)
@@ -395,7 +397,7 @@ def _services(
     return Services(
         store=store,
         store_watch=StoreWatch(store, clock, log, interval_s=watch_s, patience_s=1.0),
-        coordinator=coordinator,
+        coordinator=cast("CoordinatorActor", coordinator),
         plan=plan_all,
         unread_settings=lambda _: {"target_bytes": "has no effect yet: nobody reads it"},
         settings=settings,

@@ -108,7 +108,7 @@ sentence that names the value and what was expected, `code` (of a refusal by the
 stable word.
 
     {{"type": "urn:neve:error:RefusedError", "title": "…", "status": 409,
-     "detail": "file a.parquet is in the table already", "error": "RefusedError", "code": "exists"}}
+     "detail": "file a.parquet is already in the table", "error": "RefusedError", "code": "exists"}}
 
 | `code` | what it says of a call, an added file, a table |
 |---|---|

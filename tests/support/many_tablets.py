@@ -15,7 +15,7 @@ from common.metadata.codec.layout import pack
 from common.metadata.codec.tablet import BOUNDS, FILE
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.redis.keyspace import RedisKeyspace
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
@@ -68,7 +68,7 @@ class Many:
 
 
 async def many_tablets(
-    store: KeyspaceStore, keyspace: RedisKeyspace, tablets: int, *, analysis: str = "unknown"
+    store: TabletStore, keyspace: RedisKeyspace, tablets: int, *, analysis: str = "unknown"
 ) -> Many:
     """Make a table in which no job is wanted.
 

@@ -14,7 +14,7 @@ from common.clock import Clock
 from common.metadata.commands import Command, Reply, Word
 from common.metadata.executor import RetryLimits
 from common.metadata.keyspace import KeyspaceSession, StreamEntry
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from tests.support.predictable import CountedIds, ManualClock
 
@@ -465,7 +465,7 @@ class MemorySession:
 # ---------------------------------------------------------------------------------------- The store
 
 
-class MemoryStore(KeyspaceStore):
+class MemoryStore(TabletStore):
     """A store that lives as long as the process. Deterministic: no chance, no waiting."""
 
     def __init__(

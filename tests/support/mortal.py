@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from common.metadata.changes import Applied, CommitAttempt, RetagFiles
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.outcome import AttemptEnd
 from common.settings import CoordinatorSettings
 from common.wire import Assignment

@@ -19,7 +19,7 @@ from common.metadata.changes import (
     RequestChange,
     SubmitRequest,
 )
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.request import Request, RequestProgressInTablet, RequestState

@@ -19,7 +19,7 @@ from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied
 from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.tablet import Analysis, TabletId
 from common.settings import Settings, StoreSettings
@@ -55,7 +55,7 @@ class NothingQueued:
 class Life:
     """A full scan over real parts."""
 
-    def __init__(self, settings: Settings, store: KeyspaceStore) -> None:
+    def __init__(self, settings: Settings, store: TabletStore) -> None:
         self.logged: list[str] = []
         plan = planner_for(settings)
         self.scanner = Scanner(store, plan, self.log)
@@ -86,7 +86,7 @@ def kill_a_task() -> None:
     raise AssertionError("no task was seen")
 
 
-async def make_busy(store: KeyspaceStore, many: Many) -> None:
+async def make_busy(store: TabletStore, many: Many) -> None:
     """Add files that want a job to some tablets."""
     for number in BUSY:
         end = key_of(number)

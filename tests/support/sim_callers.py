@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from common.errors import RefusedError, RequestError, UnavailableError
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.outcome import RefusalCode
 from common.model.table import Table
 from neve import api
@@ -62,7 +62,7 @@ class SimCaller(SimClient):
         self,
         name: str,
         process: SimLoop,
-        store: KeyspaceStore,
+        store: TabletStore,
         truth: Truth,
         *,
         network: Network,

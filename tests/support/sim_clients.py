@@ -19,7 +19,7 @@ from common.metadata.changes import (
     Refused,
     UnpinFiles,
 )
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY
@@ -42,7 +42,7 @@ def call_id_of(at_s: float, caller: int, number: int) -> str:
 class SimClient:
     """What all clients have: a process, a store, and patience."""
 
-    def __init__(self, name: str, process: SimLoop, store: KeyspaceStore, truth: Truth) -> None:
+    def __init__(self, name: str, process: SimLoop, store: TabletStore, truth: Truth) -> None:
         self.name = name
         self.process = process
         self.done = False
@@ -72,7 +72,7 @@ class SimClient:
 class SimAppender(SimClient):
     """Writes files and adds them; an unanswered call is repeated under its id."""
 
-    def __init__(self, name: str, process: SimLoop, store: KeyspaceStore, truth: Truth) -> None:
+    def __init__(self, name: str, process: SimLoop, store: TabletStore, truth: Truth) -> None:
         super().__init__(name, process, store, truth)
         self._number = int(name.removeprefix("app"))
         self._files = 0
@@ -200,7 +200,7 @@ class SimSweeper(SimClient):
         self,
         name: str,
         process: SimLoop,
-        store: KeyspaceStore,
+        store: TabletStore,
         truth: Truth,
         *,
         grace_s: float = SWEEP_GRACE_S,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from common.metadata.changes import CreateTable
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.service_paths import APPEND_FOLDER
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import TabletId
@@ -97,7 +97,7 @@ class Cluster:
     def _new_engine(self, name: str) -> SimEngine:
         return SimEngine(name, self.world, self.truth, self.traits)
 
-    def store(self) -> KeyspaceStore:
+    def store(self) -> TabletStore:
         """Return a new client of the store."""
         return sim_store(self.server, self.options.store_tries)
 

@@ -15,7 +15,7 @@ from common.errors import (
     MetadataError,
     UnavailableError,
 )
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.outcome import DroppedRows, RowCounts
 from common.model.request import Request, TransformKind
@@ -306,7 +306,7 @@ class SimCompactor:
         number: int,
         process: SimLoop,
         link: Link,
-        store: KeyspaceStore,
+        store: TabletStore,
         engine: SimEngine,
         settings: CompactorSettings,
         group: str,

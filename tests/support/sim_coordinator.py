@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from common.errors import MetadataError, RewriteError, UnavailableError
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableState
 from common.parquet.service_files import LocationOwner
@@ -81,7 +81,7 @@ class SimCoordinator:
         self,
         name: str,
         world: World,
-        store: KeyspaceStore,
+        store: TabletStore,
         settings: Settings,
         truth: Truth,
         *,

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from common.errors import CompactionError, ConflictError, RequestError
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.metadata.store_watch import StoreWatch
 from common.model.table import Table
 from common.model.tablet import Tablet
@@ -47,7 +47,7 @@ KEY, VERSION, ROW = "k", "v", "row"
 """Columns of simulated tables."""
 
 
-StoreOf = Callable[[Callable[[], None]], KeyspaceStore]
+StoreOf = Callable[[Callable[[], None]], TabletStore]
 """Return a client of the store that calls back when it has read something."""
 
 

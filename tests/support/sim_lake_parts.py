@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.table import Table
 from common.parquet.file_inspection import FileFacts
 from common.wire import Assignment
@@ -122,7 +122,7 @@ class LakeEngine(SimEngine):
     """Rewrites files by the kernels of the product, in its own process."""
 
     def __init__(
-        self, holder: str, world: World, truth: Truth, traits: Traits, store: KeyspaceStore
+        self, holder: str, world: World, truth: Truth, traits: Traits, store: TabletStore
     ) -> None:
         super().__init__(holder, world, truth, traits)
         self._own_files = TableStorage(store.store_id, world)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pyarrow.parquet as pq
 
 from common.errors import ConflictError, RefusedError, RequestError, UnavailableError
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.table import Table
 from common.parquet.location import open_location
 from neve.recovery.findings import FindingCode
@@ -58,7 +58,7 @@ class LakeUser(SimClient):
     """Calls gateways, and asks again until it is answered."""
 
     def __init__(
-        self, name: str, process: SimLoop, store: KeyspaceStore, truth: LakeTruth, *, lake: Lake
+        self, name: str, process: SimLoop, store: TabletStore, truth: LakeTruth, *, lake: Lake
     ) -> None:
         super().__init__(name, process, store, truth)
         self.lake = lake

@@ -25,7 +25,7 @@ from common.metadata.changes import Applied, ChangeTable, CommitAttempt, Reserve
 from common.metadata.commands import Command, Reply
 from common.metadata.executor import RetryLimits
 from common.metadata.keyspace import LinkLostError, StreamEntry
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.model.job import Job, Kind, job_id
 from common.model.table import Table, TableState
@@ -270,9 +270,9 @@ class RecoverySite:
 
     # ---- Parts.
 
-    def store(self, process: SimLoop) -> KeyspaceStore:
+    def store(self, process: SimLoop) -> TabletStore:
         """Return a client of the store for a process."""
-        return KeyspaceStore(
+        return TabletStore(
             SiteKeyspace(self, process),
             patience=RetryLimits(tries_max=4),
             sleep=asyncio.sleep,
@@ -286,7 +286,7 @@ class RecoverySite:
         if self._gateway is None or not self._gateway.process.alive:
             made: list[SiteGateway] = []
 
-            def store_of(_fetched: Callable[[], None]) -> KeyspaceStore:
+            def store_of(_fetched: Callable[[], None]) -> TabletStore:
                 return self.store(self.world._processes[-1])
 
             truth: Any = SimpleNamespace(seen=self.seen)
@@ -388,13 +388,13 @@ class RecoverySite:
         """Let time pass."""
         self.world.run_until(self.world.now_s() + seconds)
 
-    async def compact(self, store: KeyspaceStore, table: Table) -> None:
+    async def compact(self, store: TabletStore, table: Table) -> None:
         """Have one job done in each tablet that has two files."""
         for tablet in await store.read_range(table.id):
             if len(tablet.files) > 1:
                 await self._compact_tablet(store, table, tablet)
 
-    async def _compact_tablet(self, store: KeyspaceStore, table: Table, tablet: Tablet) -> None:
+    async def _compact_tablet(self, store: TabletStore, table: Table, tablet: Tablet) -> None:
         paths = tuple(sorted(tablet.files))
         job = Job(
             id=job_id(tablet.id, Kind.SYSTEM, None, paths),

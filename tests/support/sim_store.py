@@ -25,7 +25,7 @@ from common.metadata.commands import Command, Reply
 from common.metadata.executor import RetryLimits
 from common.metadata.keys import FULL, TABLES
 from common.metadata.keyspace import LinkLostError, StoreBusyError, StreamEntry
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from tests.support.memory_store import MemoryKeyspace, MemorySession
 from tests.support.sim_loop import World
@@ -395,7 +395,7 @@ def _at(slot: str | None, first: str | None) -> str | None:
 
 def sim_store(
     server: SimServer, tries_max: int, fetched: Callable[[], None] = lambda: None
-) -> KeyspaceStore:
+) -> TabletStore:
     """Return the production store over a simulated connection, more or less patient.
 
     Args:
@@ -403,7 +403,7 @@ def sim_store(
         tries_max: Tries of one change.
         fetched: Called whenever something was read.
     """
-    return KeyspaceStore(
+    return TabletStore(
         SimKeyspace(server, fetched),
         patience=RetryLimits(tries_max=tries_max),
         sleep=asyncio.sleep,

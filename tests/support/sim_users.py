@@ -23,7 +23,7 @@ from common.metadata.changes import (
     SubmitRequest,
 )
 from common.metadata.split_merge_predicates import operation_tablets
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.request import (
     KeyRange,
     Request,
@@ -52,7 +52,7 @@ class SimUser(SimClient):
         self,
         name: str,
         process: SimLoop,
-        store: KeyspaceStore,
+        store: TabletStore,
         truth: Truth,
         *,
         cancels: bool,

@@ -22,7 +22,7 @@ from common.metadata.changes import (
 from common.metadata.commands import Command, Reply
 from common.metadata.executor import RetryLimits
 from common.metadata.keyspace import Keyspace
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RowCounts
@@ -80,14 +80,14 @@ class Harness:
         """Whether servers hold the keys."""
         return self.name in {"redis", "cluster"}
 
-    def another(self, keyspace: Keyspace | None = None) -> KeyspaceStore:
+    def another(self, keyspace: Keyspace | None = None) -> TabletStore:
         """Return one more store over the same keys, as another process would have."""
 
         async def sleep(seconds: float) -> None:
             await asyncio.sleep(min(seconds, 0.02) if self.is_real else 0)
 
         ids = CountedIds(self.ids.next("s"))
-        return KeyspaceStore(
+        return TabletStore(
             keyspace or self.keyspace,
             patience=RetryLimits(tries_max=self.tries_max),
             sleep=sleep,
@@ -95,7 +95,7 @@ class Harness:
             new_store_id=lambda: ids.next("store"),
         )
 
-    def flaky(self) -> tuple[KeyspaceStore, FlakyKeyspace]:
+    def flaky(self) -> tuple[TabletStore, FlakyKeyspace]:
         """Return a store with a scripted connection to the same keys."""
         keyspace = FlakyKeyspace(self.keyspace)
         return self.another(keyspace), keyspace

@@ -25,7 +25,7 @@ MADE = "Written by `pytest tests/tidy --rewrite`; do not edit.\n"
 SETTINGS_HEAD = """\
 Later sources win: these defaults, the TOML file that `--config` or `NEVE_CONFIG` names (one
 table per section), the environment (`NEVE_<SECTION>_<NAME>`), flags (`--set section.name=value`).
-[configuration.md](../configuration.md) tells how they are given, checked and shown.
+[configuration.md](../configuration.md) describes how they are given, checked and shown.
 
 Every setting is read when the service starts: a change needs a restart. The column *now* names
 the verb that changes a running service as well, where there is one.
@@ -144,19 +144,19 @@ def table_settings_page() -> str:
 RIGHTS_HEAD = """\
 What each role of a grant may do. A grant is a role on tables, by a pattern of their names: `read`,
 `write:events-*`. Roles include others: `write` and `compact` include `read`, and `admin` includes
-all. [security.md](../security.md) tells how callers get grants.
+all. [security.md](../security.md) describes how callers get grants.
 
-The column *on* says of what a caller needs the role:
+The column *on* shows where a caller needs the role:
 
 | on | |
 | --- | --- |
 | none | No token is needed. |
 | the table | A grant on the table of the path. |
-| any table | A grant on some table. The answer has only tables that the caller may read. |
-| all tables | A grant on `*`: the route is about the whole service. Without one, 403. |
+| any table | A grant on at least one table. The answer has only tables that the caller may read. |
+| all tables | A grant on `*`: the route concerns the whole service. Without one, 403. |
 
-Whoever may not read the table of a path gets the same 404 as for a table that does not exist.
-Whoever may read it, and not do this, gets 403.
+A caller that may not read the table of a path gets the same 404 as for a table that does not
+exist. A caller that may read it but lacks the role gets 403.
 
 Without a valid token, every route but the open ones answers 401.
 """

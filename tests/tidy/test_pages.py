@@ -15,6 +15,10 @@ PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "g
 OTHERS = {"UploadPartCopy"}
 """Names of others: an operation of S3."""
 
+BANNED = re.compile(r"\b(told|tells?|said|nobody|whoever|whom|of which|beside)\b", re.IGNORECASE)
+CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
+GENERATED = "do not edit"
+
 
 @cache
 def words_of_code() -> frozenset[str]:
@@ -55,3 +59,10 @@ def test_the_changelog_takes_lines_under_unreleased() -> None:
     assert sections <= {f"### {name}" for name in ("Added", "Changed", "Fixed", "Security")}
     assert not [line for line in lines if len(line) > 120]
     assert "CHANGELOG.md merge=union" in (ROOT / ".gitattributes").read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md", ROOT / "CHANGELOG.md"], ids=name_of)
+def test_a_page_is_in_plain_english(page: Path) -> None:
+    text = page.read_text("utf-8")
+    if GENERATED not in text:
+        assert not [match.group() for match in BANNED.finditer(CODE.sub("", text))]

@@ -76,3 +76,27 @@ def test_fakes_satisfy_ports_and_nothing_is_patched() -> None:
         if (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unittest"))
         or (isinstance(node, ast.Import) and any(n.name.startswith("unittest") for n in node.names))
     ]
+
+
+STARTERS = re.compile(
+    r"\b(?:LocalStack|InstalledStack)\.start\b|\brunning\(|\bRedisServer\(|\bStage\("
+)
+"""Of a stack, or of a server that outlives a program that is ended."""
+
+
+def test_every_program_that_starts_a_service_ends_it_when_it_is_ended() -> None:
+    """SIGTERM ends Python at once, without the blocks that would end what it has started."""
+    programs = [
+        path
+        for folder in ("benchmarks", "tests/chaos", "tests/fuzz")
+        for path in python_files(folder)
+        if STARTERS.search(path.read_text("utf-8"))
+    ]
+    mains = {
+        path if "__main__" in path.read_text("utf-8") else path.parent / "__main__.py"
+        for path in programs
+    }
+    assert len(mains) > 8
+    assert not [
+        name_of(path) for path in mains if "exit_on_sigterm()" not in path.read_text("utf-8")
+    ]

@@ -2,7 +2,7 @@
 
 In reading order:
 
-    layout  how one dataclass is written
-    tablet  what belongs to tablets, their files first
-    table   what belongs to tables, and requests
+    layout  encoding of one dataclass
+    tablet  values of tablets, including files
+    table   values of tables and requests
 """

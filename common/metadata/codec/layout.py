@@ -1,13 +1,13 @@
 """Values as bytes: a version byte, then msgpack; decoded within bounds, never pickle.
 
-A dataclass is written as the list of its fields in a fixed order, without the defaults
-at the end. A field may be added at the end with a default; anything else needs a new
-version. Whatever does not look as expected is a `MetadataError` that names the key.
+A dataclass is encoded as the list of its fields in a fixed order, without trailing defaults. A
+field may be added at the end with a default; other changes need a new version. A malformed value is
+a `MetadataError` that names the key.
 
-Fields behind the known ones come from a newer release. They are kept in `unknown_fields`
-and written back, so that both releases can run at the same time. A newer release may add
-such a field only if an older one, which does nothing with it, does no harm; else it takes a
-new version byte, and the value is refused here.
+Fields after the known ones come from a newer release. They are kept in `unknown_fields` and
+written back, so that both releases can run at the same time. A newer release may add such a field
+only if an older release that ignores it does no harm. Otherwise it takes a new version byte, and
+the value is refused here.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,12 +28,12 @@ VALUE_BYTES_MAX = 32 * 1024**2
 ITEMS_MAX = 1_000_000
 TEXT_BYTES_MAX = 1024**2
 SMALL_BYTES = min(TEXT_BYTES_MAX, ITEMS_MAX)
-"""Nothing in a value of so many bytes can be longer than the limits of reading allow."""
+"""Size of values for which no part can exceed the decoder's limits."""
 UNKNOWN_FIELDS_MAX = 64
 UNKNOWN_BYTES_MAX = 64 * 1024
-"""What a value may carry in fields that this release does not know."""
+"""Largest size of fields that this release does not know, per value."""
 SHAPES_MAX = 4096
-"""Type patterns remembered per layout; more are checked again each time."""
+"""Type patterns cached per layout; further ones are checked each time."""
 
 PREFIX = bytes([VERSION])
 
@@ -41,10 +41,10 @@ T = TypeVar("T", bound=StoredValue)
 
 
 def pack(value: object) -> bytes:
-    """Return a plain value (lists, texts, bytes, numbers) as bytes that `unpack` takes.
+    """Return a plain value (lists, texts, bytes, numbers) as bytes that `unpack` accepts.
 
     Raises:
-        MetadataError: It is larger than any value may be, or something in it is.
+        MetadataError: The value, or a part of it, is too large.
     """
     packed: bytes = msgpack.packb(value, use_bin_type=True)
     data = PREFIX + packed
@@ -56,20 +56,20 @@ def pack(value: object) -> bytes:
             unpack("a value", data)
         except BrokenValueError as error:
             raise MetadataError(
-                f"a value cannot be stored, nobody could read it: {error}"
+                f"a value cannot be stored, because it could not be read back: {error}"
             ) from error
     return data
 
 
 def unpack(where: str, data: bytes) -> Any:
-    """Return the plain value in `data`; lists come as tuples.
+    """Return the plain value in `data`; lists become tuples.
 
     Args:
-        where: The key and field it was read from, for the message.
-        data: As stored.
+        where: The key and field of the value, for the message.
+        data: The stored bytes.
 
     Raises:
-        MetadataError: Another version, too large, or not msgpack.
+        MetadataError: It has another version, is too large, or is not msgpack.
     """
     if data[:1] != PREFIX or len(data) > VALUE_BYTES_MAX:
         raise _foreign(where, data)
@@ -89,7 +89,7 @@ def unpack(where: str, data: bytes) -> Any:
 
 
 def broken_value_error(where: str, fact: str) -> BrokenValueError:
-    """Return the error for a stored value that is not what it must be."""
+    """Return the error for a malformed stored value."""
     return BrokenValueError(f"{where}: the stored value {fact}; run `neve fsck`")
 
 
@@ -97,33 +97,33 @@ def stored_name(where: str, stored: bytes) -> str:
     """Return a name that is stored as text.
 
     Raises:
-        BrokenValueError: It is none.
+        BrokenValueError: It is not text.
     """
     try:
         return stored.decode()
     except UnicodeDecodeError as error:
         raise broken_value_error(
-            f"{where} {stored[:100]!r}", "has a name that is no text"
+            f"{where} {stored[:100]!r}", "has a name that is not text"
         ) from error
 
 
 def whole_number(where: str, stored: bytes | None) -> int:
-    """Return a number that is stored as text; 0: none is.
+    """Return a number that is stored as text; 0 if it is missing.
 
     Raises:
-        BrokenValueError: It is none.
+        BrokenValueError: It is not a number.
     """
     try:
         return int(stored or 0)
     except ValueError as error:
-        raise broken_value_error(where, f"is no whole number ({error})") from error
+        raise broken_value_error(where, f"is not a whole number ({error})") from error
 
 
 def kept_fields(where: str, unknown: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return fields of a newer release, if they are so few and small that they can be kept.
+    """Return fields of a newer release, if their number and size are within the limits.
 
     Raises:
-        MetadataError: They are not.
+        MetadataError: They exceed the limits.
     """
     if len(unknown) > UNKNOWN_FIELDS_MAX:
         few = f"at most {UNKNOWN_FIELDS_MAX} can be kept"
@@ -149,7 +149,7 @@ def _foreign(where: str, data: bytes) -> BrokenValueError:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One field of a layout: which plain types it may have, and how it is turned into one."""
+    """One field of a layout: its plain types, and its conversion to one."""
 
     name: str
     types: tuple[type, ...]
@@ -213,7 +213,7 @@ def _texts(value: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 class PackedLayout(Generic[T]):
-    """How one dataclass is written. Every field is in a slot or given by the key."""
+    """Encoding of one dataclass. Every field is in a slot or given by the key."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class PackedLayout(Generic[T]):
         self.shapes: set[tuple[type, ...]] = set()
 
     def row(self, value: T) -> list[object]:
-        """Return the fields as plain values, without the defaults at the end."""
+        """Return the fields as plain values, without trailing defaults."""
         row = [_plain(slot, getattr(value, slot.name)) for slot in self._slots]
         if value.unknown_fields:
             return [*row, *value.unknown_fields]
@@ -259,9 +259,9 @@ class PackedLayout(Generic[T]):
         """Return the value in `data`.
 
         Args:
-            where: The key and field it was read from.
-            data: As stored.
-            **given: The fields that the key tells.
+            where: The key and field of the value.
+            data: The stored bytes.
+            **given: The fields that the key determines.
 
         Raises:
             MetadataError: It is not such a value.
@@ -283,7 +283,7 @@ class PackedLayout(Generic[T]):
             raise broken_value_error(where, f"is no {self._make.__name__} ({error})") from error
 
     def checked(self, where: str, row: object) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Return a row of the right types, defaults filled in, and the unknown fields behind it."""
+        """Return a row of the right types with defaults added, and the unknown fields after it."""
         if type(row) is not tuple or len(row) < self._least:
             raise broken_value_error(where, f"is no {self._make.__name__}: wrong number of fields")
         unknown: tuple[Any, ...] = ()
@@ -310,10 +310,10 @@ def _plain(slot: Slot, value: object) -> object:
 
 
 def plain_tree(value: object, depth_max: int = 6) -> object:
-    """Return `value` if it is made of plain values only.
+    """Return `value` if it consists of plain values only.
 
     Raises:
-        ValueError: Something else is in it, or it is nested too deeply.
+        ValueError: It holds other values, or is nested too deeply.
     """
     if value is None or type(value) in {bool, int, float, str, bytes}:
         return value

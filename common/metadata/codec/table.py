@@ -1,4 +1,4 @@
-"""Layouts of what belongs to tables: settings, garbage, pins, outcomes, history, requests."""
+"""Layouts of the values of tables: settings, garbage, pins, outcomes, history, requests."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING
@@ -85,8 +85,8 @@ CALL = PackedLayout(
 )
 CLAIM = PackedLayout(CoordinatorClaim, text_slot("coordinator"), number_slot("since_s"))
 PIN = PackedLayout(PinEntry, number_slot("since_s"), number_slot("until_s"), given=("pin",))
-# A day of them is kept, so it says no more than what is asked for. Earlier releases wrote the
-# outputs behind the cause.
+# Outcomes are kept for a day, so they hold only required fields. Earlier releases wrote the
+# outputs after the cause.
 OUTCOME = PackedLayout(
     AttemptOutcome, enum_slot("end", AttemptEnd), text_slot("cause"), given=("attempt",)
 )
@@ -156,10 +156,10 @@ _COLUMN_FIELDS = len(known_fields(Column))
 
 
 def unpack_claim(stored: bytes) -> CoordinatorClaim:
-    """Return who leads; an earlier release wrote the bare id.
+    """Return the claim of the leading coordinator; an earlier release wrote only the id.
 
     Raises:
-        MetadataError: It is no claim.
+        MetadataError: It is not a claim.
     """
     if stored.startswith(PREFIX):
         return CLAIM.unpack(COORDINATOR, stored)
@@ -180,18 +180,18 @@ def table_fields(table: Table) -> dict[str, bytes | str | int]:
 
 
 def pack_filling(filling: Filling) -> bytes:
-    """Return which run fills a table, and with how many files, as bytes.
+    """Return the run that fills a table, with its number of files, as bytes.
 
-    The field stays when the table is filled: it is the mark of the switch.
+    The field stays after the table is filled, as the mark of the change to live or paused.
     """
     return pack([filling.run, filling.verb, filling.files])
 
 
 def unpack_filling(where: str, stored: Mapping[bytes, bytes]) -> Filling | None:
-    """Return which run fills a table, or has filled it; None: it was made empty.
+    """Return the run that fills a table, or has filled it; None: it was created empty.
 
     Raises:
-        MetadataError: What is stored is none.
+        MetadataError: The stored value is malformed.
     """
     return _unpack_filling(where, stored.get(b"filling"), stored.get(b"filled"))
 
@@ -207,7 +207,7 @@ def _unpack_filling(where: str, packed: bytes | None, done: bytes | None) -> Fil
 
 
 def pack_triggered(at_s: float, by: str) -> bytes:
-    """Return when a trigger had the planner asked, and which, as bytes."""
+    """Return time and name of the last trigger as bytes."""
     return pack([at_s, by])
 
 
@@ -220,7 +220,7 @@ def unpack_table(where: str, table: str, stored: Mapping[bytes, bytes]) -> Table
     """Return the table in a `table` hash.
 
     Raises:
-        MetadataError: It is no table.
+        MetadataError: It is not a table.
     """
     try:
         spec, settings = stored[b"spec"], stored[b"settings"]
@@ -235,7 +235,7 @@ def unpack_table(where: str, table: str, stored: Mapping[bytes, bytes]) -> Table
 def _unpack_table(
     table_id: str, stored: tuple[bytes, bytes, bytes, bytes], apart: tuple[bytes | None, ...]
 ) -> Table:
-    """Decode once what is read again with every change of the table."""
+    """Decode once what is otherwise read again with every change of the table."""
     where = TableKeys(table_id).table
     spec, settings, version, packed_state = stored
     triggered, filling, filled, incomplete = apart
@@ -263,7 +263,7 @@ def _unpack_table(
 
 
 def _check_named_columns(table: Table) -> None:
-    """Refuse a table that names a column for keys, versions, deletes or times that it lacks."""
+    """Refuse a table whose key, version, tombstone or time column is not in its schema."""
     named = (*table.key, table.version_column, table.tombstone_column, table.time_column)
     for name in missing_columns(table.schema, named):
         raise ValueError(f"column {name!r:.80} is not in its schema")
@@ -287,20 +287,20 @@ def unpack_state(where: str, data: bytes) -> TableState:
 
 
 def pack_name(table: Table, identity: LocationIdentity | None = None) -> bytes:
-    """Return the entry of `neve:tables`: table id, location, its identity if known.
+    """Return the entry of `neve:tables`: table id, location, and its identity if known.
 
-    Of an identity the names are kept. Ways over the folders above tell no more where mounts
-    are told, and every look at the list of tables reads all entries.
+    Only the identity's names are stored. Names of parent folders add nothing where mounts are
+    known, and every read of the list of tables reads all entries.
     """
-    known = [] if identity is None else [list(identity.names)]
-    return pack([table.id, table.location, *known])
+    names = [] if identity is None else [list(identity.names)]
+    return pack([table.id, table.location, *names])
 
 
 def unpack_name(name: bytes, data: bytes) -> NamedTable:
     """Return an entry of `neve:tables`.
 
     Raises:
-        MetadataError: It is none.
+        MetadataError: It is malformed.
     """
     where = f"{TABLES} {name!r}"
     row = unpack(where, data)
@@ -308,15 +308,15 @@ def unpack_name(name: bytes, data: bytes) -> NamedTable:
     identity = None
     if kinds[:3] == (str, str, tuple):
         if {*map(type, row[2])} != {str}:
-            raise broken_value_error(where, "has an identity that is none")
+            raise broken_value_error(where, "has a malformed identity")
         identity = LocationIdentity(row[2])
     elif kinds != (str, str):
-        raise broken_value_error(where, "is no entry of a table")
+        raise broken_value_error(where, "is not an entry of a table")
     return NamedTable.of(name.decode(errors="replace"), row[0], row[1], identity)
 
 
 def _pack_named(value: Any, apart: set[str]) -> bytes:
-    """Return a dataclass as names and values, for what changes more often than the version."""
+    """Return a dataclass as names and values, for fields that change often."""
     named: dict[str, object] = {}
     for field in known_fields(value):
         item = getattr(value, field.name)
@@ -329,12 +329,12 @@ def _pack_named(value: Any, apart: set[str]) -> bytes:
 
 
 def _known(where: str, kind: type[StoredValue], named: Any) -> dict[str, Any]:
-    """Return names and values as a dataclass takes them: those that are unknown in one field."""
+    """Return names and values as a dataclass takes them, unknown ones in one field."""
     if type(named) is not dict:
         raise TypeError(f"{kind.__name__} is {type(named).__name__}")
-    known = {field.name for field in known_fields(kind)}
-    unknown = tuple(pair for pair in named.items() if pair[0] not in known)
-    return {name: value for name, value in named.items() if name in known} | {
+    field_names = {field.name for field in known_fields(kind)}
+    unknown = tuple(pair for pair in named.items() if pair[0] not in field_names)
+    return {name: value for name, value in named.items() if name in field_names} | {
         UNKNOWN: kept_fields(where, unknown)
     }
 
@@ -359,10 +359,10 @@ def _plain_field(name: str, item: Any) -> object:
     return plain_tree(item)
 
 
-# ---- Requests, and their place in the order of requests
+# ---- Requests, and their order
 #
-# A request is a hash of two fields: its state, which changes and is often all that is asked for,
-# and everything else.
+# A request is a hash of two fields: its state, which changes and is often read alone, and
+# everything else.
 
 
 # Fields of the hash `neve:{t}:request:<id>`.
@@ -448,7 +448,7 @@ def unpack_request(
     """Return the request in a `request` hash, or None if the hash is empty.
 
     Raises:
-        MetadataError: It is no request.
+        MetadataError: It is not a request.
     """
     if not stored:
         return None
@@ -465,10 +465,10 @@ def request_member(request: Request) -> bytes:
 
 
 def submitted_at_s(member: bytes) -> float:
-    """Return when the request at a place was submitted."""
+    """Return the submission time of a member."""
     return int(member.partition(b":")[0]) / 1_000_000
 
 
 def request_of_member(member: bytes) -> str:
-    """Return the id of the request at a place."""
+    """Return the request id of a member."""
     return member.partition(b":")[2].decode(errors="replace")

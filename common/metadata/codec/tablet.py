@@ -1,6 +1,6 @@
-"""Layouts of what belongs to tablets, their files first.
+"""Layouts of the values of tablets, including files.
 
-The decoder of files is written out by hand, because a tablet may have very many of them.
+The decoder of files is written out, because a tablet may have very many of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,14 +41,14 @@ from common.model.tablet import (
 
 # ---- Data files
 #
-# A scan decodes hundreds of thousands of files a second, and most of that time would go into the
-# constructor of a frozen dataclass. So the fields are put into their slots directly, twice as
-# fast; whatever looks odd goes through the constructor, which refuses.
+# A scan decodes hundreds of thousands of files a second, and most of that time would be spent in
+# the constructor of a frozen dataclass. So the decoder sets the slots directly, which is twice as
+# fast. Unusual values go through the constructor, which validates them.
 
 
 FILE_BYTES_MAX = 1024**2
 
-# What most files have comes first: the defaults at the end cost nothing.
+# Fields that most files have come first, because trailing defaults are not stored.
 FILE = PackedLayout(
     DataFile,
     integer_slot("size_bytes"),
@@ -114,7 +114,7 @@ def unpack_files(where: str, stored: Mapping[bytes, bytes]) -> dict[str, DataFil
     """Return the files of a `files` hash by path.
 
     Raises:
-        MetadataError: Something in it is no file.
+        MetadataError: An entry is not a file.
     """
     files: dict[str, DataFile] = {}
     for path, data in stored.items():
@@ -126,10 +126,10 @@ def unpack_files(where: str, stored: Mapping[bytes, bytes]) -> dict[str, DataFil
 
 
 def unpack_file(where: str, path: bytes, data: bytes) -> DataFile:
-    """Return a file, the careful way.
+    """Return a file, with full validation.
 
     Raises:
-        MetadataError: It is no file.
+        MetadataError: It is not a file.
     """
     subject = f"{where} {path!r}"
     if len(data) > FILE_BYTES_MAX:
@@ -140,7 +140,7 @@ def unpack_file(where: str, path: bytes, data: bytes) -> DataFile:
     try:
         return FILE.unpack(subject, data, path=path.decode())
     except UnicodeDecodeError as error:
-        raise broken_value_error(subject, "has a path that is no text") from error
+        raise broken_value_error(subject, "has a path that is not text") from error
 
 
 def _quick(path: bytes, data: bytes) -> DataFile | None:
@@ -280,7 +280,7 @@ def unpack_record(where: str, stored: Mapping[bytes, bytes]) -> Record:
     """Return the record in a `record` hash.
 
     Raises:
-        MetadataError: It is no record.
+        MetadataError: It is not a record.
     """
     values: dict[str, Any] = {}
     try:
@@ -308,31 +308,31 @@ def unpack_recent(where: str, data: bytes | None) -> tuple[tuple[float, bytes], 
 
 
 def _bytes(value: object) -> bytes:
-    """Return bytes as they are; of a number, Python would make as many as it says."""
+    """Return bytes unchanged; `bytes(number)` would allocate that many bytes."""
     if not isinstance(value, bytes):
         raise TypeError(f"{type(value).__name__} is no bytes")
     return value
 
 
-def pack_statistics(found: TabletStatistics) -> bytes:
-    """Return statistics of a tablet as a record's field; they are written as a whole."""
+def pack_statistics(statistics: TabletStatistics) -> bytes:
+    """Return statistics of a tablet as a record's field, which is written as a whole."""
     return pack([
-        found.tablet_version,
-        found.measured_at_s,
-        found.rows,
-        found.updated_rows,
-        [*found.key_quantiles],
-        found.compared_rows,
-        [list(changed_share) for changed_share in found.changed_shares],
-        found.merged_share,
+        statistics.tablet_version,
+        statistics.measured_at_s,
+        statistics.rows,
+        statistics.updated_rows,
+        [*statistics.key_quantiles],
+        statistics.compared_rows,
+        [list(changed_share) for changed_share in statistics.changed_shares],
+        statistics.merged_share,
     ])  # fmt: skip
 
 
 def unpack_statistics(where: str, data: bytes) -> TabletStatistics:
-    """Return the statistics in a record's field; what a newer release adds is passed over.
+    """Return the statistics in a record's field; additions of a newer release are ignored.
 
     Raises:
-        MetadataError: They are none.
+        MetadataError: They are malformed.
     """
     version, at_s, rows, updated, quantiles, compared, changed, merged, *_ = unpack(where, data)
     return TabletStatistics(
@@ -348,9 +348,9 @@ def unpack_statistics(where: str, data: bytes) -> TabletStatistics:
 
 
 def is_bare(stored: Mapping[bytes, bytes]) -> bool:
-    """Return whether a record says that a tablet has bounds, files and nothing else.
+    """Return whether a record shows that a tablet has only bounds and files.
 
-    True only of a record read in one MULTI with the rest: counts are exact then.
+    Valid only for a record that was read in one MULTI with the rest: then its counts are exact.
     """
     return bool(stored) and all(
         stored.get(field, b"0") == b"0" for field in (b"r", b"w", b"s", b"o", b"d", b"p")
@@ -379,6 +379,6 @@ def _unpack_remark(where: str, field: bytes, data: bytes, values: dict[str, Any]
         case b"g":
             values["answered_s"] = float(data)
         case _:
-            # `d` and `p`, for which only `is_bare` asks; or a newer release has written it. It
-            # stays as it is: the fields of a record are written one by one.
+            # `d` and `p`, which only `is_bare` uses, or a field of a newer release. It is not
+            # changed, because the fields of a record are written separately.
             pass

@@ -1,6 +1,6 @@
-"""Reserve, commit, retag, release, drop a hold: who may replace files, and the ends of an attempt.
+"""Reserve, commit, retag, release, drop a hold: rights to replace files, and the ends of attempts.
 
-Commit, retag and release all watch `running`; the attempt's entry in it is the fence.
+Commit, retag and release all watch `running`; the attempt's entry in it is the fencing token.
 """
 
 from collections.abc import Iterable
@@ -80,8 +80,8 @@ from common.units import format_bytes, format_count
 def reserve(change: ReserveFiles) -> Transaction:
     """Return the transaction of a reservation. Mark: `running[attempt]`.
 
-    `files` is read but never watched: an appender to a hot tablet must not make
-    reservations fail. Inputs cannot leave while `running` stands as it was read.
+    `files` is read but not watched, because appends to a busy tablet must not make reservations
+    fail. Inputs cannot leave while `running` is unchanged.
     """
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     watch = [keys.operation, keys.running, keys.selection]
@@ -117,11 +117,11 @@ def reserve(change: ReserveFiles) -> Transaction:
 
 
 def reservation_of(change: ReserveFiles, now_s: float) -> Reservation:
-    """Return the reservation that a change asks for.
+    """Return the reservation for a change.
 
     Args:
-        change: Who wants what.
-        now_s: The store's time: when it began, and the `now` of the row rules.
+        change: The change.
+        now_s: The store's time: the start of the attempt, and the `now` of the row rules.
     """
     return Reservation(
         attempt=change.attempt,
@@ -170,8 +170,8 @@ def drop_hold(change: DropHold) -> Transaction:
 
 # ---- Commit and release
 #
-# While the entry is there nobody can take the inputs, drop the selection, cancel or split without
-# changing `running`; so a commit that dropped no rows watches nothing else.
+# While the entry exists, inputs cannot be taken, and the selection cannot be dropped, cancelled or
+# split, without a change of `running`. So a commit that dropped no rows watches nothing else.
 
 
 def commit(change: CommitAttempt) -> Transaction:
@@ -182,7 +182,7 @@ def commit(change: CommitAttempt) -> Transaction:
     needs = need.attempt_entry(table, keys, change.attempt)
     needs |= Needs((), {"selection": get(keys.selection), "purge": get(keys.purge)})
     if change.dropped is not None:
-        # The record is not watched: whoever adds changes `files`, too.
+        # The record is not watched, because adds change `files` as well.
         reads = {"files": hgetall(keys.files), "recent": hget(keys.record, RECENT_ADDS)}
         needs |= Needs((keys.files, keys.purge), reads)
     elif change.inputs:
@@ -194,9 +194,10 @@ def commit(change: CommitAttempt) -> Transaction:
             return _ended(table, change.attempt, AttemptEnd.COMMITTED, seen)
         if change.dropped is not None or entry.inputs == change.inputs:
             return _commit(change, entry, seen)
-        known = replace(change, inputs=entry.inputs)
+        with_inputs = replace(change, inputs=entry.inputs)
         return More(
-            need.some_files(keys, entry.inputs), lambda further: _commit(known, entry, further)
+            need.some_files(keys, entry.inputs),
+            lambda further: _commit(with_inputs, entry, further),
         )
 
     # It writes files, which a large add watches.
@@ -204,10 +205,10 @@ def commit(change: CommitAttempt) -> Transaction:
 
 
 def _commit_statistics(change: CommitAttempt, statistics: Statistics) -> Transaction:
-    """Return the transaction that writes what is live of files. Mark: `running[t]` gone.
+    """Return the transaction that stores live bytes of files. Mark: `running[t]` gone.
 
-    Files are watched: a file that changes or leaves meanwhile is read again, and one that has left
-    is passed over. Nothing else of a file is touched.
+    Files are watched: if a file changes concurrently, the files are read again, and a file that
+    is gone is skipped. Other fields of files are unchanged.
     """
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     paths = tuple(file.path for file in statistics.files)
@@ -265,16 +266,16 @@ def _commit_statistics(change: CommitAttempt, statistics: Statistics) -> Transac
 
 
 def _found(statistics: Statistics, now_s: float) -> dict[str, Word]:
-    """Return the field of the record that has what was found about a tablet's rows, if anything."""
+    """Return the field of the record with facts about a tablet's rows, if there are any."""
     if statistics.tablet is None:
         return {}
     version = statistics.tablet_version
-    found = replace(statistics.tablet, tablet_version=version, measured_at_s=now_s)
-    return {STATISTICS: pack_statistics(found)}
+    tablet_statistics = replace(statistics.tablet, tablet_version=version, measured_at_s=now_s)
+    return {STATISTICS: pack_statistics(tablet_statistics)}
 
 
 def _result_text(statistics: Statistics) -> str:
-    """Return what an analysis has found, for the history."""
+    """Return the result of an analysis as text, for the history."""
     size = sum(file.size_bytes for file in statistics.files)
     live = sum(file.live_bytes for file in statistics.files)
     return (
@@ -287,8 +288,8 @@ def _result_text(statistics: Statistics) -> str:
 def retag(change: RetagFiles) -> Transaction:
     """Return the transaction that changes tags of files. Mark: `running[t]` gone.
 
-    No file comes or goes, and none is garbage. Entries are written back with all that they say;
-    nobody else writes that of a reserved file: a repair refuses it, and disturbs `running`.
+    No file is added or removed, and none becomes garbage. Entries keep all other fields. Reserved
+    files have no other writer: repairs refuse them and disturb `running`.
     """
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     needs = need.attempt_entry(table, keys, change.attempt)
@@ -339,7 +340,7 @@ def _retagged(
 
 
 def release(change: ReleaseAttempt) -> Transaction:
-    """Return the transaction that gives a reservation up. Mark: `running[t]` gone."""
+    """Return the transaction that releases a reservation. Mark: `running[t]` gone."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     leader = Needs((), {"coordinator": get(COORDINATOR)})
 
@@ -367,7 +368,7 @@ def _entry(keys: TabletKeys, attempt: str, seen: Seen) -> Reservation | None:
 
 
 def _ended(table: TableKeys, attempt: str, wanted: AttemptEnd, seen: Seen) -> Decision:
-    """Tell an attempt that has ended as wanted from one that somebody else ended."""
+    """Distinguish an attempt that has ended as wanted from one that ended otherwise."""
     mark = need.outcome_seen(table, attempt, seen)
     if mark is not None and mark.end is wanted:
         return NoWrite()
@@ -377,7 +378,7 @@ def _ended(table: TableKeys, attempt: str, wanted: AttemptEnd, seen: Seen) -> De
 
 
 def _commit(change: CommitAttempt, entry: Reservation, seen: Seen) -> Decision:
-    """Decide a commit whose reservation is there."""
+    """Decide on a commit whose reservation exists."""
     keys = TabletKeys.of(change.tablet)
     files = _files(change, keys, seen)
     selection = need.selection_seen(keys, seen["selection"])
@@ -413,14 +414,14 @@ def _commit(change: CommitAttempt, entry: Reservation, seen: Seen) -> Decision:
 def _refused_by_adds(
     change: CommitAttempt, dropped: DroppedRows, keys: TabletKeys, seen: Seen
 ) -> Refusal | None:
-    """Refuse dropped rows that would raise the watermark above what somebody writes just now."""
+    """Refuse dropped rows that would raise the watermark above the versions of recent adds."""
     lowest = bound(unpack_recent(keys.record, seen["recent"]), seen.now_s)
     if lowest is None or dropped.version_max <= lowest:
         return None
     return Refusal(
         RefusalCode.RESURFACE,
         f"tablet {change.tablet}: attempt {change.attempt} dropped rows of higher versions than "
-        "files that were added meanwhile",
+        "files that were added concurrently",
     )
 
 
@@ -431,10 +432,10 @@ def _files(change: CommitAttempt, keys: TabletKeys, seen: Seen) -> dict[str, Dat
 
 
 def _files_found(paths: Iterable[str], keys: TabletKeys, seen: Seen) -> dict[str, DataFile]:
-    found = zip(paths, seen["some"], strict=True)
+    entries = zip(paths, seen["some"], strict=True)
     return {
         path: unpack_file(f"{keys.files} {path}", path.encode(), data)
-        for path, data in found
+        for path, data in entries
         if data is not None
     }
 
@@ -481,7 +482,7 @@ def _replaced(
 
 
 def _remarks(change: CommitAttempt, tablet: Tablet, seen: Seen) -> tuple[Command, ...]:
-    """Raise the watermark, and move the selection on."""
+    """Raise the watermark, and update the selection."""
     entry = tablet.running[change.attempt]
     effects: tuple[Command, ...] = ()
     if change.dropped is not None:

@@ -1,10 +1,10 @@
-"""The mark of an accepted call: looked for first, written with what was accepted, kept a day.
+"""The mark of an accepted call: checked first, written with the change, kept for a day.
 
-    mark, same content       the call was accepted before: nothing is written but the mark
-    mark, other content      refused: one id names one call
-    no mark, id too old      refused: nobody can tell whether it was accepted
+    mark, same content       the call was accepted before: only the mark is written again
+    mark, other content      refused: one id identifies one call
+    no mark, id too old      refused: it is unknown whether it was accepted
     no mark, older than a rebuild or restore of its table: the same
-    no mark                  the change decides, and leaves the mark if it is allowed
+    no mark                  the change decides, and writes the mark if it is allowed
 
 Adds, appends and compactions share the ids of calls.
 """
@@ -22,7 +22,7 @@ from common.model.outcome import Refusal, RefusalCode
 
 
 def call_seen(keys: TableKeys, call: str, seen: Seen) -> CallMark | None:
-    """Return the mark of a call, or None; read under the name `call`."""
+    """Return the mark of a call, or None; it was read under the name `call`."""
     stored = seen["call"]
     return None if stored is None else CALL.unpack(keys.call(call), stored)
 
@@ -30,14 +30,14 @@ def call_seen(keys: TableKeys, call: str, seen: Seen) -> CallMark | None:
 def answer_repeated_call(
     keys: TableKeys, call: str, kind: CallKind, content: str, seen: Seen
 ) -> Write | Refusal:
-    """Answer a call that has its mark: touch the mark, so that replicas have it too.
+    """Answer a call that has a mark: write the mark again, so that replicas have it.
 
     Args:
-        keys: Of the table.
-        call: Its id.
-        kind: What the call wants this time.
-        content: Digest of what it brings this time.
-        seen: With the mark.
+        keys: Keys of the table.
+        call: Id of the call.
+        kind: Kind of the present call.
+        content: Digest of its content.
+        seen: Values read, including the mark.
     """
     mark = call_seen(keys, call, seen)
     assert mark is not None, call
@@ -50,7 +50,7 @@ def answer_repeated_call(
 def refused_other_content(
     call: str, mark: CallMark, kind: CallKind, content: str
 ) -> Refusal | None:
-    """Return why a call is not the one that was accepted under its id, or None if it is."""
+    """Return why a call differs from the one accepted under its id, or None if it does not."""
     if (mark.kind, mark.content) == (kind, content):
         return None
     what = "with other content" if mark.kind is kind else f"for `{mark.kind.value}`"
@@ -61,15 +61,15 @@ def refused_other_content(
 
 
 def leave_call_mark(keys: TableKeys, call: str, mark: CallMark) -> Command:
-    """Return the effect that leaves the mark of a call."""
+    """Return the effect that writes the mark of a call."""
     return set_string(keys.call(call), CALL.pack(mark), MARK_LIFE_S)
 
 
 def refused_call(call: str, now_s: float, since_s: float) -> Refusal | None:
-    """Return why a call that has no mark cannot be taken, or None if it can.
+    """Return why a call without a mark is refused, or None if it is accepted.
 
     Args:
-        call: Its id.
+        call: Id of the call.
         now_s: The store's time.
         since_s: `calls_since_s` of its table.
     """
@@ -80,34 +80,34 @@ def refused_call(call: str, now_s: float, since_s: float) -> Refusal | None:
         return Refusal(
             RefusalCode.CALL_TOO_OLD,
             f"call id {call} was made {now_s - made_s:.0f} s ago, at most {CALL_LIFE_S} s are "
-            "allowed: nobody can tell any more whether the call was accepted before",
+            "allowed: it is unknown whether the call was accepted before",
         )
     if made_s < since_s:
         return Refusal(
             RefusalCode.CALL_TOO_OLD,
-            f"call id {call} was made before the table was rebuilt or restored, and the table does "
-            "not know whether it was accepted: look whether its rows are there, and send what is "
-            "missing under a new id",
+            f"call id {call} was made before the table was rebuilt or restored, so it is unknown "
+            "whether it was accepted: check whether its rows are there, and send missing rows "
+            "under a new id",
         )
     if made_s > now_s + CALL_SKEW_S:
         return Refusal(
             RefusalCode.CALL_TOO_NEW,
             f"call id {call} carries a time {made_s - now_s:.0f} s in the future: "
-            "is the clock of the caller right?",
+            "check the clock of the caller",
         )
     return None
 
 
-# ------------------------------------------------------------------------------- What a call brings
+# ------------------------------------------------------------------------- The content of a call
 
 
 def names_digest(paths: Iterable[str]) -> str:
-    """Return what identifies a set of files by their names."""
+    """Return the digest of the names of some files."""
     return digest(sorted(paths))
 
 
 def files_digest(sizes: Mapping[str, int]) -> str:
-    """Return what identifies a set of files, whatever tablets they were routed to.
+    """Return the digest of a set of files, independent of their tablets.
 
     Args:
         sizes: Path → size in bytes.
@@ -116,7 +116,7 @@ def files_digest(sizes: Mapping[str, int]) -> str:
 
 
 def call_content(change: AddFiles) -> str:
-    """Return the digest of what the caller sent."""
+    """Return the digest of the caller's data."""
     if change.content:
         return change.content
     files = (file for files in change.files.values() for file in files)

@@ -1,4 +1,4 @@
-"""Records that steer the service: who coordinates, limits, analyses, generation, manifest."""
+"""Service-wide records: the leading coordinator, limits, analyses, generation, manifest."""
 
 from common.metadata.changes import (
     Applied,
@@ -51,20 +51,20 @@ from common.metadata.store_values import CoordinatorClaim, Manifest
 from common.model.outcome import Refusal, RefusalCode
 
 LIMITS_MAX = 1000
-"""Groups and volumes with a limit of their own."""
+"""Largest number of groups and volumes with their own limit."""
 SCALES_MAX = 1000
-"""Groups whose number of compactors somebody has set."""
+"""Largest number of groups with a number of compactors set by an operator."""
 MANIFESTS_MAX = 64
-"""Earlier manifests that a table may have stored at a time."""
+"""Largest number of earlier manifests stored for a table."""
 CLAIM_STEP_S = 0.001
 FORMAT = 1
-"""Version of keys and values in the store; another one is refused as a whole."""
+"""Version of keys and values in the store; a store with another version is refused."""
 
 
 def write_analysis(change: WriteAnalysis) -> Transaction:
-    """Return the transaction that notes an analysis; nobody is told, nothing bumped.
+    """Return the transaction that notes an analysis, without a change entry or a new version.
 
-    Table and bounds are watched only so that no key is left behind in a dropped table.
+    Table and bounds are watched only so that no key remains in a dropped table.
     """
     table = TableKeys(change.tablet.table)
 
@@ -80,7 +80,7 @@ def write_analysis(change: WriteAnalysis) -> Transaction:
 def write_analyses(change: WriteAnalyses) -> Transaction:
     """Return the transaction that notes many analyses of one table.
 
-    Each by the rules of `write_analysis`; those that these refuse are left out.
+    Each note follows the rules of `write_analysis`; refused notes are skipped.
     """
     table = TableKeys(change.table)
     assert all(note.tablet.table == change.table for note in change.notes), change.table
@@ -103,7 +103,7 @@ def write_analyses(change: WriteAnalyses) -> Transaction:
 
 
 def _is_wish(change: WriteAnalysis) -> bool:
-    """Return whether somebody relies on a note; the others only spare a later look."""
+    """Return whether other work depends on a note; other notes only save a later read."""
     return change.analysis_group is not None
 
 
@@ -119,9 +119,7 @@ def _refused_note(change: WriteAnalysis, seen: Seen) -> Refusal | None:
         return tablet_gone(change.tablet)
     present = whole_number(TabletKeys.of(change.tablet).record, seen[f"version {text}"])
     if change.version not in {present, -1}:
-        return Refusal(
-            RefusalCode.VERSION, f"tablet {change.tablet} is at version {present} by now"
-        )
+        return Refusal(RefusalCode.VERSION, f"tablet {change.tablet} is now at version {present}")
     return None
 
 
@@ -133,8 +131,8 @@ def _note_effects(change: WriteAnalysis) -> tuple[Command, ...]:
 def _notes(change: WriteAnalysis) -> dict[str, Word]:
     fields: dict[str, Word] = {}
     if change.version >= 0:
-        said = [change.analysis.value, change.version, change.settings_version]
-        fields[ANALYSIS] = pack(said if change.due_at_s is None else [*said, change.due_at_s])
+        verdict = [change.analysis.value, change.version, change.settings_version]
+        fields[ANALYSIS] = pack(verdict if change.due_at_s is None else [*verdict, change.due_at_s])
         if change.answered_s is not None:
             fields[ANSWERED] = repr(change.answered_s)
     if change.settled is not None:
@@ -153,9 +151,9 @@ def _notes(change: WriteAnalysis) -> dict[str, Word]:
 def claim_coordination(change: ClaimCoordination) -> Transaction:
     """Return the transaction that makes a coordinator the leader. Mark: its id is there.
 
-    Replicas must have it before it counts, so a repeat writes once more. A claim is later
-    than the one that it replaces, whatever the clock says: of two coordinators the one with
-    the later claim leads.
+    Replicas must have the claim before it is acknowledged, so a repetition writes it again. A
+    claim is later than the one that it replaces, whatever the clock reads. Of two coordinators
+    the one with the later claim leads.
     """
 
     def decide(seen: Seen) -> Decision:
@@ -169,13 +167,13 @@ def claim_coordination(change: ClaimCoordination) -> Transaction:
 
 
 def set_limit(change: SetLimit) -> Transaction:
-    """Return the transaction that writes a limit; the last one to write wins."""
+    """Return the transaction that writes a limit; the last write wins."""
     return _set_by_operator(LIMITS, change.scope.text, change.bytes_s, LIMITS_MAX, "limits are set")
 
 
 def set_scale(change: SetScale) -> Transaction:
-    """Return the transaction that sets a group's compactors; the last one to write wins."""
-    what = "groups are scaled by hand"
+    """Return the transaction that sets a group's compactors; the last write wins."""
+    what = "groups are scaled manually"
     return _set_by_operator(SCALES, change.group, change.count, SCALES_MAX, what)
 
 
@@ -185,26 +183,26 @@ def _set_by_operator(
     """Return the transaction that sets a field of a hash of the whole store.
 
     Args:
-        key: Of the hash.
-        name: Of the field.
-        value: None: the field goes.
-        count_max: Most fields.
-        what: What a full hash is full of, behind their number.
+        key: Key of the hash.
+        name: Name of the field.
+        value: None: remove the field.
+        count_max: Largest number of fields.
+        what: Noun and verb after the number of fields, for the message.
     """
 
     def decide(seen: Seen) -> Decision:
-        known = seen["known"]
+        present = seen["known"]
         if value is None:
             return Write((hdel(key, name),), durable=True)
-        if name.encode() not in known and len(known) >= count_max:
-            return Refusal(RefusalCode.LIMITS, f"{len(known)} {what}; take others back first")
+        if name.encode() not in present and len(present) >= count_max:
+            return Refusal(RefusalCode.LIMITS, f"{len(present)} {what}; remove others first")
         return Write((hset(key, {name: value}),), durable=True)
 
     return Transaction(Needs((key,), {"known": hgetall(key)}), decide)
 
 
 def bump_generation(change: BumpGeneration) -> Transaction:
-    """Return the transaction that counts the generation up; twice does no harm."""
+    """Return the transaction that increments the generation; a repetition is harmless."""
     keys = TableKeys(change.table)
 
     def decide(seen: Seen) -> Decision:
@@ -214,7 +212,7 @@ def bump_generation(change: BumpGeneration) -> Transaction:
             reason = f"the generation of table {change.table} was read too long ago, read it again"
             return Refusal(RefusalCode.GENERATION, reason)
         generation = whole_number(keys.generation, seen["generation"]) + 1
-        # The location is told next: a replica that takes over must know of it, too.
+        # The location is written next, so a replica that takes over must have the generation, too.
         return Write((incr(keys.generation),), Applied(generation=generation), durable=True)
 
     needs = Needs((keys.generation,), {"generation": get(keys.generation)})
@@ -222,10 +220,10 @@ def bump_generation(change: BumpGeneration) -> Transaction:
 
 
 def publish_manifest(change: PublishManifest) -> Transaction:
-    """Return the transaction that notes a manifest. Mark: it is the last one.
+    """Return the transaction that records a manifest. Mark: it is the last one.
 
-    Its pointer is out before: were it the other way round, a publisher that dies between
-    the two would have files deleted that the old pointer still leads to.
+    Its pointer is written before. In the other order, a publisher that dies in between would
+    cause the deletion of files that the old pointer still refers to.
     """
     keys = TableKeys(change.table)
     named = (change.number, change.path, change.begun_s)
@@ -265,7 +263,7 @@ def publish_manifest(change: PublishManifest) -> Transaction:
 
 
 def found_store(store: str) -> Transaction:
-    """Return the transaction that names the store, unless it has a name already."""
+    """Return the transaction that gives the store an id, unless it has one."""
 
     def decide(seen: Seen) -> Decision:
         if seen["store"]:

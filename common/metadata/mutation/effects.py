@@ -44,11 +44,11 @@ from common.model.outcome import AttemptEnd
 from common.model.tablet import Bounds, Reservation, Selection, Tablet, TabletId
 
 FAILURE_CHARS_MAX = 60
-"""Longest failure text in a record: a longer one would cost every record its compact form."""
+"""Longest failure text in a record; longer texts would break the record's compact encoding."""
 
 
 def make_tablet(tablet: TabletId, bounds: Bounds) -> list[Command]:
-    """Return the effects that make a tablet."""
+    """Return the effects that create a tablet."""
     keys = TabletKeys.of(tablet)
     return [
         set_string(keys.bounds, BOUNDS.pack(bounds)),
@@ -69,11 +69,11 @@ def tablet_changed(
     """Bump the record's version, write counts and flags, append the change to the stream.
 
     Args:
-        tablet: What changed.
+        tablet: The changed tablet.
         what: The change's word.
-        attempt: Whose doing it was, if an attempt's.
-        request: Whose doing it was, if a request's.
-        counts: Field of the record → how much more (or less).
+        attempt: The attempt that made the change, if there is one.
+        request: The request that made the change, if there is one.
+        counts: Field of the record → difference.
         flags: Field of the record → new value.
     """
     record = TabletKeys.of(tablet).record
@@ -85,7 +85,7 @@ def tablet_changed(
 
 
 def filled(keys: TableKeys, run: str, count: int) -> tuple[Command, ...]:
-    """Return the effect that counts files that a run has put into a table."""
+    """Return the effect that counts files that a run has added to a table."""
     return (hincrby(keys.table, FILLED, count),) if run and count else ()
 
 
@@ -94,7 +94,7 @@ def stream_entry(
 ) -> Command:
     """Append a change to the table's stream.
 
-    A tablet with an empty end stands for the table itself.
+    A tablet with an empty end represents the table itself.
     """
     keys = TableKeys(tablet.table)
     text = tablet.text if tablet.end else ""
@@ -107,17 +107,17 @@ def stream_entry(
 
 
 def table_changed(table: str, what: str) -> Command:
-    """Append to the stream that the table itself changed."""
+    """Append a change of the table itself to the stream."""
     return stream_entry(TabletId(table, b""), what)
 
 
 def request_changed(table: str, request: str) -> Command:
-    """Append to the stream that a request changed."""
+    """Append a change of a request to the stream."""
     return stream_entry(TabletId(table, b""), "request", request=request)
 
 
 def files_written(keys: TabletKeys, files: Iterable[DataFile]) -> tuple[Command, ...]:
-    """Put files into a tablet."""
+    """Write files into a tablet."""
     fields: dict[Word, Word] = {file.path: FILE.pack(file) for file in files}
     return (hset(keys.files, fields),) if fields else ()
 
@@ -125,7 +125,7 @@ def files_written(keys: TabletKeys, files: Iterable[DataFile]) -> tuple[Command,
 def file_counts(
     came: Iterable[DataFile], went: Iterable[DataFile] = (), *, running: int = 0
 ) -> dict[str, int]:
-    """Return by how much files that came and went change the record."""
+    """Return how added and removed files change the record."""
     new, old = tuple(came), tuple(went)
     size = sum(file.size_bytes for file in new) - sum(file.size_bytes for file in old)
     return {FILES: len(new) - len(old), BYTES: size, RUNNING: running}
@@ -134,12 +134,12 @@ def file_counts(
 def into_garbage(
     table: TableKeys, end: bytes, paths: Mapping[str, bytes | None]
 ) -> tuple[Command, ...]:
-    """Hand files to the collector, not yet stamped.
+    """Hand files to the collector, without a stamp.
 
     Args:
-        table: Whose garbage.
-        end: The tablet's end at this moment.
-        paths: Path → smallest key, which tells the tablet even after a split.
+        table: Table of the garbage.
+        end: The tablet's current end.
+        paths: Path → smallest key, which identifies the tablet even after a split.
     """
     fields: dict[Word, Word] = {
         path: codec_table.GARBAGE.pack(
@@ -153,16 +153,16 @@ def into_garbage(
 def uncommitted_outputs(
     table: TableKeys, end: bytes, entry: Reservation, paths: Iterable[str] | None = None
 ) -> tuple[Command, ...]:
-    """Hand the outputs of an attempt that was not committed to the collector.
+    """Hand the outputs of an uncommitted attempt to the collector.
 
-    The reservation goes along: a store that has gone back in time takes a committed attempt
-    for one that was not. Its inputs are gone then, and its outputs hold the only copy.
+    The reservation is kept with them. A store that lost changes takes a committed attempt for an
+    uncommitted one. Then the inputs are gone, and the outputs are the only copy.
 
     Args:
-        table: Whose garbage.
-        end: The tablet's end at this moment.
+        table: Table of the garbage.
+        end: The tablet's current end.
         entry: The reservation that ends.
-        paths: Those of its outputs that go; None: all.
+        paths: The outputs to hand over; None: all.
     """
     waste = dict.fromkeys(entry.output_paths if paths is None else paths)
     if not waste:
@@ -180,7 +180,7 @@ def attempt_ended(
     mark: AttemptOutcome,
     history: HistoryEntry,
 ) -> tuple[Command, ...]:
-    """Take the reservation away, leave the outcome's mark, write the history."""
+    """Remove the reservation, write the outcome's mark and the history."""
     words: dict[str, Word] = {"h": codec_table.HISTORY.pack(history), "t": history.tablet.text}
     return (
         hdel(keys.running, entry.attempt),
@@ -190,7 +190,7 @@ def attempt_ended(
 
 
 def history_of(tablet: TabletId, entry: Reservation, end: AttemptEnd, now_s: float) -> HistoryEntry:
-    """Return the history of an attempt that replaced nothing."""
+    """Return the history entry of an attempt that replaced nothing."""
     return HistoryEntry(
         position="",
         attempt=entry.attempt,
@@ -212,11 +212,11 @@ def history_of(tablet: TabletId, entry: Reservation, end: AttemptEnd, now_s: flo
     )
 
 
-# --------------------------------------------------------------- What a commit leaves besides files
+# -------------------------------------------------------------- Other effects of a commit
 
 
 def raise_watermark(tablet: TabletId, present: bytes | None, dropped: bytes) -> tuple[Command, ...]:
-    """Raise the watermark to the highest version dropped; it never goes down."""
+    """Raise the watermark to the highest dropped version; it never falls."""
     if present is not None and present >= dropped:
         return ()
     keys = TabletKeys.of(tablet)
@@ -228,8 +228,8 @@ def move_selection(
 ) -> tuple[Command, ...]:
     """Replace inputs by outputs in the selection; clear it if the request is done here.
 
-    Done: nothing is left, or one file which is a result. That outputs are more than one
-    and no further job is wanted, only the planner can tell (change *complete*).
+    It is done if nothing is left, or one file which is a result. With several outputs only the
+    planner can decide that no further job is wanted (change *complete*).
     """
     keys = TabletKeys.of(tablet.id)
     gone = {*inputs}

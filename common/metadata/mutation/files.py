@@ -1,6 +1,6 @@
 """Add files under one call id; stamps of garbage, and pins.
 
-Mark of an add: `call:<id>`, which tells what came in.
+Mark of an add: `call:<id>`, which records what was added.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,14 +77,14 @@ from common.model.tablet import Bounds, TabletId
 
 # ---- Adding files
 #
-# The mark is looked for before anything else: what was accepted once is not asked again whether
-# it is allowed, whatever became of its files.
+# The mark is checked first: a call that was accepted once is not validated again, whatever became
+# of its files.
 
 
 TABLETS_CHARS_MAX = 256
-"""A mark names its tablets if their names are no longer than this together."""
+"""A mark lists its tablets if their names are at most this long in total."""
 LATE = ("late", "true")
-"""Tag of a file with rows at or below the watermark, in a table that takes them."""
+"""Tag of a file with rows at or below the watermark, in a table that accepts them."""
 
 
 def add_files(change: AddFiles) -> Transaction:
@@ -114,7 +114,7 @@ def add_files(change: AddFiles) -> Transaction:
         assert table is not None, change.table
         if not users:
             return _add(change, table, seen)
-        # Looked at after the garbage: a collector retires a name before it forgets the entry.
+        # Read after the garbage: a collector retires a name before it removes the entry.
         location = table.location
         retired = Needs((), {"retired": mget(retired_name(location, path) for path in users)})
         return More(
@@ -139,12 +139,12 @@ def _tablet_needs(tablet: TabletId, files: tuple[DataFile, ...]) -> Needs:
 
 
 def _refused_look(change: AddFiles, now_s: float) -> Refusal | None:
-    """Refuse what was looked at so long ago that a collector may have deleted it since."""
+    """Refuse a check of files so old that a collector may have deleted them since."""
     if change.looked_s is None or now_s - change.looked_s <= change.look_max_s:
         return None
     return Refusal(
         RefusalCode.LOOK_TOO_OLD,
-        f"the files of call {change.call} were looked at {now_s - change.looked_s:.0f} s ago, "
+        f"the files of call {change.call} were checked {now_s - change.looked_s:.0f} s ago, "
         f"at most {change.look_max_s:.0f} s are allowed",
     )
 
@@ -154,9 +154,9 @@ def _refused_names(users: list[str], marks: Sequence[Reply]) -> Refusal | None:
         if mark is not None:
             return Refusal(
                 RefusalCode.RETIRED,
-                f"a file {path} of this location was deleted recently, with a compaction or with "
-                "a dropped table: a deletion that is still on its way would delete the new file, "
-                "too; add it under another name, or when coordinator.retired_names_s has passed",
+                f"file {path} was recently deleted from this location after a compaction or with "
+                "a dropped table, and a delayed deletion would delete the new file as well; "
+                "add it under another name, or after coordinator.retired_names_s",
             )
     return None
 
@@ -177,12 +177,12 @@ def _refused_paths(change: AddFiles, paths: list[str], seen: Seen) -> Refusal | 
         stored = seen[f"{TabletId(change.table, end).text}/files"] if files else ()
         for file, present in zip(files, stored, strict=True):
             if present is not None:
-                return Refusal(RefusalCode.EXISTS, f"file {file.path} is in the table already")
+                return Refusal(RefusalCode.EXISTS, f"file {file.path} is already in the table")
     return None
 
 
 def _add(change: AddFiles, table: Table, seen: Seen) -> Decision:
-    """Check every file against its tablet, then write them all."""
+    """Check every file against its tablet, then write all of them."""
     effects: list[Command] = []
     for end, files in change.files.items():
         tablet = TabletId(change.table, end)
@@ -239,9 +239,9 @@ def _added(
 
 
 def _recent(table: Table, before: Notes, files: Iterable[DataFile], seen: Seen) -> dict[str, Word]:
-    """Return what the record says of recent adds, if dead rows may ever be dropped here.
+    """Return the record's notes of recent adds, if dead rows may ever be dropped here.
 
-    Files below the watermark are not among them: the table takes these, whatever becomes of it.
+    Files below the watermark are left out: the table accepts them anyway.
     """
     settings = table.settings
     if table.version_column is None or (table.tombstone_column is None and settings.ttl_s is None):
@@ -258,7 +258,7 @@ def _new_partition(table: Table, end: bytes, partitions: Mapping[bytes, str]) ->
 
 
 def _stamped(file: DataFile, now_s: float, *, late: bool) -> DataFile:
-    """Write the store's time on a file, and whether it came late."""
+    """Set the store's time on a file, and a tag if it came late."""
     since = file.tombstones_since_s
     if file.tombstones and since is None:
         since = now_s
@@ -269,8 +269,8 @@ def _stamped(file: DataFile, now_s: float, *, late: bool) -> DataFile:
 
 # ---- Garbage and pins
 #
-# Only a collector that saw an entry stamps it, with a time read afterwards: a time taken by the
-# committer before its `EXEC` could be older than a pin whose listing still shows the file.
+# Only a collector that has seen an entry stamps it, with a time that it reads afterwards. A time
+# read by the committer before its `EXEC` could be older than a pin whose listing includes the file.
 
 
 def stamp_garbage(change: StampGarbage) -> Transaction:
@@ -296,7 +296,7 @@ def stamp_garbage(change: StampGarbage) -> Transaction:
 
 
 def keep_garbage(change: KeepGarbage) -> Transaction:
-    """Return the transaction that stamps an entry back to 0. Mark: it is 0, or gone."""
+    """Return the transaction that resets an entry's stamp to 0. Mark: it is 0, or gone."""
     keys = TableKeys(change.table)
 
     def decide(seen: Seen) -> Decision:
@@ -315,11 +315,10 @@ def keep_garbage(change: KeepGarbage) -> Transaction:
 def forget_garbage(change: ForgetGarbage) -> Transaction:
     """Return the first transaction that removes entries. Mark: they are gone.
 
-    Nothing is watched: only collectors remove entries, and until one does no file of
-    that path can be added, so the entry cannot have become another's meanwhile. For a
-    while no table may add a file of that name afterwards, either: another collector that
-    stood still between its look and its deletion would delete it. Names have a slot of
-    their own, so they are retired first, and replicas know it before the entry goes.
+    Nothing is watched. Only collectors remove entries, and until then no file with that path can
+    be added, so the entry cannot belong to another file. For a while afterwards no table may add
+    a file with that name either: a stalled collector would delete it. Names have a slot of their
+    own, so they are retired first, and replicas have the mark before the entry is removed.
     """
     keys = TableKeys(change.table)
     assert change.paths, change.table
@@ -348,8 +347,8 @@ def forget_garbage(change: ForgetGarbage) -> Transaction:
 def pin(change: PinFiles) -> Transaction:
     """Return the transaction that begins or renews a pin. Mark: the pin, with this lease.
 
-    A pin whose lease has run out may have been ignored already: renewing it would
-    promise files that are gone, so it is refused.
+    A pin with an expired lease may have been ignored already. Renewing it would promise files
+    that are gone, so it is refused.
     """
     keys = TableKeys(change.table)
 
@@ -361,12 +360,12 @@ def pin(change: PinFiles) -> Transaction:
         if seen["pin"] is not None:
             present = PIN.unpack(f"{keys.pins} {change.pin}", seen["pin"], pin=change.pin)
             if present.until_s < seen.now_s:
-                return Refusal(RefusalCode.PIN, f"pin {change.pin} has run out, begin a new one")
+                return Refusal(RefusalCode.PIN, f"pin {change.pin} has expired, begin a new one")
             entry = replace(present, until_s=until_s)
         elif change.renews:
-            # The files that were listed under it may have been deleted since.
-            return Refusal(RefusalCode.PIN, f"pin {change.pin} is not known any more")
-        # A fail-over must not forget it: the reader goes on to list files.
+            # The files that were listed under it may have been deleted.
+            return Refusal(RefusalCode.PIN, f"pin {change.pin} does not exist any more")
+        # A fail-over must not lose it, because the reader lists files next.
         return Write((hset(keys.pins, {change.pin: PIN.pack(entry)}),), durable=True)
 
     needs = table_state(keys) | Needs((keys.pins,), {"pin": hget(keys.pins, change.pin)})

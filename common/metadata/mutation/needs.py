@@ -1,7 +1,7 @@
-"""Composable needs, and the values behind what was seen.
+"""Composable needs, and the values read for them.
 
-Whoever adds a change picks from here; a watch that is not asked for is not set, for a
-busy tablet would starve whoever watches more than the decision uses.
+A change watches only what its decision uses. In a busy tablet, further watches would cause
+endless conflicts.
 """
 
 from collections.abc import Iterable
@@ -39,19 +39,19 @@ def state_seen(keys: TableKeys, seen: Seen) -> TableState | None:
 
 
 def refused_by_table(keys: TableKeys, seen: Seen) -> Refusal | None:
-    """Return why rule 5 bars a change: the table is neither live nor paused."""
+    """Return why rule 5 refuses a change: the table is neither live nor paused."""
     return may_change(keys.id, state_seen(keys, seen))
 
 
 def at_generation(table: str, generation: int, inner: Transaction) -> Transaction:
-    """Return a transaction that a store refuses whose generation is lower.
+    """Return a transaction that a store with a lower generation refuses.
 
-    The key need not be watched: while a connection lives its server does not go back.
+    The key is not watched, because a server does not lose changes during a connection.
 
     Args:
         table: Id of the table.
-        generation: What the store must have reached.
-        inner: What is done if it has. What it refuses itself is refused for its own reason.
+        generation: The generation that the store must have reached.
+        inner: The transaction after that. Its own refusals keep their reasons.
     """
     keys = TableKeys(table)
 
@@ -62,8 +62,8 @@ def at_generation(table: str, generation: int, inner: Transaction) -> Transactio
             return decision
         return Refusal(
             RefusalCode.GENERATION,
-            f"table {table} is read-only: its store is at generation {present}, which was "
-            f"{generation} before, so the store has gone back in time",
+            f"table {table} is read-only: its store is at generation {present}, but was at "
+            f"{generation} before, so the store has lost changes",
         )
 
     reads = {"present-generation": get(keys.generation)}
@@ -82,12 +82,12 @@ def table_seen(keys: TableKeys, seen: Seen) -> Table | None:
 
 
 def whole_tablet(keys: TabletKeys, watch: Iterable[str]) -> Needs:
-    """Need everything of a tablet, watching only the given keys of it."""
+    """Need everything of a tablet, and watch only the given keys."""
     return tablet_without_files(keys, watch) | Needs((), {"files": hgetall(keys.files)})
 
 
 def tablet_without_files(keys: TabletKeys, watch: Iterable[str]) -> Needs:
-    """Need everything of a tablet but its files, watching only the given keys of it."""
+    """Need everything of a tablet but its files, and watch only the given keys."""
     return Needs(
         tuple(watch),
         {
@@ -109,11 +109,11 @@ def _waiting_seen(keys: TabletKeys, seen: Seen) -> dict[str, float]:
             stored_name(keys.waiting, name): float(since) for name, since in seen["waiting"].items()
         }
     except ValueError as error:
-        raise broken_value_error(keys.waiting, f"has a time that is none ({error})") from error
+        raise broken_value_error(keys.waiting, f"has a malformed time ({error})") from error
 
 
 def tablet_seen(tablet: TabletId, keys: TabletKeys, seen: Seen) -> Tablet | None:
-    """Return the tablet, or None if its bounds are not there."""
+    """Return the tablet, or None if its bounds do not exist."""
     bounds = bounds_seen(keys, seen["bounds"])
     if bounds is None:
         return None
@@ -132,12 +132,12 @@ def tablet_seen(tablet: TabletId, keys: TabletKeys, seen: Seen) -> Tablet | None
 
 
 def bounds_seen(keys: TabletKeys, stored: bytes | None) -> Bounds | None:
-    """Return the bounds; None means that there is no such tablet."""
+    """Return the bounds; None means that the tablet does not exist."""
     return None if stored is None else codec_tablet.BOUNDS.unpack(keys.bounds, stored)
 
 
 def operation_seen(keys: TabletKeys, stored: bytes | None) -> Operation | None:
-    """Return the split or merge under way."""
+    """Return the running split or merge."""
     return None if stored is None else codec_tablet.OPERATION.unpack(keys.operation, stored)
 
 
@@ -147,12 +147,12 @@ def selection_seen(keys: TabletKeys, stored: bytes | None) -> Selection | None:
 
 
 def tablet_gone(tablet: TabletId) -> Refusal:
-    """Return the refusal of whatever wants a tablet that is not there."""
+    """Return the refusal for a missing tablet."""
     return Refusal(RefusalCode.TABLET, f"tablet {tablet} does not exist, look it up again")
 
 
 def attempt_entry(keys: TableKeys, tablet: TabletKeys, attempt_id: str) -> Needs:
-    """Need one reservation, watched, and how its attempt ended if it is gone."""
+    """Need one watched reservation, and its attempt's outcome if it is gone."""
     return Needs(
         (tablet.running,),
         {
@@ -163,7 +163,7 @@ def attempt_entry(keys: TableKeys, tablet: TabletKeys, attempt_id: str) -> Needs
 
 
 def outcome_seen(keys: TableKeys, attempt_id: str, seen: Seen) -> AttemptOutcome | None:
-    """Return how the attempt ended, if its mark is there."""
+    """Return how the attempt ended, if it has a mark."""
     stored = seen["outcome"]
     if stored is None:
         return None
@@ -171,7 +171,7 @@ def outcome_seen(keys: TableKeys, attempt_id: str, seen: Seen) -> AttemptOutcome
 
 
 def claim_seen(stored: bytes | None) -> CoordinatorClaim | None:
-    """Return who leads, or None if nobody has claimed the lead."""
+    """Return the leading coordinator's claim, or None if there is none."""
     return None if stored is None else codec_table.unpack_claim(stored)
 
 

@@ -1,6 +1,6 @@
-"""Which function builds the transaction of which change.
+"""The builder of each change's transaction.
 
-A test holds the mapping complete: it has an entry for each member of `changes.Change`.
+A test ensures that the mapping has an entry for each member of `changes.Change`.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
-"""Repairs of files: orphans to garbage, lost and double ones out, entries corrected and moved.
+"""Repairs of files: orphans to garbage, lost files and duplicates removed, entries corrected.
 
-A file leaves a tablet here without a commit, so `running` is touched: a reservation that
-read the file before, and watches `running` but not `files`, is refused then.
+A file leaves a tablet here without a commit, so `running` is touched. A concurrent reservation
+that has read the file watches `running`, but not `files`, and then fails.
 """
 
 from dataclasses import replace
@@ -42,14 +42,15 @@ from common.model.outcome import Refusal, RefusalCode
 from common.model.table import Table
 from common.model.tablet import Bounds, TabletId
 
-# ----------------------------------------------------- Who holds files, and how they leave a tablet
+# ------------------------------------------------------------ Holders of files, and removal of
+# files
 
 
 _TOUCH = "touched by a repair"
 
 
 def holders(keys: TabletKeys) -> Needs:
-    """Need what may hold files, watched, and `files`."""
+    """Need the keys that may hold files, watched, and `files`."""
     reads = {"running": hgetall(keys.running), "selection": get(keys.selection)}
     return Needs((keys.running, keys.selection, keys.files), reads)
 
@@ -57,7 +58,7 @@ def holders(keys: TabletKeys) -> Needs:
 def refused_held(
     tablet: TabletId, keys: TabletKeys, paths: list[str], seen: Seen
 ) -> Refusal | None:
-    """Return why files may not be touched: reserved or selected."""
+    """Return why files may not be changed: they are reserved or selected."""
     selection = need.selection_seen(keys, seen["selection"])
     for attempt, entry in unpack_running(keys.running, seen["running"]).items():
         if taken := sorted(set(paths).intersection(entry.inputs)):
@@ -79,21 +80,21 @@ def stored_file(keys: TabletKeys, path: str, data: bytes) -> DataFile:
 
 
 def disturb(key: str) -> tuple[Command, ...]:
-    """Disturb whoever watches a hash, and leave it as it is."""
+    """Touch a hash without changing it, so that transactions that watch it fail."""
     return hset(key, {_TOUCH: ""}), hdel(key, _TOUCH)
 
 
 def disturb_running(keys: TabletKeys) -> tuple[Command, ...]:
-    """Disturb whoever watches `running`."""
+    """Touch `running`, so that transactions that watch it fail."""
     return disturb(keys.running)
 
 
 def take_files_out(keys: TabletKeys, paths: list[str]) -> tuple[Command, ...]:
-    """Take files out of a tablet."""
+    """Remove files from a tablet."""
     return (hdel(keys.files, *paths), *disturb_running(keys))
 
 
-# --------------------------------------------------------------------- Orphans, lost files, doubles
+# ----------------------------------------------------------------- Orphans, lost files, duplicates
 
 
 def discard_files(change: DiscardFiles) -> Transaction:
@@ -117,11 +118,11 @@ def discard_files(change: DiscardFiles) -> Transaction:
             return need.tablet_gone(change.tablet)
         if refusal := _refused_orphans(change, bounds, keys, seen):
             return refusal
-        known = zip(paths, seen["garbage"], strict=True)
-        fresh = {path: change.files[path] for path, entry in known if entry is None}
+        entries = zip(paths, seen["garbage"], strict=True)
+        fresh = {path: change.files[path] for path, entry in entries if entry is None}
         if not fresh:
             return NoWrite()
-        # Whoever is about to add one of them watches `files`, not `garbage`, which never rests.
+        # Adds of the same file watch `files`, not `garbage`, which changes all the time.
         return Write((*into_garbage(table, change.tablet.end, fresh), *disturb(keys.files)))
 
     return Transaction(needs, decide)
@@ -137,13 +138,13 @@ def _refused_orphans(
             return Refusal(RefusalCode.USED, f"tablet {change.tablet}: file {path} is in use")
         if key is not None and bounds.partition is None and not bounds.holds(key, key):
             return Refusal(
-                RefusalCode.BOUNDS, f"tablet {change.tablet}: file {path} belongs elsewhere"
+                RefusalCode.BOUNDS, f"tablet {change.tablet}: file {path} belongs to another tablet"
             )
     return None
 
 
 def forget_files(change: ForgetFiles) -> Transaction:
-    """Return the transaction that takes lost files out. Mark: they are not in files."""
+    """Return the transaction that removes lost files. Mark: they are not in files."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     needs = need.table_state(table) | holders(keys) | need.some_files(keys, change.paths)
 
@@ -166,7 +167,7 @@ def forget_files(change: ForgetFiles) -> Transaction:
 
 
 def drop_double(change: DropDuplicate) -> Transaction:
-    """Return the transaction that takes a file out of one of two tablets. Mark: it is not there."""
+    """Return the transaction that removes a file from one of two tablets. Mark: it is gone."""
     keys, holder = TabletKeys.of(change.tablet), TabletKeys.of(change.holder)
     assert change.tablet != change.holder, change
     table = TableKeys(change.tablet.table)
@@ -203,7 +204,7 @@ def drop_double(change: DropDuplicate) -> Transaction:
 
 
 def rescue_file(change: RescueFile) -> Transaction:
-    """Return the transaction that takes a file in use out of garbage. Mark: no entry."""
+    """Return the transaction that removes a used file from garbage. Mark: no entry."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     reads = {"entry": hmget(table.garbage, [change.path])}
     needs = Needs((keys.files, table.garbage), reads) | need.some_files(keys, (change.path,))
@@ -232,16 +233,16 @@ def restate_file(change: CorrectFile) -> Transaction:
     needs |= need.some_files(keys, (path,))
 
     def decide(seen: Seen) -> Decision:
-        found = need.table_seen(table, seen)
+        present_table = need.table_seen(table, seen)
         stored = seen["some"][0]
         present = None if stored is None else stored_file(keys, path, stored)
         if present == change.after:
             return NoWrite()
         if present is None or present != change.before:
             return Refusal(
-                RefusalCode.VERSION, f"tablet {change.tablet}: file {path} is another by now"
+                RefusalCode.VERSION, f"tablet {change.tablet}: the entry of file {path} has changed"
             )
-        refusal = _refused_place(found, change.tablet, change.after, seen, "")
+        refusal = _refused_place(present_table, change.tablet, change.after, seen, "")
         if refusal := refusal or refused_held(change.tablet, keys, [path], seen):
             return refusal
         counts = file_counts([change.after], [change.before])
@@ -265,12 +266,12 @@ def move_file(change: MoveFile) -> Transaction:
     needs |= need.some_files(keys, (change.path,)) | Needs((keys.operation,))
 
     def decide(seen: Seen) -> Decision:
-        found = need.table_seen(table, seen)
+        present_table = need.table_seen(table, seen)
         stored = seen["some"][0]
         if stored is None:
             return NoWrite()
         file = stored_file(keys, change.path, stored)
-        refusal = _refused_place(found, change.target, file, seen, "target/")
+        refusal = _refused_place(present_table, change.target, file, seen, "target/")
         if refusal := refusal or refused_held(change.tablet, keys, [change.path], seen):
             return refusal
         return Write(
@@ -286,7 +287,7 @@ def move_file(change: MoveFile) -> Transaction:
 
 
 def put_files(change: RestoreFiles) -> Transaction:
-    """Return the transaction that puts files back. Mark: they are there."""
+    """Return the transaction that adds files again. Mark: they exist."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     paths = [file.path for file in change.files]
     needs = need.whole_table(table) | _place(keys, "") | Needs((keys.files,))
@@ -294,8 +295,8 @@ def put_files(change: RestoreFiles) -> Transaction:
         needs |= need.some_files(keys, tuple(paths))
 
     def decide(seen: Seen) -> Decision:
-        found = need.table_seen(table, seen)
-        if refusal := may_fill(table.id, found, change.run):
+        present_table = need.table_seen(table, seen)
+        if refusal := may_fill(table.id, present_table, change.run):
             return refusal
         stored = need.bounds_seen(keys, seen["bounds"])
         if stored is None and change.partition is None:
@@ -325,20 +326,20 @@ def _put(change: RestoreFiles, fresh: list[DataFile], seen: Seen) -> list[Comman
 
 
 def _fresh(change: RestoreFiles, keys: TabletKeys, seen: Seen) -> list[DataFile] | Refusal:
-    """Return the files that are not there yet."""
+    """Return the files that the tablet lacks."""
     fresh: list[DataFile] = []
     for file, stored in zip(change.files, seen["some"] if change.files else (), strict=True):
         if stored is None:
             fresh.append(file)
         elif stored_file(keys, file.path, stored) != file:
             return Refusal(
-                RefusalCode.EXISTS, f"tablet {change.tablet}: another {file.path} is there"
+                RefusalCode.EXISTS, f"tablet {change.tablet}: a different file {file.path} exists"
             )
     return fresh
 
 
 def _place(keys: TabletKeys, prefix: str) -> Needs:
-    """Need what decides whether a file may be in a tablet."""
+    """Need the values that decide whether a file may be in a tablet."""
     reads = {
         f"{prefix}bounds": get(keys.bounds),
         f"{prefix}operation": get(keys.operation),
@@ -357,7 +358,7 @@ def _refused_place(
     if bounds is None:
         return need.tablet_gone(tablet)
     operation = need.operation_seen(keys, seen[f"{prefix}operation"])
-    # The rows were in the table before: the watermark keeps out those that come anew.
+    # The rows were in the table before, so the watermark, which applies to new rows, is ignored.
     return may_add(tablet, file, bounds=bounds, operation=operation, purge=None, late_data=True)
 
 

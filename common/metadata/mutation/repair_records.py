@@ -1,4 +1,4 @@
-"""Repairs of what is no file: counts, reservations, markers, holes, watermarks, overlaps."""
+"""Repairs other than of files: counts, reservations, markers, holes, watermarks, overlaps."""
 
 from dataclasses import replace
 
@@ -75,7 +75,7 @@ from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
 
 
 def true_counts(keys: TabletKeys, seen: Seen) -> dict[str, int]:
-    """Return the fields of a record as the tablet's other keys have them."""
+    """Return the fields of a record, computed from the tablet's other keys."""
     files = unpack_files(keys.files, seen["files"])
     return {
         FILES: len(files),
@@ -90,10 +90,10 @@ def true_counts(keys: TabletKeys, seen: Seen) -> dict[str, int]:
 
 
 def recount_record(change: RecountRecord) -> Transaction:
-    """Return the transaction that counts a tablet anew. Mark: the record says so.
+    """Return the transaction that recounts a tablet. Mark: the record has these counts.
 
-    Everything that is counted is watched; the record itself is a sum of increments that
-    come with changes of those.
+    Every counted key is watched; the record itself is a sum of increments that changes of those
+    keys write.
     """
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     watch = [key for key in keys.every if key != keys.record]
@@ -115,7 +115,7 @@ def recount_record(change: RecountRecord) -> Transaction:
 
 
 def end_reservation(change: EndReservation) -> Transaction:
-    """Return the transaction that removes a reservation left over. Mark: it is gone."""
+    """Return the transaction that removes a stale reservation. Mark: it is gone."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     reads = {"files": hgetall(keys.files)}
     needs = need.attempt_entry(table, keys, change.attempt) | Needs((), reads)
@@ -144,7 +144,7 @@ def end_reservation(change: EndReservation) -> Transaction:
 
 
 def clear_marks(change: ClearMarks) -> Transaction:
-    """Return the transaction that removes what ended requests left. Mark: nothing is left."""
+    """Return the transaction that removes remains of ended requests. Mark: nothing is left."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     own = [table.request(request) for request in change.requests]
     reads: dict[str, Command] = {
@@ -189,9 +189,9 @@ def _cleared(change: ClearMarks, keys: TabletKeys, seen: Seen) -> tuple[Command,
 
 
 def fill_hole(change: FillHole) -> Transaction:
-    """Return the transaction that makes a missing tablet. Mark: its bounds are there."""
+    """Return the transaction that creates a missing tablet. Mark: its bounds exist."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
-    reads = {"bounds": get(keys.bounds), "behind": members_after(table.index, change.start, 2)}
+    reads = {"bounds": get(keys.bounds), "following": members_after(table.index, change.start, 2)}
     watch = [keys.bounds, table.index]
     if change.start is not None:
         before = TabletKeys.of(TabletId(change.tablet.table, change.start))
@@ -204,7 +204,7 @@ def fill_hole(change: FillHole) -> Transaction:
         if seen["bounds"] is not None:
             return NoWrite()
         if change.start is not None and seen["before"] is None:
-            return _no_hole(change, "nothing ends where it would start")
+            return _no_hole(change, "no tablet ends at its start")
         return _fill(change, seen)
 
     return Transaction(need.table_state(table) | Needs(tuple(watch), reads), decide)
@@ -212,13 +212,13 @@ def fill_hole(change: FillHole) -> Transaction:
 
 def _fill(change: FillHole, seen: Seen) -> Decision:
     end = change.tablet.end
-    following = [each for each in seen["behind"] if each != end]
+    following = [each for each in seen["following"] if each != end]
     if following and following[0] < end:
-        return _no_hole(change, "there is a tablet within it")
+        return _no_hole(change, "another tablet is inside its range")
     if end == PLUS_INFINITY:
         return Write(_filled(change))
     if not following:
-        return _no_hole(change, "nothing follows it")
+        return _no_hole(change, "no tablet follows it")
     beyond = TabletKeys.of(TabletId(change.tablet.table, following[0]))
     more = Needs((beyond.bounds,), {"beyond": get(beyond.bounds)})
     return More(more, lambda further: _fill_before(change, beyond, further))
@@ -227,7 +227,7 @@ def _fill(change: FillHole, seen: Seen) -> Decision:
 def _fill_before(change: FillHole, beyond: TabletKeys, seen: Seen) -> Decision:
     bounds = need.bounds_seen(beyond, seen["beyond"])
     if bounds is None or bounds.start != change.tablet.end:
-        return _no_hole(change, "the next tablet does not start where it would end")
+        return _no_hole(change, "the next tablet does not start at its end")
     return Write(_filled(change))
 
 
@@ -241,15 +241,15 @@ def _filled(change: FillHole) -> tuple[Command, ...]:
 
 
 def _no_hole(change: FillHole, why: str) -> Refusal:
-    return Refusal(RefusalCode.BOUNDS, f"tablet {change.tablet} cannot be made: {why}")
+    return Refusal(RefusalCode.BOUNDS, f"tablet {change.tablet} cannot be created: {why}")
 
 
 def accept_generation(change: AcceptGeneration) -> Transaction:
     """Return the transaction that raises the generation. Mark: it is that high.
 
-    Between which moments changes were lost is kept: a listing sweep leaves alone what nobody
-    knows and what is older, and a rebuild takes it in. A table has one such time, from the
-    first loss to the last.
+    The period in which changes were lost is stored: a listing sweep keeps unknown files of that
+    period, and a rebuild adds them. A table has one such period, from the first loss to the
+    last.
     """
     keys = TableKeys(change.table)
 
@@ -274,9 +274,9 @@ def accept_generation(change: AcceptGeneration) -> Transaction:
 
 
 def _lost_since_s(keys: TableKeys, seen: Seen) -> float:
-    """Return a moment before which nothing was lost.
+    """Return a time before which nothing was lost.
 
-    The store has gone back to a moment after the last manifest that it knows.
+    The store has gone back to a moment after the last manifest that it has.
     """
     if seen["loss"] is not None:
         return LOSS.unpack(keys.loss, seen["loss"]).since_s
@@ -289,7 +289,7 @@ def _lost_since_s(keys: TableKeys, seen: Seen) -> float:
 
 
 def lower_watermark(change: LowerWatermark) -> Transaction:
-    """Return the transaction that lowers it, and begins its marks anew: they may be as high."""
+    """Return the transaction that lowers the watermark and resets its marks."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     reads = {"bounds": get(keys.bounds), "purge": get(keys.purge)}
 
@@ -304,7 +304,7 @@ def lower_watermark(change: LowerWatermark) -> Transaction:
         if present is None or (change.to is not None and change.to > present):
             return Refusal(
                 RefusalCode.WATERMARK,
-                f"tablet {change.tablet}: its watermark is not above that; it only rises by itself",
+                f"tablet {change.tablet}: its watermark is not above that, so nothing is lowered",
             )
         write: Command = (
             delete(keys.purge) if change.to is None else set_string(keys.purge, change.to)
@@ -324,14 +324,14 @@ def lower_watermark(change: LowerWatermark) -> Transaction:
 
 # ---- Tablets that overlap
 #
-# No split or merge leaves tablets so: a store that was damaged or mixed does. By the tile rule
-# readers see one of the two only, or are refused, until it is mended.
+# Splits and merges do not cause overlaps; a damaged or mixed store does. By the tile rule readers
+# see only one of the two tablets, or are refused, until the overlap is repaired.
 
 
 def trim_tablet(change: TrimTablet) -> Transaction:
-    """Return the transaction that lets a tablet begin later. Mark: its bounds.
+    """Return the transaction that moves the start of a tablet. Mark: its bounds.
 
-    All its files lie behind the new start, so what runs on them may go on.
+    All its files are after the new start, so running attempts may continue.
     """
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     before = TabletKeys.of(TabletId(change.tablet.table, change.start))
@@ -359,10 +359,10 @@ def trim_tablet(change: TrimTablet) -> Transaction:
 def _refused_trim(change: TrimTablet, tablet: Tablet, seen: Seen) -> Refusal | None:
     subject = f"tablet {change.tablet}"
     if tablet.bounds.start != change.before:
-        return Refusal(RefusalCode.BOUNDS, f"{subject} starts elsewhere by now")
+        return Refusal(RefusalCode.BOUNDS, f"{subject} has another start now")
     if seen["before"] is None or change.start >= change.tablet.end:
         return Refusal(
-            RefusalCode.BOUNDS, f"{subject}: no tablet before it ends at {change.start.hex()}"
+            RefusalCode.BOUNDS, f"{subject}: no previous tablet ends at {change.start.hex()}"
         )
     if tablet.operation is not None:
         return Refusal(
@@ -382,7 +382,7 @@ def _reaches(file: DataFile, key: bytes) -> bool:
 
 
 def join_tablets(change: JoinTablets) -> Transaction:
-    """Return the transaction that makes one of two tablets. Mark: the left one is gone."""
+    """Return the transaction that joins two tablets. Mark: the left one is gone."""
     table, both = TableKeys(change.left.table), (change.left, change.right)
     needs = need.table_state(table)
     for tablet in both:
@@ -395,10 +395,10 @@ def join_tablets(change: JoinTablets) -> Transaction:
             return refusal
         if _is_joined(change, seen):
             return NoWrite()
-        found = tablets_seen(both, seen)
-        if isinstance(found, Refusal):
-            return found
-        left, right = found
+        tablets = tablets_seen(both, seen)
+        if isinstance(tablets, Refusal):
+            return tablets
+        left, right = tablets
         if refusal := why_not_joined(left, right):
             return refusal
         starts = (left.bounds.start, right.bounds.start)
@@ -416,10 +416,10 @@ def _is_joined(change: JoinTablets, seen: Seen) -> bool:
 
 
 def why_not_joined(left: Tablet, right: Tablet) -> Refusal | None:
-    """Return why two tablets that overlap may not become one, or None if they may.
+    """Return why two overlapping tablets may not be joined, or None if they may.
 
-    A job that drops a dead row has made sure that no other file of *its* tablet holds an
-    older one. What the other tablet holds it has not seen: that row would rise.
+    A job that drops a dead row has checked that no other file of *its* tablet holds an older
+    row. It has not checked the other tablet, whose older row would reappear.
     """
     start = right.bounds.start
     if left.bounds.end >= right.bounds.end or (start is not None and start >= left.bounds.end):
@@ -434,7 +434,7 @@ def why_not_joined(left: Tablet, right: Tablet) -> Refusal | None:
         if one.purge is not None and other.files:
             return Refusal(
                 RefusalCode.PURGED,
-                f"tablet {one.id}: dead rows were dropped of which tablet {other.id} may hold "
-                "older ones, that would rise",
+                f"tablet {one.id}: dead rows were dropped, and tablet {other.id} may hold "
+                "older rows of their keys, which would reappear",
             )
     return None

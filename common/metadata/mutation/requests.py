@@ -1,13 +1,13 @@
-"""Submit a request, cancel a part of it, move it on, close it. Mark: what the request says.
+"""Submit a request, cancel a part of it, change its state, close it. Mark: the request itself.
 
-Before a request moves on, every tablet of its range is looked at, page by page. A page is one
-transaction that writes nothing; the last one decides. What was seen on the pages before still
-holds then, because it can only be undone after the request has moved on:
+Before a request changes its state, every tablet of its range is checked, page by page. A page is
+one transaction that writes nothing; the last one decides. The results of earlier pages are still
+valid then, because they can only change after the request has changed its state:
 
-    r is done here          no split or merge begins over a done marker, and only an ended
-                            request's is removed; so the tablets seen are the tablets
-    nothing of r is here    mark and select want an active request, reserve wants its
-                            selection; so what is not there does not come
+    r is done here          no split or merge begins while a done marker exists, and only an
+                            ended request's is removed; so the tablets stay the same
+    nothing of r is here    mark and select require an active request, reserve requires its
+                            selection; so nothing of it can appear
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +86,7 @@ from common.model.outcome import Refusal, RefusalCode
 from common.model.request import Request, RequestState
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
 
-# ------------------------------------------------------------------- What changes of requests share
+# ----------------------------------------------------------------- Shared parts of request changes
 
 
 def own_request(table: TableKeys, request: str, *, watch: bool = True) -> Needs:
@@ -96,48 +96,49 @@ def own_request(table: TableKeys, request: str, *, watch: bool = True) -> Needs:
 
 
 def request_seen(table: TableKeys, request: str, seen: Seen) -> Request | None:
-    """Return the request, or None if there is none."""
+    """Return the request, or None if it does not exist."""
     return unpack_request(table.request(request), table.id, request, seen["request"])
 
 
 def request_state(table: TableKeys, request: str) -> Needs:
-    """Need only the state of a request, not watched: for what can no longer change."""
+    """Need only the state of a request, not watched: for states that are final."""
     return Needs((), {"request-state": hget(table.request(request), REQUEST_STATE)})
 
 
 def request_has_ended(state: bytes | None) -> bool:
-    """Return whether a request has ended, or there is none."""
+    """Return whether a request has ended, or does not exist."""
     return state is None or state.decode(errors="replace") in {
         each for each in RequestState if each.ended
     }
 
 
 def request_missing(request: str) -> Refusal:
-    """Return the refusal of whatever wants a request that is not there."""
+    """Return the refusal for a missing request."""
     return Refusal(RefusalCode.REQUEST, f"request {request} does not exist")
 
 
 def request_here(tablet: TabletId, request: str, seen: Seen) -> tuple[Tablet, Request] | Refusal:
-    """Return the tablet and the request, or why nothing of them may be changed (rule 5)."""
+    """Return the tablet and the request, or why they may not be changed (rule 5)."""
     keys, table = TabletKeys.of(tablet), TableKeys(tablet.table)
     if refusal := refused_by_table(table, seen):
         return refusal
-    found = tablet_seen(tablet, keys, seen)
-    if found is None:
+    present = tablet_seen(tablet, keys, seen)
+    if present is None:
         return tablet_gone(tablet)
     wanted = request_seen(table, request, seen)
-    return request_missing(request) if wanted is None else (found, wanted)
+    return request_missing(request) if wanted is None else (present, wanted)
 
 
 def request_written(table: TableKeys, request: Request) -> tuple[Command, ...]:
-    """Write a request, and tell."""
+    """Write a request and its change entry."""
     return (
         hset(table.request(request.id), request_fields(request)),
         request_changed(table.id, request.id),
     )
 
 
-# ------------------------------------------------------------- Looking at every tablet of the range
+# ------------------------------------------------------------------ Checks of all tablets of a
+# range
 
 
 TABLETS_PER_LOOK = 500
@@ -145,28 +146,28 @@ TABLETS_PER_LOOK = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeCheck:
-    """What must be so on every tablet of a request's range, and what follows."""
+    """A condition for every tablet of a request's range, and the decision after it."""
 
     table: TableKeys
     request: str
     may_begin: Callable[[Request], Decision | None]
-    """Whether to look at all; None: go on."""
+    """Decides without a check of the tablets; None: check them."""
     reads: Callable[[TabletKeys], Mapping[str, Command]]
-    """What to read of a tablet, in this order; `bounds` is read last."""
+    """Reads for a tablet, in this order; `bounds` is read last."""
     refused: Callable[[TabletId, Seen], Refusal | None]
-    """Why a tablet is not as it must be, asked with these reads alone."""
+    """Returns why a tablet does not meet the condition, from these reads alone."""
     tiles: bool
     """Whether the tablets must cover the range without a hole."""
     then: Callable[[Request, Seen], Decision]
-    """What to do when every tablet is so."""
+    """Decides after every tablet has met the condition."""
 
 
 def check_range(wanted: RangeCheck, reached: bytes | None = None) -> Transaction:
     """Return the transaction of one page.
 
     Args:
-        wanted: What is asked.
-        reached: End of the last tablet that was seen; None: begin.
+        wanted: The check.
+        reached: End of the last checked tablet; None: begin.
     """
     needs = need.whole_table(wanted.table) | own_request(wanted.table, wanted.request)
 
@@ -188,7 +189,7 @@ def check_range(wanted: RangeCheck, reached: bytes | None = None) -> Transaction
 
 @dataclass(frozen=True, slots=True)
 class _RangePage:
-    """Some tablets in a row, from where the last page ended."""
+    """Consecutive tablets, from the end of the previous page."""
 
     wanted: RangeCheck
     request: Request
@@ -197,7 +198,7 @@ class _RangePage:
 
     @property
     def command(self) -> Command:
-        """Read the ends of the tablets that follow."""
+        """Return the read of the ends of the next tablets."""
         begins = self.reached is None
         first = self.request.range.start if begins else self.reached
         return members_after(self.wanted.table.index, first, TABLETS_PER_LOOK, inclusive=begins)
@@ -214,7 +215,7 @@ class _RangePage:
         return More(Needs((), reads), lambda more: self._decide(tablets, more, last=last))
 
     def _inside(self, ends: Sequence[bytes]) -> tuple[list[bytes], bool]:
-        """Return the ends of the tablets of the range, and whether no more will follow."""
+        """Return the ends of the tablets in the range, and whether the page is the last."""
         if self.partitioned:
             until = self.request.range.until
             inside = [end for end in ends if until is None or end < until]
@@ -223,7 +224,7 @@ class _RangePage:
         return [*ends[: before + 1]], before < len(ends) or len(ends) < TABLETS_PER_LOOK
 
     def _reaches(self, end: bytes | None) -> bool:
-        """Return whether no tablet behind this end may hold keys of the range."""
+        """Return whether no tablet after this end may hold keys of the range."""
         return end is not None and not (
             end < PLUS_INFINITY and self.request.range.meets(end, PLUS_INFINITY)
         )
@@ -239,14 +240,15 @@ class _RangePage:
             return NoWrite(then=check_range(self.wanted, reached))
         if self.wanted.tiles and not self.partitioned and not self._reaches(reached):
             return Refusal(
-                RefusalCode.BOUNDS, f"request {self.request.id}: its tablets change, look again"
+                RefusalCode.BOUNDS,
+                f"request {self.request.id}: its tablets have changed, look again",
             )
         return self.wanted.then(self.request, seen)
 
     def _refused(
         self, tablet: TabletId, reached: bytes | None, seen: Seen, *, begins: bool
     ) -> Refusal | None:
-        """Return why a tablet is not as it must be, or does not follow the one before."""
+        """Return why a tablet does not meet the condition, or does not follow the previous one."""
         keys, prefix = TabletKeys.of(tablet), f"{tablet.text}/"
         own = {name: seen[prefix + name] for name in (*self.wanted.reads(keys), "bounds")}
         if refusal := self.wanted.refused(tablet, Seen(own, seen.now_s)):
@@ -272,9 +274,9 @@ class _RangePage:
 
 
 def submit_request(change: SubmitRequest) -> Transaction:
-    """Return the transaction that stores a request. Mark: it is there, with this content.
+    """Return the transaction that stores a request. Mark: it exists with this content.
 
-    A call of a user leaves its own mark, too: the id may be used for nothing else.
+    A user's call leaves its own mark as well, so the id cannot be used for another call.
     """
     wanted = request_content(change.request)
     table = TableKeys(wanted.table)
@@ -290,7 +292,7 @@ def submit_request(change: SubmitRequest) -> Transaction:
             return refusal
         if seen["open"] >= REQUESTS_OPEN_MAX:
             return Refusal(
-                RefusalCode.FULL, f"{seen['open']} requests of the table are open already"
+                RefusalCode.FULL, f"{seen['open']} requests of the table are already open"
             )
         made = replace(wanted, submitted_at_s=seen.now_s)
         effects = (
@@ -312,7 +314,7 @@ def _submitted_again(table: TableKeys, change: SubmitRequest, present: Request) 
     if request_content(present) != request_content(change.request):
         code = RefusalCode.EXISTS if change.call is None else RefusalCode.CALL_CONTENT
         return Refusal(code, f"request {present.id} exists already, with other content")
-    # Written once more, so that replicas have it before it is acknowledged again.
+    # Written again, so that replicas have it before it is acknowledged again.
     effects = (hset(table.request(present.id), {VALUE: request_fields(present)[VALUE]}),)
     return Write(effects, Applied(repeated=True), durable=True)
 
@@ -320,7 +322,7 @@ def _submitted_again(table: TableKeys, change: SubmitRequest, present: Request) 
 def _refused_call(table: TableKeys, call: str, seen: Seen) -> Refusal | None:
     mark = call_seen(table, call, seen)
     if mark is None:
-        return refused_call(call, seen.now_s, since_s=0.0)  # The gateway has looked at its table.
+        return refused_call(call, seen.now_s, since_s=0.0)  # The gateway has checked its table.
     return Refusal(
         RefusalCode.CALL_CONTENT,
         f"call id {call} was used before, for `{mark.kind.value}`: use a new id for another call",
@@ -336,7 +338,7 @@ def _call_marked(table: TableKeys, change: SubmitRequest, now_s: float) -> tuple
 
 
 def cancel_range(change: CancelRange) -> Transaction:
-    """Return the transaction that lists a range as cancelled. Mark: it is listed."""
+    """Return the transaction that marks a range as cancelled. Mark: it is listed."""
     table = TableKeys(change.table)
 
     def decide(seen: Seen) -> Decision:
@@ -358,7 +360,7 @@ def cancel_range(change: CancelRange) -> Transaction:
 
 
 def move_request(change: MoveRequest) -> Transaction:
-    """Return the first transaction that moves a request on. Mark: its state."""
+    """Return the first transaction that changes a request's state. Mark: its state."""
     table = TableKeys(change.table)
     if change.state in (RequestState.DONE, RequestState.DONE_IN_PART):
         return check_range(_all_done(table, change))
@@ -414,7 +416,7 @@ def _all_done(table: TableKeys, change: MoveRequest) -> RangeCheck:
 
 def _nothing_left(table: TableKeys, change: MoveRequest) -> RangeCheck:
     def reads(keys: TabletKeys) -> dict[str, Command]:
-        # In this order: without its selection no reservation of it comes.
+        # In this order: without a selection the request cannot get reservations.
         return {
             "waiting": hget(keys.waiting, change.request),
             "selection": get(keys.selection),
@@ -432,7 +434,7 @@ def _nothing_left(table: TableKeys, change: MoveRequest) -> RangeCheck:
         ):
             return None
         return Refusal(
-            RefusalCode.OPEN, f"tablet {tablet}: something of request {change.request} is here"
+            RefusalCode.OPEN, f"tablet {tablet}: request {change.request} still has entries here"
         )
 
     return RangeCheck(
@@ -448,13 +450,13 @@ def _nothing_left(table: TableKeys, change: MoveRequest) -> RangeCheck:
 
 # ---- Close
 #
-# A closed request is history. Beyond so many, the oldest are listed no more; a closed one never
-# changes, so that nothing has to be watched for that. The request itself stays as long as the id
-# of the call that submitted it: the same call again must find it.
+# A closed request is history. Above a limit the oldest are no longer listed. A closed request never
+# changes, so nothing is watched for that. The request itself stays as long as the id of the call
+# that submitted it, because a repetition of the call must find it.
 
 
 FORGOTTEN_MAX = 64
-"""Old requests that are listed no more when one is closed."""
+"""Old requests that are removed from the list when one is closed."""
 
 
 def close_request(change: CloseRequest) -> Transaction:
@@ -500,7 +502,7 @@ def _orders(table: TableKeys) -> dict[str, Command]:
 
 
 def _closed(table: TableKeys, present: Request, seen: Seen) -> Decision:
-    """Take the request out of the open ones, and forget the oldest that are too many."""
+    """Remove the request from the open ones, and forget the oldest ones above the limit."""
     own, still_open = request_member(present), {*seen["open"]}
     if own not in still_open:
         return NoWrite()
@@ -513,7 +515,7 @@ def _closed(table: TableKeys, present: Request, seen: Seen) -> Decision:
 
 
 def _forgotten(table: TableKeys, member: bytes, seen: Seen) -> Command:
-    """Let a request go when its call can be repeated no more."""
+    """Let a request expire when its call can no longer be repeated."""
     key = table.request(request_of_member(member))
     left_s = submitted_at_s(member) + MARK_LIFE_S - seen.now_s
     return pexpire(key, left_s) if left_s > 0 else delete(key)

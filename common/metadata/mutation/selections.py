@@ -75,15 +75,15 @@ from common.model.tablet import Reservation, Selection, Tablet
 
 # ---- Wait, select, complete
 #
-# The counts of a record follow from what was read; so whoever counts a marker watches it, also
-# where the decision alone would not need that.
+# The counts of a record follow from the values read. So a change that counts a marker watches it,
+# even if the decision alone would not need that.
 
 
-"""The code of a refusal that no other try gets past."""
+"""Refusal code that a retry cannot resolve."""
 SELECTION_BYTES_MAX = VALUE_BYTES_MAX // 2
-"""Of the names of the files in a new one. Results are named twice, and their jobs merge files."""
+"""Total length of the file names of a new selection. Results are listed twice."""
 TEXT_HEAD_BYTES = 5
-"""What stands before a text in a value, at most."""
+"""Longest header of a text in a value."""
 
 
 def mark_waiting(change: MarkWaiting) -> Transaction:
@@ -113,8 +113,8 @@ def mark_waiting(change: MarkWaiting) -> Transaction:
 def select(change: SelectFiles) -> Transaction:
     """Return the transaction of a selection. Mark: the selection is r's, or r is done here.
 
-    `files` is not watched: while nothing runs and no operation is under way, no file
-    leaves, and one that comes was not shown, so it is not chosen.
+    `files` is not watched: while nothing runs and no operation is running, no file leaves, and
+    a new file was not in the selector's input, so it is not chosen.
     """
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     watch = (keys.operation, keys.running, keys.selection, keys.done, keys.waiting)
@@ -141,9 +141,9 @@ def select(change: SelectFiles) -> Transaction:
 
 
 def selection_too_large(tablet: Tablet, request: str, files: Collection[str]) -> Refusal | None:
-    """Return why so many files cannot be held, or None if they can.
+    """Return why these files cannot be held, or None if they can.
 
-    A selection is one value, and its jobs must be able to name all of their results in it.
+    A selection is one value, and its jobs must be able to add all their results to it.
     """
     size_bytes = sum(len(path.encode()) + TEXT_HEAD_BYTES for path in files)
     if size_bytes <= SELECTION_BYTES_MAX:
@@ -152,18 +152,18 @@ def selection_too_large(tablet: Tablet, request: str, files: Collection[str]) ->
         RefusalCode.TOO_LARGE,
         f"tablet {tablet.id}: the names of the {len(files):,} files that request {request} "
         f"selects have {size_bytes:,} bytes, at most {SELECTION_BYTES_MAX:,} can be held: "
-        "select a part of them (`--start`, `--end`, a selector), or have the tablet split",
+        "select fewer files (`--start`, `--end`, a selector), or have the tablet split",
     )
 
 
 def _selected(tablet: Tablet, request: str) -> bool:
-    """Return whether an earlier try has selected, or found nothing to select."""
+    """Return whether an earlier try has selected, or chose nothing."""
     selection = tablet.selection
     return request in tablet.done or (selection is not None and selection.request == request)
 
 
 def _held(tablet: Tablet, selection: Selection) -> tuple[Command, ...]:
-    """Hold the files. Every request's marker goes: they take turns by age, and mark again."""
+    """Hold the files. All markers are removed: requests take turns by age, and mark again."""
     keys = TabletKeys.of(tablet.id)
     flags: dict[str, Word] = {SELECTED: 1, WAITING: 0}
     return (
@@ -199,10 +199,10 @@ def complete_here(change: CompleteHere) -> Transaction:
             return NoWrite() if change.request in tablet.done else refusal
         flags: dict[str, Word] = {SELECTED: 0}
         counts = {DONE: 1}
-        told = tablet_changed(
+        effects = tablet_changed(
             change.tablet, "complete", request=change.request, counts=counts, flags=flags
         )
-        return Write((delete(keys.selection), sadd(keys.done, change.request), *told))
+        return Write((delete(keys.selection), sadd(keys.done, change.request), *effects))
 
     needs = table_state(table, watch=False) | tablet_without_files(keys, watch)
     return Transaction(needs, decide)
@@ -210,10 +210,10 @@ def complete_here(change: CompleteHere) -> Transaction:
 
 # ---- Cancel and finish
 #
-# Both are allowed while the table is going. They count what they remove in the record, so they
-# watch every key that they remove from; and cancel also watches the request and the operation: a
-# done marker for a cancelled range must not come after the request has ended, nor under a split
-# or merge.
+# Both are allowed while the table is being dropped. They count what they remove in the record, so
+# they watch every key that they remove from. Cancel also watches the request and the operation: a
+# done marker for a cancelled range must not be written after the request has ended, nor during a
+# split or merge.
 
 
 def cancel_here(change: CancelHere) -> Transaction:
@@ -238,7 +238,7 @@ def cancel_here(change: CancelHere) -> Transaction:
 
 
 def _cancelled(tablet: Tablet, request: Request, now_s: float) -> tuple[Command, ...]:
-    """Remove marker, selection and reservations; a part that is cancelled alone is done here."""
+    """Remove marker, selection and reservations; a separately cancelled range is done here."""
     keys = TabletKeys.of(tablet.id)
     effects: list[Command] = []
     counts: dict[str, int] = {}
@@ -264,7 +264,7 @@ def _cancelled(tablet: Tablet, request: Request, now_s: float) -> tuple[Command,
 
 
 def _stopped(tablet: Tablet, entry: Reservation, now_s: float) -> tuple[Command, ...]:
-    """End an attempt of the request: its commit will find no reservation."""
+    """End an attempt of the request: its commit will have no reservation."""
     keys, table = TabletKeys.of(tablet.id), TableKeys(tablet.id.table)
     cause = f"request {entry.request} was cancelled"
     history = replace(history_of(tablet.id, entry, AttemptEnd.CANCELLED, now_s), cause=cause)

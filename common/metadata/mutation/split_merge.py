@@ -1,6 +1,6 @@
-"""Splits and merges: begin, take the next step, give up, and end with new bounds.
+"""Splits and merges: begin, step, abandon, and end with new bounds.
 
-Each is one transaction over all tablets that take part.
+Each is one transaction over all tablets of the operation.
 """
 
 from collections.abc import Iterable, Sequence
@@ -69,7 +69,7 @@ from common.model.file import DataFile
 from common.model.outcome import Refusal
 from common.model.tablet import Operation, OperationKind, OperationStep, Tablet, TabletId
 
-# ----------------------------------------------------------------------------- Begin, step, give up
+# ---------------------------------------------------------------------------- Begin, step, abandon
 
 
 def begin_operation(change: BeginOperation) -> Transaction:
@@ -110,7 +110,7 @@ def step_operation(change: StepOperation) -> Transaction:
     needs = table_state(table)
     for tablet in change.tablets:
         keys = TabletKeys.of(tablet)
-        # `running` is read before `files`: a commit in between shows what it has made.
+        # `running` is read before `files`, so that outputs of a commit in between are included.
         needs |= needs_of_tablet(tablet, whole_tablet(keys, (keys.operation,)))
 
     def decide(seen: Seen) -> Decision:
@@ -133,10 +133,10 @@ def step_operation(change: StepOperation) -> Transaction:
 
 
 def abandon_operation(change: AbandonOperation) -> Transaction:
-    """Return the transaction that gives an operation up. Mark: `operation` is gone.
+    """Return the transaction that abandons an operation. Mark: `operation` is gone.
 
-    Only `operation` is asked for: it is what bars everything else, and nothing else was
-    changed so far. Cut files are smaller files of the same tablet.
+    Only `operation` is required: it blocks everything else, and no other key was changed so far.
+    Files that were cut are smaller files of the same tablet.
     """
     table = TableKeys(change.tablets[0].table)
     needs = table_state(table)
@@ -147,8 +147,8 @@ def abandon_operation(change: AbandonOperation) -> Transaction:
     def decide(seen: Seen) -> Decision:
         if refusal := refused_by_table(table, seen):
             return refusal
-        found = [tablet_there(tablet, seen) for tablet in change.tablets]
-        own = [each for each in found if each and refused_step([each], change.operation) is None]
+        tablets = [tablet_there(tablet, seen) for tablet in change.tablets]
+        own = [each for each in tablets if each and refused_step([each], change.operation) is None]
         if not own:
             return NoWrite()
         effects: list[Command] = []
@@ -170,13 +170,13 @@ def _written(tablets: Sequence[Tablet], operation: Operation) -> tuple[Command, 
 
 
 def needs_of_tablet(tablet: TabletId, needs: Needs) -> Needs:
-    """Return needs of one tablet among several, under names of their own."""
+    """Return needs of one of several tablets, with prefixed names."""
     reads = {f"{tablet.text}/{name}": command for name, command in needs.reads.items()}
     return Needs(needs.watch, reads)
 
 
 def seen_of_tablet(tablet: TabletId, seen: Seen) -> Seen:
-    """Return what was seen of one tablet among several."""
+    """Return the values read for one of several tablets."""
     prefix = f"{tablet.text}/"
     own = {
         name.removeprefix(prefix): reply
@@ -193,20 +193,20 @@ def tablet_there(tablet: TabletId, seen: Seen) -> Tablet | None:
 
 def tablets_seen(tablets: Sequence[TabletId], seen: Seen) -> list[Tablet] | Refusal:
     """Return several tablets, or the refusal because one is gone."""
-    found: list[Tablet] = []
+    present: list[Tablet] = []
     for tablet in tablets:
         there = tablet_there(tablet, seen)
         if there is None:
             return tablet_gone(tablet)
-        found.append(there)
-    return found
+        present.append(there)
+    return present
 
 
 # ---------------------------------------------- End: new bounds, files by key, watermark and record
 
 
 def end_operation(change: EndOperation) -> Transaction:
-    """Return the transaction that carries an operation out. Mark: `operation` is gone."""
+    """Return the transaction that carries out an operation. Mark: `operation` is gone."""
     table = TableKeys(change.tablets[0].table)
     needs = table_state(table)
     for tablet in change.tablets:
@@ -232,10 +232,10 @@ def end_operation(change: EndOperation) -> Transaction:
 
 
 def _ended(tablets: Sequence[TabletId], seen: Seen) -> bool:
-    """Return whether an operation is over: none is there, and a merge has left one tablet."""
+    """Return whether an operation is over: it is gone, and a merge has left one tablet."""
     last = tablets[-1]
-    found = tablet_seen(last, TabletKeys.of(last), seen_of_tablet(last, seen))
-    if found is None or found.operation is not None:
+    merged = tablet_seen(last, TabletKeys.of(last), seen_of_tablet(last, seen))
+    if merged is None or merged.operation is not None:
         return False
     before = [seen_of_tablet(tablet, seen) for tablet in tablets[:-1]]
     return all(sighting["bounds"] is None or sighting["operation"] is None for sighting in before)
@@ -249,7 +249,7 @@ def _carried_out(tablets: Sequence[Tablet], operation: Operation) -> tuple[Comma
 
 
 def _split(tablet: Tablet, at: bytes) -> tuple[Command, ...]:
-    """Make `(start, at]` a tablet of its own; the old one keeps its end, and so its name."""
+    """Make `(start, at]` a new tablet; the old one keeps its end, and thereby its name."""
     left = TabletId(tablet.id.table, at)
     keys, own = TabletKeys.of(left), TabletKeys.of(tablet.id)
     moved = [
@@ -262,7 +262,7 @@ def _split(tablet: Tablet, at: bytes) -> tuple[Command, ...]:
         set_string(keys.bounds, BOUNDS.pack(replace(tablet.bounds, end=at))),
         set_string(own.bounds, BOUNDS.pack(replace(tablet.bounds, start=at))),
         zadd(TableKeys(left.table).index, at),
-        # The counting goes on, so that no note made before fits by chance.
+        # The version continues, so that no earlier note matches by chance.
         hset(keys.record, {VERSION: tablet.record.version}),
         *files_written(keys, moved),
         *_without(own, moved),
@@ -277,19 +277,19 @@ def _split(tablet: Tablet, at: bytes) -> tuple[Command, ...]:
             tablet.id,
             "split",
             counts=file_counts((), moved),
-            # Of the whole range: of its parts nobody has found anything.
+            # The statistics are of the whole range; none exist for its parts.
             flags={OPERATION_FLAG: 0, STATISTICS: b""},
         ),
     )
 
 
 def merge_tablets(left: Tablet, right: Tablet, start: bytes | None) -> tuple[Command, ...]:
-    """Give everything of the left tablet to the right one, whose end and name stay.
+    """Move everything of the left tablet to the right one, which keeps its end and name.
 
     Args:
         left: As read, with all files.
-        right: Likewise.
-        start: Of what they become.
+        right: As read, with all files.
+        start: Start of the merged tablet.
     """
     keys, own = TabletKeys.of(right.id), TabletKeys.of(left.id)
     moved = [file for path, file in left.files.items() if path not in right.files]
@@ -305,7 +305,7 @@ def merge_tablets(left: Tablet, right: Tablet, start: bytes | None) -> tuple[Com
     if purge is not None:
         effects += (set_string(keys.purge, purge),)
     recent = union(left.record.recent_adds, right.record.recent_adds)
-    # What one of them has not answered yet, the whole tablet has not.
+    # A trigger that one of them has not answered is open for the whole tablet.
     answered_s = min(left.record.answered_s, right.record.answered_s)
     flags = _facts(purge, settled, recent, answered_s) | {OPERATION_FLAG: 0, STATISTICS: b""}
     flags |= _counts(
@@ -322,7 +322,7 @@ def merge_tablets(left: Tablet, right: Tablet, start: bytes | None) -> tuple[Com
 def _facts(
     purge: bytes | None, settled: Marks, recent: Marks, answered_s: float
 ) -> dict[str, Word]:
-    """Return what a record says of watermark, settled versions, recent adds and triggers."""
+    """Return the record's fields for watermark, settled versions, recent adds and triggers."""
     flags: dict[str, Word] = {
         SETTLED: pack([[at_s, version] for at_s, version in settled]),
         ANSWERED: repr(answered_s),
@@ -333,7 +333,7 @@ def _facts(
 
 
 def _counts(analysis_group: str, compactions: int) -> dict[str, Word]:
-    """Return what a record says of an analysis that was asked for, and of compactions."""
+    """Return the record's fields for a requested analysis and the number of compactions."""
     flags: dict[str, Word] = {ANALYSIS_GROUP: analysis_group} if analysis_group else {}
     return flags | {COMPACTIONS: compactions} if compactions else flags
 

@@ -1,9 +1,9 @@
-"""Create, fill, change and drop a table; give its name back to one that has lost it.
+"""Create, fill, change and drop a table; restore a lost name.
 
-A table is created in three transactions: the table, its name, live. One that a recovery fills is
-live or paused by a fourth, when all its files are in. It is dropped the other way:
-going, then tablet by tablet, its requests, its keys, at last its name. Names lie in a slot of
-their own, so no transaction watches or writes both a table and the names
+A table is created in three transactions: the table, its name, its state. A table that a recovery
+fills becomes live or paused by a fourth, when all its files are added. It is dropped in the
+reverse order: going, then tablet by tablet, its requests, its keys, and finally its name. Names are
+in a slot of their own, so no transaction watches or writes both a table and the names
 (`docs/design/0013-sentinel-and-cluster.md`).
 """
 
@@ -87,14 +87,14 @@ from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 
 # ---- Dropping
 #
-# Each step looks at what is there, so that anybody may go on from anywhere; nothing is taken of a
-# table that is not going (any more: a fail-over may have forgotten it). While garbage is left the
-# table stays, going and empty, until the collectors are through. Marks of attempts and calls are
-# left to expire.
+# Each step reads the present state, so that any process may continue from any step. Nothing is
+# removed from a table that is not going, for example after a fail-over that lost the state. While
+# garbage is left, the table stays, going and empty, until the collectors are done. Marks of
+# attempts and calls expire by themselves.
 #
-# The name is freed in a slot of its own, where nobody can watch that the table is not there. So
-# the last transaction on the table's slot leaves a mark, which keeps a creation from making a
-# table under this id again, and replicas must have the mark before the name goes.
+# The name is freed in a slot of its own, where the absence of the table cannot be watched. So the
+# last transaction in the table's slot leaves a mark, which prevents a creation with the same id.
+# Replicas must have the mark before the name is freed.
 
 
 _UNFINISHED = frozenset({TableState.NEW, TableState.FILLING})
@@ -103,21 +103,21 @@ REQUESTS_PER_STEP = 500
 TRIGGER_STEP_S = 0.001
 _MADE_AS = frozenset({TableState.PAUSED, TableState.FILLING})
 _NO_NAME = ""
-"""A field of the names that no table has."""
+"""A field that no table name can equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Drop:
-    """A drop: of which table, whether its files go to garbage, what is answered at the end."""
+    """A drop: its table, whether files become garbage, and the final answer."""
 
     table: str
     delete_files: bool
-    """What the first drop said, counts."""
+    """The first drop decides."""
     outcome: Applied | Refused
     resumed: bool = False
-    """A table that is not going is left alone."""
+    """Leave a table alone that is not going."""
     unfinished: bool = False
-    """So is one that was live or paused."""
+    """Leave a table alone that was live or paused."""
 
     @property
     def keys(self) -> TableKeys:
@@ -127,92 +127,95 @@ class _Drop:
 
 def drop_table(change: DropTable) -> Transaction:
     """Return the first transaction of a drop."""
-    it = _Drop(change.table, change.delete_files, MADE, change.resumed, change.unfinished)
-    return _set_going(it)
+    drop = _Drop(change.table, change.delete_files, MADE, change.resumed, change.unfinished)
+    return _set_going(drop)
 
 
 def undo_create(table: str, refused: Refused) -> Transaction:
-    """Return the first transaction that takes back what a refused creation has made.
+    """Return the first transaction that removes the remains of a refused creation.
 
     Args:
         table: Its id.
-        refused: What to answer at the end.
+        refused: The final answer.
     """
     return _set_going(_Drop(table, delete_files=False, outcome=refused))
 
 
-def _set_going(it: _Drop) -> Transaction:
-    """Return the transaction that sets a table going. Mark: it is."""
-    keys = it.keys
+def _set_going(drop: _Drop) -> Transaction:
+    """Return the transaction that marks a table as going. Mark: its state."""
+    keys = drop.keys
 
     def decide(seen: Seen) -> Decision:
         state = state_seen(keys, seen)
         if state is None:
-            # Written again if it is there: replicas need to know that the table is gone.
-            return Write((_dropped_mark(keys),), then=_unname(it), durable=True)
+            # Written again if it exists, because replicas need the mark of the dropped table.
+            return Write((_dropped_mark(keys),), then=_unname(drop), durable=True)
         if state is TableState.GOING:
-            return NoWrite(it.outcome, then=_cancel_requests(it))
-        if it.resumed or (it.unfinished and state not in _UNFINISHED):
-            return NoWrite(replace(MADE, complete=False) if it.unfinished else it.outcome)
-        if it.delete_files and state is TableState.FILLING:
-            # Its files are those of the table that it shall become: others may need them.
+            return NoWrite(drop.outcome, then=_cancel_requests(drop))
+        if drop.resumed or (drop.unfinished and state not in _UNFINISHED):
+            return NoWrite(replace(MADE, complete=False) if drop.unfinished else drop.outcome)
+        if drop.delete_files and state is TableState.FILLING:
+            # Its files are those of the table that it will become, so other processes may need
+            # them.
             return Refusal(
                 RefusalCode.STATE,
-                f"table {it.table} is being filled, so its files stay: drop it without them",
+                f"table {drop.table} is being filled, so its files stay: drop it without them",
             )
-        fields: dict[str, Word] = {STATE: TableState.GOING.value, DELETES: int(it.delete_files)}
-        notes = dict.fromkeys(DELETED_WITH_TABLE) if it.delete_files else {}
+        fields: dict[str, Word] = {STATE: TableState.GOING.value, DELETES: int(drop.delete_files)}
+        notes = dict.fromkeys(DELETED_WITH_TABLE) if drop.delete_files else {}
         effects = (
             hset(keys.table, fields),
             *into_garbage(keys, b"", notes),
-            table_changed(it.table, "going"),
+            table_changed(drop.table, "going"),
         )
-        return Write(effects, then=_cancel_requests(it), durable=True)
+        return Write(effects, then=_cancel_requests(drop), durable=True)
 
     return Transaction(table_state(keys), decide)
 
 
-def _not_going(it: _Drop, seen: Seen) -> Decision | None:
-    """Return what else there is to do if the table does not go."""
-    state = state_seen(it.keys, seen)
-    return None if state is TableState.GOING else NoWrite(it.outcome, then=_set_going(it))
+def _not_going(drop: _Drop, seen: Seen) -> Decision | None:
+    """Return the remaining decision if the table does not become going."""
+    state = state_seen(drop.keys, seen)
+    return None if state is TableState.GOING else NoWrite(drop.outcome, then=_set_going(drop))
 
 
-def _cancel_requests(it: _Drop) -> Transaction:
-    """Return the transaction that makes open requests CANCELLING; no new ones come."""
-    keys = it.keys
+def _cancel_requests(drop: _Drop) -> Transaction:
+    """Return the transaction that makes open requests CANCELLING; new ones are refused."""
+    keys = drop.keys
     reads = {"open": members_after(keys.open_requests, None, 2 * REQUESTS_OPEN_MAX)}
 
     def decide(seen: Seen) -> Decision:
-        if (other := _not_going(it, seen)) is not None:
+        if (other := _not_going(drop, seen)) is not None:
             return other
         names = [request_of_member(member) for member in seen["open"]]
         own = {name: hgetall(keys.request(name)) for name in names}
         return More(Needs((), own), lambda further: cancelling(names, further))
 
     def cancelling(names: list[str], seen: Seen) -> Decision:
-        found = [unpack_request(keys.request(name), it.table, name, seen[name]) for name in names]
+        requests = [
+            unpack_request(keys.request(name), drop.table, name, seen[name]) for name in names
+        ]
         effects = [
             hset(keys.request(request.id), request_fields(request))
-            for request in map(_cancelled, found)
+            for request in map(_cancelled, requests)
             if request is not None
         ]
-        then = _drop_next(it)
-        return Write(tuple(effects), then=then) if effects else NoWrite(it.outcome, then=then)
+        then = _drop_next(drop)
+        return Write(tuple(effects), then=then) if effects else NoWrite(drop.outcome, then=then)
 
     return Transaction(table_state(keys) | Needs((), reads), decide)
 
 
 def _cancelled(request: Request | None) -> Request | None:
-    """Return an active request as it is when its table goes; None: nothing to change."""
+    """Return an active request as CANCELLING; None: nothing to change."""
     if request is None or request.state is not RequestState.ACTIVE:
         return None
     return replace(request, state=RequestState.CANCELLING, cause="its table is dropped")
 
 
-def _drop_next(it: _Drop) -> Transaction:
-    """Return the transaction that removes the first tablet left, or requests, or the table."""
-    keys = it.keys
+def _drop_next(drop: _Drop) -> Transaction:
+    """Return the transaction that removes the next tablet, requests, or the table."""
+    keys = drop.keys
     reads = {
         "first": members_after(keys.index, None, 1),
         "deletes": hget(keys.table, DELETES),
@@ -221,20 +224,20 @@ def _drop_next(it: _Drop) -> Transaction:
     }
 
     def decide(seen: Seen) -> Decision:
-        if (other := _not_going(it, seen)) is not None:
+        if (other := _not_going(drop, seen)) is not None:
             return other
         if seen["first"]:
-            tablet = TabletId(it.table, seen["first"][0])
-            return More(_tablet_needs(tablet), lambda further: _dropped(it, tablet, further))
+            tablet = TabletId(drop.table, seen["first"][0])
+            return More(_tablet_needs(tablet), lambda further: _dropped(drop, tablet, further))
         if seen["garbage"]:
-            refused = isinstance(it.outcome, Refused)
-            return NoWrite(it.outcome if refused else Applied(complete=False))
+            refused = isinstance(drop.outcome, Refused)
+            return NoWrite(drop.outcome if refused else Applied(complete=False))
         if seen["requests"]:
             own = [keys.request(request_of_member(member)) for member in seen["requests"]]
             forgotten = (delete(*own), zrem(keys.requests, *seen["requests"]))
-            return Write(forgotten, then=_drop_next(it))
+            return Write(forgotten, then=_drop_next(drop))
         effects = (delete(*keys.every), _dropped_mark(keys))
-        return Write(effects, then=_unname(it), durable=True)
+        return Write(effects, then=_unname(drop), durable=True)
 
     needs = table_state(keys) | Needs((keys.garbage, keys.index), reads)
     return Transaction(needs, decide)
@@ -246,9 +249,9 @@ def _tablet_needs(tablet: TabletId) -> Needs:
     return Needs((keys.running,), reads)
 
 
-def _dropped(it: _Drop, tablet: TabletId, seen: Seen) -> Decision:
-    """Remove a tablet; what runs there and, if asked, its files go to garbage."""
-    keys, table = TabletKeys.of(tablet), it.keys
+def _dropped(drop: _Drop, tablet: TabletId, seen: Seen) -> Decision:
+    """Remove a tablet; outputs of its attempts and, if requested, its files become garbage."""
+    keys, table = TabletKeys.of(tablet), drop.keys
     running = unpack_running(keys.running, seen["running"])
     waste: dict[str, bytes | None] = {}
     if seen["deletes"] == b"1":
@@ -262,33 +265,33 @@ def _dropped(it: _Drop, tablet: TabletId, seen: Seen) -> Decision:
         zrem(table.index, tablet.end),
         stream_entry(tablet, "drop"),
     )
-    return Write(effects, then=_drop_next(it))
+    return Write(effects, then=_drop_next(drop))
 
 
 def _dropped_mark(keys: TableKeys) -> Command:
-    """Return the effect that keeps creations from making a table under this id again."""
+    """Return the effect that prevents creations of a table with this id."""
     return set_string(keys.dropped, 1, DROPPED_LIFE_S)
 
 
-def _unname(it: _Drop) -> Transaction:
-    """Return the last transaction: the name is free again. Mark: no entry has this id.
+def _unname(drop: _Drop) -> Transaction:
+    """Return the last transaction, which frees the name. Mark: no entry has this id.
 
-    Follows only on a transaction that left the mark of a dropped table and that replicas have.
+    Follows only on a transaction that left the mark of a dropped table and reached replicas.
     """
 
     def decide(seen: Seen) -> Decision:
-        name = _name_of(it.table, seen["names"])
-        # Nothing is removed where there is no name; but replicas must know what removed it.
+        name = _name_of(drop.table, seen["names"])
+        # Without a name nothing is removed, but the write makes replicas confirm earlier removals.
         effects = (hdel(TABLES, _NO_NAME if name is None else name),)
-        return Write(effects, then=_answer(it.outcome), durable=True)
+        return Write(effects, then=_answer(drop.outcome), durable=True)
 
     return Transaction(Needs((TABLES,), {"names": hgetall(TABLES)}), decide)
 
 
 def _name_of(table: str, names: Mapping[bytes, bytes]) -> bytes | None:
     """Return the name that has an entry with a table's id, or None."""
-    found = (name for name, stored in names.items() if unpack_name(name, stored).id == table)
-    return next(found, None)
+    matches = (name for name, stored in names.items() if unpack_name(name, stored).id == table)
+    return next(matches, None)
 
 
 def _answer(outcome: Applied | Refused) -> Transaction:
@@ -297,8 +300,8 @@ def _answer(outcome: Applied | Refused) -> Transaction:
 
 # ---- Creating
 #
-# Only the last one is acknowledged. A table that lost its creator between them stays new; the
-# coordinator removes it after a while (`coordinator/storage/unfinished_tables.py`).
+# Only the last one is acknowledged. A table whose creator died in between stays new; the
+# coordinator removes it later (`coordinator/storage/unfinished_tables.py`).
 
 
 def create_table(change: CreateTable) -> Transaction:
@@ -306,14 +309,14 @@ def create_table(change: CreateTable) -> Transaction:
     table = change.table
     keys = TableKeys(table.id)
     assert is_table_id(table.id), table.id
-    # The names are only glanced at here, so that a taken one leaves nothing behind.
+    # The names are read without a watch, so that a taken name leaves nothing to remove.
     reads = {"names": hgetall(TABLES), "dropped": get(keys.dropped)}
     needs = whole_table(keys) | Needs((keys.dropped,), reads)
 
     def decide(seen: Seen) -> Decision:
         present = table_seen(keys, seen)
         if present is None and seen["dropped"] is not None:
-            # Somebody may be about to free its name, and would free this one's.
+            # A concurrent drop may be about to free its name, and would free this one.
             return Refusal(RefusalCode.EXISTS, f"table id {table.id} was in use")
         if present is None:
             if refusal := refused_by_names(change, seen["names"]):
@@ -343,7 +346,7 @@ def _first_effects(change: CreateTable) -> list[Command]:
 
 
 def _same(present: Table, wanted: Table) -> bool:
-    """Return whether a table is the one wanted, by an earlier try of the same change."""
+    """Return whether a table was created by an earlier try of the same change."""
     since = replace(
         wanted,
         state=present.state,
@@ -361,10 +364,10 @@ def _name(change: CreateTable) -> Transaction:
     def decide(seen: Seen) -> Decision:
         mine = _name_of(table.id, seen["names"]) == table.name.encode()
         if not mine and (refusal := refused_by_names(change, seen["names"])):
-            # Another table came first. What the first transaction made goes again.
+            # Another table was first. The result of the first transaction is removed.
             refused = Refused(code=refusal.code, reason=refusal.reason)
             return NoWrite(then=undo_create(table.id, refused))
-        # Written again if it is there: replicas must have the name of a table that is live.
+        # Written again if it exists, because replicas must have the name of a live table.
         effects = (hset(TABLES, {table.name: codec_table.pack_name(table, change.identity)}),)
         return Write(effects, then=_go_live(table), durable=True)
 
@@ -375,7 +378,7 @@ def refused_by_names(change: CreateTable, names: Mapping[bytes, bytes]) -> Refus
     """Return why a table may not have its name or location, or None."""
     table = change.table
     if DNS_LABEL.fullmatch(table.name) is None:
-        return Refusal(RefusalCode.NAME, f"table name {table.name[:100]!r} is no DNS label")
+        return Refusal(RefusalCode.NAME, f"table name {table.name[:100]!r} is not a DNS label")
     overlaps = overlap_test(change.identity or identity_of_uri(table.location))
     for name, stored in names.items():
         other = unpack_name(name, stored)
@@ -389,7 +392,7 @@ def refused_by_names(change: CreateTable, names: Mapping[bytes, bytes]) -> Refus
 
 
 def location_overlap(location: str, other: str, name: str) -> str:
-    """Return the sentence about a location that shares files with another table's."""
+    """Return the message about a location that shares files with another table's."""
     return f"location {location} overlaps {other} of table {name!r}; two tables may not share files"
 
 
@@ -401,8 +404,8 @@ def _go_live(table: Table) -> Transaction:
     def decide(seen: Seen) -> Decision:
         present = table_seen(keys, seen)
         if present is None or present.state is TableState.GOING:
-            # What it has by now goes again: a name that leads nowhere could never be used.
-            reason = f"table {table.name} was dropped while it was made"
+            # Its remains are removed, because a name without a table would block the name forever.
+            reason = f"table {table.name} was dropped while it was created"
             return NoWrite(
                 then=undo_create(table.id, Refused(code=RefusalCode.TABLE, reason=reason))
             )
@@ -416,12 +419,12 @@ def _go_live(table: Table) -> Transaction:
 
 # ---- Filling
 #
-# A recovery makes the table first and puts its files in step by step (`repair_files.put_files`,
-# `files.add_files`). Whatever ends it between leaves a table that nothing reads or changes.
+# A recovery creates the table first and adds its files step by step (`repair_files.put_files`,
+# `files.add_files`). If it is interrupted, the table stays invisible to readers and changes.
 
 
 def resume_filling(change: ResumeFilling) -> Transaction:
-    """Return the transaction that takes a filling table over. Mark: this run fills it."""
+    """Return the transaction that takes over a filling table. Mark: this run fills it."""
     keys = TableKeys(change.table)
 
     def decide(seen: Seen) -> Decision:
@@ -439,27 +442,27 @@ def resume_filling(change: ResumeFilling) -> Transaction:
 def finish_filling(change: FinishFilling) -> Transaction:
     """Return the transaction that makes a filled table live or paused.
 
-    Mark: its state is another, and the run that filled it is this one. All files are in at once:
-    each transaction that put some in has counted them in the table's own hash.
+    Mark: the state has changed, and this run has filled it. All files were added: each
+    transaction that added some has counted them in the table's own hash.
     """
     keys = TableKeys(change.table)
     assert change.state in {TableState.LIVE, TableState.PAUSED}, change.state
     assert change.state is TableState.PAUSED or not change.incomplete, change
 
     def decide(seen: Seen) -> Decision:
-        found = table_seen(keys, seen)
-        filling = codec_table.unpack_filling(keys.table, seen["table"]) if found else None
-        if found is not None and found.state in {TableState.LIVE, TableState.PAUSED}:
+        present = table_seen(keys, seen)
+        filling = codec_table.unpack_filling(keys.table, seen["table"]) if present else None
+        if present is not None and present.state in {TableState.LIVE, TableState.PAUSED}:
             mine = filling is not None and filling.run == change.run
-            return NoWrite() if mine else _filling_ended(change.table, found.state)
-        if refusal := may_fill(change.table, found, change.run):
+            return NoWrite() if mine else _filling_ended(change.table, present.state)
+        if refusal := may_fill(change.table, present, change.run):
             return refusal
         assert filling is not None, change.table
         if filling.done != change.files:
             return Refusal(
                 RefusalCode.STATE,
                 f"table {change.table} has {filling.done} of the {change.files} files that were "
-                "put in: repeat what filled it",
+                "added: repeat the command that filled it",
             )
         fields: dict[str, Word] = {STATE: change.state.value}
         if change.incomplete:
@@ -474,14 +477,14 @@ def _filling_ended(table: str, state: TableState) -> Refusal:
     return Refusal(RefusalCode.STATE, f"table {table} is {state.value}: its filling has ended")
 
 
-# ---- A name that was lost
+# ---- A lost name
 #
-# Tables and names may go back to different moments, each with its node. A table without a name is
-# found by nobody but the coordinator, which gives it back.
+# Tables and names may go back to different moments, each with its node. Only the coordinator finds
+# a table without a name, and restores the name.
 
 
 def restore_name(change: RestoreName) -> Transaction:
-    """Return the first transaction: a look at the table. Mark: the name's entry has this id."""
+    """Return the first transaction: read the table. Mark: the name's entry has this id."""
     keys = TableKeys(change.table)
 
     def decide(seen: Seen) -> Decision:
@@ -510,7 +513,7 @@ def _name_again(change: RestoreName, table: Table) -> Transaction:
 
 
 def _still_there(table: Table) -> Transaction:
-    """Return the last transaction: a table that was dropped meanwhile needs no name."""
+    """Return the last transaction: a table that was dropped in between needs no name."""
     keys = TableKeys(table.id)
 
     def decide(seen: Seen) -> Decision:
@@ -530,8 +533,8 @@ def _still_there(table: Table) -> Transaction:
 def change_table(change: ChangeTable) -> Transaction:
     """Return the transaction that writes settings or state. Mark: they are there.
 
-    New settings count their version up, which makes every analysis stale; a pause does not.
-    Whoever was told that a table is no longer paused relies on it, so replicas must know.
+    New settings increment their version, which makes every analysis stale; a pause does not.
+    Callers rely on the acknowledged state, so replicas must have it.
     """
     keys = TableKeys(change.table)
     assert change.state in {None, TableState.LIVE, TableState.PAUSED}, change.state
@@ -543,7 +546,7 @@ def change_table(change: ChangeTable) -> Transaction:
         assert present is not None, change.table
         fields = _new_fields(change, present)
         if not fields:
-            # Written once more, so that replicas have it before it is acknowledged again.
+            # Written again, so that replicas have it before it is acknowledged again.
             return Write((hset(keys.table, {STATE: present.state.value}),), durable=True)
         if present.settings_version != change.settings_version:
             return Refusal(
@@ -560,7 +563,7 @@ def change_table(change: ChangeTable) -> Transaction:
 def _new_fields(change: ChangeTable, present: Table) -> dict[str, Word]:
     fields: dict[str, Word] = {}
     if change.settings is not None and change.settings != present.settings:
-        # Whoever asks for them may have made them from nothing.
+        # The caller may have created the settings without the unknown fields.
         newer = replace(change.settings, unknown_fields=present.settings.unknown_fields)
         fields[SETTINGS] = codec_table.pack_settings(newer)
     if change.schema is not None and change.schema != present.schema:
@@ -571,7 +574,7 @@ def _new_fields(change: ChangeTable, present: Table) -> dict[str, Word]:
     if change.state is not None and change.state is not present.state:
         fields[STATE] = change.state.value
         if change.state is TableState.LIVE and present.incomplete:
-            fields[INCOMPLETE] = b""  # Who resumes it accepts what is missing.
+            fields[INCOMPLETE] = b""  # The operator who resumes it accepts missing files.
     return fields
 
 
@@ -579,9 +582,9 @@ def _new_fields(change: ChangeTable, present: Table) -> dict[str, Word]:
 
 
 def trigger_table(change: TriggerTable) -> Transaction:
-    """Return the transaction that notes when a trigger has the planner asked.
+    """Return the transaction that records a trigger.
 
-    A repetition asks once more, which does no harm: it is the planner that decides.
+    A repetition triggers again, which is harmless, because the planner decides.
     """
     keys = TableKeys(change.table)
 
@@ -593,10 +596,10 @@ def trigger_table(change: TriggerTable) -> Transaction:
         if present.state is not TableState.LIVE:
             return Refusal(
                 RefusalCode.PAUSED,
-                f"table {present.name} is {present.state.value}: its planner is not asked before"
-                f" it is live (`neve resume {present.name}`)",
+                f"table {present.name} is {present.state.value}: its planner runs only while it is"
+                f" live (`neve resume {present.name}`)",
             )
-        # Later than the last one, whatever the clock says: a tablet answers one at a time.
+        # Later than the last trigger, whatever the clock reads: a tablet answers triggers in order.
         at_s = max(seen.now_s, present.triggered_at_s + TRIGGER_STEP_S)
         fields: dict[str, Word] = {TRIGGERED: codec_table.pack_triggered(at_s, change.trigger)}
         return Write((hset(keys.table, fields), table_changed(change.table, "trigger")))

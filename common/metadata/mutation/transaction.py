@@ -1,8 +1,8 @@
-"""The vocabulary of changes: what a transaction needs, saw and decides.
+"""The vocabulary of changes: what a transaction needs, sees and decides.
 
-One transaction is `WATCH` → reads → decide → `MULTI … EXEC`. Its decision may ask to
-look further under the same watch, and a change may consist of several transactions,
-each of which recognises its own earlier success.
+One transaction is `WATCH` → reads → decide → `MULTI … EXEC`. Its decision may request further reads
+under the same watch. A change may consist of several transactions. Each transaction recognises its
+own earlier success.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,12 +13,12 @@ from common.metadata.commands import Command, Reply
 from common.model.outcome import Refusal
 
 MADE = Applied()
-"""The plain answer: the change was made."""
+"""The plain result: the change was made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a decision must know: keys to watch, and reads by name."""
+    """The inputs of a decision: keys to watch, and reads by name."""
 
     watch: tuple[str, ...] = ()
     reads: Mapping[str, Command] = field(default_factory=dict)
@@ -29,13 +29,13 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was read after `WATCH`, by the names of the needs."""
+    """The values read after `WATCH`, by the names of the needs."""
 
     replies: Mapping[str, Reply]
     now_s: float
-    """The store's time (Redis `TIME`), read among the rest."""
+    """The store's time (Redis `TIME`), read with the other values."""
     sent: bool = False
-    """Whether an `EXEC` of this change was sent before without a known answer."""
+    """Whether an `EXEC` of this change was sent before without a known result."""
 
     def __getitem__(self, name: str) -> Reply:
         return self.replies[name]
@@ -43,7 +43,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Allowed: these effects, in one MULTI, then perhaps the next transaction."""
+    """Allowed: write these effects in one MULTI, then run the next transaction, if any."""
 
     effects: tuple[Command, ...]
     outcome: Applied = MADE
@@ -54,7 +54,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class NoWrite:
-    """The mark is there already, or there is nothing to write."""
+    """The mark already exists, or there is nothing to write."""
 
     outcome: Applied | Refused = MADE
     then: "Transaction | None" = None
@@ -62,7 +62,7 @@ class NoWrite:
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """Look further under the same watch, then decide on everything seen."""
+    """Read further under the same watch, then decide on all values."""
 
     needs: Needs
     decide: "Decide"
@@ -70,7 +70,7 @@ class More:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """An earlier `EXEC` may still land, and repeating it is not safe."""
+    """An earlier `EXEC` may still take effect, and a repetition is not safe."""
 
     reason: str
 
@@ -81,11 +81,11 @@ Decide = Callable[[Seen], Decision]
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One WATCH … EXEC. The watch set comes from the needs alone."""
+    """One WATCH … EXEC. Its needs alone determine the watched keys."""
 
     needs: Needs
     decide: Decide
     turn: str = ""
-    """Key of the turn that it waits for while another has it; empty: it waits for none."""
+    """Key of the turn that it waits for while another change has it; empty: none."""
     takes_turn: bool = False
-    """Whether it takes the turn after it has lost races; then others let it through."""
+    """Whether it takes the turn after conflicts, so that others wait for it."""

@@ -17,7 +17,7 @@ import secrets
 from common.ids import RandomIds
 from common.metadata.executor import RetryLimits
 from common.metadata.redis.keyspace import RedisKeyspace
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.secret_files import secret_of
 from common.settings import StoreSettings
 
@@ -26,7 +26,7 @@ __all__ = ["RedisStore", "connect"]
 _CHANCE_STEPS = 1 << 20
 
 
-class RedisStore(KeyspaceStore):
+class RedisStore(TabletStore):
     """The truth, in Redis."""
 
 

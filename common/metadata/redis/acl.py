@@ -40,42 +40,16 @@ TRANSACTION: Mapping[str, Command] = {
 }
 """Right → a question that shows whether it is given. `multi` stands last: it begins what the
 questions of `STORE` are put into, and nobody ends it."""
+_QUESTIONS = """
+get KEY, mget KEY, exists KEY, strlen KEY, hget KEY f, hmget KEY f, hgetall KEY, hlen KEY
+hscan KEY 0, smembers KEY, zcard KEY, zrange KEY 0 0, zrangebylex KEY - +, zrevrangebylex KEY + -
+xread STREAMS KEY 0, xrevrange KEY + -, set KEY v, setrange KEY 0 v, incr KEY, hset KEY f v
+hdel KEY f, hincrby KEY f 1, sadd KEY m, srem KEY m, zadd KEY 0 m, zrem KEY m, xadd KEY * f v
+xtrim KEY MAXLEN 0, pexpire KEY 1, del KEY, scan 0, time, info, wait 0 1, cluster|slots
+"""
 STORE: Mapping[str, Command] = {
-    "get": ("GET", PROBE),
-    "mget": ("MGET", PROBE),
-    "exists": ("EXISTS", PROBE),
-    "strlen": ("STRLEN", PROBE),
-    "hget": ("HGET", PROBE, "f"),
-    "hmget": ("HMGET", PROBE, "f"),
-    "hgetall": ("HGETALL", PROBE),
-    "hlen": ("HLEN", PROBE),
-    "hscan": ("HSCAN", PROBE, 0),
-    "smembers": ("SMEMBERS", PROBE),
-    "zcard": ("ZCARD", PROBE),
-    "zrange": ("ZRANGE", PROBE, 0, 0),
-    "zrangebylex": ("ZRANGEBYLEX", PROBE, "-", "+"),
-    "zrevrangebylex": ("ZREVRANGEBYLEX", PROBE, "+", "-"),
-    "xread": ("XREAD", "STREAMS", PROBE, "0"),
-    "xrevrange": ("XREVRANGE", PROBE, "+", "-"),
-    "set": ("SET", PROBE, ""),
-    "setrange": ("SETRANGE", PROBE, 0, ""),
-    "incr": ("INCR", PROBE),
-    "hset": ("HSET", PROBE, "f", ""),
-    "hdel": ("HDEL", PROBE, "f"),
-    "hincrby": ("HINCRBY", PROBE, "f", 1),
-    "sadd": ("SADD", PROBE, "m"),
-    "srem": ("SREM", PROBE, "m"),
-    "zadd": ("ZADD", PROBE, 0, "m"),
-    "zrem": ("ZREM", PROBE, "m"),
-    "xadd": ("XADD", PROBE, "*", "f", ""),
-    "xtrim": ("XTRIM", PROBE, "MAXLEN", 0),
-    "pexpire": ("PEXPIRE", PROBE, 1),
-    "del": ("DEL", PROBE),
-    "scan": ("SCAN", 0),
-    "time": ("TIME",),
-    "info": ("INFO",),
-    "wait": ("WAIT", 0, 1),
-    "cluster|slots": ("CLUSTER", "SLOTS"),
+    words[0]: (*words[0].upper().split("|"), *(PROBE if at == "KEY" else at for at in words[1:]))
+    for words in map(str.split, _QUESTIONS.strip().replace("\n", ",").split(","))
 }
 """Right → a question that shows whether it is given, if it stands in a transaction."""
 GREETING = ("ping", "select")

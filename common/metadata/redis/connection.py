@@ -211,7 +211,9 @@ def why_unreachable(address: RedisAddress, error: Exception) -> str:
     if isinstance(error, TimeoutError | RedisTimeoutError):
         reason = f"cannot connect to {address} (no answer within the time limit)"
     elif isinstance(cause, OSError) and str(cause):
-        reason = f"cannot connect to {address} ({cause})"
+        is_greeting = "while reading" in str(error) or "while writing" in str(error)
+        reason = f"{address}: connection lost" if is_greeting else f"cannot connect to {address}"
+        reason += f" ({cause})"
     else:
         reason = f"{address}: {_why_lost(error, 0.0)}"
     if address.tls is None:

@@ -29,7 +29,7 @@ from common.metadata.redis.connection import (
 from common.metadata.redis.memory_reserve import MemoryReserve, ids_of_names
 from common.metadata.redis.nodes import Node, Nodes, nodes_of
 from common.metadata.redis.streams import StreamReads
-from common.metadata.store_values import NO_EVICTION, StoreHealth
+from common.metadata.store_values import StoreHealth
 
 UNWATCH: Command = ("UNWATCH",)
 MULTI: Command = ("MULTI",)
@@ -262,7 +262,10 @@ class RedisKeyspace:
         by_address = {
             str(node.address): health for node, (health, _) in zip(nodes, reports, strict=True)
         }
-        return _health_of(by_address, [now_s for _, now_s in reports if now_s is not None])
+        if all(health.silence for health in by_address.values()):
+            raise LinkLostError("; ".join(health.silence for health in by_address.values()))
+        times_s = [now_s for _, now_s in reports if now_s is not None]
+        return StoreHealth.of_nodes(by_address, max(times_s) - min(times_s))
 
     async def _health_or_silence(self, node: Node) -> tuple[StoreHealth, float | None]:
         try:
@@ -390,30 +393,6 @@ async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
             raise result
         done.append(result)
     return done
-
-
-def _health_of(nodes: Mapping[str, StoreHealth], times_s: Sequence[float]) -> StoreHealth:
-    """Return the health of all nodes together: sums, or that of the worst of them.
-
-    Raises:
-        LinkLostError: None answers.
-    """
-    every = [health for health in nodes.values() if not health.silence]
-    if not every:
-        raise LinkLostError("; ".join(health.silence for health in nodes.values()))
-    bounded = all(health.memory_max_bytes for health in every)
-    return StoreHealth(
-        policy=max((health.policy for health in every), key=NO_EVICTION.__ne__),
-        memory_bytes=sum(health.memory_bytes for health in every),
-        memory_max_bytes=sum(health.memory_max_bytes for health in every) if bounded else 0,
-        full=any(health.full for health in every),
-        append_only=all(health.append_only for health in every),
-        write_failure=", ".join(health.write_failure for health in every if health.write_failure),
-        replicas=min(health.replicas for health in every),
-        replicas_wanted=every[0].replicas_wanted,
-        nodes=nodes,
-        clocks_apart_s=max(times_s) - min(times_s),
-    )
 
 
 # ------------------------------------------------------------------------------ Words and answers

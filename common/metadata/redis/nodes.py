@@ -1,7 +1,7 @@
 """The servers of a store: which one owns a slot, and a pool of connections to each.
 
     Node           one server, and the pool of redis-py for it
-    single_node    a Redis by its address, or the primary that Sentinels name
+    Nodes          a Redis by its address, or the primary that Sentinels name
     ClusterNodes   the primaries of a Redis Cluster, by the slot map of redis-py
 
 A pool asks for the primary again with each new connection, so a fail-over needs no restart.
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cache, partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from redis import RedisError
 from redis.asyncio import Redis
@@ -99,7 +99,7 @@ class Node:
         self, permit: AbstractAsyncContextManager[None], fresh: bool = False
     ) -> AsyncIterator[Link]:
         async with permit:
-            link: Link = self._pool.get_available_connection()  # type: ignore[no-untyped-call]
+            link: Link = self._pool.get_available_connection()  # type: ignore[no-untyped-call]  # redis-py's own
             try:
                 if fresh or not await link.is_clean():
                     await self._connect(link)
@@ -135,15 +135,31 @@ def _server_of(link: Link) -> tuple[str, int]:
     return link.host, link.port
 
 
-class Nodes(Protocol):
-    """The servers of a store."""
+def nodes_of(source: StoreSource, connections_max: int, timeout_s: float) -> "Nodes":
+    """Return the servers of a store, none of them connected."""
+    if isinstance(source, ClusterSeeds):
+        return ClusterNodes(source, connections_max, timeout_s)
+    if isinstance(source, SentinelService):
+        sentinels = _Sentinels(source, timeout_s)
+        return Nodes([Node(source.primary, connections_max, timeout_s, sentinels.open)])
+    return Nodes([Node(source, connections_max, timeout_s, _open_single)])
 
-    only: Node | None
-    """The node that has everything; None: slots decide."""
+
+# --------------------------------------------------------------------------------- One Redis
+
+
+class Nodes:
+    """The servers of a store. Here the one that has everything."""
+
+    def __init__(self, nodes: Sequence[Node] = ()) -> None:
+        """Use one node for everything."""
+        self.only: Node | None = nodes[0] if nodes else None
+        """The node that has everything; None: slots decide."""
+        self._every = list(nodes)
 
     def slot_of(self, key: str) -> int:
         """Return the slot of a key."""
-        ...
+        return 0
 
     async def node_of(self, slot: int) -> Node:
         """Return the node that owns a slot.
@@ -152,62 +168,21 @@ class Nodes(Protocol):
             StoreBusyError: None owns it.
             LinkLostError: No node answers.
         """
-        ...
+        return self._every[0]
 
     async def every(self) -> Sequence[Node]:
         """Return all nodes that own slots, in a fixed order."""
-        ...
+        return self._every
 
     async def doubt(self, node: Node, error: LinkLostError) -> None:
         """Draw conclusions from an error: a node may be silent, demoted, or have lost a slot."""
-        ...
-
-    async def close_idle(self) -> None:
-        """Close all connections that are not lent."""
-        ...
-
-
-def nodes_of(source: StoreSource, connections_max: int, timeout_s: float) -> Nodes:
-    """Return the servers of a store, none of them connected."""
-    if isinstance(source, ClusterSeeds):
-        return ClusterNodes(source, connections_max, timeout_s)
-    if isinstance(source, SentinelService):
-        sentinels = _Sentinels(source, timeout_s)
-        return SingleNode(Node(source.primary, connections_max, timeout_s, sentinels.open))
-    return SingleNode(Node(source, connections_max, timeout_s, _open_single))
-
-
-# --------------------------------------------------------------------------------- One Redis
-
-
-class SingleNode:
-    """A store that is on one node."""
-
-    def __init__(self, node: Node) -> None:
-        """Use one node for everything."""
-        self.only: Node | None = node
-        self._node = node
-
-    def slot_of(self, key: str) -> int:
-        """Return the same slot for every key."""
-        return 0
-
-    async def node_of(self, slot: int) -> Node:
-        """Return the node."""
-        return self._node
-
-    async def every(self) -> Sequence[Node]:
-        """Return the node."""
-        return [self._node]
-
-    async def doubt(self, node: Node, error: LinkLostError) -> None:
-        """Let only new connections, which look where the primary is, be used from now on."""
         if isinstance(error, StoreBusyError) and str(error).startswith(DEMOTED):
-            await node.close_idle()
+            await node.close_idle()  # Only a new connection looks where the primary is.
 
     async def close_idle(self) -> None:
         """Close all connections that are not lent."""
-        await self._node.close_idle()
+        for node in self._every:
+            await node.close_idle()
 
 
 async def _open_single(link: Link) -> None:
@@ -245,10 +220,14 @@ class _Sentinels:
         """
         silent: list[str] = []
         ignorant: list[str] = []
+        down: list[str] = []
         fallen: dict[RedisAddress, str] = {}
         for sentinel in list(self._sentinels):
             try:
-                primary = await self._primary_of(sentinel, fallen)
+                primary = await self._primary_of(sentinel)
+            except StoreBusyError as error:
+                down.append(str(error))
+                continue
             except LinkLostError as error:
                 silent.append(str(error))
                 continue
@@ -258,14 +237,12 @@ class _Sentinels:
                 self._sentinels.remove(sentinel)  # It is asked first next time.
                 self._sentinels.insert(0, sentinel)
                 return
-        raise self._not_found(silent, ignorant, fallen)
+        raise self._not_found(silent, ignorant, [*fallen.values(), *down])
 
-    async def _primary_of(
-        self, sentinel: RedisAddress, fallen: dict[RedisAddress, str]
-    ) -> RedisAddress | str:
+    async def _primary_of(self, sentinel: RedisAddress) -> RedisAddress | str:
         """Return the address of the primary that a Sentinel names, or what it knows instead."""
         client = _client_of(sentinel, self._wait_s)
-        lookup = Sentinel([])  # type: ignore[no-untyped-call]
+        lookup = Sentinel([])  # type: ignore[no-untyped-call]  # redis-py's own
         lookup.sentinels = [client]
         try:
             services: Any = await client.sentinel_masters()
@@ -282,17 +259,17 @@ class _Sentinels:
             return f"{sentinel} knows {', '.join(sorted(services)) or 'none'}"
         primary = self._service.primary_at(state["ip"], int(state["port"]))
         if not lookup.check_master_state(state, self._service.name):
-            fallen.setdefault(primary, f"{primary} is down, as {sentinel} reports")
+            raise StoreBusyError(f"{primary} is down, as {sentinel} reports")
         return primary
 
     def _not_found(
-        self, silent: list[str], ignorant: list[str], fallen: dict[RedisAddress, str]
+        self, silent: list[str], ignorant: list[str], fallen: list[str]
     ) -> LinkLostError:
         name = self._service.name
         if fallen:
             return StoreBusyError(
                 f"the primary {name!r} that the Sentinels name does not serve"
-                f" ({'; '.join(fallen.values())}): a fail-over may be under way"
+                f" ({'; '.join(fallen)}): a fail-over may be under way"
             )
         if ignorant:
             return LinkLostError(f"no Sentinel knows a service {name!r}: {'; '.join(ignorant)}")
@@ -344,14 +321,12 @@ def tag_of_slot(slot: int) -> str:
     return next(str(number) for number in count() if key_slot(b"%d" % number) == slot)
 
 
-class ClusterNodes:
+class ClusterNodes(Nodes):
     """The primaries of a Redis Cluster, and the slot map of redis-py as a node gave it last.
 
     An answer that a key is elsewhere, and a node that is silent, dead or demoted, make the map
     doubtful. It is read again before it is used, since a replica may have taken over.
     """
-
-    only: Node | None = None
 
     def __init__(self, seeds: ClusterSeeds, connections_max: int, timeout_s: float) -> None:
         """Create the nodes that the map names later.
@@ -361,6 +336,7 @@ class ClusterNodes:
             connections_max: Most connections to each node.
             timeout_s: Longest wait for one answer.
         """
+        super().__init__()
         wait_s = min(timeout_s, LOOKUP_WAIT_S)
         first = seeds.nodes[0]
         arguments: dict[str, Any] = {
@@ -401,7 +377,7 @@ class ClusterNodes:
     async def every(self) -> Sequence[Node]:
         """Return all primaries that own slots, in the order of their addresses."""
         await self._refresh()
-        return [self._nodes[name] for name in sorted(self._nodes)]
+        return self._every
 
     async def doubt(self, node: Node, error: LinkLostError) -> None:
         """Read the map again before it is used, or correct the slot that an answer names."""
@@ -413,11 +389,6 @@ class ClusterNodes:
             await self._follow_map()
         elif text.startswith(ELSEWHERE):
             self._is_doubtful = True
-
-    async def close_idle(self) -> None:
-        """Close all connections that are not lent."""
-        for node in self._nodes.values():
-            await node.close_idle()
 
     async def _refresh(self) -> None:
         if self._is_doubtful:
@@ -469,6 +440,7 @@ class ClusterNodes:
                 self._nodes[name] = self._new_node(address, open_link=_open_node)
             tagged = [slot for slot in own if slot in TAGGED_SLOTS] or [min(own)]
             self._nodes[name].tags = [f":{{{tag_of_slot(slot)}}}" for slot in sorted(tagged)]
+        self._every = [self._nodes[name] for name in sorted(self._nodes)]
 
 
 async def _open_node(link: Link) -> None:

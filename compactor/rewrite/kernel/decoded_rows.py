@@ -1,7 +1,7 @@
-"""Rows of a row group as the kernel holds them: columns, words of their keys, and slices of both.
+"""Rows of a row group in the kernel: columns, words of their keys, and slices of both.
 
-`RowLayout` says which columns are held and how. `RowSlice` is a part of a row group that
-a step merges; slices are cut between keys, or anywhere.
+`RowLayout` defines which columns are held and how. `RowSlice` is a part of a row group that a step
+merges. Slices are cut between keys, or anywhere.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ _UNITS = ("ms", "us", "ns")
 
 
 def known_to_polars(arrow: pa.DataType) -> bool:
-    """Return whether Polars keeps every value of a type as it is."""
+    """Return whether Polars preserves every value of a type."""
     if is_type.is_timestamp(arrow):
         return arrow.unit in _UNITS
     return any(belongs(arrow) for belongs in _KNOWN)
@@ -45,12 +45,12 @@ def known_to_polars(arrow: pa.DataType) -> bool:
 
 @dataclass(slots=True)
 class DecodedRows:
-    """The rows of a row group, by key, and how many of them are done with."""
+    """The rows of a row group, by key, and how many of them are finished."""
 
     frame: pl.DataFrame
-    """Columns that Polars knows."""
+    """Columns that Polars supports."""
     rest: pa.Table | None
-    """The others."""
+    """The other columns."""
     levels: list[KeyWords]
     rows: int
     size_bytes: int
@@ -58,7 +58,7 @@ class DecodedRows:
 
 
 class RowLayout:
-    """The columns of a table, as the kernel holds them."""
+    """The columns of a table as the kernel holds them."""
 
     def __init__(self, schema: pa.Schema, rules: RowRules) -> None:
         self.schema = schema
@@ -68,16 +68,16 @@ class RowLayout:
         self.fast = [field.name for field in schema if known_to_polars(field.type)]
         self.slow = [field.name for field in schema if not known_to_polars(field.type)]
         empty = pa.schema([schema.field(name) for name in self.fast]).empty_table()
-        known = pl.from_arrow(empty)
-        assert isinstance(known, pl.DataFrame)
-        self._dtypes = known.schema
+        supported = pl.from_arrow(empty)
+        assert isinstance(supported, pl.DataFrame)
+        self._dtypes = supported.schema
 
     def dtype(self, name: str) -> pl.DataType:
-        """Return the Polars type of a column that Polars knows."""
+        """Return the Polars type of a column that Polars supports."""
         return self._dtypes[name]
 
     def held(self, frame: pl.DataFrame, rest: pa.Table | None, *, by_key: bool) -> DecodedRows:
-        """Return rows with the words of their keys; sorted, if they are not and should be."""
+        """Return rows with the words of their keys, sorted if requested and necessary."""
         columns = [column_of(frame, rest, name) for name in self.rules.key]
         levels, rows = key_levels(columns, self.kinds), len(columns[0])
         size_bytes = int(frame.estimated_size()) + (rest.nbytes if rest is not None else 0)
@@ -86,32 +86,32 @@ class RowLayout:
         return _by_key(held) if by_key else held
 
     def held_apart(self, frame: pl.DataFrame, counts: Sequence[int]) -> list[DecodedRows]:
-        """Return rows of many small row groups, each by key; see `held`.
+        """Return the rows of many small row groups, each by key; see `held`.
 
         Args:
-            frame: The rows of all, one after the other.
-            counts: How many rows each has.
+            frame: The concatenated rows.
+            counts: Number of rows of each.
         """
-        whole, found, at = self.held(frame, None, by_key=False), [], 0
+        whole, result, at = self.held(frame, None, by_key=False), [], 0
         row_bytes = whole.size_bytes / max(1, whole.rows)
         for rows in counts:
             part = frame.slice(at, rows)
             levels = [
                 level if isinstance(level, int) else level[at : at + rows] for level in whole.levels
             ]
-            found.append(_by_key(DecodedRows(part, None, levels, rows, int(rows * row_bytes))))
+            result.append(_by_key(DecodedRows(part, None, levels, rows, int(rows * row_bytes))))
             at += rows
-        return found
+        return result
 
 
 def _by_key(held: DecodedRows) -> DecodedRows:
-    """Return rows in the order of their keys: the same ones, if they are."""
+    """Return rows in key order; unchanged if they already are."""
     if is_sorted(held.levels, held.rows):
         return held
-    places = order_of(held.levels, held.rows)
-    rest = held.rest.take(pa.array(places)) if held.rest is not None else None
-    levels = take_words(held.levels, places)
-    return DecodedRows(held.frame[places], rest, levels, held.rows, held.size_bytes)
+    order = order_of(held.levels, held.rows)
+    rest = held.rest.take(pa.array(order)) if held.rest is not None else None
+    levels = take_words(held.levels, order)
+    return DecodedRows(held.frame[order], rest, levels, held.rows, held.size_bytes)
 
 
 def column_of(frame: pl.DataFrame, rest: pa.Table | None, name: str) -> pl.Series:
@@ -126,7 +126,7 @@ def column_of(frame: pl.DataFrame, rest: pa.Table | None, name: str) -> pl.Serie
 
 
 _SAMPLES = 16
-"""Keys that are looked at for each step."""
+"""Keys that are sampled for each step."""
 _GOLDEN = 0.6180339887498949
 
 
@@ -140,7 +140,7 @@ class RowSlice:
 
     @property
     def rows(self) -> int:
-        """How many they are."""
+        """Number of rows."""
         return self.stop - self.start
 
 
@@ -163,12 +163,12 @@ def portions(slices: Sequence[RowSlice], rows_max: int) -> Iterator[list[RowSlic
 
 
 def step_cuts(slices: Sequence[RowSlice], wanted: int, total: int) -> list[tuple[int, ...]]:
-    """Return keys that cut rows into steps of about the wanted size.
+    """Return keys that divide rows into steps of about the wanted size.
 
     Args:
-        slices: Rows by key, each.
+        slices: Slices, each by key.
         wanted: Rows of a step.
-        total: Rows of all.
+        total: Total number of rows.
     """
     samples = sorted(
         words_of_row(slices[number].held.levels, slices[number].start + place)
@@ -180,11 +180,11 @@ def step_cuts(slices: Sequence[RowSlice], wanted: int, total: int) -> list[tuple
 
 
 def _spread(slices: Sequence[RowSlice], stride: int, total: int) -> Iterator[tuple[int, int]]:
-    """Yield a row of every stretch of so many: the number of its slice, and its place there.
+    """Yield one row per `stride` rows: the number of its slice, and its position there.
 
-    Rows are anywhere in their stretches, evenly over all (multiples of the golden ratio).
-    Always the middle of each would be the middle of each slice, where there are many small
-    ones: a few thousand rows about one key, and all others left and right of them.
+    Positions within the strides vary evenly (multiples of the golden ratio). With many small
+    slices, the middle of each stride would always be the middle of a slice: a few thousand rows
+    about one key, and all others to the left and right of them.
     """
     starts = np.cumsum([0, *(slice_.rows for slice_ in slices)])
     stretches = np.arange(max(1, total // stride))

@@ -1,8 +1,8 @@
-"""Keys as normalized words: unsigned 64-bit numbers, column after column, that sort like the keys.
+"""Keys as normalized words: unsigned 64-bit numbers, column by column, that sort like the keys.
 
-Rows of inputs, encoded keys and statistics of row groups all become such words, so that
-they compare with each other. `RowGroup` says what a footer tells of the keys in a row
-group, `MergeRange` what one task merges.
+Rows of inputs, encoded keys and statistics of row groups are all converted to such words, so that
+they can be compared. `RowGroup` holds the footer's bounds on the keys of a row group, `MergeRange`
+the work of one task.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ TEXT_WORDS = 8
 TEXT_BYTES_MAX = 8 * TEXT_WORDS
 SIGN_BIT = 1 << 63
 KeyWords = Words | int
-"""One word of every row, or the one number that all rows have."""
+"""One word of every row, or the single number that all rows share."""
 
 _SIGN = np.uint64(SIGN_BIT)
 _KEPT_BYTES = np.array(
@@ -39,7 +39,7 @@ _DECIMAL_BYTES = 33
 
 
 class LongKeyError(Exception):
-    """A text of a key is longer than words can hold; the general way knows it."""
+    """A text of a key is longer than the kernel's limit; the general way supports it."""
 
 
 def levels_per_column(kind: KeyType) -> int:
@@ -76,7 +76,7 @@ def column_levels(column: pl.Series, kind: KeyType) -> list[KeyWords]:
         return [mark, *[0] * (levels_per_column(kind) - 1)]
     values = [_constant(level) for level in _values(column, kind)]
     if column.null_count():
-        # What stands under a null is left to chance.
+        # Values under a null are undefined.
         present = column.is_not_null().to_numpy()
         values = [_constant(np.where(present, level, np.uint64(0))) for level in values]
     return [mark, *values]
@@ -95,7 +95,7 @@ def _values(column: pl.Series, kind: KeyType) -> list[KeyWords]:
 
 
 def whole_words(column: pl.Series) -> Words:
-    """Return bools, integers, dates, times and timestamps as words; nulls as anything."""
+    """Return bools, integers, dates, times and timestamps as words; nulls are undefined."""
     physical = column.to_physical() if column.dtype.is_temporal() else column
     if physical.null_count():
         physical = physical.fill_null(0 if physical.dtype != pl.Boolean else False)
@@ -116,24 +116,26 @@ def _decimal_levels(column: pl.Series) -> list[KeyWords]:
 
 
 def text_levels(run: Bytes, offsets: Int64s) -> list[KeyWords]:
-    """Return texts as words, eight bytes each, and their lengths.
+    """Return texts as words of eight bytes each, and their lengths.
 
     Args:
         run: The bytes of all texts.
-        offsets: Where each begins, and where the last one ends.
+        offsets: Start of each text, and the end of the last.
 
     Raises:
-        LongKeyError: One is longer than `TEXT_BYTES_MAX`.
+        LongKeyError: A text is longer than `TEXT_BYTES_MAX`.
     """
     lengths = np.diff(offsets)
     longest = int(lengths.max(initial=0))
     if longest > TEXT_BYTES_MAX:
-        raise LongKeyError(f"a text of the key has {longest} bytes")
+        raise LongKeyError(
+            f"a text of {longest} bytes in the key is longer than {TEXT_BYTES_MAX} bytes"
+        )
     padded = np.zeros(len(run) + 8, np.uint8)
     padded[: len(run)] = run
     if int(lengths.min(initial=longest)) == longest:
         return _even_levels(padded, len(lengths), longest)
-    # A word begins at every byte: a view of overlapping words, read where texts begin.
+    # A word begins at every byte: a view of overlapping words, read at the starts of texts.
     loads = np.ndarray((len(run) + 1,), ">u8", padded.data, strides=(1,))
     levels: list[KeyWords] = []
     for start in range(0, TEXT_BYTES_MAX, 8):
@@ -149,7 +151,7 @@ def text_levels(run: Bytes, offsets: Int64s) -> list[KeyWords]:
 
 
 def _even_levels(padded: Bytes, rows: int, length: int) -> list[KeyWords]:
-    """Return texts of one length as words: they lie at even distances."""
+    """Return texts of equal length as words; they are at equal distances."""
     levels: list[KeyWords] = [0] * TEXT_WORDS
     for at, start in enumerate(range(0, length, 8)):
         there = np.ndarray((rows,), ">u8", padded.data, start, strides=(length,))
@@ -192,13 +194,13 @@ def take_words(levels: Sequence[KeyWords], places: Int64s) -> list[KeyWords]:
 
 
 def rows_before(levels: Sequence[KeyWords], rows: int, bound: Sequence[int], *, after: bool) -> int:
-    """Return how many of the rows come before a bound.
+    """Return how many of the rows precede a bound.
 
     Args:
-        levels: Of rows that ascend.
-        rows: Their number.
-        bound: Words of a key, or the first words of one: that comes before all such keys.
-        after: Whether a row that is equal counts, too.
+        levels: Words of ascending rows.
+        rows: Number of rows.
+        bound: Words of a key, or its first words, which precede all such keys.
+        after: Whether an equal row counts as well.
     """
     low, high = 0, rows
     if rows == 0:
@@ -238,19 +240,19 @@ def as_column(values: pa.Array) -> pl.Series:
 
 
 _NANOS = {"s": 10**6, "ms": 10**6, "us": 10**3, "ns": 1}
-"""Of a tick as Polars holds it: it has no seconds."""
+"""Nanoseconds per tick as Polars stores it, which has no seconds."""
 TEXT_BYTES = 16
 LONG_ROW_BYTES = 4096
-"""A row group of longer rows counts half as much again: its pages are as large as its columns, so
-that it is there two and a half times while it is decoded."""
+"""A row group of longer rows counts 1.5 times: its pages are as large as its columns, so it is in
+memory two and a half times while it is decoded."""
 UNKNOWN_KEY_BYTES = 32
-"""Of the words of a key of which nothing is known."""
+"""Size of the words of an unknown key."""
 _ALL = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """One row group of one input; bounds are encoded keys, None where not known."""
+    """One row group of one input; bounds are encoded keys, None if unknown."""
 
     input: int
     """Number of the input."""
@@ -259,18 +261,18 @@ class RowGroup:
     """Number of its first row in the file."""
     rows: int
     size_bytes: int
-    """Decoded, with the words of its keys."""
+    """Decoded size, with the words of its keys."""
     low: bytes | None
-    """No key of it is less."""
+    """A lower bound on its keys."""
     high: bytes | None
-    """No key of it is greater."""
+    """An upper bound on its keys."""
     skip: int = 0
-    """Rows of the stored row group that come before these; more than 0 in later pieces of one."""
+    """Rows of the stored row group before these; above 0 in later pieces of a row group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRange:
-    """What one task merges: keys in `(start, end]` of these row groups."""
+    """The work of one task: keys in `(start, end]` of these row groups."""
 
     groups: tuple[RowGroup, ...]
     start: bytes | None = None
@@ -287,17 +289,17 @@ def row_groups_of(
         metadata: Its footer.
         schema: Its columns, as Arrow reads them.
         key: The key columns.
-        trusted: Whether statistics are looked at.
+        trusted: Whether statistics are used.
     """
     leaves = {metadata.schema.column(n).path: n for n in range(metadata.num_columns)}
     places = [leaves.get(name) for name in key] if trusted else []
     row_bytes, more_bytes = _widths(schema)
-    found, start = [], 0
+    row_groups, start = [], 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         low, high = _bounds(group, places, [schema.field(name).type for name in key[: len(places)]])
         if group.num_rows:
-            found.append(
+            row_groups.append(
                 RowGroup(
                     input=at,
                     number=number,
@@ -309,32 +311,32 @@ def row_groups_of(
                 )
             )
         start += group.num_rows
-    return found
+    return row_groups
 
 
 def _held_bytes(group: pq.RowGroupMetaData, row_bytes: int, more_bytes: int) -> int:
-    """Return what a row group takes that is held.
+    """Return the memory of a row group while it is held.
 
     Args:
         group: The row group.
-        row_bytes: What the values of a row that are no texts take.
-        more_bytes: What a row takes beside its values.
+        row_bytes: Size of the values of a row other than texts.
+        more_bytes: Size of a row in addition to its values.
     """
-    # Dictionaries are undone, so values may take more than they are stored in.
+    # Dictionaries are decoded, so values may take more than their stored size.
     rows: int = group.num_rows
     size_bytes: int = max(group.total_byte_size, row_bytes * rows) + more_bytes * rows
     return size_bytes * 3 // 2 if size_bytes > LONG_ROW_BYTES * rows else size_bytes
 
 
 def key_bytes(low: bytes | None, high: bytes | None) -> int:
-    """Return what the words of a key take, about: of a value a word, of a text one in eight."""
+    """Return the approximate size of a key's words: one per value, one per eight bytes of text."""
     if low is None or high is None:
         return UNKNOWN_KEY_BYTES
     return max(len(low), len(high)) // 8 * 8
 
 
 def _widths(schema: pa.Schema) -> tuple[int, int]:
-    """Return what values of fixed size take in a decoded row, and the views of its texts."""
+    """Return the size of fixed-width values in a decoded row, and of the views of its texts."""
     texts = sum(is_text(field.type) for field in schema)
     fixed = sum(getattr(field.type, "byte_width", 0) for field in schema if _is_fixed(field.type))
     return fixed, TEXT_BYTES * texts
@@ -347,7 +349,7 @@ def _is_fixed(arrow: pa.DataType) -> bool:
 def _bounds(
     group: pq.RowGroupMetaData, places: Sequence[int | None], arrows: Sequence[pa.DataType]
 ) -> tuple[bytes | None, bytes | None]:
-    """Return bounds of the whole key: of as many columns as have them."""
+    """Return bounds of the whole key, from as many columns as have bounds."""
     lows: list[bytes] = []
     highs: list[bytes] = []
     low_known = high_known = True
@@ -362,7 +364,7 @@ def _bounds(
         if high_known and ends[1] is not None:
             highs.append(ends[1])
     low = b"".join(lows) if lows else None
-    # A key that goes on after `highs` is greater than they are, so all columns must be known.
+    # A key that continues after `highs` is greater, so all columns must be known.
     high = b"".join(highs) if highs and high_known else None
     if low is not None and high is not None and low > high:
         return None, None
@@ -370,7 +372,7 @@ def _bounds(
 
 
 def _ends(column: pq.ColumnChunkMetaData, arrow: pa.DataType) -> tuple[bytes | None, bytes | None]:
-    """Return the encoded least and greatest value of a column; None: not known."""
+    """Return the encoded least and greatest value of a column; None: unknown."""
     stats = column.statistics
     if stats is None or not stats.has_min_max or not stats.has_null_count:
         return None, None
@@ -381,12 +383,12 @@ def _ends(column: pq.ColumnChunkMetaData, arrow: pa.DataType) -> tuple[bytes | N
     if stats.null_count:
         low = b"\x00"
     if is_type.is_floating(arrow):
-        high = None  # NaN is greater than all, and no statistics tell of it.
+        high = None  # NaN is the greatest value, and statistics do not include it.
     return low, high
 
 
 def _encoded(stats: Any, arrow: pa.DataType, end: str) -> bytes | None:
-    """Return one end of the statistics as an encoded value; None: not to be trusted."""
+    """Return one end of the statistics as an encoded value; None: it is unreliable."""
     raw = getattr(stats, f"{end}_raw")
     if is_type.is_timestamp(arrow) and stats.physical_type == "INT64":
         return encode_value(_nanos(stats, raw), KeyType.TIMESTAMP)
@@ -432,7 +434,7 @@ def bound_words(key: bytes, kinds: Sequence[KeyType], arrows: Sequence[pa.DataTy
         arrows: Their types in the table.
 
     Raises:
-        ValueError: It is no key of these types.
+        ValueError: It is not a key of these types.
     """
     words: list[int] = []
     for value, kind, arrow in zip(decode_key(key, kinds), kinds, arrows, strict=False):

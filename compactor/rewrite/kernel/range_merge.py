@@ -1,9 +1,9 @@
-"""One range of keys merged, a step of bounded size after the other.
+"""Merges one key range in consecutive steps of bounded size.
 
-Row groups are decoded in the order of their least keys. All rows below the least key of
-those not decoded yet can be merged. They are, in steps of so many rows, cut between keys,
-two steps at a time. A step knows nothing of other steps. What is held is what overlaps at
-one place of the range.
+Row groups are decoded in the order of their least keys. All rows below the least key of the
+undecoded row groups can be merged. They are merged in steps of a limited number of rows, cut
+between keys, two steps at a time. Steps are independent. The memory holds only row groups that
+overlap.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ class Step:
         self._layout = layout
         self.rows = sum(slice_.rows for slice_ in slices)
         frames = [slice_.held.frame.slice(slice_.start, slice_.rows) for slice_ in slices]
-        # One chunk: a gather from many costs several times the copy.
+        # One chunk: a gather from many chunks costs several times as much as the copy.
         self._frame = pl.concat(frames, rechunk=True) if layout.fast else pl.DataFrame()
         rests = [
             slice_.held.rest.slice(slice_.start, slice_.rows)
@@ -70,16 +70,16 @@ class Step:
         self._tombstones = self._flags(layout.rules.tombstone_column)
 
     def winners(self) -> Int64s:
-        """Return the rows that win, by key."""
-        found = winners(self._levels, self._versions(), self._tombstones)
-        if len(found.tied):
-            self._settle(found)
-        return found.row
+        """Return the winning rows, by key."""
+        result = winners(self._levels, self._versions(), self._tombstones)
+        if len(result.tied):
+            self._settle(result)
+        return result.row
 
     def without_dead(
         self, chosen: Int64s, now_s: float, drop: DropRule
     ) -> tuple[Int64s, int, int, DroppedRows | None]:
-        """Return the winners that stay, and how many tombstones and expired rows go."""
+        """Return the winners that stay, and the numbers of dropped tombstones and expired rows."""
         rules = self._layout.rules
         tombstones = np.zeros(len(chosen), np.bool_)
         if self._tombstones is not None:
@@ -89,25 +89,25 @@ class Step:
             names = [rules.time_column, *filter(None, [rules.tombstone_column])]
             _, expired = dead_rows(self.table(chosen, names), rules, now_s)
             dead = tombstones | expired
-        places = np.flatnonzero(dead)
-        if len(places) == 0:
+        numbers = np.flatnonzero(dead)
+        if len(numbers) == 0:
             return chosen, 0, 0, None
         assert rules.version_column is not None
         names = list(dict.fromkeys([*rules.key, rules.version_column]))
-        small = self.table(chosen[places], names)
-        gone, dropped = droppable_rows(small, np.ones(len(places), np.bool_), rules, drop)
-        buried = int((gone & tombstones[places]).sum())
+        small = self.table(chosen[numbers], names)
+        gone, dropped = droppable_rows(small, np.ones(len(numbers), np.bool_), rules, drop)
+        buried = int((gone & tombstones[numbers]).sum())
         keep = np.ones(len(chosen), np.bool_)
-        keep[places[gone]] = False
+        keep[numbers[gone]] = False
         return chosen[keep], buried, int(gone.sum()) - buried, dropped
 
     def table(self, chosen: Int64s, names: Sequence[str] | None = None) -> pa.Table:
         """Return rows as Arrow, in the table's schema or some columns of it."""
         schema = self._layout.schema
         wanted = schema if names is None else pa.schema([schema.field(name) for name in names])
-        known = frozenset(self._layout.fast)
-        fast = [name for name in wanted.names if name in known]
-        slow = [name for name in wanted.names if name not in known]
+        fast_columns = frozenset(self._layout.fast)
+        fast = [name for name in wanted.names if name in fast_columns]
+        slow = [name for name in wanted.names if name not in fast_columns]
         columns = {}
         if fast:
             frame = self._frame.select(fast)[chosen]
@@ -120,7 +120,7 @@ class Step:
         return pa.table(arrays, schema=wanted)
 
     def held(self, chosen: Int64s) -> DecodedRows:
-        """Return rows, in this order, as rows that are merged on."""
+        """Return rows, in this order, in the form for further merging."""
         return DecodedRows(
             self._frame[chosen] if self._layout.fast else self._frame,
             self._rest.take(pa.array(chosen)) if self._rest is not None else None,
@@ -133,7 +133,7 @@ class Step:
         return column_of(self._frame, self._rest, name)
 
     def _flags(self, name: str | None) -> Flags | None:
-        """Return a column of bools with false for null; None: none of them is true."""
+        """Return a column of bools with false for null; None: all false."""
         if name is None:
             return None
         column = self._column(name).fill_null(value=False)
@@ -151,31 +151,31 @@ class Step:
         series = sortable_series(pa.chunked_array([column.to_arrow()]), kind)
         return series.rank("dense").fill_null(0).cast(pl.UInt64).to_numpy()
 
-    def _settle(self, found: Winners) -> None:
-        """Put the row with the greatest hash in the place of those that are tied."""
-        unlike = self._unlike(found)
-        tied, group = found.tied[unlike], found.group[unlike]
+    def _settle(self, result: Winners) -> None:
+        """Replace tied rows by the row with the greatest hash."""
+        unlike = self._unlike(result)
+        tied, group = result.tied[unlike], result.group[unlike]
         if len(tied) == 0:
             return
         hashes = row_hash(self.table(tied))
         order = np.lexsort((hashes, group))
         last = np.append(group[order][1:] != group[order][:-1], True)
-        found.row[group[order[last]]] = tied[order[last]]
+        result.row[group[order[last]]] = tied[order[last]]
 
-    def _unlike(self, found: Winners) -> Flags:
+    def _unlike(self, result: Winners) -> Flags:
         """Return which of the tied rows are in a group that differs in some column."""
         if self._rest is not None:
-            return np.ones(len(found.tied), np.bool_)
-        order = np.argsort(found.group, kind="stable")
-        group = found.group[order]
-        frame = self._frame[found.tied[order]]
+            return np.ones(len(result.tied), np.bool_)
+        order = np.argsort(result.group, kind="stable")
+        group = result.group[order]
+        frame = self._frame[result.tied[order]]
         differs = frame.select(
             pl.any_horizontal(pl.all().ne_missing(pl.all().shift(1))).alias("differs")
         )
         flags = differs.to_series().to_numpy() & np.append(False, group[1:] == group[:-1])
         wanted = np.zeros(int(group[-1]) + 1, np.bool_)
         wanted[group[flags]] = True
-        return wanted[found.group]
+        return wanted[result.group]
 
 
 def _join_words(slices: Sequence[RowSlice], number: int) -> KeyWords:
@@ -200,7 +200,7 @@ def _join_words(slices: Sequence[RowSlice], number: int) -> KeyWords:
 
 @dataclass(frozen=True, slots=True)
 class MergedStep:
-    """What became of the rows of a step."""
+    """The result of a step."""
 
     counts: RowCounts
     dropped: DroppedRows | None = None
@@ -211,13 +211,13 @@ class MergedStep:
 def merge_step(
     layout: RowLayout, slices: Sequence[RowSlice], now_s: float, drop: DropRule | None
 ) -> MergedStep:
-    """Settle a step.
+    """Merge a step.
 
     Args:
-        layout: Of the table.
+        layout: Layout of the table.
         slices: All rows of some keys.
         now_s: The job's `now`.
-        drop: Which dead rows may go; None: none may.
+        drop: Which dead rows may be dropped; None: none.
 
     Raises:
         InputError: Too many rows of a few keys do not supersede each other.
@@ -239,8 +239,8 @@ def merge_step(
 
 
 def _fit_step(layout: RowLayout, slices: Sequence[RowSlice], rows: int) -> Sequence[RowSlice]:
-    """Return rows that a step can number, merged before where there are more."""
-    while rows > ROWS_MAX:  # So many rows of one key, or of a few.
+    """Return rows that a step can number; more rows are merged in portions first."""
+    while rows > ROWS_MAX:  # Many rows of one key, or of a few keys.
         slices = [_merge_portion(layout, part) for part in portions(slices, ROWS_MAX // 2)]
         fewer = sum(slice_.rows for slice_ in slices)
         if fewer > rows * 3 // 4:
@@ -250,7 +250,7 @@ def _fit_step(layout: RowLayout, slices: Sequence[RowSlice], rows: int) -> Seque
 
 
 def _merge_portion(layout: RowLayout, slices: Sequence[RowSlice]) -> RowSlice:
-    """Return the winners of some rows as rows that are merged on."""
+    """Return the winners of some rows in the form for further merging."""
     step = Step(layout, slices)
     chosen = step.winners()
     return RowSlice(step.held(chosen), 0, len(chosen))
@@ -264,13 +264,13 @@ STEP_ROWS_MIN, STEP_ROWS_MAX = 1 << 10, 1 << 18
 SMALL_STEP_BYTES = 2 * 1024**2
 RECHECK_SHARE = 8
 FULL_BYTES = 192 * 1024**2
-"""So much being held, small steps are taken before more is decoded."""
+"""Held bytes above which small steps are merged before more is decoded."""
 SLACK = 1.3
-"""A step may have that many times the rows that it should, before it is cut."""
+"""A step may have this many times the wanted rows before it is divided."""
 
 
 class StatisticsError(Exception):
-    """A row group has keys outside of what its file says of it; `input` is its number."""
+    """A row group has keys outside of its file's statistics; `input` is its number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"statistics of input {number} are wrong")
@@ -278,7 +278,7 @@ class StatisticsError(Exception):
 
 
 class RowGroupReader(Protocol):
-    """Whoever decodes the row groups of one input."""
+    """Decodes the row groups of one input."""
 
     def read(self, group: RowGroup) -> DecodedRows:
         """Return the rows of a row group."""
@@ -287,24 +287,24 @@ class RowGroupReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeContext:
-    """What a merge owes to its job: the rules of dropping, and word of how it goes."""
+    """The context of a merge: the rules for dropping, and progress reports."""
 
     now_s: float
     """The job's `now`."""
     drop: DropRule | None
-    """Which dead rows may go; None: none may."""
+    """Which dead rows may be dropped; None: none."""
     tally: Tally
-    """Counts what becomes of the rows."""
+    """Counts the outcome of the rows."""
     mark: ProgressMark
-    """Tells how far the range is."""
+    """Reports the progress of the range."""
     step_bytes: int = STEP_BYTES
-    """Decoded rows that are merged at a time, at most."""
+    """Largest number of decoded bytes that are merged at a time."""
     full_bytes: int = FULL_BYTES
-    """So much being held, small steps are taken."""
+    """Held bytes above which small steps are merged."""
     room: MemoryInUse
-    """Shared with whoever decodes ahead."""
+    """Shared with the thread that decodes ahead."""
     at_once: bool = False
-    """Whether all rows are settled in one step; row groups need not be by key then."""
+    """Whether all rows are merged in one step; row groups need not be by key then."""
 
 
 class RangeMerge:
@@ -317,13 +317,13 @@ class RangeMerge:
         work: MergeRange,
         context: MergeContext,
     ) -> None:
-        """Read nothing yet.
+        """Create a merge without reading.
 
         Args:
-            layout: Of the table.
-            readers: Of all inputs, by number.
+            layout: Layout of the table.
+            readers: Readers of all inputs, by number.
             work: The range.
-            context: Owed to the job.
+            context: Context of the job.
         """
         self._layout = layout
         self._readers = readers
@@ -334,7 +334,7 @@ class RangeMerge:
         self._at_once = context.at_once
         self._start = None if work.start is None else self._words(work.start)
         self._end = None if work.end is None else self._words(work.end)
-        # Those of which nothing is known come first: any key may be in them.
+        # Row groups with unknown bounds come first, because they may have any key.
         self._waiting = sorted(work.groups, key=lambda group: group.low or b"", reverse=True)
         self._held: list[DecodedRows] = []
         self._room = context.room
@@ -346,7 +346,7 @@ class RangeMerge:
         Raises:
             InputError: An input cannot be read.
             StatisticsError: The statistics of an input are wrong.
-            LongKeyError: A key is too long for words.
+            LongKeyError: A key is too long for the kernel.
         """
         for settled in ordered_map("merge", self._calls()):
             self._tally.counts = sum_counts(self._tally.counts, settled.counts)
@@ -355,7 +355,7 @@ class RangeMerge:
                 yield settled.table
 
     def _calls(self) -> Iterator[Callable[[], MergedStep]]:
-        """Yield calls that settle a step each, decoding what they need before."""
+        """Yield calls that merge one step each, after decoding the rows that they need."""
         while self._waiting or self._held:
             limit = self._load()
             ready = [
@@ -383,14 +383,14 @@ class RangeMerge:
 
     @property
     def _step_rows_min(self) -> int:
-        """Return the rows of a small step: few bytes, also where rows are long."""
+        """Return the rows of a small step: few bytes, even if rows are long."""
         return max(1, min(STEP_ROWS_MIN, int(SMALL_STEP_BYTES / self._row_bytes)))
 
     def _below(self, held: DecodedRows, limit: Sequence[int]) -> int:
         return max(held.done, rows_before(held.levels, held.rows, limit, after=False))
 
     def _load(self) -> Sequence[int] | None:
-        """Decode row groups until a step can be settled; return what it must be below."""
+        """Decode row groups until a step can be merged; return the exclusive limit of its keys."""
         held = sum(rows.rows - rows.done for rows in self._held)
         look_at = self._step_rows
         while self._waiting:
@@ -401,13 +401,13 @@ class RangeMerge:
                 ready = sum(self._below(rows, limit) - rows.done for rows in self._held)
                 if ready >= (self._step_rows_min if full else self._step_rows):
                     return limit
-                # With many files, a look at all of them after each one would be dear.
+                # With many files, checking all of them after each one would be expensive.
                 look_at = held + held // RECHECK_SHARE
             held += self._hold(self._waiting.pop())
         return None
 
     def _hold(self, group: RowGroup) -> int:
-        """Decode a row group; return how many rows of it are in the range."""
+        """Decode a row group; return how many of its rows are in the range."""
         held = self._readers[group.input].read(group)
         self._check_statistics(group, held)
         begin, end = 0, held.rows
@@ -436,7 +436,7 @@ class RangeMerge:
             raise StatisticsError(group.input)
 
     def _steps(self, slices: Sequence[RowSlice]) -> Iterator[list[RowSlice]]:
-        """Cut rows into steps between keys."""
+        """Divide rows into steps between keys."""
         total, wanted = sum(slice_.rows for slice_ in slices), self._step_rows
         if total > SLACK * wanted and not self._at_once:
             for cut in step_cuts(slices, wanted, total):

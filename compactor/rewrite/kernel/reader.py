@@ -1,8 +1,7 @@
 """Reads row groups for the merge, and reads back what was written.
 
-A row group is decoded into the columns of the table, with the words of its keys. Errors
-name the file. What a merge has written is read back: keys in order, each once, and the
-facts of the rows.
+A row group is decoded into the columns of the table, with the words of its keys. Errors name the
+file. The outputs of a merge are read back: keys in order, each once, and the facts of the rows.
 """
 
 import itertools
@@ -53,7 +52,7 @@ from compactor.rewrite.parquet_bytes.excerpts import (
 
 
 class FileErrors:
-    """Whatever goes wrong while a file is read says which one it was."""
+    """Adds the file's name to errors while it is read."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -71,7 +70,7 @@ class FileErrors:
             OSError,
         )
         if isinstance(error, MemoryError):
-            return  # Arrow's is both; nothing is said of the file by it.
+            return  # Arrow's error has both classes and is no fault of the file.
         if isinstance(error, broken):
             message = f"{self._source} cannot be read: {error}"
             raise storage_error(InputError, message, error) from error
@@ -84,7 +83,7 @@ PIECE_ROWS = 1 << 13
 
 
 def stored_rows(parquet: pq.ParquetFile, group: RowGroup, names: Sequence[str]) -> pa.Table:
-    """Return columns of a row group, or of a piece of one, which is never read whole."""
+    """Return columns of a row group, or of a piece of one, which is never read completely."""
     if group.rows == parquet.metadata.row_group(group.number).num_rows:
         return parquet.read_row_group(group.number, names, use_threads=False)
     found, before, end = [], 0, group.skip + group.rows
@@ -105,7 +104,7 @@ def stored_rows(parquet: pq.ParquetFile, group: RowGroup, names: Sequence[str]) 
 
 
 EXCERPT_BYTES_MIN = 16 * 1024**2
-"""Stored; of smaller row groups all pages are read for a piece."""
+"""Stored bytes of a row group below which all pages are read for a piece."""
 
 
 class Reader:
@@ -118,16 +117,16 @@ class Reader:
         layout: RowLayout,
         fill: Fill | None = None,
     ) -> None:
-        """Look at the file's columns.
+        """Read the file's columns.
 
         Args:
-            location: Of the file.
-            path: Relative to it.
-            layout: How its rows are wanted.
-            fill: What its folders say of columns that it may leave out.
+            location: Location of the file.
+            path: Path relative to it.
+            layout: Wanted layout of its rows.
+            fill: Values that its folders give for columns it may omit.
 
         Raises:
-            InputError: It is no Parquet file.
+            InputError: It is not a Parquet file.
             UnavailableError: The storage does not answer.
         """
         self._fill = fill or {}
@@ -147,8 +146,8 @@ class Reader:
         """Return the rows of a row group.
 
         Args:
-            group: One of the file.
-            by_key: Sort them, if they are not in the order of their keys.
+            group: A row group of the file.
+            by_key: Whether to sort them, if they are not in key order.
 
         Raises:
             InputError: They cannot be read, or a value does not fit.
@@ -170,11 +169,11 @@ class Reader:
         return self.layout.held(quick, table.select(slow) if slow else None, by_key=by_key)
 
     def _look(self) -> None:
-        """Find out which columns Polars reads as the table has them."""
+        """Determine which columns Polars reads with the table's types."""
         with FileErrors(self._source), open_table_file(self._location, self._path) as parquet:
             metadata = self._metadata = parquet.metadata
             self._arrow = parquet.schema_arrow
-            found = {field.name: field.type for field in self._arrow}
+            types = {field.name: field.type for field in self._arrow}
             int96 = {
                 metadata.schema.column(n).path
                 for n in range(metadata.num_columns)
@@ -184,9 +183,9 @@ class Reader:
         self._quick = [
             name
             for name in self.layout.fast
-            if name in found
+            if name in types
             and name not in int96
-            and _same(found[name], self.layout.schema.field(name).type)
+            and _same(types[name], self.layout.schema.field(name).type)
         ]
 
     def _quickly(self, group: RowGroup) -> pl.DataFrame:
@@ -198,8 +197,8 @@ class Reader:
             raise InputError(
                 f"{self._source} has {frame.height} rows in a row group of {group.rows}"
             )
-        found = zip(frame.columns, frame.dtypes, strict=True)
-        wrong = [name for name, dtype in found if dtype != self.layout.dtype(name)]
+        dtypes = zip(frame.columns, frame.dtypes, strict=True)
+        wrong = [name for name, dtype in dtypes if dtype != self.layout.dtype(name)]
         if wrong:
             self._quick = [name for name in self._quick if name not in wrong]
             frame = frame.drop(wrong)
@@ -221,16 +220,16 @@ class Reader:
 
     def _piece(self, group: RowGroup) -> pl.DataFrame:
         """Return what Polars reads of a piece, column by column."""
-        place, columns = RowStretch(group.number, group.skip, group.rows), list[pl.DataFrame]()
+        stretch, columns = RowStretch(group.number, group.skip, group.rows), list[pl.DataFrame]()
         for name in self._quick:
             if name in self._excerpts.columns():
-                excerpt = self._excerpts.take(place, self._arrow.field(name))
+                excerpt = self._excerpts.take(stretch, self._arrow.field(name))
                 lazy = pl.scan_parquet(excerpt.content)
                 columns.append(lazy.slice(excerpt.skip, group.rows).collect())
         return pl.concat(columns, how="horizontal") if columns else pl.DataFrame()
 
     def _check_pages(self, number: int) -> None:
-        """Look at the checksums that Polars passes over; Arrow looks at its own."""
+        """Verify the checksums that Polars ignores; Arrow verifies its own."""
         assert self._metadata is not None
         with open(self._location.full(self._path), "rb") as stored:
             for name, start, size in chunk_places(self._metadata.row_group(number), self._quick):
@@ -242,13 +241,13 @@ class Reader:
     def _slowly(self, group: RowGroup, names: Sequence[str]) -> pa.Table:
         wanted = pa.schema([self.layout.schema.field(name) for name in names])
         fill = {name: value for name, value in self._fill.items() if name in names}
-        location, path, known = self._location, self._path, self._metadata
-        if known is not None and self._is_excerpt(group):
-            known = None  # Columns that no excerpt is taken of are read bit by bit.
-        with FileErrors(self._source), open_table_file(location, path, known) as parquet:
-            # An object store is not asked for them again.
+        location, path, footer = self._location, self._path, self._metadata
+        if footer is not None and self._is_excerpt(group):
+            footer = None  # Columns without excerpts are read in batches.
+        with FileErrors(self._source), open_table_file(location, path, footer) as parquet:
+            # Cached, so that an object store is not asked for them again.
             self._metadata, self._arrow = parquet.metadata, parquet.schema_arrow
-            # A table without columns would have no rows either.
+            # At least one column, because a table without columns has no rows.
             present = [name for name in names if name in self._arrow.names] or self._arrow.names[:1]
             table = self._stored(parquet, group, present)
             if present[0] not in names:
@@ -259,10 +258,10 @@ class Reader:
     def _stored(self, parquet: pq.ParquetFile, group: RowGroup, names: Sequence[str]) -> pa.Table:
         """Return columns as Arrow reads them."""
         flat = self._excerpts.columns() if self._is_excerpt(group) else frozenset[str]()
-        place, columns = RowStretch(group.number, group.skip, group.rows), {}
+        stretch, columns = RowStretch(group.number, group.skip, group.rows), {}
         for name in names:
             if name in flat:
-                excerpt = self._excerpts.take(place, self._arrow.field(name))
+                excerpt = self._excerpts.take(stretch, self._arrow.field(name))
                 columns[name] = arrow_column(excerpt, group.rows)
         if others := [name for name in names if name not in flat]:
             table = stored_rows(parquet, group, others)
@@ -270,13 +269,13 @@ class Reader:
         return pa.table({name: columns[name] for name in names})
 
 
-def _same(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether a column is stored as the table has it; dictionaries go the slow way."""
-    if is_type.is_dictionary(found) or isinstance(found, pa.BaseExtensionType):
+def _same(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether a column is stored with the table's type; dictionaries are read slowly."""
+    if is_type.is_dictionary(stored) or isinstance(stored, pa.BaseExtensionType):
         return False
-    if is_type.is_fixed_size_binary(found):
+    if is_type.is_fixed_size_binary(stored):
         return False
-    return bool(normal_type(found) == wanted)
+    return bool(normal_type(stored) == wanted)
 
 
 # ------------------------------------------------------------------------------------- Reading back
@@ -286,13 +285,13 @@ def read_back(location: Location, path: str, rules: RowRules, schema: pa.Schema)
     """Return the facts of a file that was just written.
 
     Args:
-        location: Of the file.
-        path: Relative to it.
-        rules: Of a table with a key.
-        schema: Of its rows.
+        location: Location of the file.
+        path: Path relative to it.
+        rules: Rules of a table with a key.
+        schema: Schema of its rows.
 
     Raises:
-        VerificationError: Its keys are not in order, or one is there twice.
+        VerificationError: Its keys are not in order, or not unique.
         InputError: It cannot be read.
     """
     with opened_input(location, path) as parquet:
@@ -305,14 +304,14 @@ def read_back(location: Location, path: str, rules: RowRules, schema: pa.Schema)
 
 
 def facts_layout(rules: RowRules, schema: pa.Schema) -> RowLayout:
-    """Return the columns that facts are about."""
+    """Return the layout with the columns that facts depend on."""
     named = (*rules.key, rules.version_column, rules.tombstone_column, rules.time_column)
     names = dict.fromkeys(name for name in named if name is not None)
     return RowLayout(pa.schema([schema.field(name) for name in names]), rules)
 
 
 def key_layout(rules: RowRules, schema: pa.Schema) -> RowLayout:
-    """Return the columns of the key."""
+    """Return the layout with the columns of the key."""
     return RowLayout(pa.schema([schema.field(name) for name in rules.key]), rules)
 
 
@@ -320,9 +319,9 @@ def key_ends(reader: Reader, first: RowGroup, last: RowGroup) -> tuple[bytes, by
     """Return the first key of one row group and the last key of another, or of the same.
 
     Args:
-        reader: Of their file, with a layout for keys.
-        first: The former.
-        last: The latter.
+        reader: Reader of their file, with a layout for keys.
+        first: The first row group.
+        last: The last row group.
     """
     at = last.rows - 1
     low = reader.read(replace(first, rows=1))
@@ -334,12 +333,12 @@ def facts_of(reader: Reader, group: RowGroup, source: str) -> RowFacts:
     """Return the facts of one row group.
 
     Args:
-        reader: Of its file, with a layout for facts.
+        reader: Reader of its file, with a layout for facts.
         group: The row group.
-        source: What the file is, for messages.
+        source: Name of the file, for messages.
 
     Raises:
-        VerificationError: Its keys are not in order, or one is there twice.
+        VerificationError: Its keys are not in order, or not unique.
     """
     held = reader.read(group, by_key=False)
     if not is_sorted(held.levels, held.rows, strictly=True):
@@ -348,18 +347,18 @@ def facts_of(reader: Reader, group: RowGroup, source: str) -> RowFacts:
 
 
 def join_facts(parts: Sequence[RowFacts], source: str) -> RowFacts:
-    """Return the facts of rows that follow each other, by key.
+    """Return the facts of consecutive rows, by key.
 
     Raises:
-        VerificationError: The keys of one do not all come after those of the one before.
+        VerificationError: The keys of a part do not all follow those of the part before.
     """
-    known = [part for part in parts if part.rows]
-    for before, after in itertools.pairwise(known):
+    filled_parts = [part for part in parts if part.rows]
+    for before, after in itertools.pairwise(filled_parts):
         assert before.key_max is not None
         assert after.key_min is not None
         if before.key_max >= after.key_min:
             raise VerificationError(f"{source} does not have its keys in order, each once")
-    return unite_facts(known)
+    return unite_facts(filled_parts)
 
 
 def _facts(held: DecodedRows, layout: RowLayout) -> RowFacts:
@@ -403,11 +402,11 @@ def _column(held: DecodedRows, layout: RowLayout, name: str) -> pa.Array:
 
 
 def _end_values(held: DecodedRows, layout: RowLayout, name: str) -> pa.Array:
-    """Return the first and the last value of a column, without making Arrow of the others."""
-    places = [0, held.rows - 1]
+    """Return the first and the last value of a column, without converting the others."""
+    ends = [0, held.rows - 1]
     if held.rest is not None and name in held.rest.column_names:
-        return held.rest.column(name).take(pa.array(places)).combine_chunks()
-    return _as_arrow(column_of(held.frame, held.rest, name).gather(places), layout, name)
+        return held.rest.column(name).take(pa.array(ends)).combine_chunks()
+    return _as_arrow(column_of(held.frame, held.rest, name).gather(ends), layout, name)
 
 
 def _as_arrow(column: pl.Series, layout: RowLayout, name: str) -> pa.Array:
@@ -418,7 +417,7 @@ def _encoded_ends(values: pa.Array, kind: KeyType) -> tuple[bytes, bytes]:
     """Return the encoded least and greatest of some values; null is the least."""
     if kind in (KeyType.INT, KeyType.DATE, KeyType.TIME, KeyType.TIMESTAMP, KeyType.STRING):
         ends = pc.min_max(values)
-        known = [ends["min"], ends["max"], *([None] if values.null_count else [])]
-        values = pa.concat_arrays([pa.array([end], values.type) for end in known])
+        candidates = [ends["min"], ends["max"], *([None] if values.null_count else [])]
+        values = pa.concat_arrays([pa.array([end], values.type) for end in candidates])
     encoded = pc.min_max(encode_column(values, kind))
     return encoded["min"].as_py(), encoded["max"].as_py()

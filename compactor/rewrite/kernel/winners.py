@@ -1,7 +1,7 @@
-"""Which rows of one step win: rows of any runs in, row numbers by key out.
+"""The winning rows of one step: rows of any runs in, row numbers by key out.
 
-Rows are sorted by key, version and tombstone. The bits of several words that differ are
-packed side by side into one number per row, which sorts like the words.
+Rows are sorted by key, version and tombstone. The bits of several words that differ between rows
+are packed into one number per row, which sorts like the words.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,14 @@ from compactor.rewrite.kernel.normalized_keys import KeyWords
 
 WORD_BITS = 64
 BLOCK_ROWS = 1 << 14
-"""Rows that are packed at once: so what is packed stays in the cache of a core."""
+"""Rows that are packed at once, few enough for a core's cache."""
 GAP_BITS = 1
-"""Constant bits between others that are packed with them: less work than leaving them out."""
+"""Constant bits that are packed with their neighbours, because skipping them costs more."""
 
 
 @dataclass(frozen=True, slots=True)
 class BitField:
-    """Some bits of every row: `bits` of them above `shift`, after `low` is taken off."""
+    """Some bits of every row: `bits` bits above `shift`, after subtraction of `low`."""
 
     words: Words
     bits: int
@@ -33,12 +33,12 @@ class BitField:
 
 
 def bits_of(pieces: Sequence[BitField]) -> int:
-    """Return how many bits pieces have together."""
+    """Return the total number of bits of pieces."""
     return sum(piece.bits for piece in pieces)
 
 
 def bit_fields_of(level: Words) -> list[BitField]:
-    """Return a word in pieces, highest first, without bits that are the same in all rows."""
+    """Return a word in pieces, highest first, without bits that all rows share."""
     varying = int(np.bitwise_or.reduce(level)) & ~int(np.bitwise_and.reduce(level))
     low = int(level.min())
     spread_bits = (int(level.max()) - low).bit_length()
@@ -49,7 +49,7 @@ def bit_fields_of(level: Words) -> list[BitField]:
 
 
 def _runs_of_ones(mask: int) -> Iterator[tuple[int, int]]:
-    """Yield where runs of ones begin in a number, and how long they are; lowest first."""
+    """Yield position and length of runs of ones in a number, lowest first."""
     start = 0
     while mask >> start:
         if not mask >> start & 1:
@@ -63,7 +63,7 @@ def _runs_of_ones(mask: int) -> Iterator[tuple[int, int]]:
 
 
 def leading_bits(pieces: Sequence[BitField], room: int) -> list[BitField]:
-    """Return the first bits of pieces, as many as there is room for."""
+    """Return the first bits of pieces that fit into `room`."""
     first: list[BitField] = []
     for piece in pieces:
         if piece.bits > room:
@@ -77,7 +77,7 @@ def leading_bits(pieces: Sequence[BitField], room: int) -> list[BitField]:
 
 
 def pack_rows(pieces: Sequence[BitField], row_bits: int, rows: int) -> Words:
-    """Return the pieces of each row side by side, and its number."""
+    """Return the pieces of each row, packed together with its number."""
     packed = np.zeros(rows, np.uint64)
     scratch = np.empty(min(rows, BLOCK_ROWS), np.uint64)
     numbers = np.arange(min(rows, BLOCK_ROWS), dtype=np.uint64)
@@ -102,16 +102,16 @@ def pack_rows(pieces: Sequence[BitField], row_bits: int, rows: int) -> Words:
 
 
 ROWS_MAX = 1 << 21
-"""More rows than that have no room for group, rank and number in one word."""
+"""Largest number of rows for which group, rank and number fit into one word."""
 _ONE = np.uint64(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Winners:
-    """The rows that win, by key.
+    """The winning rows, by key.
 
-    `row` holds their numbers. Where several rows of a key are level in version and
-    tombstone, `tied` has all of these, and `group` the place in `row` that they are for.
+    `row` holds their numbers. If several rows of a key tie in version and tombstone, `tied` has
+    all of them, and `group` their index in `row`.
     """
 
     row: Int64s
@@ -125,7 +125,7 @@ def winners(levels: Sequence[KeyWords], versions: Words, tombstones: Flags | Non
     Args:
         levels: The words of their keys.
         versions: Numbers that sort like the versions.
-        tombstones: Which of them are tombstones; None: none is.
+        tombstones: Which of them are tombstones; None: none.
     """
     rows = len(versions)
     assert 0 < rows <= ROWS_MAX, rows
@@ -142,7 +142,7 @@ def winners(levels: Sequence[KeyWords], versions: Words, tombstones: Flags | Non
 
 
 def order_of(levels: Sequence[KeyWords], rows: int) -> Int64s:
-    """Return the order in which rows ascend by their words; equal ones keep theirs."""
+    """Return the order of rows by their words; equal rows keep their order."""
     words = [level for level in levels if not isinstance(level, int)]
     if rows < 2 or not words:
         return np.arange(rows, dtype=np.int64)
@@ -153,7 +153,7 @@ def order_of(levels: Sequence[KeyWords], rows: int) -> Int64s:
 def _by_key(
     words: Sequence[Words], key: Sequence[BitField], row_bits: int, rows: int
 ) -> tuple[Int64s, Flags]:
-    """Return the order of rows by key, and which of them, in it, begin another key."""
+    """Return the order of rows by key, and which of them begin a new key."""
     first = leading_bits(key, WORD_BITS - row_bits)
     packed = pack_rows(first, row_bits, rows)
     packed.sort()
@@ -162,14 +162,14 @@ def _by_key(
     begins = np.ones(rows, np.bool_)
     np.not_equal(packed[1:], packed[:-1], out=begins[1:])
     if bits_of(first) < bits_of(key):
-        # Words before the one that is cut are in `first` as a whole.
+        # Words before the cut one are completely in `first`.
         cut = next(at for at, level in enumerate(words) if level is first[-1].words)
         order = _sort_ties(words, words[cut:], order, begins)
     return order, begins
 
 
 def _last_of_each(packed: Words, rank_bits: int, row_bits: int) -> Winners:
-    """Return the last row of each key out of sorted (key, rank, row)."""
+    """Return the last row of each key from sorted (key, rank, row)."""
     keys = packed >> np.uint64(row_bits + rank_bits)
     last = np.ones(len(packed), np.bool_)
     np.not_equal(keys[1:], keys[:-1], out=last[:-1])
@@ -188,7 +188,7 @@ def _last_of_each(packed: Words, rank_bits: int, row_bits: int) -> Winners:
 
 
 def _best_of_each(order: Int64s, begins: Flags, rank: BitField, row_bits: int) -> Winners:
-    """Return the row of the greatest rank of each key; rows are by key already."""
+    """Return the row with the greatest rank of each key; rows are already by key."""
     starts = np.flatnonzero(begins)
     ranks = rank.words.take(order)
     best = np.maximum.reduceat((ranks << np.uint64(row_bits)) | order.view(np.uint64), starts)
@@ -202,13 +202,13 @@ def _best_of_each(order: Int64s, begins: Flags, rank: BitField, row_bits: int) -
 
 
 def _with_tied(row: Int64s, numbers: Int64s, same: Flags, group: Int64s) -> Winners:
-    """Return winners with the rows that are level with them, where there are such.
+    """Return winners with the rows that tie with them, if there are any.
 
     Args:
         row: The winners.
         numbers: All rows, by key.
         same: Which of these have the rank of their key's winner.
-        group: The place in `row` that each is for.
+        group: The index in `row` of each.
     """
     several = np.bincount(group[same], minlength=len(row)) > 1
     tied = np.flatnonzero(same & several[group])
@@ -216,7 +216,7 @@ def _with_tied(row: Int64s, numbers: Int64s, same: Flags, group: Int64s) -> Winn
 
 
 def _ranked(versions: Words, tombstones: Flags | None, bits_max: int) -> BitField:
-    """Return (version, tombstone) in as few bits as need be."""
+    """Return (version, tombstone) in as few bits as possible."""
     offset = versions - versions.min() if len(versions) else versions
     bits = int(offset.max(initial=0)).bit_length()
     if bits + 1 > bits_max:
@@ -232,11 +232,11 @@ def _ranked(versions: Words, tombstones: Flags | None, bits_max: int) -> BitFiel
 def _sort_ties(
     words: Sequence[Words], unsure: Sequence[Words], order: Int64s, begins: Flags
 ) -> Int64s:
-    """Sort rows anew whose first bits are alike and whose keys are not.
+    """Sort rows again whose first bits are equal but whose keys differ.
 
     Args:
-        words: Of the keys.
-        unsure: Those of which the first bits do not tell everything.
+        words: Words of the keys.
+        unsure: Words that the first bits do not determine completely.
         order: Rows by their first bits.
         begins: Where first bits differ from those before; afterwards, where keys do.
     """

@@ -1,12 +1,12 @@
 """The merge of a keyed table by the kernel, as tasks.
 
-    driver       the job: ranges are cut, merged in tasks, joined
-    ranges       which keys each task merges, which row groups are copied: pure
+    driver       the job: ranges are divided, merged in tasks, joined
+    ranges       the keys of each task, and the row groups to copy: pure
     multi_pass   row groups that overlap too much are merged into longer runs first
     tasks        one range, one run, or a whole job
     io           runs, throttled reads, decoding and encoding in threads
 
-The flow: (1) `ranges` finds row groups to copy. (2) `multi_pass` merges longer runs, if what
-overlaps does not fit into a task. (3) Each task of `tasks` merges one range. (4) `driver`
+The flow: (1) `ranges` finds row groups to copy. (2) `multi_pass` merges longer runs, if the
+overlapping rows do not fit into a task. (3) Each task of `tasks` merges one range. (4) `driver`
 joins parts and copied row groups into the outputs.
 """

@@ -1,9 +1,9 @@
-"""The merge of a large job, as the driver runs it: cut into ranges, merge in tasks, join.
+"""The merge of a large job on the driver: divide keys into ranges, merge in tasks, join.
 
-A merge keeps about two cores busy. With more cores, keys are cut into ranges, one task
-each, and their parts are joined as bytes together with the row groups that are copied.
-Otherwise one task writes the outputs itself. If statistics of an input turn out to be
-wrong, the merge is repeated without them.
+A merge uses about two cores. With more cores, keys are divided into ranges, one task each. Their
+parts are joined as bytes, together with the row groups that are copied. Otherwise one task writes
+the outputs itself. If statistics of an input turn out to be wrong, the merge is repeated without
+them.
 """
 
 from collections.abc import Sequence
@@ -78,9 +78,9 @@ from compactor.rewrite.throttle import allowance_of
 
 
 RANGE_BYTES = 512 * 1024**2
-"""Decoded bytes of a range, about."""
+"""Approximate decoded size of a range."""
 REPEATED_MAX = 1.25
-"""Ranges may decode so many times the bytes that there are: row groups at their ends come again."""
+"""Largest ratio of decoded bytes to existing bytes: row groups at range ends are decoded twice."""
 SAMPLED_GROUPS, SAMPLED_KEYS = 6, 64
 
 
@@ -91,14 +91,14 @@ def cut_ranges(
     copies: Sequence[CopiedRun],
     merges_at_a_time: int,
 ) -> list[MergeRange]:
-    """Return the ranges that are merged, each with the row groups that may be in it.
+    """Return the ranges to merge, each with the row groups that may be in it.
 
     Args:
-        plan: Of the job.
+        plan: Plan of the job.
         sources: All files, by number.
-        groups: Row groups that are merged.
-        copies: Row groups that are copied.
-        merges_at_a_time: How many merges run at a time.
+        groups: Row groups to merge.
+        copies: Row groups to copy.
+        merges_at_a_time: Number of concurrent merges.
     """
     total_bytes = sum(group.size_bytes for group in groups)
     count = max(merges_at_a_time, -(-total_bytes // RANGE_BYTES)) if merges_at_a_time > 1 else 1
@@ -119,20 +119,20 @@ def cut_ranges(
 def sample_keys(
     plan: RewritePlan, sources: MergeInputs, groups: Sequence[RowGroup]
 ) -> dict[tuple[int, int], list[bytes]]:
-    """Return keys at even distances of some row groups."""
+    """Return evenly distributed keys of some row groups."""
     rules, samples = plan.rules.row_rules, {}
     location = open_location(plan.location)
     schema = pa.schema([plan.rules.schema.field(name) for name in rules.key])
     for group in groups:
         source = sources[group.input]
         if source.blocks is not None:
-            continue  # They are small, and their ends tell enough.
+            continue  # They are small, and their ends are sufficient.
         with opened_input(location, source.path) as parquet:
             if any(name not in parquet.schema_arrow.names for name in rules.key):
-                continue  # Its folders tell them.
+                continue  # Its folders give the key columns.
             stride = max(1, group.rows // SAMPLED_KEYS)
-            places = range(stride // 2, group.rows, stride)
-            picked = rows_at(parquet, group.number, rules.key, places)
+            numbers = range(stride // 2, group.rows, stride)
+            picked = rows_at(parquet, group.number, rules.key, numbers)
         keys = conform(picked, schema, f"file {source.path}")
         samples[group.input, group.number] = encode_keys(
             keys, rules.key, rules.key_types
@@ -140,21 +140,22 @@ def sample_keys(
     return samples
 
 
-# ----------------------------------------------------- Checking row groups that are copied (a task)
+# ----------------------------------------------------------------- Check of copied row groups (a
+# task)
 
 
 def check_copy(plan: RewritePlan, copy: CopiedRun) -> RangeOutcome:
-    """Make sure that row groups lie where their footers say that they do.
+    """Check that row groups are within the bounds of their footers.
 
-    Their files' keys ascend, which is known of them; so wherever row groups follow each other
-    in a file, the first key and the last one say all.
+    The keys of their files are known to ascend. So for consecutive row groups of a file, the
+    first key and the last key are sufficient.
 
     Args:
-        plan: Of the job, with the facts of these files.
+        plan: Plan of the job, with the facts of these files.
         copy: The row groups, by key.
 
     Returns:
-        Facts and counts of their rows, or which input is not as it was said to be.
+        Facts and counts of their rows, or the input with wrong statistics.
     """
     location = open_location(plan.location)
     layout = key_layout(plan.rules.row_rules, plan.rules.schema)
@@ -174,7 +175,7 @@ def check_copy(plan: RewritePlan, copy: CopiedRun) -> RangeOutcome:
         for group in groups:
             reader.pay(group)
             mark.add(group.size_bytes, group.rows)
-        # What is known of the whole file bounds what is copied of it.
+        # The facts of the whole file bound those of its copied part.
         rows, of_file = sum(group.rows for group in groups), plan.inputs.clean[first.input]
         facts.append(replace(of_file, rows=rows, key_min=low, key_max=high))
     joined = join_facts(facts, "copied row groups")
@@ -187,7 +188,7 @@ def check_copy(plan: RewritePlan, copy: CopiedRun) -> RangeOutcome:
 
 @dataclass(frozen=True, slots=True)
 class OutputSection:
-    """Rows that follow each other: where they begin, in which output, and where they are."""
+    """Consecutive rows: their start, their output, and their file."""
 
     start: bytes
     part: int
@@ -200,13 +201,13 @@ def join_outputs(
     """Stitch the outputs.
 
     Args:
-        plan: Of the job.
-        results: What tasks have merged or looked at, in any order.
-        superseded: Rows that went when longer runs were made.
+        plan: Plan of the job.
+        results: Results of merge and check tasks, in any order.
+        superseded: Rows that were dropped when longer runs were made.
 
     Raises:
         NotStitchableError: Row groups of inputs cannot be copied; outputs may be left.
-        VerificationError: What was stitched is not what tasks have seen.
+        VerificationError: A stitched output differs from what tasks have read.
         RewriteError: The outputs cannot be written.
     """
     counts, dropped = superseded, join_dropped(result.dropped for _, result in results)
@@ -215,20 +216,22 @@ def join_outputs(
     in_order = sorted(
         (each for each in results if each[1].counts.rows_out), key=lambda each: each[0].start
     )
-    by_part = {part: list(found) for part, found in groupby(in_order, lambda each: each[0].part)}
+    by_part = {
+        part: list(sections) for part, sections in groupby(in_order, lambda each: each[0].part)
+    }
     written = [plan.output.paths[part] for part in by_part]
     files, facts, location = [], [], table_location(plan.location)
     allowance = allowance_of(plan.folder)
-    for part, found in by_part.items():
+    for part, sections in by_part.items():
         path = plan.output.paths[part]
         outputs = written if path == written[-1] else None
         metadata = output_footer(plan.output, purge_after(plan.output, dropped), outputs)
-        pieces = [piece for section, _ in found for piece in section.pieces]
+        pieces = [piece for section, _ in sections for piece in section.pieces]
         footing = StitchedFooter(metadata=metadata, schema=plan.rules.schema)
-        # What is copied of inputs was paid for when it was looked at; parts are our own.
+        # Copied row groups were paid for when they were checked; parts are local.
         made = stitch(location, pieces, path, footing=footing, on_copied=allowance.pay)
         allowance.synced(made.synced_bytes, made.sync_s)
-        joined = join_facts([_facts(result) for _, result in found], f"output {path}")
+        joined = join_facts([_facts(result) for _, result in sections], f"output {path}")
         if made.rows != joined.rows:
             raise VerificationError(f"output {path} has {made.rows} rows, expected {joined.rows}")
         files.append(WrittenFile(part, path, made.rows))
@@ -245,7 +248,7 @@ def _facts(result: RangeResult) -> RowFacts:
 
 
 def pieces_of_copied_run(copy: CopiedRun, paths: Sequence[str]) -> tuple[StitchPiece, ...]:
-    """Return row groups as they are stitched: neighbours of one file together."""
+    """Return row groups as pieces of a stitch: neighbours of one file together."""
     return tuple(
         StitchPiece(paths[at], tuple(group.number for group in groups))
         for at, groups in groupby(copy.groups, lambda group: group.input)
@@ -255,7 +258,7 @@ def pieces_of_copied_run(copy: CopiedRun, paths: Sequence[str]) -> tuple[StitchP
 def copyable_inputs(
     inputs: Inputs, settings: OutputSettings, groups: Sequence[RowGroup]
 ) -> frozenset[int]:
-    """Return the inputs whose row groups are of the schema, codec and size that are wanted."""
+    """Return the inputs whose row groups have the wanted schema, codec and size."""
     sizes: dict[int, list[RowGroupSize]] = {}
     for group in groups:
         sizes.setdefault(group.input, []).append(RowGroupSize(group.rows, group.size_bytes))
@@ -270,12 +273,12 @@ def merge_large_job(plan: RewritePlan, run_tasks: RunTasks, cores: int) -> TaskR
     """Merge a keyed job in tasks and write its outputs.
 
     Args:
-        plan: What to do. Its folder of progress has room for runs and parts.
-        run_tasks: Runs tasks, each once, and returns how they ended.
-        cores: How many run at a time.
+        plan: Plan of the job. Its folder has room for runs and parts.
+        run_tasks: Runs tasks, each once, and returns their outcomes.
+        cores: Number of tasks that run concurrently.
 
     Raises:
-        LongKeyError: Keys are too long for words; nothing is written.
+        LongKeyError: Keys are too long for the kernel; nothing is written.
         RewriteError: It failed.
     """
     distrusted, tasks = set[int](), TaskPool(run_tasks, cores)
@@ -284,18 +287,18 @@ def merge_large_job(plan: RewritePlan, run_tasks: RunTasks, cores: int) -> TaskR
         if isinstance(result, TaskResult):
             return result
         distrusted |= result
-    raise AssertionError("every input was distrusted, and yet one was believed")
+    raise AssertionError("no input was left to distrust, but statistics were wrong again")
 
 
 def _merge_once(
     plan: RewritePlan, tasks: TaskPool, distrusted: frozenset[int], turn: int
 ) -> TaskResult | set[int]:
-    """Merge once; return the inputs that are not what they were said to be, if some are."""
+    """Merge once; return the inputs with wrong statistics, if there are any."""
     inputs = dict(enumerate(map(MergeInput, plan.inputs.paths)))
     groups = [_without_distrusted_bounds(group, distrusted) for group in plan.inputs.row_groups]
     copyable = copyable_inputs(plan.inputs, plan.output.settings, groups) - distrusted
     copies = copied_runs(groups, copyable, plan.output.cuts, RUN_BYTES_MIN)
-    # Tasks are told of those row groups that they read.
+    # Tasks get only the row groups that they read.
     plan = replace(plan, inputs=replace(plan.inputs, row_groups=()))
     copied = {id(group) for copy in copies for group in copy.groups}
     merged = [group for group in groups if id(group) not in copied]
@@ -355,5 +358,5 @@ def _run_whole_job(
 
 
 def _without_distrusted_bounds(group: RowGroup, distrusted: frozenset[int]) -> RowGroup:
-    """Return a row group without what its file says of its keys, if that was wrong once."""
+    """Return a row group without its file's bounds, if those were wrong before."""
     return replace(group, low=None, high=None) if group.input in distrusted else group

@@ -1,10 +1,10 @@
-"""What a merge reads and writes: runs, throttled inputs, decoding and encoding in threads.
+"""The reads and writes of a merge: runs, throttled inputs, decoding and encoding in threads.
 
-    decode (two threads) ──► words, winners, gather (two) ──► encode, write (a thread)
+  decode (two threads) ──► words, winners, gather (two) ──► encode, write (a thread)
 
-Decoding, sorting and encoding release Python's lock, so one task keeps about two cores
-busy. Every read of a table's file is paid for from the attempt's allowance. Small files
-are decoded together. Runs are files of the attempt's own folder and cost nothing.
+Decoding, sorting and encoding release Python's lock, so one task uses about two cores. Every read
+of a table's file is paid for from the attempt's allowance. Small files are decoded together. Runs
+are files in the attempt's own folder and are not paid for.
 """
 
 import os
@@ -55,51 +55,51 @@ class RunBlock:
     """Rows of a run that are read together."""
 
     start: int
-    """Byte in the file."""
+    """First byte in the file."""
     stored_bytes: int
     rows: int
     size_bytes: int
-    """Decoded, with the words of its keys."""
+    """Decoded size, with the words of its keys."""
     low: bytes
     """The first key, encoded."""
     high: bytes
-    """The last one."""
+    """The last key, encoded."""
 
 
 class RunWriter:
-    """Writes the rows of one run, in the order in which they come."""
+    """Writes the rows of one run, in arrival order."""
 
     def __init__(self, sink: Any, layout: RowLayout, block_bytes: int) -> None:
-        """Write nothing yet.
+        """Create a writer.
 
         Args:
-            sink: An open binary file; whoever opened it closes it.
-            layout: Of the rows.
-            block_bytes: Decoded bytes of a block, about.
+            sink: An open binary file; the caller closes it.
+            layout: Layout of the rows.
+            block_bytes: Approximate decoded size of a block.
         """
         self._sink, self._layout, self._block_bytes = sink, layout, block_bytes
         self._texts = sum(is_text(field.type) for field in layout.schema)
         self._writer = pa.ipc.new_stream(sink, layout.schema, options=_OPTIONS)
-        # The columns are written before the first rows, and belong to no block.
+        # The schema is written before the first rows, and belongs to no block.
         self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=layout.schema))
         self._waiting = RowBuffer()
         self._blocks: list[RunBlock] = []
 
     def write(self, table: pa.Table) -> None:
-        """Take rows; they are written when a block is full."""
+        """Add rows; they are written when a block is full."""
         self._waiting.add(table)
         if self._waiting.size_bytes >= self._block_bytes:
             self._write_blocks()
 
     def close(self) -> tuple[RunBlock, ...]:
-        """Write what is held; return where all rows are."""
+        """Write the remaining rows; return all blocks."""
         if self._waiting:
             self._write_blocks(everything=True)
         self._writer.close()
         return tuple(self._blocks)
 
     def _write_blocks(self, *, everything: bool = False) -> None:
-        """Write full blocks; what is left over waits for more rows, or goes last."""
+        """Write full blocks; remaining rows wait for more, or are written last."""
         rows, count, block_rows = self._waiting.take(self._block_rows, everything=everything)
         for at in range(0, count, block_rows):
             self._write_block(rows.slice(at, min(block_rows, count - at)))
@@ -128,15 +128,15 @@ class RunWriter:
 
 
 class RunReader:
-    """One run, read by blocks."""
+    """One run, read in blocks."""
 
     def __init__(self, path: Path, layout: RowLayout, blocks: Sequence[RunBlock]) -> None:
-        """Read nothing yet.
+        """Create a reader without reading.
 
         Args:
-            path: Of the file.
-            layout: Of its rows, as whoever wrote it had it.
-            blocks: All of them.
+            path: Path of the file.
+            layout: Layout of its rows, as its writer used it.
+            blocks: All its blocks.
         """
         self._path, self._layout, self._blocks = path, layout, blocks
 
@@ -144,7 +144,7 @@ class RunReader:
         """Return the rows of a block.
 
         Args:
-            group: It has the block's number.
+            group: A row group with the block's number.
 
         Raises:
             InputError: They cannot be read.
@@ -164,8 +164,8 @@ def groups_of_run(number: int, blocks: Sequence[RunBlock]) -> list[RowGroup]:
     """Return the blocks of a run as row groups.
 
     Args:
-        number: Of the run among the files that are merged with it.
-        blocks: In their order.
+        number: Number of the run among the files that are merged with it.
+        blocks: Its blocks in order.
     """
     groups, start = [], 0
     for at, block in enumerate(blocks):
@@ -188,7 +188,7 @@ def groups_of_run(number: int, blocks: Sequence[RunBlock]) -> list[RowGroup]:
 
 
 class ThrottledReader(Reader):
-    """Pays for each row group before it is read, or at once after the footer came with it."""
+    """Pays for each row group before it is read, or after a read that included the footer."""
 
     def __init__(
         self,
@@ -203,13 +203,13 @@ class ThrottledReader(Reader):
         """Look at the file's columns; see `Reader`.
 
         Args:
-            allowance: Of the attempt.
-            location: Of the file.
-            path: Relative to it.
-            layout: How its rows are wanted.
-            fill: What its folders say.
-            copied: Row groups are copied afterwards: their keys are read without being paid
-                for, and `pay` pays for all columns.
+            allowance: Allowance of the attempt.
+            location: Location of the file.
+            path: Path relative to it.
+            layout: Wanted layout of its rows.
+            fill: Values that its folders give.
+            copied: Whether row groups are copied afterwards: their keys are read without payment,
+                and `pay` pays for all columns.
         """
         super().__init__(location, path, layout, fill)
         self._allowance = allowance
@@ -217,9 +217,9 @@ class ThrottledReader(Reader):
         self._leaves: list[int] | None = None
 
     def read(self, group: RowGroup, *, by_key: bool = True) -> DecodedRows:
-        """Return the rows of a row group, when the grant has made up for them."""
+        """Return the rows of a row group, after the grant has paid for them."""
         if self._copied or group.skip:
-            return super().read(group, by_key=by_key)  # Its first piece has paid for the whole.
+            return super().read(group, by_key=by_key)  # Its first piece has paid for all pieces.
         has_footer = self._metadata is not None
         if has_footer:
             self.pay(group)
@@ -244,7 +244,7 @@ BATCH_FILES_MAX = 64
 
 
 class BatchedReader:
-    """Reads the row groups of several small files by one call."""
+    """Reads the row groups of several small files in one call."""
 
     def __init__(
         self,
@@ -256,15 +256,15 @@ class BatchedReader:
         *,
         by_key: bool = True,
     ) -> None:
-        """Read nothing yet.
+        """Create a reader without reading.
 
         Args:
-            location: Of all files.
-            paths: Of the files, by number.
-            layout: How rows are wanted.
-            small: Bytes of the files that are small and plain, by number; see `RewritePlan`.
-            allowance: Pays for what is read.
-            by_key: Whether rows have to be in the order of their keys.
+            location: Location of all files.
+            paths: Paths of the files, by number.
+            layout: Wanted layout of rows.
+            small: Bytes of the small, plain files, by number; see `Inputs`.
+            allowance: Pays for the reads.
+            by_key: Whether rows must be in key order.
         """
         polars_reads = location.is_local and all(map(known_to_polars, layout.schema.types))
         self._small = small if polars_reads else {}
@@ -276,10 +276,10 @@ class BatchedReader:
         return group.input in self._small and group.start == 0 == group.skip
 
     def read(self, groups: Sequence[RowGroup]) -> list[DecodedRows] | None:
-        """Return the rows of row groups, in order; None: these have to be read one by one.
+        """Return the rows of row groups, in order; None: they have to be read one by one.
 
-        Row groups whose keys nobody knows are all held before any of their rows is settled, so
-        the rows of all go with the first: a merge of a few long runs is less work.
+        Row groups with unknown keys are all held before any of their rows is merged, so their rows
+        are returned with the first one: merging a few long runs is cheaper.
         """
         self._allowance.pay(sum(self._small[group.input] for group in groups))
         paths = [Path(self._location.full(self._paths[group.input])) for group in groups]
@@ -289,7 +289,7 @@ class BatchedReader:
                 _check_pages_of_file(path, self._small[group.input])
             frame = pl.scan_parquet(paths, glob=False).select(names).collect()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, PageError):
-            return None  # Whoever reads it alone says what is wrong with it.
+            return None  # A separate read gives the precise error.
         right = frame.dtypes == [self._layout.dtype(name) for name in names]
         if not right or frame.height != sum(group.rows for group in groups):
             return None
@@ -299,7 +299,9 @@ class BatchedReader:
 
     def _united(self, frame: pl.DataFrame, groups: Sequence[RowGroup]) -> list[DecodedRows]:
         if self._by_key:
-            frame = frame.rechunk()  # A gather from many chunks costs several times the copy.
+            frame = (
+                frame.rechunk()
+            )  # A gather from many chunks costs several times as much as the copy.
         whole = self._layout.held(frame, None, by_key=self._by_key)
         whole.size_bytes = max(whole.size_bytes, sum(group.size_bytes for group in groups))
         nothing = self._layout.held(frame.clear(), None, by_key=False)
@@ -307,33 +309,33 @@ class BatchedReader:
 
 
 def _check_pages_of_file(path: Path, size_bytes: int) -> None:
-    """Look at the checksums of all pages of a small file.
+    """Verify the checksums of all pages of a small file.
 
     Raises:
-        PageError: One is wrong.
+        PageError: A checksum is wrong.
         OSError: It cannot be read.
     """
     with path.open("rb", buffering=0) as stored:
         check_pages(os.pread(stored.fileno(), size_bytes, PAGES_START))
 
 
-# ------------------------------------------------------------------ Decoding ahead, encoding behind
+# ------------------------------------------------------------- Decoding ahead, encoding afterwards
 
 
 PREFETCH_BYTES_MAX = 96 * 1024**2
-"""Decoded ahead of the merge, at most."""
+"""Largest decoded size ahead of the merge."""
 UNWRITTEN_BYTES_MAX = 16 * 1024**2
-"""Rows that wait for the encoder, at most, beside those that it has, and one step."""
+"""Largest size of rows waiting for the encoder, without those being encoded and one step."""
 
 
 def reading_order(groups: Iterable[RowGroup]) -> list[RowGroup]:
-    """Return row groups in the order in which a merge asks for them."""
-    # It takes the last one of those sorted downwards, so of several alike the last comes first.
+    """Return row groups in the order in which a merge reads them."""
+    # A merge takes the last of the row groups in descending order, so ties are reversed.
     return sorted(groups, key=lambda group: group.low or b"", reverse=True)[::-1]
 
 
 class Prefetcher:
-    """Row groups of all inputs, decoded in threads before the merge asks for them."""
+    """Decodes row groups of all inputs in threads before the merge reads them."""
 
     def __init__(
         self,
@@ -342,13 +344,13 @@ class Prefetcher:
         room: MemoryInUse,
         batched: BatchedReader | None = None,
     ) -> None:
-        """Begin to decode.
+        """Start decoding.
 
         Args:
-            readers: Of all inputs, by number.
-            groups: In the order in which they will be asked for; any other is right, but slow.
-            room: What may be decoded beside what the merge holds.
-            batched: Reads small files, many by one call.
+            readers: Readers of all inputs, by number.
+            groups: Row groups in reading order; any other order is correct, but slow.
+            room: Memory that may be decoded in addition to what the merge holds.
+            batched: Reads small files, many in one call.
         """
         self._readers = readers
         self._not_begun = deque(groups)
@@ -375,7 +377,7 @@ class Prefetcher:
             if group in self._not_begun:
                 self._not_begun.remove(group)
             held = self._threads.submit(self._decoded, [group]).result()[group]
-        # Polars does not count what its texts leave unused of the pages that they lie in.
+        # Polars does not count the unused parts of pages that hold its texts.
         if held.rows:
             held.size_bytes = max(held.size_bytes, group.size_bytes)
         self._room.held_bytes += held.size_bytes
@@ -383,7 +385,7 @@ class Prefetcher:
         return held
 
     def _fill(self) -> None:
-        """Have the threads decode what may be held already."""
+        """Make the threads decode row groups for which there is room."""
         while batch := self._next_batch():
             decoding = self._threads.submit(self._decoded, batch)
             self._ready |= dict.fromkeys(batch, decoding)
@@ -397,7 +399,7 @@ class Prefetcher:
             if batch and (not small or len(batch) == BATCH_FILES_MAX):
                 break
             if not batch and small and self._ready and 2 * self._ahead_bytes > bytes_max:
-                break  # Rather many at once, soon.
+                break  # Prefer a larger batch soon.
             batch.append(self._not_begun.popleft())
             self._ahead_bytes += batch[-1].size_bytes
             if not small:
@@ -406,14 +408,14 @@ class Prefetcher:
 
     def _decoded(self, batch: list[RowGroup]) -> dict[RowGroup, DecodedRows]:
         if len(batch) > 1 and self._batched is not None:
-            found = self._batched.read(batch)
-            if found is not None:
-                return dict(zip(batch, found, strict=True))
+            batch_rows = self._batched.read(batch)
+            if batch_rows is not None:
+                return dict(zip(batch, batch_rows, strict=True))
         return {group: self._readers[group.input].read(group) for group in batch}
 
 
 class AsyncWriter:
-    """Calls about rows that are made in a thread, one after the other; few of them wait."""
+    """Runs calls about rows in a thread, one after the other; few of them wait."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "encode")
@@ -426,20 +428,20 @@ class AsyncWriter:
         self._thread.shutdown(cancel_futures=True)
 
     def submit(self, work: Callable[..., None], rows: pa.Table, *more: Any) -> None:
-        """Have a call made after those before.
+        """Queue a call after the earlier ones.
 
         Raises:
-            Exception: What an earlier one has raised.
+            Exception: The error of an earlier call.
         """
         while sum(size_bytes for _, size_bytes in self._waiting) > UNWRITTEN_BYTES_MAX:
             self._next()
         self._waiting.append((self._thread.submit(work, rows, *more), rows.get_total_buffer_size()))
 
     def wait(self) -> None:
-        """Wait for all.
+        """Wait for all calls.
 
         Raises:
-            Exception: What one of them has raised.
+            Exception: The error of one of them.
         """
         while self._waiting:
             self._next()

@@ -1,6 +1,6 @@
 """Row groups that overlap too much for one task are merged into longer runs first.
 
-The driver's part: a level of runs after another, until a task can hold what overlaps.
+This is the driver's part: levels of runs are merged until a task can hold the overlapping rows.
 Merging is associative, so any number of levels gives the same rows.
 """
 
@@ -34,17 +34,17 @@ from compactor.rewrite.tally import sum_counts
 from compactor.rewrite.task_result import TaskResult
 
 HELD_BYTES_MAX = 352 * 1024**2
-"""Decoded row groups that a task may hold at once."""
+"""Largest decoded size of row groups that a task may hold at once."""
 BUNDLE_BYTES = 256 * 1024**2
-"""Decoded row groups that are merged into one run."""
+"""Decoded size of row groups that are merged into one run."""
 SHORT_RUNS_MAX = 32
-"""Runs of small files that are sorted in one step each; of more, one task would hold too little."""
+"""Largest number of runs of small files, each sorted in one step, that one task can merge well."""
 FAN_IN_MAX = 64
-"""Runs that are merged into one longer run."""
+"""Largest number of runs that are merged into one longer run."""
 BLOCK_BYTES_MIN, BLOCK_BYTES_MAX = 2 * 1024**2, 16 * 1024**2
-"""Of a run: small, as one or two of each run are held; but reading each takes time."""
+"""Size of a run's blocks: small, because one or two per run are held, but each read takes time."""
 BLOCKS_HELD = 4
-"""So many of each run would fit into what may be held."""
+"""Blocks of each run that fit into the memory budget."""
 
 TaskOutcome = RangeResult | TaskResult | WrongStatistics | LongKeys
 Task = Callable[[], TaskOutcome]
@@ -54,11 +54,12 @@ _Result = TypeVar("_Result", RangeResult, TaskResult)
 
 @dataclass(frozen=True, slots=True)
 class TaskPool:
-    """How tasks are run."""
+    """Runs tasks."""
 
     run: RunTasks
-    """Runs each once, and returns how they ended."""
+    """Runs each task once, and returns the outcomes."""
     cores: int
+    """Number of tasks that run concurrently."""
     """So many run at a time."""
 
 
@@ -69,21 +70,21 @@ def merge_into_longer_runs(
     groups: list[RowGroup],
     turn: int,
 ) -> tuple[dict[int, MergeInput], list[RowGroup], RowCounts]:
-    """Merge row groups into longer runs until a task can hold what overlaps.
+    """Merge row groups into longer runs until a task can hold the overlapping rows.
 
     Args:
-        plan: Of the job.
-        tasks: Run the merges.
+        plan: Plan of the job.
+        tasks: Runs the merges.
         sources: All files whose row groups are merged, by number.
         groups: The row groups.
-        turn: How often the job was tried before.
+        turn: Number of earlier tries of the job.
 
     Returns:
-        What is to be merged now, and what became of the rows that are gone already.
+        The remaining files and row groups, and the counts of rows that were dropped.
 
     Raises:
-        MemoryShortError: It cannot fit, however it is cut.
-        LongKeyError: Keys are too long for words.
+        MemoryShortError: The rows cannot fit, however they are divided.
+        LongKeyError: Keys are too long for the kernel.
     """
     superseded, level, folder = RowCounts(), 0, Path(plan.folder)
     held_max = min(HELD_BYTES_MAX, plan.memory.held_bytes)
@@ -104,7 +105,7 @@ def merge_into_longer_runs(
             for work, name in zip(works, names, strict=True)
         ]
         ended = results_of(tasks.run(calls), RangeResult)
-        assert not isinstance(ended, set), "a run was read with statistics"
+        assert not isinstance(ended, set), "runs are read without statistics"
         for part in ended:
             gone = part.counts.superseded
             superseded = sum_counts(superseded, RowCounts(rows_in=gone, superseded=gone))
@@ -124,20 +125,20 @@ def merge_into_longer_runs(
 
 
 def _block_bytes(held_max: int, runs: int) -> int:
-    """Return the size of the blocks of so many runs, which are merged together next."""
+    """Return the block size for runs that are merged together next."""
     fitting = held_max // (BLOCKS_HELD * max(1, runs))
     return min(max(fitting, BLOCK_BYTES_MIN), BLOCK_BYTES_MAX)
 
 
 def _require_fit(memory: MemoryBudget, held: int) -> None:
-    """Refuse to try what cannot fit, however it is cut.
+    """Refuse rows that cannot fit, however they are divided.
 
     Raises:
-        MemoryShortError: A task would need more than it may have.
+        MemoryShortError: A task would need more than its limit.
     """
     if (wanted := estimate_bytes(held, memory)) > memory.task_bytes:
         raise MemoryShortError(
-            f"{held >> 20} MB of rows overlap at one place, for which a task would take"
+            f"{held >> 20} MB of rows overlap, for which a task needs"
             f" {wanted >> 20} MB; {memory.text}"
         )
 
@@ -148,31 +149,31 @@ def _first_runs(
     """Return which row groups of the table's files are merged into which run.
 
     Args:
-        memory: What a task may hold.
-        small: Numbers of the inputs that are small; see `Inputs`.
+        memory: Memory budget of a task.
+        small: Numbers of the small inputs; see `Inputs`.
         groups: The row groups.
-        cores: How many tasks run at a time.
+        cores: Number of tasks that run concurrently.
     """
     bundle_max = _bundle_bytes(memory, small, groups)
-    # Nothing is believed of row groups that are all held at once.
+    # Bounds are not needed for row groups that are all held at once.
     unknown = [replace(group, low=None, high=None) for group in groups]
     pieces = split_row_groups(unknown, bundle_max)
     total, largest = sum(piece.size_bytes for piece in pieces), max(e.size_bytes for e in pieces)
-    count = -(-total // max(1, bundle_max) // cores) * cores  # No core waits for the last of them.
+    count = -(-total // max(1, bundle_max) // cores) * cores  # All cores finish together.
     bundle = min(bundle_max, total // max(1, count) + largest)
     return [MergeRange(groups=each) for each in bundles_of(pieces, bundle)]
 
 
 def _merges_of_runs(memory: MemoryBudget, blocks: Sequence[RowGroup]) -> list[MergeRange]:
-    """Return which runs are merged into which longer one; empty: nothing would be gained.
+    """Return which runs are merged into which longer one; empty: there is no gain.
 
     Args:
-        memory: What a task may hold.
-        blocks: Of all runs, as row groups.
+        memory: Memory budget of a task.
+        blocks: Blocks of all runs, as row groups.
     """
     numbers = sorted({block.input for block in blocks})
     largest = max(block.size_bytes for block in blocks)
-    # Of each run two blocks are held: one that ends, and one that begins.
+    # Two blocks of each run are held: one that ends, and one that begins.
     fan_in = max(2, min(FAN_IN_MAX, memory.held_bytes // (2 * max(1, largest))))
     if len(numbers) <= fan_in:
         return []
@@ -184,10 +185,10 @@ def _merges_of_runs(memory: MemoryBudget, blocks: Sequence[RowGroup]) -> list[Me
 
 
 def _bundle_bytes(memory: MemoryBudget, small: Collection[int], groups: Sequence[RowGroup]) -> int:
-    """Return how many decoded bytes are merged into one run of the first level.
+    """Return the decoded size of a run of the first level.
 
-    Small files become many short runs, each sorted in one step: less work than to merge
-    hundreds of files, as long as few enough runs are left for one task to merge.
+    Small files become many short runs, each sorted in one step. That is cheaper than merging
+    hundreds of files, as long as one task can merge the resulting runs.
     """
     short, total = memory.at_once_bytes, sum(group.size_bytes for group in groups)
     if total <= SHORT_RUNS_MAX * short and all(group.input in small for group in groups):
@@ -196,12 +197,12 @@ def _bundle_bytes(memory: MemoryBudget, small: Collection[int], groups: Sequence
 
 
 def results_of(ended: Sequence[TaskOutcome], kind: type[_Result]) -> list[_Result] | set[int]:
-    """Return the results of tasks, or the inputs that are not what they were said to be.
+    """Return the results of tasks, or the inputs with wrong statistics.
 
     Raises:
-        LongKeyError: Keys are too long for words.
+        LongKeyError: Keys are too long for the kernel.
     """
     if any(isinstance(each, LongKeys) for each in ended):
-        raise LongKeyError("a key is longer than words can hold")
+        raise LongKeyError("a key is longer than the kernel supports")
     wrong = {each.input for each in ended if isinstance(each, WrongStatistics)}
     return wrong or [each for each in ended if isinstance(each, kind)]

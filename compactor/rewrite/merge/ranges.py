@@ -1,9 +1,8 @@
-"""Which keys each task merges, and which row groups are copied: pure, from footers and samples.
+"""The keys of each task, and the row groups to copy: pure, from footers and samples.
 
-Ranges tile the keys: every key is in exactly one. They hold about the same number of
-decoded bytes, as far as statistics tell. A row group that overlaps no other, of a file
-whose keys ascend and whose rows are all alive, may be copied as it is; the task that
-copies it checks its first and last key.
+Ranges tile the keys: every key is in exactly one. They hold similar numbers of decoded bytes, as
+far as statistics show. A row group that overlaps no other, in a file whose keys ascend and whose
+rows are all alive, may be copied unchanged. The task that copies it checks its first and last key.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,9 +13,9 @@ from common.rows.row_facts import greatest, least
 from compactor.rewrite.kernel.normalized_keys import MergeRange, RowGroup
 
 CHUNK_BYTES = 2048
-"""What readers keep in memory of a footer, for each column of a row group."""
+"""Memory of readers for the footer, per column of a row group."""
 KeyPoints = list[tuple[bytes, float]]
-"""Keys, and how many bytes lie about each."""
+"""Keys, and the number of bytes near each."""
 
 
 def tile_ranges(
@@ -26,8 +25,8 @@ def tile_ranges(
 
     Args:
         groups: Row groups of all inputs.
-        points: Where their bytes lie; see `key_points`.
-        count: How many ranges are wanted, besides those that cuts make.
+        points: Distribution of their bytes; see `key_points`.
+        count: Wanted number of ranges, in addition to those from cuts.
         cuts: Keys that must be ends of ranges, ascending.
     """
     ends = sorted({*_quantiles(points, count), *cuts})
@@ -43,19 +42,19 @@ def tile_ranges(
 
 
 def parts_of_ranges(ranges: Iterable[MergeRange], cuts: Sequence[bytes]) -> list[int]:
-    """Return the number of the output that each range belongs to."""
+    """Return the output number of each range."""
     return [sum(work.end is None or work.end > cut for cut in cuts) for work in ranges]
 
 
 def key_points(
     groups: Iterable[RowGroup], samples: Mapping[tuple[int, int], Sequence[bytes]]
 ) -> KeyPoints:
-    """Return where the bytes of row groups lie.
+    """Return the distribution of the bytes of row groups over keys.
 
     Args:
         groups: The row groups.
-        samples: Keys at even distances of some of them, by input and number. The bytes of
-            the others lie at their two ends, where these are known.
+        samples: Evenly distributed keys of some of them, by input and number. The bytes of
+            the others are attributed to their two ends, if these are known.
     """
     points: KeyPoints = []
     for group in groups:
@@ -67,7 +66,7 @@ def key_points(
 
 
 def largest_row_groups(groups: Sequence[RowGroup], count: int) -> list[RowGroup]:
-    """Return the row groups of which samples tell most: the largest, of different inputs."""
+    """Return the row groups that are most useful to sample: the largest, of different inputs."""
     largest: dict[int, RowGroup] = {}
     for group in groups:
         so_far = largest.get(group.input)
@@ -77,11 +76,11 @@ def largest_row_groups(groups: Sequence[RowGroup], count: int) -> list[RowGroup]
 
 
 def footers_as_row_groups(groups: Iterable[RowGroup], columns: int) -> list[RowGroup]:
-    """Return what holds the footers of files: as row groups, each over all keys of its file.
+    """Return the memory of files' footers as row groups, each over all keys of its file.
 
     Args:
         groups: Row groups of the files.
-        columns: Of each file.
+        columns: Number of columns of each file.
     """
     by_input: dict[int, list[RowGroup]] = {}
     for group in groups:
@@ -92,11 +91,11 @@ def footers_as_row_groups(groups: Iterable[RowGroup], columns: int) -> list[RowG
             number=-1,
             start=0,
             rows=0,
-            size_bytes=CHUNK_BYTES * columns * len(found),
-            low=_all_known(least, [each.low for each in found]),
-            high=_all_known(greatest, [each.high for each in found]),
+            size_bytes=CHUNK_BYTES * columns * len(input_groups),
+            low=_all_known(least, [each.low for each in input_groups]),
+            high=_all_known(greatest, [each.high for each in input_groups]),
         )
-        for at, found in by_input.items()
+        for at, input_groups in by_input.items()
     ]
 
 
@@ -107,7 +106,7 @@ def _all_known(
 
 
 def overlap_bytes_max(groups: Iterable[RowGroup]) -> int:
-    """Return how many bytes overlap at most at one place."""
+    """Return the largest number of overlapping bytes."""
     changes: list[tuple[bytes, int, int]] = []
     always = 0
     for group in groups:
@@ -125,7 +124,7 @@ def overlap_bytes_max(groups: Iterable[RowGroup]) -> int:
 def bundles_of(groups: Sequence[RowGroup], bytes_max: int) -> list[tuple[RowGroup, ...]]:
     """Return row groups in bundles that can be held at once, neighbours together.
 
-    A row group that is larger than that is a bundle of its own.
+    A row group that is larger than that is a separate bundle.
     """
     bundles: list[tuple[RowGroup, ...]] = []
     bundle: list[RowGroup] = []
@@ -140,12 +139,12 @@ def bundles_of(groups: Sequence[RowGroup], bytes_max: int) -> list[tuple[RowGrou
 
 
 def key_quantiles(points: KeyPoints, count: int) -> list[bytes]:
-    """Return keys that cut the bytes of some points into about equal shares, ascending."""
+    """Return keys that divide the bytes of some points into similar shares, ascending."""
     return sorted(_quantiles(points, count))
 
 
 def _quantiles(points: KeyPoints, count: int) -> set[bytes]:
-    """Return keys that cut the bytes into about equal shares; fewer if keys are too alike."""
+    """Return keys that divide the bytes into similar shares; fewer if keys repeat."""
     total, seen, keys = sum(weight for _, weight in points), 0.0, set()
     for key, weight in points:
         before, seen = seen, seen + weight
@@ -157,7 +156,7 @@ def _quantiles(points: KeyPoints, count: int) -> set[bytes]:
 def _may_overlap(group: RowGroup, start: bytes | None, end: bytes | None) -> bool:
     """Return whether a row group may hold keys in `(start, end]`."""
     above = start is None or group.high is None or group.high > start
-    # A bound may be the beginning of a key, so equality says nothing.
+    # A bound may be a prefix of a key, so equality is not conclusive.
     return above and (end is None or group.low is None or group.low <= end)
 
 
@@ -165,17 +164,17 @@ def _may_overlap(group: RowGroup, start: bytes | None, end: bytes | None) -> boo
 
 
 RUN_BYTES_MIN = 16 * 1024**2
-"""Decoded row groups in a row that are worth a seam in the output, at least."""
+"""Smallest decoded size of consecutive row groups that justifies a seam in the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedRun:
-    """Row groups that follow each other in the order of keys, and meet no others."""
+    """Consecutive row groups in key order that overlap no others."""
 
     groups: tuple[RowGroup, ...]
 
     def stretches(self) -> list[tuple[RowGroup, ...]]:
-        """Return them by stretches in which each follows the one before in its file."""
+        """Return them in stretches of consecutive row groups of one file."""
         numbered = groupby(
             enumerate(self.groups), lambda each: (each[1].input, each[1].number - each[0])
         )
@@ -189,12 +188,12 @@ def copied_runs(
 
     Args:
         groups: Row groups of all inputs.
-        copyable: Inputs whose keys are said to be unique and alive, of the wanted form.
-        cuts: Keys after which another output begins.
-        run_bytes: What a run must have at least.
+        copyable: Inputs with unique, live keys and the wanted format.
+        cuts: Keys after which a new output begins.
+        run_bytes: Smallest size of a run.
     """
     if any(group.low is None or group.high is None for group in groups):
-        return []  # Something may be anywhere.
+        return []  # A row group with unknown bounds may overlap any other.
     ordered = sorted(groups, key=lambda group: (group.low or b"", group.high or b""))
     runs: list[list[RowGroup]] = [[]]
     reached = b""
@@ -219,25 +218,25 @@ def copied_runs(
 
 
 def ends_of_copied_runs(copies: Sequence[CopiedRun]) -> list[bytes]:
-    """Return keys that part what is merged from what is copied.
+    """Return keys that separate merged from copied row groups.
 
-    A range may end with the least key of a copy: no other row group holds that.
+    A range may end with the least key of a copy, because no other row group holds that key.
     """
     groups = [(copy.groups[0].low, copy.groups[-1].high) for copy in copies]
     return [key for ends in groups for key in ends if key is not None]
 
 
 def part_of_copied_run(copy: CopiedRun, cuts: Sequence[bytes]) -> int:
-    """Return the number of the output that copied row groups belong to."""
+    """Return the output number of copied row groups."""
     return sum(cut < (copy.groups[-1].high or b"") for cut in cuts)
 
 
 def split_row_groups(groups: Iterable[RowGroup], bytes_max: int) -> list[RowGroup]:
-    """Return row groups cut by rows into pieces that can be held one at a time.
+    """Return row groups divided by rows into pieces that can be held one at a time.
 
     Args:
-        groups: As the footers have them.
-        bytes_max: Decoded bytes of a piece; at least one row is in each.
+        groups: Row groups from the footers.
+        bytes_max: Decoded size of a piece, which has at least one row.
     """
     pieces: list[RowGroup] = []
     for group in groups:

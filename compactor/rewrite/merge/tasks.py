@@ -1,8 +1,8 @@
 """The tasks of a merge: one range, one run, or a whole job.
 
-A task gets only the part of the plan that it uses: of 66,000 small inputs, the rest would
-take 45 MB. A range is written into a file of the attempt's folder, which the driver joins
-as it is. A run is read again by a later task. A whole job writes the outputs itself.
+A task gets only the part of the plan that it uses: for 66,000 small inputs, the rest would take
+45 MB. A range is written to a file in the attempt's folder, which the driver joins unchanged. A
+later task reads a run again. A task for a whole job writes the outputs itself.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,9 +57,9 @@ def restrict_plan(
     """Return plan and sources for a task that reads some row groups.
 
     Args:
-        plan: Of the job, with its small inputs.
+        plan: Plan of the job, with its small inputs.
         sources: All files whose row groups are merged, by number.
-        groups: Those of the task.
+        groups: Row groups of the task.
     """
     numbers = sorted({group.input for group in groups})
     restricted = replace(plan, inputs=plan.inputs.only(numbers))
@@ -74,37 +74,37 @@ class MergeInput:
     """A file whose rows are merged."""
 
     path: str
-    """Relative to the table's location, or to the folder of progress."""
+    """Path relative to the table's location, or to the attempt's folder."""
     blocks: tuple[RunBlock, ...] | None = None
-    """Of a run that this very attempt has written; None: it is one of the table's files."""
+    """Blocks of a run of this attempt; None: it is one of the table's files."""
 
 
 MergeInputs = Mapping[int, MergeInput]
-"""Files by number; a task knows of those that it reads."""
+"""Files by number; a task has only those that it reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeResult:
-    """What a task that merged one range tells the driver."""
+    """The result of a task that merged one range."""
 
     counts: RowCounts
     dropped: DroppedRows | None
     facts: RowFacts | None
-    """Of the rows in its file, read back; None: runs are not."""
+    """Facts of the rows in its file, read back; None for a run, which is not read back."""
     blocks: tuple[RunBlock, ...] = ()
-    """Of a run: where its rows are."""
+    """Blocks of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrongStatistics:
-    """A task has met rows that the statistics of these inputs rule out."""
+    """A task has found rows outside of the statistics of these inputs."""
 
     input: int
 
 
 @dataclass(frozen=True, slots=True)
 class LongKeys:
-    """A task has met keys that words cannot hold."""
+    """A task has found keys that are too long for the kernel."""
 
 
 RangeOutcome = RangeResult | WrongStatistics | LongKeys
@@ -113,13 +113,13 @@ RangeOutcome = RangeResult | WrongStatistics | LongKeys
 def merge_range(
     plan: RewritePlan, sources: MergeInputs, work: MergeRange, name: str
 ) -> RangeOutcome:
-    """Merge one range into a file of the attempt's folder; without rows there is no file.
+    """Merge one range into a file in the attempt's folder; without rows there is no file.
 
     Args:
-        plan: Of the job.
+        plan: Plan of the job.
         sources: All files whose row groups are merged, by number.
         work: The range.
-        name: Of the file, in the folder of progress.
+        name: Name of the file in the folder.
 
     Raises:
         RewriteError: It failed.
@@ -154,11 +154,11 @@ def merge_run(
     """Merge row groups into a run, dead rows kept; see `merge_range`.
 
     Args:
-        plan: Of the job.
+        plan: Plan of the job.
         sources: All files whose row groups are merged, by number.
-        work: The row groups, wherever their keys lie.
-        name: Of the run, in the folder of progress.
-        block_bytes: Decoded bytes of its blocks.
+        work: The row groups, with any keys.
+        name: Name of the run in the folder.
+        block_bytes: Decoded size of its blocks.
     """
     tally, path = Tally(), Path(plan.folder, name)
     context = merge_context(plan, tally, name, keep_dead=True)
@@ -176,7 +176,7 @@ def merge_run(
 
 
 def _fits_at_once(groups: Sequence[RowGroup], memory: MemoryBudget) -> bool:
-    """Return whether row groups, all held before any is settled, can be merged in one step."""
+    """Return whether row groups, all held before the merge, can be merged in one step."""
     unknown = all(group.low is None and group.high is None for group in groups)
     rows, size_bytes = sum(each.rows for each in groups), sum(each.size_bytes for each in groups)
     return unknown and rows <= ROWS_MAX and size_bytes <= memory.at_once_bytes
@@ -198,10 +198,10 @@ def merged_tables(
     """Yield the rows that stay of a range, by key, decoded ahead; see `RangeMerge.tables`.
 
     Args:
-        plan: Of the job.
+        plan: Plan of the job.
         sources: All files whose row groups are merged, by number.
         work: The range.
-        context: What is owed to the job.
+        context: Context of the merge.
     """
     layout = RowLayout(plan.rules.schema, plan.rules.row_rules)
     readers = _Readers(plan, sources, layout)
@@ -219,13 +219,13 @@ def merged_tables(
 def merge_context(
     plan: RewritePlan, tally: Tally, name: str, *, keep_dead: bool = False
 ) -> MergeContext:
-    """Return what a merge owes to its job.
+    """Return the context of a merge.
 
     Args:
-        plan: Of the job.
-        tally: Counts what becomes of the rows.
-        name: Tells the task from others of the job.
-        keep_dead: Whether no dead row may go.
+        plan: Plan of the job.
+        tally: Counts the outcome of the rows.
+        name: Distinguishes the task from others of the job.
+        keep_dead: Whether dead rows must stay.
     """
     return MergeContext(
         now_s=plan.rules.now_s,
@@ -239,7 +239,7 @@ def merge_context(
 
 
 class _Readers(dict[int, RowGroupReader]):
-    """Readers of files by number, each opened when it is first asked for."""
+    """Readers of files by number, each opened at its first use."""
 
     def __init__(self, plan: RewritePlan, sources: MergeInputs, layout: RowLayout) -> None:
         super().__init__()
@@ -270,7 +270,7 @@ def throttled_reader(
 
 def merge_small_job(plan: RewritePlan) -> TaskResult:
     """Merge all inputs of a small job, which may be held at once, and write its outputs."""
-    # So nothing that footers say of keys has to be believed.
+    # So the footers' bounds on keys are not needed.
     groups = [replace(group, low=None, high=None) for group in plan.inputs.row_groups]
     try:
         return _write_merged(plan, dict(enumerate(map(MergeInput, plan.inputs.paths))), groups)
@@ -281,15 +281,15 @@ def merge_small_job(plan: RewritePlan) -> TaskResult:
 def merge_whole_job(
     plan: RewritePlan, sources: MergeInputs, groups: Sequence[RowGroup]
 ) -> TaskResult | WrongStatistics | LongKeys:
-    """Merge a job and write its outputs, without a look at what does not overlap yet.
+    """Merge a job and write its outputs, including row groups that overlap no others.
 
     Args:
-        plan: Of the job.
+        plan: Plan of the job.
         sources: All files whose row groups are merged, by number.
-        groups: Row groups, all of them.
+        groups: All row groups.
 
     Returns:
-        What came of it, or why no output is left.
+        The result, or why no output is left.
 
     Raises:
         RewriteError: It failed; no output is left.

@@ -1,15 +1,15 @@
 """Parquet below the level of rows: footers, pages and row groups as bytes.
 
     thrift       Thrift's compact protocol
-    footer       which bytes belong to which row group
+    footer       the bytes of each row group
     sources      files that bytes are copied from
     checksums    checksums of stored pages
-    relocation   row groups at their new place, and the end of a new file: pure
-    excerpts     some pages of a column as a file of its own
+    relocation   row groups at new positions, and the end of a new file: pure
+    excerpts     some pages of a column as a separate file
     targets      the output of a stitch, local or in an object store
     stitch       joins row groups of several files into one
 
-The flow of a stitch: (1) each piece is inspected: its footer, page indexes and checks.
-(2) Its bytes are copied, no page is decoded. (3) A new footer describes the row groups at
-their new places. (4) The whole output is read back and compared.
+The flow of a stitch: (1) Each piece is inspected: its footer, page indexes and checks.
+(2) Its bytes are copied, and no page is decoded. (3) A new footer describes the row groups at
+their new positions. (4) The whole output is read back and compared.
 """

@@ -1,7 +1,7 @@
-"""Excerpts: some pages of a column chunk as a Parquet file of its own, in memory.
+"""Excerpts: some pages of a column chunk as a separate Parquet file, in memory.
 
-Readers decode a whole row group even where few of its rows are wanted. Where a row group
-is larger than a task may hold, readers get an excerpt with the pages of the wanted rows.
+Readers decode a whole row group even if only few of its rows are needed. If a row group is larger
+than a task may hold, readers get an excerpt with the pages of the needed rows.
 """
 
 from array import array
@@ -65,72 +65,72 @@ FIRST_ROW = 3
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 HEADER_SHAPE: Shape = {DATA: {}, DATA_V2: {}}
 HEADER_READ_BYTES, HEADER_READ_BYTES_MAX = 4 * 1024, 1024**2
-"""Read at first, and at most: a header holds statistics, of which some writers make long ones."""
+"""Bytes of the first read, and largest header: some writers put long statistics into headers."""
 INDEX_BYTES_MAX = 16 * 1024**2
-"""Of a column chunk's offset index; it is walked through otherwise."""
+"""Largest offset index of a column chunk; otherwise the pages are walked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What precedes a page."""
+    """The header of a page."""
 
     kind: int
     size: int
-    """Bytes of the header itself."""
+    """Size of the header itself."""
     stored_bytes: int
-    """Of the page behind it."""
+    """Size of the page after it."""
     decoded_bytes: int
     rows: int
-    """Of a column that is not nested."""
+    """Number of rows, for a column that is not nested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The pages of a column chunk, one behind the other."""
+    """The pages of a column chunk, in their order."""
 
     dictionary: Span
-    """Without bytes if there is none."""
+    """Empty if there is no dictionary."""
     starts: "array[int]"
-    """Where each page with values begins in the file, and where the last one ends."""
+    """Start of each page with values in the file, and the end of the last page."""
     first_rows: "array[int]"
-    """The first row of each page, and the rows of all."""
+    """First row of each page, and the total number of rows."""
     from_index: bool = False
-    """Whether an index says so, which was not compared with the pages."""
+    """Whether the positions come from an index that was not compared with the pages."""
 
     def holding(self, skip: int, rows: int) -> tuple[Span, range]:
-        """Return where the pages with some rows are, and which rows are in them.
+        """Return the span of the pages with some rows, and the rows in them.
 
         Args:
-            skip: Rows of the row group that come before these.
-            rows: How many they are, one at least.
+            skip: Rows of the row group before these.
+            rows: Number of rows, at least one.
         """
         first = bisect_right(self.first_rows, skip) - 1
-        behind = bisect_left(self.first_rows, skip + rows)
+        after_last = bisect_left(self.first_rows, skip + rows)
         start = self.starts[first]
-        held = range(self.first_rows[first], self.first_rows[behind])
-        return Span(start, self.starts[behind] - start), held
+        held = range(self.first_rows[first], self.first_rows[after_last])
+        return Span(start, self.starts[after_last] - start), held
 
 
 def pages_of(source: Source, chunk: Chunk, rows: int) -> Pages:
     """Return the pages of a column that is not nested.
 
-    An offset index tells them; where there is none, or one that cannot be true, each
-    page's header tells where the next one is.
+    They come from an offset index. If it is missing or inconsistent, each page's header gives the
+    position of the next page.
 
     Args:
         source: The open file.
-        chunk: Of one row group.
-        rows: Of the row group.
+        chunk: A chunk of one row group.
+        rows: Number of rows of the row group.
 
     Raises:
-        NotStitchableError: They are no pages, or not of so many rows.
+        NotStitchableError: They are malformed, or have another number of rows.
         ReadError: The file cannot be read.
     """
     return _indexed(source, chunk, rows) or walk_pages(source, chunk, rows)
 
 
 def walk_pages(source: Source, chunk: Chunk, rows: int) -> Pages:
-    """Return the pages as their own headers tell them; see `pages_of`."""
+    """Return the pages from their own headers; see `pages_of`."""
     try:
         return _walked(source, chunk, rows)
     except ThriftError as error:
@@ -141,11 +141,11 @@ def header_at(view: bytes, at: int) -> Header:
     """Return the header of a page.
 
     Args:
-        view: Bytes that hold it.
-        at: Where it begins in them.
+        view: Bytes that contain it.
+        at: Its position in them.
 
     Raises:
-        ThriftError: There is none, or it is cut off.
+        ThriftError: It is malformed, or cut off.
     """
     struct, end = decode(view, HEADER_SHAPE, at)
     kind = integer(struct, TYPE)
@@ -159,32 +159,34 @@ def header_at(view: bytes, at: int) -> Header:
 
 
 def _indexed(source: Source, chunk: Chunk, rows: int) -> Pages | None:
-    """Return the pages as an offset index tells them; None: there is none to be believed."""
+    """Return the pages from an offset index; None: there is no plausible one."""
     span, data = chunk.offset_index, chunk.data
     if span is None or span.size > INDEX_BYTES_MAX:
         return None
     try:
         index = decode_whole(source.read(span), {PAGES: {}})
-        places = [
+        locations = [
             (_count(element, PAGE_OFFSET), _count(element, PAGE_BYTES), _count(element, FIRST_ROW))
             for element in elements(index, PAGES)
         ]
     except ThriftError:
         return None
-    starts = array("q", [start for start, _, _ in places] + [data.end])
-    first_rows = array("q", [row for _, _, row in places] + [rows])
+    starts = array("q", [start for start, _, _ in locations] + [data.end])
+    first_rows = array("q", [row for _, _, row in locations] + [rows])
     adjacent = all(
-        start + size == after for (start, size, _), after in zip(places, starts[1:], strict=True)
+        start + size == after for (start, size, _), after in zip(locations, starts[1:], strict=True)
     )
     ascending = all(before < after for before, after in pairwise(first_rows))
-    if not (places and adjacent and ascending and starts[0] >= data.start and first_rows[0] == 0):
+    if not (
+        locations and adjacent and ascending and starts[0] >= data.start and first_rows[0] == 0
+    ):
         return None
     dictionary = Span(data.start, starts[0] - data.start)
     return Pages(dictionary, starts, first_rows, from_index=True)
 
 
 def _walked(source: Source, chunk: Chunk, rows: int) -> Pages:
-    """Return the pages as their headers tell them."""
+    """Return the pages from their headers."""
     data = chunk.data
     starts, first_rows = array("q"), array("q")
     at, row, dictionary = data.start, 0, Span(data.start, 0)
@@ -199,7 +201,7 @@ def _walked(source: Source, chunk: Chunk, rows: int) -> Pages:
             starts.append(at)
             first_rows.append(row)
             row += header.rows
-        elif not starts:  # Others without values go with the page before.
+        elif not starts:  # Other pages without values belong to the page before.
             raise ThriftError(f"a page without values at byte {at}")
         at = end
     if at != data.end or row != rows:
@@ -210,7 +212,7 @@ def _walked(source: Source, chunk: Chunk, rows: int) -> Pages:
 
 
 def _read_header(source: Source, rest: Span) -> Header:
-    """Return the header that the rest of a column chunk begins with."""
+    """Return the header at the start of the rest of a column chunk."""
     wanted = HEADER_READ_BYTES
     while True:
         view = source.read(Span(rest.start, min(wanted, rest.size)))
@@ -229,7 +231,7 @@ def _count(struct: Struct, number: int) -> int:
     return value
 
 
-# --------------------------------------------------------------------------- Making a file of pages
+# ------------------------------------------------------------------------ Files from pages
 
 
 # SchemaElement
@@ -242,7 +244,7 @@ _LEFT_OUT = (
     *(KEY_VALUES, STATISTICS, ENCODING_STATS, SIZE_STATISTICS, GEOSPATIAL_STATISTICS),
     *(ids.INDEX_PAGE, ids.BLOOM, ids.BLOOM_BYTES),
 )
-"""They are of all pages, or at places that are not in the excerpt."""
+"""They describe all pages, or positions that are not in the excerpt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +252,9 @@ class FlatColumn:
     """A column that is not nested."""
 
     element: Struct
-    """What the schema says of it."""
+    """Its schema element."""
     leaf: int
-    """Its number among the columns that hold values."""
+    """Its index among the leaf columns."""
 
 
 def flat_columns(layout: FooterLayout) -> dict[str, FlatColumn]:
@@ -262,17 +264,17 @@ def flat_columns(layout: FooterLayout) -> dict[str, FlatColumn]:
         ThriftError: The schema is damaged.
     """
     schema = elements(layout.struct, ids.SCHEMA)
-    found: dict[str, FlatColumn] = {}
+    columns: dict[str, FlatColumn] = {}
     leaf, within = 0, 0
     for element in schema[1:]:
         children = integer(element, CHILDREN) or 0
         if within == 0 and not children and integer(element, REPETITION) != REPEATED:
-            found[(binary(element, NAME) or b"").decode(errors="replace")] = FlatColumn(
+            columns[(binary(element, NAME) or b"").decode(errors="replace")] = FlatColumn(
                 element, leaf
             )
         within += children - (1 if within else 0)
         leaf += not children
-    return found
+    return columns
 
 
 def file_of_pages(
@@ -282,17 +284,17 @@ def file_of_pages(
     pages: tuple[bytes, bytes],
     field: pa.Field,
 ) -> tuple[bytes, int]:
-    """Return a Parquet file with some pages, and how many rows they hold.
+    """Return a Parquet file with some pages, and the number of their rows.
 
     Args:
-        layout: Of the file that they come from.
-        chunk: In which they are.
-        column: Whose they are.
-        pages: The page with the dictionary, or nothing; those with values.
+        layout: Layout of the source file.
+        chunk: Chunk of the pages.
+        column: Column of the pages.
+        pages: The dictionary page, or nothing; the pages with values.
         field: The column as Arrow reads it.
 
     Raises:
-        NotStitchableError: They are no pages.
+        NotStitchableError: The pages are malformed.
     """
     try:
         rows, decoded_bytes = _rows_and_bytes(pages)
@@ -300,7 +302,7 @@ def file_of_pages(
         raise NotStitchableError(f"its pages are damaged: {error}") from error
     start = len(MAGIC)
     meta = located(chunk.struct, ids.META)
-    assert meta is not None, "the layout has looked"
+    assert meta is not None, "the layout has checked it"
     stored_bytes = len(pages[0]) + len(pages[1])
     fields: dict[int, Field | None] = dict.fromkeys(_LEFT_OUT)
     fields |= {
@@ -324,7 +326,7 @@ def file_of_pages(
 
 
 def _rows_and_bytes(pages: tuple[bytes, bytes]) -> tuple[int, int]:
-    """Return the rows of pages, and their bytes before the codec, headers included."""
+    """Return the rows of pages, and their uncompressed bytes with headers."""
     rows = decoded_bytes = 0
     for dictionary, content in zip((True, False), pages, strict=True):
         at = 0
@@ -336,7 +338,7 @@ def _rows_and_bytes(pages: tuple[bytes, bytes]) -> tuple[int, int]:
             decoded_bytes += header.size + header.decoded_bytes
             at += header.size + header.stored_bytes
         if at != len(content):
-            raise ThriftError(f"a page ends {at - len(content)} bytes behind its place")
+            raise ThriftError(f"a page ends {at - len(content)} bytes after its span")
     return rows, decoded_bytes
 
 
@@ -366,11 +368,11 @@ class RowStretch:
     """Some rows of a file."""
 
     number: int
-    """Of their row group."""
+    """Number of their row group."""
     skip: int
-    """Rows of it that come before these."""
+    """Rows of it before these."""
     rows: int
-    """One at least."""
+    """Number of rows, at least one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,18 +381,18 @@ class Excerpt:
 
     content: bytes
     skip: int
-    """Rows of it that come before the wanted ones."""
+    """Rows of it before the wanted ones."""
 
 
 class Excerpts:
-    """One file, from which excerpts are taken. Threads may share it."""
+    """One file, from which excerpts are taken. Thread-safe."""
 
     def __init__(self, location: Location, path: str) -> None:
-        """Read nothing yet.
+        """Create excerpts without reading.
 
         Args:
-            location: Of the file.
-            path: Relative to it.
+            location: Location of the file.
+            path: Path relative to it.
         """
         self._location, self._path = location, path
         self._layout: FooterLayout | None = None
@@ -398,7 +400,7 @@ class Excerpts:
         self._pages: dict[tuple[int, str], Pages] = {}
 
     def columns(self) -> frozenset[str]:
-        """Return the columns of which excerpts can be taken.
+        """Return the columns from which excerpts can be taken.
 
         Raises:
             InputError: The file cannot be read.
@@ -421,7 +423,7 @@ class Excerpts:
             field: The column as Arrow reads it.
 
         Raises:
-            InputError: They cannot be read, or are not as they were written.
+            InputError: They cannot be read, or differ from what was written.
             UnavailableError: The storage does not answer.
         """
         with open_source(self._location, self._path) as source:
@@ -431,31 +433,34 @@ class Excerpts:
                 name = f"file {self._path}, column {field.name}"
                 raise InputError(f"{name} cannot be read, it is damaged: {error}") from error
 
-    def _taken(self, source: Source, place: RowStretch, field: pa.Field) -> Excerpt:
-        """Return an excerpt; what an offset index tells is not the last word."""
-        assert self._layout is not None, "whoever takes one has asked for the columns"
+    def _taken(self, source: Source, stretch: RowStretch, field: pa.Field) -> Excerpt:
+        """Return an excerpt; if the offset index is wrong, the pages are walked."""
+        assert self._layout is not None, "the caller has asked for the columns"
         assert self._columns is not None
         groups = self._layout.groups
-        if place.number >= len(groups) or place.skip + place.rows > groups[place.number].rows:
-            raise NotStitchableError("it has other row groups than it had")
-        column, group = self._columns[field.name], groups[place.number]
+        if (
+            stretch.number >= len(groups)
+            or stretch.skip + stretch.rows > groups[stretch.number].rows
+        ):
+            raise NotStitchableError("its row groups have changed")
+        column, group = self._columns[field.name], groups[stretch.number]
         of = _ExcerptColumn(self._layout, group.chunks[column.leaf], column, field)
-        pages = self._pages.get((place.number, field.name))
+        pages = self._pages.get((stretch.number, field.name))
         pages = pages or pages_of(source, of.chunk, group.rows)
         try:
-            found = _excerpt(source, of, place, pages)
+            excerpt = _excerpt(source, of, stretch, pages)
         except (NotStitchableError, PageError):
             if not pages.from_index:
                 raise
             pages = walk_pages(source, of.chunk, group.rows)
-            found = _excerpt(source, of, place, pages)
-        self._pages[place.number, field.name] = pages
-        return found
+            excerpt = _excerpt(source, of, stretch, pages)
+        self._pages[stretch.number, field.name] = pages
+        return excerpt
 
 
 @dataclass(frozen=True, slots=True)
 class _ExcerptColumn:
-    """What an excerpt is of."""
+    """The column chunk of an excerpt."""
 
     layout: FooterLayout
     chunk: Chunk
@@ -463,25 +468,25 @@ class _ExcerptColumn:
     field: pa.Field
 
 
-def _excerpt(source: Source, of: _ExcerptColumn, place: RowStretch, pages: Pages) -> Excerpt:
-    """Return an excerpt, if pages are where they should be.
+def _excerpt(source: Source, of: _ExcerptColumn, stretch: RowStretch, pages: Pages) -> Excerpt:
+    """Return an excerpt, if the pages are at their expected positions.
 
     Raises:
-        NotStitchableError: They are others.
-        PageError: One is not as it was written.
+        NotStitchableError: They are different pages.
+        PageError: A page differs from what was written.
         ReadError: They cannot be read.
     """
-    span, held = pages.holding(place.skip, place.rows)
+    span, held = pages.holding(stretch.skip, stretch.rows)
     read = (source.read(pages.dictionary), source.read(span))
     for stored, part in zip(read, (pages.dictionary, span), strict=True):
         check_pages(stored, part.start)
     content, rows = file_of_pages(of.layout, of.chunk, of.column, read, of.field)
     if rows != len(held):
         raise NotStitchableError(f"{rows} rows in pages of {len(held)}")
-    return Excerpt(content, place.skip - held.start)
+    return Excerpt(content, stretch.skip - held.start)
 
 
 def arrow_column(excerpt: Excerpt, rows: int) -> pa.ChunkedArray:
-    """Return the wanted rows of an excerpt as Arrow reads them."""
+    """Return the wanted rows of an excerpt as an Arrow column."""
     with pq.ParquetFile(pa.BufferReader(excerpt.content), pre_buffer=False) as parquet:
         return parquet.read(use_threads=False).column(0).slice(excerpt.skip, rows)

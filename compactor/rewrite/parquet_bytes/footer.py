@@ -1,6 +1,6 @@
-"""A Parquet footer, as far as copying needs it: which bytes belong to which row group.
+"""A Parquet footer, as far as copying needs it: the bytes of each row group.
 
-Files of old writers whose statistics cannot be trusted are refused.
+Files of old writers with unreliable statistics are refused.
 """
 
 import re
@@ -25,34 +25,35 @@ THIS_WRITER = "neve version {version}"
 """The form that readers expect: application, the word version, number."""
 _SIGNED = re.compile(r"(?P<name>[\w.-]+) version v?(?P<version>\d+(?:\.\d+)*)", re.ASCII)
 _TOO_OLD = {
-    # PARQUET-251 and its like: statistics of bytes in the wrong order; PARQUET-816: sizes
-    # without the page of the dictionary; PARQUET-246: values that need the page before.
+    # PARQUET-251 and similar: statistics of bytes in the wrong order; PARQUET-816: sizes
+    # without the dictionary page; PARQUET-246: values that depend on the page before.
     "parquet-mr": (1, 10, 0),
     # PARQUET-686: statistics in signed order.
     "parquet-cpp": (1 << 31,),
-    # ARROW-10353: pages of the second version that do not say whether they are compressed.
+    # ARROW-10353: pages of the second version that do not record whether they are compressed.
     "parquet-cpp-arrow": (2, 0, 0),
 }
 
 
 def refuse_old_writer(created_by: bytes | None) -> None:
-    """Refuse files of writers with known faults, and of writers that do not say who they are.
+    """Refuse files of writers with known faults, and of unknown writers.
 
     Raises:
-        NotStitchableError: It is one.
+        NotStitchableError: The writer is one of them.
     """
     if not created_by:
-        raise NotStitchableError("it does not say who wrote it")
+        raise NotStitchableError("it does not name its writer")
     text = created_by[:200].decode("utf-8", errors="replace")
     signed = _SIGNED.match(text)
     if signed is None:
-        # Their faults are not known by number; parquet-mr's and Arrow's all have one.
+        # The faulty versions of other writers are unknown; parquet-mr and Arrow have version
+        # numbers.
         if text.startswith(tuple(_TOO_OLD)):
-            raise NotStitchableError(f"its writer {text!r} does not say its version")
+            raise NotStitchableError(f"its writer {text!r} has no version")
         return
     version = tuple(int(part[:9]) for part in signed["version"].split("."))
     if version < _TOO_OLD.get(signed["name"], (0,)):
-        raise NotStitchableError(f"its writer {text!r} is known to describe files wrongly")
+        raise NotStitchableError(f"its writer {text!r} is known to write faulty metadata")
 
 
 MAGIC = b"PAR1"
@@ -79,7 +80,7 @@ _SHAPE: Shape = {
 }
 ARROW_SCHEMA = b"ARROW:schema"
 CODECS = ("none", "snappy", "gzip", "lzo", "brotli", "lz4-hadoop", "zstd", "lz4")
-"""By their numbers in the format; `lz4-hadoop` is the deprecated framing, which we never write."""
+"""By number in the format; `lz4-hadoop` is the deprecated framing, which Névé never writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Span:
 
     @property
     def end(self) -> int:
-        """The first byte behind it."""
+        """The first byte after it."""
         return self.start + self.size
 
 
@@ -101,13 +102,13 @@ class Chunk:
 
     struct: Struct
     data: Span
-    """Its pages, the one with the dictionary included."""
+    """Its pages, including the dictionary page."""
     codec: str
     column_index: Span | None
     offset_index: Span | None
     bloom_start: int | None
     bloom_size: int | None
-    """None: the filter's own header tells it."""
+    """None: only the filter's own header has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ class StoredRowGroup:
 
     @property
     def places(self) -> RowGroupPlaces:
-        """Where it lies, and what its footer says of that."""
+        """Its positions, and the footer's fields about them."""
         return RowGroupPlaces(
             rows=self.rows,
             chunks=tuple((chunk.data.start, chunk.data.size) for chunk in self.chunks),
@@ -138,7 +139,7 @@ class StoredRowGroup:
 
 @dataclass(frozen=True, slots=True)
 class FooterLayout:
-    """What a file's footer says, held against the file's size."""
+    """The layout of a file from its footer, checked against the file's size."""
 
     size_bytes: int
     footer: bytes
@@ -146,18 +147,18 @@ class FooterLayout:
     struct: Struct
     rows: int
     columns: bytes
-    """The Parquet schema but for the name of its root: equal bytes are the same columns."""
+    """The Parquet schema without the name of its root: equal bytes mean equal columns."""
     arrow_schema: bytes | None
     groups: tuple[StoredRowGroup, ...]
 
     @property
     def data_end(self) -> int:
-        """The first byte behind all pages, indexes and filters."""
+        """The first byte after all pages, indexes and filters."""
         return self.size_bytes - len(self.footer) - 2 * len(MAGIC)
 
     @property
     def fault(self) -> str | None:
-        """Why some readers miss rows of the file; None: they do not."""
+        """Why some readers miss rows of the file; None: no reader does."""
         return layout_fault([group.places for group in self.groups], self.data_end)
 
 
@@ -165,12 +166,12 @@ def read_layout(footer: bytes, size_bytes: int) -> FooterLayout:
     """Return the layout of a file.
 
     Args:
-        footer: Its last bytes, without length and magic.
-        size_bytes: Of the whole file.
+        footer: The footer bytes, without length and magic.
+        size_bytes: Size of the whole file.
 
     Raises:
         NotStitchableError: It is damaged, encrypted, refers to other files, or its writer
-            was known to get sizes or statistics wrong.
+            is known for wrong sizes or statistics.
     """
     try:
         return _layout(decode_whole(footer, _SHAPE), footer, size_bytes)
@@ -195,7 +196,7 @@ def _layout(struct: Struct, footer: bytes, size_bytes: int) -> FooterLayout:
 
 
 def _columns(struct: Struct) -> tuple[bytes, int]:
-    """Return the columns as bytes, and how many of them hold values."""
+    """Return the columns as bytes, and the number of leaf columns."""
     root, *columns = elements(struct, SCHEMA) or [{}]
     leaves = sum(not integer(column, CHILDREN) for column in columns)
     return repr((integer(root, CHILDREN), columns)).encode(), leaves
@@ -204,7 +205,7 @@ def _columns(struct: Struct) -> tuple[bytes, int]:
 def _group(struct: Struct, leaves: int, data_end: int) -> StoredRowGroup:
     rows, decoded = _count(struct, ROWS), _count(struct, TOTAL_BYTES)
     if not rows:
-        return StoredRowGroup(struct, 0, decoded, ())  # Left out; its places may point to nothing.
+        return StoredRowGroup(struct, 0, decoded, ())  # Skipped; its positions may be invalid.
     chunks = tuple(_chunk(chunk, data_end) for chunk in elements(struct, CHUNKS))
     if len(chunks) != leaves:
         raise ThriftError(f"row group of {len(chunks)} columns, but the schema has {leaves}")
@@ -218,12 +219,12 @@ def _group(struct: Struct, leaves: int, data_end: int) -> StoredRowGroup:
 def _chunk(struct: Struct, data_end: int) -> Chunk:
     meta = located(struct, META)
     if CRYPTO in struct or ENCRYPTED_META in struct or meta is None:
-        raise NotStitchableError("it has encrypted columns, or columns that are not described")
+        raise NotStitchableError("it has encrypted or undescribed columns")
     if binary(struct, FILE_PATH):
         raise NotStitchableError("its columns are in other files")
     codec = _count(meta, CODEC)
     if codec >= len(CODECS):
-        raise NotStitchableError(f"its codec {codec} is not known")
+        raise NotStitchableError(f"its codec {codec} is unknown")
     column_index = _span(struct, COLUMN_INDEX, COLUMN_INDEX_BYTES, data_end)
     offset_index = _span(struct, OFFSET_INDEX, OFFSET_INDEX_BYTES, data_end)
     bloom = integer(meta, BLOOM)
@@ -236,20 +237,20 @@ def _chunk(struct: Struct, data_end: int) -> Chunk:
 
 
 def _pages(meta: Located, data_end: int) -> Span:
-    """Return where a column's pages are.
+    """Return the span of a column's pages.
 
-    Some writers have an offset of 0 for a dictionary that is not there; parquet-mr
-    and Arrow read it that way, too.
+    Some writers store an offset of 0 for a missing dictionary; parquet-mr and Arrow accept
+    that as well.
     """
     start = _count(meta, DATA_PAGE)
     dictionary = integer(meta, DICTIONARY_PAGE)
     index = integer(meta, INDEX_PAGE)
     if dictionary is not None and dictionary > start:
-        raise ThriftError(f"dictionary at byte {dictionary}, behind the values at {start}")
+        raise ThriftError(f"dictionary at byte {dictionary}, after the values at {start}")
     if dictionary is not None and dictionary > 0:
         start = dictionary
     if index is not None and 0 < index < start:
-        raise NotStitchableError("it has index pages, which no writer is known to make")
+        raise NotStitchableError("it has index pages, which no known writer produces")
     return _inside(Span(start, _count(meta, COMPRESSED)), data_end)
 
 

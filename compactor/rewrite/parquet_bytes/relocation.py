@@ -1,7 +1,7 @@
-"""Row groups at their new place in another file: their descriptions change, their bytes do not.
+"""Row groups at new positions in another file: their descriptions change, their bytes do not.
 
-Pure: what is stitched, where each row group comes to lie, and the end of the new file with
-its page indexes and footer. Nothing is read or written here.
+Pure: the pieces of a stitch, the position of each row group, and the end of the new file with its
+page indexes and footer. Nothing is read or written here.
 """
 
 import base64
@@ -45,41 +45,41 @@ from compactor.rewrite.parquet_bytes.thrift import (
 )
 
 ROW_GROUPS_MAX = 32_767
-"""More a Parquet file cannot number: the ordinal of a row group has 16 bits."""
+"""Largest number of row groups in a Parquet file: ordinals have 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class StitchPiece:
-    """Row groups of one file, in the order in which they are to follow each other."""
+    """Row groups of one file, in their order in the output."""
 
     path: str
-    """Relative to `location`."""
+    """Path relative to `location`."""
     row_groups: tuple[int, ...] | None = None
-    """Their numbers, each once; None: all. Those without rows are left out."""
+    """Their numbers, each once; None: all. Those without rows are skipped."""
     location: Location | None = None
-    """None: the location of the output. Parts on a local disk have another one."""
+    """None: the location of the output. Parts on a local disk have a different one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SortColumn:
-    """One column of a declared order, as Parquet's SortingColumn has it."""
+    """One column of a declared order, as in Parquet's SortingColumn."""
 
     column: int
-    """Number among the leaf columns."""
+    """Index among the leaf columns."""
     descending: bool = False
     nulls_first: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StitchedFooter:
-    """What the footer of the output says beside its row groups."""
+    """Contents of the output's footer other than row groups."""
 
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """Key-value metadata; that of the pieces is not taken over."""
+    """Key-value metadata; that of the pieces is not copied."""
     schema: pa.Schema | None = None
-    """How readers that know Arrow see the columns; None: as all pieces say."""
+    """Columns for readers that use Arrow's schema; None: as in all pieces."""
     sorting: tuple[SortColumn, ...] | None = None
-    """Declared for every row group; None: each keeps its own; empty: none."""
+    """Order declared for every row group; None: each keeps its own; empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +90,14 @@ class StitchedFile:
     rows: int
     row_groups: int
     copied_bytes: int
-    """How much of it came from the pieces."""
+    """Bytes of it that were copied from the pieces."""
     synced_bytes: int = field(default=0, compare=False)
-    """How much a local disk made durable in `sync_s`."""
+    """Bytes that a local disk made durable in `sync_s`."""
     sync_s: float = field(default=0.0, compare=False)
 
 
-# --------------------------------------------------------------------------------------- New places
+# ------------------------------------------------------------------------------------- New
+# positions
 
 
 # OffsetIndex and its PageLocation
@@ -113,29 +114,29 @@ _INDEX_FIELDS = range(ids.OFFSET_INDEX, ids.COLUMN_INDEX_BYTES + 1)
 
 @dataclass(frozen=True, slots=True)
 class MovedChunk:
-    """A column chunk and its new place."""
+    """A column chunk and its new position."""
 
     chunk: Chunk
     start: int
     bloom: Span | None = None
-    """Where its filter comes to lie."""
+    """New position of its filter."""
     column_index: bytes = b""
     offset_index: bytes = b""
     """Already rewritten; both empty: it has none."""
 
     @property
     def shift(self) -> int:
-        """By how much it moves."""
+        """Distance of the move."""
         return self.start - self.chunk.data.start
 
 
 @dataclass(frozen=True, slots=True)
 class MovedGroup:
-    """A row group and its new place."""
+    """A row group and its new position."""
 
     group: StoredRowGroup
     chunks: tuple[MovedChunk, ...]
-    """In the order of the schema, each behind the one before."""
+    """Chunks in the order of the schema, each after the one before."""
 
     @property
     def start(self) -> int:
@@ -145,26 +146,26 @@ class MovedGroup:
 
 @dataclass(frozen=True, slots=True)
 class PlacedPiece:
-    """What is copied of one file, and where it comes to lie."""
+    """The copied ranges of one file, and their position in the output."""
 
     copies: tuple[Span, ...]
-    """Ranges of the file, in the order in which they follow each other in the output."""
+    """Ranges of the file, in the order of the output."""
     groups: tuple[MovedGroup, ...]
 
 
 def place_row_groups(
     groups: Sequence[StoredRowGroup], start: int, bloom_sizes: Mapping[int, int]
 ) -> PlacedPiece:
-    """Return how the row groups of one file are copied to a place of the output.
+    """Return how the row groups of one file are copied to a position of the output.
 
-    Their pages come first, each row group's in the order of the schema whatever their order was:
-    readers that split files look for a row group where its first column is. Then come their Bloom
-    filters.
+    Their pages come first, those of each row group in the order of the schema, whatever their
+    order was: readers that split files look for a row group at its first column. Their Bloom
+    filters follow.
 
     Args:
-        groups: In the order wanted.
-        start: Where the first byte goes.
-        bloom_sizes: Of their filters, by where they are in the file.
+        groups: Row groups in the wanted order.
+        start: Position of the first byte.
+        bloom_sizes: Sizes of their filters, by position in the file.
     """
     copies: list[Span] = []
     starts, at = dict[int, int](), start
@@ -199,10 +200,10 @@ def _merge_spans(spans: Sequence[Span]) -> list[Span]:
 
 
 def require_disjoint(spans: Sequence[Span]) -> None:
-    """Refuse ranges of a file that meet: a small file could be copied into a huge one.
+    """Refuse overlapping ranges, with which a small file could be copied into a huge one.
 
     Raises:
-        NotStitchableError: Two of them do.
+        NotStitchableError: Two of them overlap.
     """
     ordered = sorted(spans, key=lambda span: span.start)
     if any(before.end > after.start for before, after in pairwise(ordered)):
@@ -210,10 +211,10 @@ def require_disjoint(spans: Sequence[Span]) -> None:
 
 
 def bloom_size(header: bytes) -> int:
-    """Return the size of a Bloom filter by its first bytes; older writers tell it only there.
+    """Return the size of a Bloom filter from its header, the only source in older files.
 
     Raises:
-        NotStitchableError: They are none.
+        NotStitchableError: The header is malformed.
     """
     try:
         struct, end = decode(header, {})
@@ -226,7 +227,7 @@ def bloom_size(header: bytes) -> int:
 
 
 def with_page_index(moved: MovedChunk, column_index: bytes, offset_index: bytes) -> MovedChunk:
-    """Return a chunk with its page index, whose places are moved with it.
+    """Return a chunk with its page index, whose positions are moved with it.
 
     Args:
         moved: The chunk.
@@ -234,7 +235,7 @@ def with_page_index(moved: MovedChunk, column_index: bytes, offset_index: bytes)
         offset_index: As it is in the file.
 
     Raises:
-        NotStitchableError: The offset index speaks of bytes that are not the chunk's.
+        NotStitchableError: The offset index refers to bytes outside the chunk.
     """
     try:
         return replace(
@@ -261,13 +262,13 @@ def group_struct(
     indexes: Mapping[int, tuple[Span, Span]],
     sorting: Sequence[SortColumn] | None,
 ) -> Struct:
-    """Return the description of a row group at its new place.
+    """Return the description of a row group at its new position.
 
     Args:
         moved: The row group.
         ordinal: Its number in the output.
-        indexes: Places of column and offset index, by the number of the column.
-        sorting: See `Footing`.
+        indexes: Spans of column and offset index, by column number.
+        sorting: See `StitchedFooter`.
     """
     struct = dict(moved.group.struct)
     struct[ids.CHUNKS] = list_field(
@@ -288,7 +289,7 @@ def _chunk_struct(moved: MovedChunk, index: tuple[Span, Span] | None) -> Struct:
         number: field for number, field in moved.chunk.struct.items() if number not in _INDEX_FIELDS
     }
     struct[ids.META] = Field(STRUCT, _meta_bytes(moved))
-    # Where a copy of this description stands beside the pages: there is none.
+    # Position of a copy of this description next to the pages: there is none.
     struct[ids.CHUNK_OFFSET] = _NOWHERE
     if index is not None:
         columns, offsets = index
@@ -300,19 +301,19 @@ def _chunk_struct(moved: MovedChunk, index: tuple[Span, Span] | None) -> Struct:
 
 
 def _meta_bytes(moved: MovedChunk) -> bytes:
-    """Return what is said of a column chunk, with its new places."""
+    """Return the description of a column chunk with its new positions."""
     meta = located(moved.chunk.struct, ids.META)
     assert meta is not None, "a chunk without it is refused"
-    places: dict[int, Field | None] = {
+    positions: dict[int, Field | None] = {
         ids.INDEX_PAGE: None,
         ids.BLOOM: None if moved.bloom is None else number_field(moved.bloom.start),
         ids.BLOOM_BYTES: None if moved.bloom is None else number_field(moved.bloom.size, I32),
     }
     for number in (ids.DATA_PAGE, ids.DICTIONARY_PAGE):
         at = integer(meta, number)
-        there = at is not None and moved.chunk.data.start <= at  # Or there is no such page.
-        places[number] = number_field(at + moved.shift) if at is not None and there else None
-    return edited(meta, places)
+        there = at is not None and moved.chunk.data.start <= at  # False if there is no such page.
+        positions[number] = number_field(at + moved.shift) if at is not None and there else None
+    return edited(meta, positions)
 
 
 def _sorting_struct(column: SortColumn) -> Struct:
@@ -337,14 +338,14 @@ def file_tail(
     arrow_schema: bytes | None,
     position: int,
 ) -> bytes:
-    """Return everything that follows the copied bytes.
+    """Return all bytes that follow the copied ones.
 
     Args:
-        groups: All row groups at their new places, with their page indexes.
-        layouts: Of the files that they come from; one at least.
-        footing: What the footer is to say beside them.
-        arrow_schema: By `arrow_schema_of`.
-        position: Where the copied bytes end.
+        groups: All row groups at their new positions, with their page indexes.
+        layouts: Layouts of the source files; at least one.
+        footing: Further contents of the footer.
+        arrow_schema: From `arrow_schema_of`.
+        position: End of the copied bytes.
     """
     out = bytearray()
     indexes: list[dict[int, tuple[Span, Span]]] = [{} for _ in groups]
@@ -371,7 +372,7 @@ def file_tail(
 
 
 def encode_footer(struct: Struct) -> bytes:
-    """Return a footer, its length and the magic: what a Parquet file ends with."""
+    """Return a footer, its length and the magic: the end of a Parquet file."""
     footer = encode(struct)
     return footer + len(footer).to_bytes(4, "little") + MAGIC
 
@@ -379,16 +380,16 @@ def encode_footer(struct: Struct) -> bytes:
 def arrow_schema_of(
     pieces: Sequence[tuple[str, bytes | None]], footing: StitchedFooter
 ) -> bytes | None:
-    """Return the schema that readers who know Arrow are told; None: they go by Parquet's.
+    """Return the schema for readers that use Arrow's; None: they use Parquet's.
 
-    It is written anew, since what a writer had said beside it would go with it.
+    It is encoded anew, because a copy would include other data of its writer.
 
     Args:
-        pieces: Path of each file, and what it has under `ARROW:schema`.
-        footing: May say what it is.
+        pieces: Path of each file, and its value of `ARROW:schema`.
+        footing: May override the schema.
 
     Raises:
-        NotStitchableError: The files do not agree, or one cannot be read.
+        NotStitchableError: The files differ, or one cannot be read.
     """
     if footing.schema is not None:
         return encode_arrow_schema(footing.schema)
@@ -396,7 +397,7 @@ def arrow_schema_of(
     schema = _decoded(first, coded)
     for path, other in others:
         if other != coded and _decoded(path, other) != schema:
-            raise NotStitchableError(f"files {first} and {path} have other columns for Arrow")
+            raise NotStitchableError(f"files {first} and {path} have different Arrow columns")
     return None if schema is None else encode_arrow_schema(schema)
 
 
@@ -407,13 +408,11 @@ def _decoded(path: str, coded: bytes | None) -> pa.Schema | None:
         message = base64.b64decode(coded, validate=True)
         return pa.ipc.read_schema(pa.py_buffer(message)).remove_metadata()
     except (binascii.Error, OSError, pa.ArrowException) as error:
-        raise NotStitchableError(
-            f"file {path} has no readable schema for Arrow: {error}"
-        ) from error
+        raise NotStitchableError(f"file {path} has no readable Arrow schema: {error}") from error
 
 
 def encode_arrow_schema(schema: pa.Schema) -> bytes:
-    """Return columns as a footer tells them to those who know Arrow."""
+    """Return columns as the Arrow schema of a footer."""
     return base64.b64encode(schema.remove_metadata().serialize().to_pybytes())
 
 
@@ -426,7 +425,7 @@ def _file_struct(
 ) -> Struct:
     """Return the FileMetaData.
 
-    What we do not know of it (and the order of columns) stays if all files say the same.
+    Unknown fields (and the order of columns) are kept if all files have the same.
     """
     first = layouts[0].struct
     struct = {

@@ -1,7 +1,7 @@
-"""Files that row groups are copied from: opened, looked at, and looked at once more.
+"""Files that row groups are copied from: opened, and checked before and after the copy.
 
-An input is immutable by contract. Whether it kept to that is checked anyway: its size
-and its footer are the same before the first byte was copied and after the last.
+An input is immutable by contract. This is still verified: its size and its footer must be the same
+before the first byte was copied and after the last.
 """
 
 import os
@@ -21,16 +21,16 @@ from compactor.rewrite.parquet_bytes.footer import (
 )
 
 TAIL_BYTES = 64 * 1024
-"""The first read of a file, from its end; most footers are smaller."""
+"""Size of the first read of a file, at its end; most footers are smaller."""
 FOOTER_BYTES_MAX = 8 * 1024**2
-"""Of one file. Opened, a footer takes up to seventy times as much memory."""
+"""Largest footer of a file. A decoded footer takes up to seventy times as much memory."""
 GAP_BYTES_MAX = 64 * 1024
-"""Ranges that lie closer together than this are read at once."""
+"""Ranges with smaller gaps are read at once."""
 _ENDING_BYTES = 8
 
 
 class ReadError(OSError):
-    """A source cannot be read, or ends too early."""
+    """A source cannot be read, or is too short."""
 
 
 class Source(Protocol):
@@ -38,18 +38,18 @@ class Source(Protocol):
 
     @property
     def descriptor(self) -> int | None:
-        """Its number for the system, if the system knows it."""
+        """Its file descriptor, if it has one."""
         ...
 
     def size(self) -> int:
-        """Return its size in bytes, as it is now."""
+        """Return its current size in bytes."""
         ...
 
     def read(self, span: Span) -> bytes:
-        """Return the bytes of a range, all of them.
+        """Return all bytes of a range.
 
         Raises:
-            ReadError: It ends before, or cannot be read.
+            ReadError: The file is too short, or cannot be read.
         """
         ...
 
@@ -63,12 +63,12 @@ class LocalSource:
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def size(self) -> int:
-        """Return its size in bytes, as it is now."""
+        """Return its current size in bytes."""
         assert self.descriptor is not None
         return os.fstat(self.descriptor).st_size
 
     def read(self, span: Span) -> bytes:
-        """Return the bytes of a range, all of them."""
+        """Return all bytes of a range."""
         assert self.descriptor is not None
         parts, at = [], span.start
         while at < span.end:
@@ -81,14 +81,14 @@ class LocalSource:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
 
 
 class StoredSource:
-    """A file of an object store, read by ranges."""
+    """A file of an object store, read in ranges."""
 
     descriptor: int | None = None
 
@@ -98,19 +98,19 @@ class StoredSource:
         self._file: Any = location.filesystem.open_input_file(full)
 
     def size(self) -> int:
-        """Return its size in bytes, as it is now."""
+        """Return its current size in bytes."""
         return int(self._system.get_file_info(self._full).size or 0)
 
     def read(self, span: Span) -> bytes:
-        """Return the bytes of a range, all of them."""
+        """Return all bytes of a range."""
         with _as_read_error():
-            found: bytes = self._file.read_at(span.size, span.start)
-        if len(found) != span.size:
-            raise truncated_error(span, span.start + len(found))
-        return found
+            content: bytes = self._file.read_at(span.size, span.start)
+        if len(content) != span.size:
+            raise truncated_error(span, span.start + len(content))
+        return content
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 
@@ -127,7 +127,7 @@ class BufferSource:
         return len(self.view)
 
     def read(self, span: Span) -> bytes:
-        """Return the bytes of a range, all of them."""
+        """Return all bytes of a range."""
         if span.end > len(self.view):
             raise truncated_error(span, len(self.view))
         return bytes(self.view[span.start : span.end])
@@ -139,21 +139,21 @@ def _as_read_error() -> Iterator[None]:
         yield
     except OSError as error:
         fault = ReadError(str(error))
-        fault.errno = error.errno  # Tells a storage that fails from a file that is damaged.
+        fault.errno = error.errno  # Distinguishes a failing storage from a damaged file.
         raise fault from error
 
 
 def truncated_error(span: Span, end: int) -> ReadError:
-    """Return the error of a file that ends within a range."""
+    """Return the error for a file that ends within a range."""
     return ReadError(f"ends at byte {end}, expected bytes {span.start} to {span.end}")
 
 
 @contextmanager
 def open_source(location: Location, path: str) -> Iterator[Source]:
-    """Open a file; errors of reading it name it.
+    """Open a file; read errors name it.
 
     Raises:
-        InputError: There is no such file, it is cut off, or cannot be read.
+        InputError: The file does not exist, is cut off, or cannot be read.
         NotStitchableError: As raised within.
         UnavailableError: The storage does not answer.
     """
@@ -175,15 +175,15 @@ def open_source(location: Location, path: str) -> Iterator[Source]:
 
 
 def read_footer_of(source: Source) -> FooterLayout:
-    """Return what the footer of an open file says.
+    """Return the layout from the footer of an open file.
 
     Raises:
-        NotStitchableError: See `read_layout`; or it is no Parquet file.
+        NotStitchableError: See `read_layout`; or it is not a Parquet file.
         ReadError: It cannot be read.
     """
     size = source.size()
     if size < 2 * len(MAGIC) + _ENDING_BYTES:
-        raise NotStitchableError(f"{size} bytes are no Parquet file")
+        raise NotStitchableError(f"{size} bytes are not a Parquet file")
     tail = source.read(Span(max(0, size - TAIL_BYTES), min(size, TAIL_BYTES)))
     length = _footer_length(tail, size)
     start = size - _ENDING_BYTES - length
@@ -207,14 +207,14 @@ def _footer_length(tail: bytes, size: int) -> int:
 
 
 def require_source_unchanged(source: Source, layout: FooterLayout) -> None:
-    """Refuse a file that is not what it was.
+    """Refuse a file that has changed.
 
     Args:
         source: The open file.
-        layout: As it was read before.
+        layout: The layout that was read before.
 
     Raises:
-        ReadError: Size or footer are others, or cannot be read.
+        ReadError: Size or footer have changed, or cannot be read.
     """
     size = source.size()
     if size != layout.size_bytes:
@@ -225,27 +225,27 @@ def require_source_unchanged(source: Source, layout: FooterLayout) -> None:
 
 
 def read_spans(source: Source, spans: Sequence[Span], bytes_max: int) -> dict[Span, bytes]:
-    """Return the bytes of some ranges, those close together by one read.
+    """Return the bytes of some ranges; close ranges are read together.
 
     Args:
         source: The open file.
         spans: Ranges in any order.
-        bytes_max: How much they may be together.
+        bytes_max: Largest total size.
 
     Raises:
-        NotStitchableError: They are more.
+        NotStitchableError: The total is larger.
         ReadError: They cannot be read.
     """
     if sum(span.size for span in spans) > bytes_max:
         raise NotStitchableError(f"its page indexes take more than {bytes_max} bytes")
-    found: dict[Span, bytes] = {}
+    contents: dict[Span, bytes] = {}
     near: list[Span] = []
     for span in [*sorted(spans, key=lambda each: each.start), None]:
         if near and (span is None or span.start - near[-1].end > GAP_BYTES_MAX):
             start = near[0].start
             read = source.read(Span(start, max(each.end for each in near) - start))
-            found |= {each: read[each.start - start : each.end - start] for each in near}
+            contents |= {each: read[each.start - start : each.end - start] for each in near}
             near = []
         if span is not None:
             near.append(span)
-    return found
+    return contents

@@ -1,7 +1,7 @@
 """Joins row groups of Parquet files into one file, as bytes: no page is decoded.
 
-`stitch` is the entry. Each piece is inspected first: its footer, its page indexes and its
-new place. Pieces that were inspected are copied in a thread while others are inspected.
+`stitch` is the entry. Each piece is inspected first: its footer, its page indexes and its new
+position. Inspected pieces are copied in a thread while others are inspected.
 """
 
 from collections import deque
@@ -47,41 +47,41 @@ from compactor.rewrite.parquet_bytes.targets import LocalTarget, OnCopied, Store
 
 
 INDEX_BYTES_MAX = 16 * 1024**2
-"""Page indexes of one row group; they are held in memory until the footer is written."""
+"""Largest page indexes of one row group; they stay in memory until the footer is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class InspectedPiece:
-    """A piece that has been looked at."""
+    """A piece after its inspection."""
 
     piece: StitchPiece
     location: Location
     layout: FooterLayout
     copies: tuple[Span, ...]
-    """Ranges of the file, in the order in which they follow each other in the output."""
+    """Ranges of the file, in the order of the output."""
     groups: tuple[MovedGroup, ...]
-    """Its row groups at their new places, with their page indexes."""
+    """Its row groups at their new positions, with their page indexes."""
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes that are copied of it."""
+        """Number of its bytes that are copied."""
         return sum(span.size for span in self.copies)
 
 
 def inspect_piece(
     location: Location, piece: StitchPiece, start: int, known: FooterLayout | None = None
 ) -> InspectedPiece:
-    """Read what a piece says of itself.
+    """Read the description of a piece.
 
     Args:
-        location: Of pieces that name no other.
+        location: Default location of pieces.
         piece: The piece.
-        start: Where it comes to lie in the output.
-        known: What its footer says, if it has been read; that it still says so is looked at
+        start: Its position in the output.
+        known: The layout of its footer, if it was read before; the footer is compared with it
             when the piece is copied.
 
     Raises:
-        NotStitchableError: Its row groups cannot be copied as they are.
+        NotStitchableError: Its row groups cannot be copied unchanged.
         InputError: It is missing, cannot be read or has no such row groups.
         UnavailableError: The storage does not answer.
     """
@@ -95,16 +95,16 @@ def inspect_piece(
 def place_piece(
     source: Source, layout: FooterLayout, groups: Sequence[StoredRowGroup], start: int
 ) -> PlacedPiece:
-    """Return row groups of an open file at their new places, with their page indexes.
+    """Return row groups of an open file at their new positions, with their page indexes.
 
     Args:
         source: The file.
-        layout: What its footer says.
-        groups: Of this layout, in the order wanted.
-        start: Where they come to lie in the output.
+        layout: The layout of its footer.
+        groups: Row groups of this layout, in the wanted order.
+        start: Their position in the output.
 
     Raises:
-        NotStitchableError: They cannot be copied as they are.
+        NotStitchableError: They cannot be copied unchanged.
         ReadError: The file cannot be read.
     """
     placed = place_row_groups(groups, start, _bloom_sizes(source, groups, layout.data_end))
@@ -124,7 +124,7 @@ def _wanted(piece: StitchPiece, layout: FooterLayout) -> list[StoredRowGroup]:
 
 
 def _bloom_sizes(source: Source, groups: Sequence[StoredRowGroup], data_end: int) -> dict[int, int]:
-    """Return the sizes of Bloom filters by their places, held against the end of the data."""
+    """Return the sizes of Bloom filters by position, checked against the end of the data."""
     sizes: dict[int, int] = {}
     for chunk in (chunk for group in groups for chunk in group.chunks):
         start, size = chunk.bloom_start, chunk.bloom_size
@@ -140,7 +140,7 @@ def _bloom_sizes(source: Source, groups: Sequence[StoredRowGroup], data_end: int
 
 
 def _with_indexes(source: Source, moved: MovedGroup) -> MovedGroup:
-    """Return a row group with its page indexes, of those columns that have both parts."""
+    """Return a row group with the page indexes of columns that have both parts."""
     pairs = [(chunk.chunk.column_index, chunk.chunk.offset_index) for chunk in moved.chunks]
     spans = [span for pair in pairs if None not in pair for span in pair if span is not None]
     read = read_spans(source, spans, INDEX_BYTES_MAX)
@@ -157,13 +157,13 @@ def _with_indexes(source: Source, moved: MovedGroup) -> MovedGroup:
 
 
 class PieceCopier:
-    """Copies pieces in a thread of its own, one after another; at its end all are copied."""
+    """Copies pieces in a separate thread, one after another; on exit all are copied."""
 
     def __init__(self, target: Target, output: str) -> None:
-        """Copy nothing yet.
+        """Create an idle copier.
 
         Args:
-            target: Takes the bytes.
+            target: Receives the bytes.
             output: Its path, for messages.
         """
         self._target, self._output = target, output
@@ -181,12 +181,12 @@ class PieceCopier:
             self._thread.shutdown(cancel_futures=True)
 
     def add(self, looked: InspectedPiece) -> None:
-        """Copy a piece, behind those that were added before.
+        """Copy a piece after those that were added before.
 
         Raises:
-            InputError: This one, or one before, cannot be read or has changed.
+            InputError: This one, or an earlier one, cannot be read or has changed.
             RewriteError: The output cannot be written.
-            VerificationError: The output does not hold what was read.
+            VerificationError: The output differs from its sources.
         """
         while self._pending and self._pending[0].done():
             self._pending.popleft().result()
@@ -203,7 +203,7 @@ class PieceCopier:
 
 @contextmanager
 def output_errors(output: str) -> Iterator[None]:
-    """Tell faults of the output from those of its sources."""
+    """Distinguish faults of the output from those of its sources."""
     try:
         yield
     except ReadError:
@@ -217,7 +217,7 @@ def output_errors(output: str) -> Iterator[None]:
 
 
 FOOTERS_BYTES_MAX = 6 * 1024**2
-"""Footers of all pieces together; opened, all of them are held until the end."""
+"""Largest total size of the pieces' footers; decoded, all of them are held until the end."""
 
 
 def stitch(
@@ -230,28 +230,28 @@ def stitch(
 ) -> StitchedFile:
     """Write row groups of some files into a new file, one after the other, as bytes.
 
-    No page is read into rows. Page indexes and Bloom filters are moved with their pages.
-    The pieces must have the same Parquet columns (names, types, repetition, logical types,
-    field ids); codecs and encodings may differ. Who cares for the order of rows, keys that
-    meet, tombstones or expired rows has looked before.
+    No page is decoded. Page indexes and Bloom filters move with their pages. The pieces must
+    have the same Parquet columns (names, types, repetition, logical types, field ids); codecs
+    and encodings may differ. The caller is responsible for the order of rows, equal keys,
+    tombstones and expired rows.
 
     Args:
-        location: Of the output, and of pieces that name no other.
-        pieces: In the order of their rows; one at least.
-        output: Path of the new file; nothing may be there.
-        footing: What the footer says beside the row groups.
-        on_copied: Hears of bytes copied, every few megabytes; what it raises ends the stitch.
+        location: Location of the output, and of pieces that name no other.
+        pieces: Pieces in the order of their rows; at least one.
+        output: Path of the new file, which must not exist.
+        footing: Contents of the footer other than row groups.
+        on_copied: Called with copied bytes, every few megabytes; an error ends the stitch.
 
     Raises:
-        NotStitchableError: The row groups cannot be copied as they are; the rows perhaps can.
-        InputError: A piece is missing, cannot be read, is cut off or changed meanwhile.
-        RewriteError: The output cannot be written: no space, no rights, a name taken.
-        VerificationError: The output does not hold the bytes that were read.
+        NotStitchableError: The row groups cannot be copied unchanged; a rewrite may work.
+        InputError: A piece is missing, cannot be read, is cut off or has changed.
+        RewriteError: The output cannot be written: no space, no rights, or it exists.
+        VerificationError: The output differs from its sources.
         UnavailableError: The storage does not answer.
     """
     footing = footing or StitchedFooter()
     if not pieces:
-        raise NotStitchableError("there is nothing to stitch, expected one piece at least")
+        raise NotStitchableError("there is nothing to stitch, expected at least one piece")
     with _open_target(location, output, on_copied) as target:
         with output_errors(output):
             target.write(MAGIC)
@@ -277,7 +277,7 @@ def stitch(
 def _inspect_and_copy(
     location: Location, pieces: Sequence[StitchPiece], copying: PieceCopier
 ) -> list[InspectedPiece]:
-    """Look at all pieces; those that have been are copied meanwhile."""
+    """Inspect all pieces, and copy those that are inspected meanwhile."""
     looked: list[InspectedPiece] = []
     layouts: dict[tuple[str, str], FooterLayout] = {}
     footer_bytes, row_groups, end = 0, 0, len(MAGIC)
@@ -298,7 +298,7 @@ def _inspect_and_copy(
 
 
 def _tail_of_output(looked: Sequence[InspectedPiece], footing: StitchedFooter) -> bytes:
-    """Return what follows the bytes of pieces that have been looked at."""
+    """Return the bytes after those of the inspected pieces."""
     schema = arrow_schema_of(
         [(piece.piece.path, piece.layout.arrow_schema) for piece in looked], footing
     )
@@ -308,13 +308,13 @@ def _tail_of_output(looked: Sequence[InspectedPiece], footing: StitchedFooter) -
 
 
 def _require_small_footers(size_bytes: int) -> None:
-    """Refuse to hold so many bytes of footers."""
+    """Refuse footers that are too large to hold."""
     if size_bytes > FOOTERS_BYTES_MAX:
         raise NotStitchableError(f"footers take more than {FOOTERS_BYTES_MAX} bytes together")
 
 
 def _require_alike(first: InspectedPiece, each: InspectedPiece) -> None:
-    """Refuse pieces that do not fit together."""
+    """Refuse pieces with different columns."""
     if each.layout.columns != first.layout.columns:
         message = f"files {first.piece.path} and {each.piece.path} have other columns"
         raise NotStitchableError(message)
@@ -322,7 +322,7 @@ def _require_alike(first: InspectedPiece, each: InspectedPiece) -> None:
 
 @contextmanager
 def _open_target(location: Location, output: str, on_copied: OnCopied) -> Iterator[Target]:
-    """Yield the output; after an error there is none."""
+    """Yield the output; after an error it is deleted."""
     with output_errors(output):
         target: Target = (LocalTarget if location.is_local else StoredTarget)(
             location, output, on_copied

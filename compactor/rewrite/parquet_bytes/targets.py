@@ -1,6 +1,6 @@
 """The output of a stitch, on a local disk or in an object store.
 
-Ranges are copied into a target, and all of it is read back and compared before it counts.
+Ranges are copied to a target. The target is read back and compared before it is complete.
 """
 
 import errno
@@ -22,37 +22,37 @@ OnCopied = Callable[[int], None]
 
 
 class Target(Protocol):
-    """An output while it is written."""
+    """An output during the write."""
 
     @property
     def position(self) -> int:
-        """How long it is so far."""
+        """Bytes written so far."""
         ...
 
     @property
     def synced_bytes(self) -> int:
-        """How much of it a local disk has made durable; elsewhere 0."""
+        """Bytes that a local disk has made durable; elsewhere 0."""
         ...
 
     @property
     def sync_s(self) -> float:
-        """How long that took."""
+        """Time that this took."""
         ...
 
     def write(self, content: bytes) -> None:
-        """Append bytes of our own.
+        """Append bytes.
 
         Raises:
-            OSError: There is no space for them, or the storage fails.
+            OSError: The disk is full, or the storage fails.
         """
         ...
 
     def copy(self, source: Source, span: Span) -> None:
-        """Append a range of a source, which may be closed after that.
+        """Append a range of a source, which may be closed afterwards.
 
         Raises:
-            OSError: As for `write`, or the source ends before.
-            VerificationError: What was appended before is not what was read.
+            OSError: As for `write`, or the source is too short.
+            VerificationError: Bytes that were appended earlier differ from the source.
         """
         ...
 
@@ -60,37 +60,37 @@ class Target(Protocol):
         """Make it durable and read it back.
 
         Raises:
-            VerificationError: It does not hold what it should.
+            VerificationError: Its contents are wrong.
             OSError: It is not durable, or cannot be read.
         """
         ...
 
     def abandon(self) -> None:
-        """Delete it, whatever state it is in."""
+        """Delete it, whatever its state."""
         ...
 
 
-# ----------------------------------------------------------------------- Comparing what was written
+# ------------------------------------------------------------------- Comparison of written bytes
 
 
 _READ_BYTES = 1 << 18
-"""Read at a time: it stays in the processor's cache until it is compared."""
+"""Bytes read at a time, few enough to stay in the processor's cache until they are compared."""
 _BEHIND_MAX = 16
-"""Ranges that wait to be compared; each holds a source open."""
+"""Ranges that wait for comparison; each keeps a source open."""
 
 
 class OutputComparison:
-    """Reads the output back in a thread of its own, beside what it should hold.
+    """Reads the output back in a separate thread and compares it with the expected bytes.
 
-    Comparing is several times as fast as working out two checksums, and sees more.
+    A comparison is several times as fast as computing two checksums, and more thorough.
     """
 
     def __init__(self, descriptor: int, path: str) -> None:
-        """Look at nothing yet.
+        """Create an idle comparison.
 
         Args:
-            descriptor: Of the output, opened for reading; closed only after `close`.
-            path: Of the output, for messages.
+            descriptor: Descriptor of the output, open for reading; closed only after `close`.
+            path: Path of the output, for messages.
         """
         self._descriptor, self._path = descriptor, path
         self._thread = ThreadPoolExecutor(1, "compare")
@@ -99,10 +99,10 @@ class OutputComparison:
         self._closed = False
 
     def add_range(self, descriptor: int, span: Span, begun: int) -> None:
-        """Compare a range of a source, which may be closed at once, with what lies from `begun`.
+        """Compare a range of a source, which may be closed at once, with the output from `begun`.
 
         Raises:
-            VerificationError: The output holds something else than was added before, or
+            VerificationError: The output differs from what was added before, or
                 one of the two can no longer be read.
             OSError: No more files can be opened.
         """
@@ -112,30 +112,30 @@ class OutputComparison:
         self._pending.append(self._thread.submit(self._compare_range, own, span, begun))
 
     def add(self, content: bytes, begun: int) -> None:
-        """Compare bytes with what lies from `begun`."""
+        """Compare bytes with the output from `begun`."""
         self._pending.append(self._thread.submit(self._compare, content, begun))
 
     def settle(self) -> None:
-        """Wait for all.
+        """Wait for all comparisons.
 
         Raises:
-            VerificationError: The output holds something else, or cannot be read.
+            VerificationError: The output has other contents, or cannot be read.
         """
         while self._pending:
             self._pending.popleft().result()
 
     def close(self) -> None:
-        """End the thread; what is waiting is not compared."""
+        """End the thread; waiting ranges are not compared."""
         self._closed = True
         self._thread.shutdown()
 
     def _compare(self, content: bytes, begun: int) -> None:
         if self._closed:
             return
-        found = bytearray(len(content))
+        stored = bytearray(len(content))
         with self._faults(begun):
-            _read(self._descriptor, found, begun)
-        self._require(content == found, begun)
+            _read(self._descriptor, stored, begun)
+        self._require(content == stored, begun)
 
     def _compare_range(self, descriptor: int, span: Span, begun: int) -> None:
         try:
@@ -161,20 +161,19 @@ class OutputComparison:
             yield
         except OSError as error:
             message = (
-                f"output {self._path} cannot be held against what was read, "
-                f"from byte {at} on: {error}"
+                f"output {self._path} cannot be compared with its source from byte {at} on: {error}"
             )
             raise storage_error(VerificationError, message, error) from error
 
     def _require(self, alike: bool, at: int) -> None:
         if not alike:
             raise VerificationError(
-                f"output {self._path} does not hold what was read, from byte {at} on"
+                f"output {self._path} differs from its source from byte {at} on"
             )
 
 
 def _read(descriptor: int, into: bytearray, start: int) -> None:
-    """Fill a buffer from a place of a file."""
+    """Fill a buffer from a position of a file."""
     rest, at = memoryview(into), start
     while rest:
         count = os.preadv(descriptor, [rest], at)
@@ -187,19 +186,19 @@ def _read(descriptor: int, into: bytearray, start: int) -> None:
 
 
 LOCAL_STEP_BYTES = 4 * 1024**2
-"""Copied at a time: while it is compared, the next is copied."""
+"""Bytes copied at a time: while they are compared, the next ones are copied."""
 _NOT_HERE = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
-"""Why a file system does not copy by itself."""
+"""Errors of file systems that cannot copy ranges."""
 
 
 class LocalTarget:
     """A file of this machine."""
 
     def __init__(self, location: Location, path: str, on_copied: OnCopied) -> None:
-        """Create it.
+        """Create the file.
 
         Raises:
-            OSError: It is there already, or cannot be created.
+            OSError: It exists already, or cannot be created.
         """
         self._file = NewFile(location, path)
         self._descriptor: int = self._file.sink.fileno()
@@ -215,7 +214,7 @@ class LocalTarget:
         self.sync_s = 0.0
 
     def write(self, content: bytes) -> None:
-        """Append bytes of our own."""
+        """Append bytes."""
         begun, rest = self.position, memoryview(content)
         while rest:
             count = os.pwrite(self._descriptor, rest, self.position)
@@ -237,7 +236,7 @@ class LocalTarget:
             self._file.reached(self.position)
 
     def finish(self) -> None:
-        """Make it durable, and make sure that it holds what it should."""
+        """Make it durable, and check its contents."""
         try:
             self._file.close()
             self.sync_s = self._file.sync_s
@@ -286,14 +285,14 @@ class LocalTarget:
 
 
 READ_AHEAD = 3
-"""Steps that are under way at a time."""
+"""Steps that are read concurrently."""
 
 STORED_STEP_BYTES = 8 * 1024**2
-"""Read at a time."""
+"""Bytes read at a time."""
 
 
 class StoredTarget:
-    """An object: a multipart upload, which becomes visible, whole, when it is closed."""
+    """An object: a multipart upload, which becomes visible as a whole when it is closed."""
 
     synced_bytes, sync_s = 0, 0.0
 
@@ -307,7 +306,7 @@ class StoredTarget:
         self.position = 0
 
     def write(self, content: bytes) -> None:
-        """Append bytes of our own."""
+        """Append bytes."""
         self._file.sink.write(content)
         self._crc = zlib.crc32(content, self._crc)
         self.position += len(content)
@@ -321,11 +320,11 @@ class StoredTarget:
         try:
             self._file.close()
             source = StoredSource(self._location, self._full)
-            found = 0
+            crc = 0
 
             def see(content: bytes) -> None:
-                nonlocal found
-                found = zlib.crc32(content, found)
+                nonlocal crc
+                crc = zlib.crc32(content, crc)
 
             try:
                 if source.size() != self.position:
@@ -333,8 +332,8 @@ class StoredTarget:
                 self._steps(source, Span(0, self.position), see)
             finally:
                 source.close()
-            if found != self._crc:
-                message = f"output {self._path} has the CRC {found:08x}, not {self._crc:08x}"
+            if crc != self._crc:
+                message = f"output {self._path} has the CRC {crc:08x}, not {self._crc:08x}"
                 raise VerificationError(message)
         finally:
             self._ahead.shutdown(cancel_futures=True)

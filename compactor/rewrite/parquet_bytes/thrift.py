@@ -1,7 +1,7 @@
-"""Thrift's compact protocol, as far as Parquet's footers and page headers need it.
+"""Thrift's compact protocol, as far as Parquet's footers and page headers use it.
 
-Structs keep fields that nobody knows, so that an edited footer loses nothing. Fields that
-are not asked for stay bytes.
+Structs keep unknown fields, so that an edited footer loses nothing. Fields outside the requested
+shape stay bytes.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,47 +17,47 @@ NUMBERS = (I16, I32, I64)
 
 
 class ThriftError(ValueError):
-    """The bytes are no struct of the compact protocol, or not one that we take."""
+    """The bytes are not a struct of the compact protocol, or not a supported one."""
 
 
 Shape: TypeAlias = Mapping[int, Union["Shape", None]]
-"""By the ids of fields; None: a struct that is only located."""
+"""By field id; None: a struct that is only located."""
 Struct: TypeAlias = dict[int, "Field"]
 
 
 class Elements(NamedTuple):
-    """An opened list of structs."""
+    """A decoded list of structs."""
 
     values: list[Struct]
 
 
 class Located(NamedTuple):
-    """A struct within a buffer, which stays as it is there: less work than to open it."""
+    """A struct that stays in its buffer, which is cheaper than decoding it."""
 
     buffer: bytes
     start: int
     end: int
     places: dict[int, int]
-    """Of each field the place of its value, times 16, and its type."""
+    """Field id → position of its value, times 16, plus its type."""
 
 
 class Field(NamedTuple):
-    """One field: its type, and what it holds; bytes if it was not opened."""
+    """One field: its type and its value; bytes if it was not decoded."""
 
     type: int
     value: Union[bytes, "Struct", Elements, Located]
 
 
 def integer(struct: Struct | Located, number: int) -> int | None:
-    """Return a whole number, None if the field is not there.
+    """Return an integer, or None if the field is missing.
 
     Raises:
-        ThriftError: It is no number of 64 bits.
+        ThriftError: It is not an integer of at most 64 bits.
     """
     if isinstance(struct, Located):
-        if (place := struct.places.get(number)) is None:
+        if (position := struct.places.get(number)) is None:
             return None
-        kind, value, at = place & 0x0F, struct.buffer, place >> 4
+        kind, value, at = position & 0x0F, struct.buffer, position >> 4
     else:
         if (field := struct.get(number)) is None:
             return None
@@ -70,10 +70,10 @@ def integer(struct: Struct | Located, number: int) -> int | None:
 
 
 def binary(struct: Struct, number: int) -> bytes | None:
-    """Return a text or bytes, None if the field is not there.
+    """Return a text or bytes, or None if the field is missing.
 
     Raises:
-        ThriftError: It is something else.
+        ThriftError: It has another type.
     """
     field = struct.get(number)
     if field is None:
@@ -85,10 +85,10 @@ def binary(struct: Struct, number: int) -> bytes | None:
 
 
 def located(struct: Struct, number: int) -> Located | None:
-    """Return a located struct, None if the field is not there.
+    """Return a located struct, or None if the field is missing.
 
     Raises:
-        ThriftError: It is something else.
+        ThriftError: It has another type.
     """
     field = struct.get(number)
     if field is None:
@@ -99,10 +99,10 @@ def located(struct: Struct, number: int) -> Located | None:
 
 
 def elements(struct: Struct, number: int) -> list[Struct]:
-    """Return the structs of an opened list; none if the field is not there.
+    """Return the structs of a decoded list; empty if the field is missing.
 
     Raises:
-        ThriftError: It is something else.
+        ThriftError: It has another type.
     """
     field = struct.get(number)
     if field is None:
@@ -113,14 +113,14 @@ def elements(struct: Struct, number: int) -> list[Struct]:
 
 
 def number_field(value: int, kind: int = I64) -> Field:
-    """Return a field with a whole number."""
+    """Return a field with an integer."""
     bits = {I16: 16, I32: 32, I64: 64}[kind]
     assert -(1 << (bits - 1)) <= value < 1 << (bits - 1), (value, kind)
     return Field(kind, coded_varint((value << 1) ^ (value >> 63)))
 
 
 def flag_field(value: bool) -> Field:
-    """Return a field with a truth value."""
+    """Return a field with a boolean."""
     return Field(TRUE if value else FALSE, b"")
 
 
@@ -135,13 +135,13 @@ def list_field(values: Iterable[Struct]) -> Field:
 
 
 def varint(buffer: bytes, at: int) -> tuple[int, int]:
-    """Return the unsigned number at a place of a buffer, and where it ends.
+    """Return the unsigned number at a position of a buffer, and its end.
 
     Raises:
         ThriftError: It has more than 64 bits.
         IndexError: The buffer ends in it.
     """
-    # Most take up to four bytes: those are spared the loop.
+    # Most numbers take up to four bytes, which are handled without the loop.
     if (first := buffer[at]) < 0x80:
         return first, at + 1
     if (second := buffer[at + 1]) < 0x80:
@@ -165,7 +165,7 @@ def varint(buffer: bytes, at: int) -> tuple[int, int]:
 
 
 def after_varint(buffer: bytes, at: int) -> int:
-    """Return where the unsigned number at a place of a buffer ends; see `varint`."""
+    """Return the end of the unsigned number at a position of a buffer; see `varint`."""
     if buffer[at] < 0x80:
         return at + 1
     if buffer[at + 1] < 0x80:
@@ -178,7 +178,7 @@ def after_varint(buffer: bytes, at: int) -> int:
 
 
 def coded_varint(value: int) -> bytes:
-    """Return a number of 64 bits as bytes, a negative one as its complement."""
+    """Return a number of 64 bits as bytes; negative numbers as their complement."""
     value &= (1 << 64) - 1
     out = bytearray()
     while value >= 0x80:
@@ -192,20 +192,20 @@ def coded_varint(value: int) -> bytes:
 
 
 DEPTH_MAX = 24
-"""Structs and lists inside each other. Parquet's own footer needs eight."""
+"""Deepest nesting of structs and lists. Parquet's own footer needs eight levels."""
 _FIXED_BYTES = {TRUE: 1, FALSE: 1, BYTE: 1, DOUBLE: 8, UUID: 16}
 
 
 def decode(buffer: bytes, shape: Shape, start: int = 0) -> tuple[Struct, int]:
-    """Return the struct at a place of a buffer, and where it ends.
+    """Return the struct at a position of a buffer, and its end.
 
     Args:
-        buffer: Bytes.
-        shape: Which fields are opened.
-        start: Where the struct begins.
+        buffer: The bytes.
+        shape: The fields to decode.
+        start: Position of the struct.
 
     Raises:
-        ThriftError: There is none.
+        ThriftError: There is no valid struct.
     """
     try:
         return _struct(buffer, start, shape, DEPTH_MAX)
@@ -214,10 +214,10 @@ def decode(buffer: bytes, shape: Shape, start: int = 0) -> tuple[Struct, int]:
 
 
 def decode_whole(buffer: bytes, shape: Shape) -> Struct:
-    """Return the one struct that a buffer holds.
+    """Return the single struct in a buffer.
 
     Raises:
-        ThriftError: It holds something else, or more.
+        ThriftError: The buffer holds something else, or more.
     """
     struct, end = decode(buffer, shape)
     if end != len(buffer):
@@ -236,24 +236,24 @@ def _opened(
 def _struct(buffer: bytes, at: int, shape: Shape, depth: int) -> tuple[Struct, int]:
     if depth == 0:
         raise ThriftError(f"structs are more than {DEPTH_MAX} deep")
-    found: Struct = {}
+    struct: Struct = {}
     number = 0
     while head := buffer[at]:
         kind, at, number = _field_head(buffer, at, number, head)
-        if number in found:
+        if number in struct:
             raise ThriftError(f"field {number} is there twice")
-        if kind in NUMBERS:  # Most are.
+        if kind in NUMBERS:  # The most frequent case.
             end = after_varint(buffer, at)
-            found[number] = Field(kind, buffer[at:end])
+            struct[number] = Field(kind, buffer[at:end])
             at = end
         elif number in shape and kind in _OPENED:
             value, at = _OPENED[kind](buffer, at, shape[number], depth - 1)
-            found[number] = Field(kind, value)
+            struct[number] = Field(kind, value)
         else:
             end = _after(buffer, at, kind, depth - 1)
-            found[number] = Field(kind, buffer[at:end])
+            struct[number] = Field(kind, buffer[at:end])
             at = end
-    return found, at + 1
+    return struct, at + 1
 
 
 def _located(buffer: bytes, start: int, depth: int) -> tuple[Located, int]:
@@ -263,7 +263,7 @@ def _located(buffer: bytes, start: int, depth: int) -> tuple[Located, int]:
     at, number = start, 0
     while head := buffer[at]:
         kind = head & 0x0F
-        if head > 0x0F:  # Most are.
+        if head > 0x0F:  # The most frequent case.
             at, number = at + 1, number + (head >> 4)
         else:
             _, at, number = _field_head(buffer, at, number, head)
@@ -277,7 +277,7 @@ def _located(buffer: bytes, start: int, depth: int) -> tuple[Located, int]:
 
 
 def _field_head(buffer: bytes, at: int, number: int, head: int) -> tuple[int, int, int]:
-    """Return type, place of the value and id of a field."""
+    """Return type, value position and id of a field."""
     at += 1
     if delta := head >> 4:
         number += delta
@@ -308,14 +308,14 @@ def _list_head(buffer: bytes, at: int) -> tuple[int, int, int]:
     count = head >> 4
     if count == 15:
         count, at = varint(buffer, at)
-    # Every element takes a byte at least, so no count can promise more than is there.
+    # Every element takes at least a byte, so the count is limited by the remaining bytes.
     if count > len(buffer) - at:
         raise ThriftError(f"list of {count} elements in {len(buffer) - at} bytes")
     return head & 0x0F, count, at
 
 
 def _after(buffer: bytes, at: int, kind: int, depth: int) -> int:
-    """Return where a value ends that is not opened."""
+    """Return the end of a value that is not decoded."""
     if kind in _NESTED and depth:
         return _NESTED[kind](buffer, at, depth)
     if kind in (TRUE, FALSE):
@@ -324,7 +324,7 @@ def _after(buffer: bytes, at: int, kind: int, depth: int) -> int:
 
 
 def _after_element(buffer: bytes, at: int, kind: int, depth: int) -> int:
-    """Return where an element of a list ends; there, truth values take a byte."""
+    """Return the end of a list element; in lists, booleans take a byte."""
     if kind in NUMBERS:
         return after_varint(buffer, at)
     if kind == BINARY:
@@ -343,7 +343,7 @@ def _after_struct(buffer: bytes, at: int, depth: int) -> int:
     while head := buffer[at]:
         at += 1
         if not head >> 4:
-            _, at = varint(buffer, at)  # The id of a field that nobody asks for.
+            _, at = varint(buffer, at)  # The id of a field that is not requested.
         kind = head & 0x0F
         if kind in NUMBERS:
             at = after_varint(buffer, at)
@@ -392,31 +392,33 @@ _OPENED: dict[int, Callable[..., tuple[Struct | Located | Elements, int]]] = {
 
 
 def encode(struct: Struct) -> bytes:
-    """Return a struct as bytes, its fields in the order of their ids."""
+    """Return a struct as bytes, with its fields in the order of their ids."""
     out = bytearray()
     _put_struct(out, struct)
     return bytes(out)
 
 
 def edited(struct: Located, fields: Mapping[int, Field | None]) -> bytes:
-    """Return a located struct as bytes, with other numbers.
+    """Return a located struct as bytes, with changed numbers.
 
     Args:
         struct: The struct.
-        fields: New numbers, by the ids of their fields; None: there is no such field.
+        fields: New numbers by field id; None: remove the field.
     """
     buffer, at, parts = struct.buffer, struct.start, list[bytes]()
     for number, field in sorted(fields.items()):
-        place = struct.places.get(number)
-        if field is None and place is None:
+        position = struct.places.get(number)
+        if field is None and position is None:
             continue
-        if field is None or place is None or place & 0x0F != field.type:
-            return _edited_opened(struct, fields)  # Fields come, go or change their type.
-        if place >> 4 < at:
-            return _edited_opened(struct, fields)  # Fields do not lie in the order of their ids.
+        if field is None or position is None or position & 0x0F != field.type:
+            return _edited_opened(struct, fields)  # Fields are added, removed or change their type.
+        if position >> 4 < at:
+            return _edited_opened(
+                struct, fields
+            )  # Fields are not stored in the order of their ids.
         assert isinstance(field.value, bytes), "a number is bytes"
-        parts += (buffer[at : place >> 4], field.value)
-        at = after_varint(buffer, place >> 4)
+        parts += (buffer[at : position >> 4], field.value)
+        at = after_varint(buffer, position >> 4)
     parts.append(buffer[at : struct.end])
     return b"".join(parts)
 

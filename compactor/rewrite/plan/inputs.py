@@ -1,8 +1,8 @@
-"""What a plan needs to know of its inputs: footers, sizes of decoded rows, facts from metadata.
+"""Facts about inputs for a plan: footers, sizes of decoded rows, facts from metadata.
 
-Each footer is read once, several at a time. An input must still have the size, rows and
-columns that it had when it was added. Nothing here decodes rows, except a few texts whose
-length no footer tells.
+Each footer is read once, several concurrently. An input must still have the size, rows and columns
+that it had when it was added. No rows are decoded here, except a few texts whose length is not in
+the footer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,64 +31,64 @@ from compactor.rewrite.parquet_bytes.checksums import PAGES_START, chunk_places
 from compactor.rewrite.plan.output_options import RowGroupSize, has_blooms
 
 FOOTERS_AT_A_TIME = 8
-"""Of an object store. Those on a disk are there at once, and threads get in each other's way."""
+"""Footers of an object store that are read concurrently. Reads from a disk do not benefit."""
 SMALL_BYTES = 1024**2
-"""A file with more bytes before the codec is not small."""
+"""Largest uncompressed size of a small file."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputFooter:
-    """What a rewrite asks of a Parquet footer."""
+    """The parts of a Parquet footer that a rewrite uses."""
 
     num_rows: int
     size_bytes: int
-    """Of the footer itself."""
+    """Size of the footer itself."""
     schema: pa.Schema
     sizes: tuple[RowGroupSize, ...]
-    """Of its row groups."""
+    """Sizes of its row groups."""
     codecs: frozenset[str | None]
-    """Of its column chunks; None: one that we do not write."""
+    """Codecs of its column chunks; None: one that Névé does not write."""
     filtered: bool
-    """Whether each row group has the Bloom filters that are asked for."""
+    """Whether each row group has the requested Bloom filters."""
     groups: tuple[RowGroup, ...]
-    """Row groups, where they are bounded by a key."""
+    """Row groups with bounds on their keys, if requested."""
     small_bytes: int | None
-    """What the pages of its one row group take there, from `PAGES_START` on; None: it is not
-    small, or not plain."""
+    """Size of the pages of its only row group, from `PAGES_START` on; None: the file is not small,
+    or not plain."""
     timed: bool
-    """Whether no row lacks a value of the time column that is asked for."""
+    """Whether every row has a value in the requested time column."""
 
     @property
     def decoded_bytes(self) -> int:
-        """Of all rows, before the codec."""
+        """Uncompressed size of all rows."""
         return sum(size.decoded_bytes for size in self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class FooterQuery:
-    """What is asked for by columns."""
+    """Columns for which a footer is evaluated."""
 
     key: tuple[str, ...] = ()
-    """These bound the row groups; empty: nobody wants to know."""
+    """Key columns that bound the row groups; empty: bounds are not needed."""
     filters: tuple[str, ...] = ()
-    """These should have Bloom filters."""
+    """Columns that should have Bloom filters."""
     time: str | None = None
-    """Of this one it is asked whether each row has a value."""
+    """Column that is checked for missing values."""
 
 
 def read_footer(
     location: Location, path: str, asked: FooterQuery | None = None, number: int = 0
 ) -> InputFooter:
-    """Return what the footer of an input says.
+    """Return the footer of an input.
 
     Args:
-        location: Of the table.
-        path: Of the input.
-        asked: Columns; None: none.
-        number: Of the input.
+        location: Location of the table.
+        path: Path of the input.
+        asked: Requested columns; None: none.
+        number: Number of the input.
 
     Raises:
-        InputError: The file is missing or is no Parquet file.
+        InputError: The file is missing or is not a Parquet file.
         UnavailableError: The storage does not answer.
     """
     try:
@@ -97,10 +97,12 @@ def read_footer(
     except RequestError as error:
         raise InputError(str(error)) from error
     asked = asked or FooterQuery()
-    known = set(asked.key) <= set(schema.names)  # Or its folders tell them.
-    groups = row_groups_of(number, metadata, schema, asked.key, trusted=known) if asked.key else []
-    found = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
-    sizes = tuple(RowGroupSize(group.num_rows, group.total_byte_size) for group in found)
+    has_key = set(asked.key) <= set(schema.names)  # Otherwise its folders give them.
+    groups = (
+        row_groups_of(number, metadata, schema, asked.key, trusted=has_key) if asked.key else []
+    )
+    row_groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
+    sizes = tuple(RowGroupSize(group.num_rows, group.total_byte_size) for group in row_groups)
     return InputFooter(
         num_rows=metadata.num_rows,
         size_bytes=metadata.serialized_size,
@@ -108,7 +110,7 @@ def read_footer(
         sizes=sizes,
         codecs=frozenset(
             codec_name(group.column(at).compression)
-            for group in found
+            for group in row_groups
             if group.num_rows
             for at in range(group.num_columns)
         ),
@@ -120,7 +122,7 @@ def read_footer(
 
 
 def _has_no_null(metadata: pq.FileMetaData, column: str) -> bool:
-    """Return whether a footer says that each row has a value in a column."""
+    """Return whether the footer shows that each row has a value in a column."""
     names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
     if column not in names:
         return False
@@ -129,8 +131,8 @@ def _has_no_null(metadata: pq.FileMetaData, column: str) -> bool:
         group = metadata.row_group(number)
         if not group.num_rows:
             continue
-        known = group.column(at).statistics
-        if known is None or not known.has_null_count or known.null_count:
+        statistics = group.column(at).statistics
+        if statistics is None or not statistics.has_null_count or statistics.null_count:
             return False
     return True
 
@@ -140,13 +142,13 @@ def _small_bytes(metadata: pq.FileMetaData) -> int | None:
         return None
     columns = [metadata.row_group(0).column(at) for at in range(metadata.num_columns)]
     if any(column.physical_type == "INT96" for column in columns):
-        return None  # A time of a kind that readers do not agree on.
+        return None  # A kind of time on which readers disagree.
     end = PAGES_START
     for _, start, size_bytes in sorted(
         chunk_places(metadata.row_group(0), metadata.schema.names), key=lambda each: each[1]
     ):
         if start != end:
-            return None  # Whoever reads it has to know where its pages are.
+            return None  # Its reader needs to know the positions of its pages.
         end += size_bytes
     return end - PAGES_START
 
@@ -157,16 +159,16 @@ def read_footers(
     asked: FooterQuery,
     on_read: Callable[[], None] = lambda: None,
 ) -> list[InputFooter]:
-    """Return what the footers of inputs say, in order; of an object store several at a time.
+    """Return the footers of inputs, in order; from an object store several concurrently.
 
     Args:
-        location: Of the table.
-        paths: Of the inputs.
-        asked: Columns.
-        on_read: Is called after each footer, perhaps in several threads.
+        location: Location of the table.
+        paths: Paths of the inputs.
+        asked: Requested columns.
+        on_read: Called after each footer, possibly in several threads.
 
     Raises:
-        InputError: A file is missing or is no Parquet file.
+        InputError: A file is missing or is not a Parquet file.
         UnavailableError: The storage does not answer.
     """
 
@@ -182,7 +184,7 @@ def read_footers(
         return list(threads.map(work, paths, numbers))
 
 
-# --------------------------------------------------- Inputs are what they were when they were added
+# -------------------------------------------------------------------- Inputs must not have changed
 
 
 _CHANGED = "it was damaged or replaced; files must not change"
@@ -191,16 +193,16 @@ _CHANGED = "it was damaged or replaced; files must not change"
 def require_inputs_unchanged(
     location: Location, assignment: Assignment, footers: Mapping[str, InputFooter]
 ) -> None:
-    """Refuse inputs that are not what the store knows of them.
+    """Refuse inputs that differ from the store's metadata.
 
     Args:
-        location: Of the table. Object stores are not asked for sizes: that would be a request
-            per file.
+        location: Location of the table. Object stores are not asked for sizes, which would
+            take a request per file.
         assignment: The job.
-        footers: Of its inputs, by path.
+        footers: Footers of its inputs, by path.
 
     Raises:
-        InputError: Names the file, and how it differs.
+        InputError: Names the file and the difference.
         UnavailableError: The storage does not answer.
     """
     columns = {column.name for column in assignment.table.schema}
@@ -212,13 +214,16 @@ def require_inputs_unchanged(
                 f"file {file.path} has {footer.num_rows} rows, but {file.rows} when it was"
                 f" added: {_CHANGED}"
             )
-        if location.is_local and (found := _size_of(location, file.path)) != file.size_bytes:
+        if (
+            location.is_local
+            and (present_bytes := _size_of(location, file.path)) != file.size_bytes
+        ):
             raise InputError(
-                f"file {file.path} has {found} bytes, but {file.size_bytes} when it was added:"
-                f" {_CHANGED}"
+                f"file {file.path} has {present_bytes} bytes, but {file.size_bytes} when it was"
+                f" added: {_CHANGED}"
             )
-        # Of thousands of files, nearly all have the schema of the one before. One that was added
-        # under a newer schema than the job's may have columns that the job's does not.
+        # Of thousands of files, nearly all have the same schema as the one before. A file that was
+        # added under a newer schema than the job's may have additional columns.
         newer = file.schema_id > assignment.table.schema_id
         if not newer and (seen is None or not seen.equals(footer.schema)):
             seen = footer.schema
@@ -240,18 +245,18 @@ def _size_of(location: Location, path: str) -> int:
 
 
 ROWS_MIN = 1 << 14
-"""Files of fewer rows are not looked at: what they hold is small however long it is."""
+"""Files with fewer rows are not sampled, because their contents are small in any case."""
 FILES_MAX, SAMPLE_ROWS = 3, 1024
 SHORT_BYTES = 64
-"""Where a row has more for a text than that, most texts are stored once each."""
+"""Stored bytes per row of a text column above which most texts are unique."""
 
 
 def estimate_decoded_bytes(location: Location, footers: Mapping[str, InputFooter]) -> int:
-    """Return what all rows of some files take, decoded.
+    """Return the decoded size of all rows of some files.
 
     Args:
-        location: Of the table.
-        footers: By path.
+        location: Location of the table.
+        footers: Footers by path.
 
     Raises:
         InputError: A file cannot be read.
@@ -268,28 +273,28 @@ def estimate_decoded_bytes(location: Location, footers: Mapping[str, InputFooter
 
 
 def _extra_text_bytes(location: Location, path: str) -> float:
-    """Return how many bytes a row's texts have more than its file has for them."""
+    """Return the difference between decoded and stored bytes of a row's texts."""
     with opened_input(location, path) as parquet:
         metadata, schema = parquet.metadata, parquet.schema_arrow
         names = [field.name for field in schema if _holds_texts(field.type)]
-        known = dict.fromkeys(names, 0)
+        stored = dict.fromkeys(names, 0)
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             for at in range(group.num_columns):
-                if (column := group.column(at)).path_in_schema in known:
-                    known[column.path_in_schema] += column.total_uncompressed_size
+                if (column := group.column(at)).path_in_schema in stored:
+                    stored[column.path_in_schema] += column.total_uncompressed_size
         rows = max(1, metadata.num_rows)
-        repeated = [name for name in names if known[name] < SHORT_BYTES * rows]
+        repeated = [name for name in names if stored[name] < SHORT_BYTES * rows]
         if not repeated:
             return 0.0
-        found = _sample_text_lengths(parquet, repeated)
-    return float(sum(max(0.0, found[name] - known[name] / rows) for name in repeated))
+        lengths = _sample_text_lengths(parquet, repeated)
+    return float(sum(max(0.0, lengths[name] - stored[name] / rows) for name in repeated))
 
 
 def _sample_text_lengths(parquet: pq.ParquetFile, names: list[str]) -> dict[str, float]:
-    """Return how long texts are in some rows: of the first and of the middle row group."""
+    """Return the mean length of texts in some rows of the first and the middle row group."""
     groups = sorted({0, parquet.num_row_groups // 2})
-    found = dict.fromkeys(names, 0.0)
+    lengths = dict.fromkeys(names, 0.0)
     for number in groups:
         batches = parquet.iter_batches(SAMPLE_ROWS, row_groups=[number], columns=names)
         if (batch := next(batches, None)) is not None and batch.num_rows:
@@ -297,8 +302,8 @@ def _sample_text_lengths(parquet: pq.ParquetFile, names: list[str]) -> dict[str,
                 length = (
                     pc.sum(pc.binary_length(_without_dictionary(batch.column(name)))).as_py() or 0
                 )
-                found[name] = max(found[name], length / batch.num_rows)
-    return found
+                lengths[name] = max(lengths[name], length / batch.num_rows)
+    return lengths
 
 
 def _without_dictionary(values: pa.Array) -> pa.Array:
@@ -317,12 +322,12 @@ def _holds_texts(arrow: pa.DataType) -> bool:
 def clean_facts(
     files: Sequence[DataFile], rules: RowRules, schema: pa.Schema, now_s: float
 ) -> dict[int, RowFacts]:
-    """Return the facts of those inputs whose keys ascend and whose rows are all alive.
+    """Return the facts of inputs whose keys ascend and whose rows are all alive.
 
     Args:
         files: The inputs.
-        rules: Of the table.
-        schema: Of its rows.
+        rules: Rules of the table.
+        schema: Schema of its rows.
         now_s: The job's `now`.
     """
     return {

@@ -1,11 +1,11 @@
-"""How much a task may hold: pure, worked out beforehand from limits and footers.
+"""How much a task may hold: pure, computed in advance from limits and footers.
 
-What a task's process takes, as measured with inputs that are hard on it:
+The memory of a task's process, as measured with difficult inputs:
 
-    libraries + 1.1 times what overlaps at one place + 9 steps + 1.1 times an output row group
+  libraries + 1.1 times the rows that overlap + 9 steps + 1.1 times an output row group
 
-A budget divides what a process may have among these. Whenever a job has run out of
-memory, its next attempt divides half as much: more ranges, longer runs, smaller steps.
+A budget divides the memory of a process among these. After a job has run out of memory, its next
+attempt divides half as much: more ranges, longer runs, smaller steps.
 """
 
 from dataclasses import dataclass
@@ -14,60 +14,60 @@ TASK_BYTES = 768 * 1024**2
 SCRATCH_SETTING = "spark.neve.scratch"
 PAGE_CACHE_SETTING = "spark.neve.page.cache"
 TASK_SETTING, LIMIT_SETTING = "spark.neve.task.bytes", "spark.neve.task.limit.bytes"
-"""How a driver is told; Spark keeps settings that it does not know."""
+"""Settings that carry the limits to a driver; Spark keeps unknown settings."""
 TASK_ENVIRON = {
     "MALLOC_ARENA_MAX": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
     "JE_ARROW_MALLOC_CONF": "narenas:1,dirty_decay_ms:500,muzzy_decay_ms:0",
     "_RJEM_MALLOC_CONF": "narenas:2,muzzy_decay_ms:0",
 }
-"""Of the processes of tasks. By default every thread, and every allocator, keeps memory that others
-cannot use: 100 to 150 MB of a merge, which is no faster for it. Arrow's writer leaves the system's
-allocator in pieces: 0.5 MB more of it with every row group of long texts, so it has another. The
-last one is of the allocator in Polars; giving pages back sooner than it does (after 0.5 s) saves
+"""Environment of task processes. By default every thread, and every allocator, keeps memory that
+others cannot use: 100 to 150 MB of a merge, without making it faster. Arrow's writer fragments the
+system's allocator, by 0.5 MB with every row group of long texts, so it uses another one. The last
+variable is for the allocator in Polars; returning pages earlier than it does (after 0.5 s) saves
 50 MB more, but takes up to 40 % more time."""
 BASE_BYTES = 280 * 1024**2
-"""A Python worker with all libraries loaded (110 MB), what waits between the threads of a merge,
-what they encode, and what three allocators give back late."""
+"""A Python worker with all libraries (110 MB), data that waits between the threads of a merge, data
+that they encode, and memory that three allocators return late."""
 HELD_FACTOR, STEP_FACTOR, GROUP_FACTOR = 1.1, 9, 1.1
 AT_ONCE_FACTOR = 5
-"""Of rows that are merged in one step: decoded, joined, gathered, as Arrow, cast."""
+"""Copies of the rows of one merge step: decoded, joined, gathered, as Arrow, cast."""
 RESERVE_SHARE = 0.05
-"""Of the process: allocators give back late."""
+"""Share of the process that is reserved, because allocators return memory late."""
 FREE_BYTES_MIN = 16 * 1024**2
 GROUP_SHARE, STEP_SHARE = 3, 64
 IN_MEMORY_SHARE = 7
-"""A job that is merged at once is held about so many times: read, joined, sorted, written."""
+"""Copies of a job that is merged at once: read, joined, sorted, written."""
 ROWS_MAX = 1 << 16
-"""Rows that are read at a time, at most."""
+"""Largest number of rows that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
-    """What a task may hold at once, in decoded bytes."""
+    """Limits on what a task may hold at once, in decoded bytes."""
 
     task_bytes: int
-    """What its process may have altogether."""
+    """Memory of its process in total."""
     held_bytes: int
-    """Row groups that overlap at one place."""
+    """Row groups that overlap."""
     step_bytes: int
-    """Rows that are merged at a time."""
+    """Rows of one merge step."""
     group_bytes: int
-    """An output's row group, at most."""
+    """Largest row group of an output."""
     in_memory_bytes: int
-    """A job that is read whole."""
+    """Largest job that is read completely."""
     halvings: int = 0
     limit_bytes: int = 0
-    """A process with more is ended; 0: none is."""
+    """Memory above which a process is ended; 0: no limit."""
 
     @property
     def at_once_bytes(self) -> int:
-        """Decoded rows that are merged in one step at most, with nothing else held."""
+        """Largest number of decoded bytes for one merge step, if nothing else is held."""
         return self.held_bytes // AT_ONCE_FACTOR
 
     @property
     def text(self) -> str:
-        """A sentence on the budget, for whoever has to raise it."""
+        """A sentence about the budget, for the operator who can raise it."""
         halved = f", divided by {2**self.halvings}" if self.halvings else ""
         return (
             f"a task may have {_mb(self.task_bytes)}{halved}: raise compactor.task_memory, or"
@@ -78,13 +78,13 @@ class MemoryBudget:
 def memory_budget(
     task_bytes: int, halvings: int, group_bytes: int, limit_bytes: int = 0
 ) -> MemoryBudget:
-    """Return what a task may hold.
+    """Return the limits of a task.
 
     Args:
-        task_bytes: What its process may have.
-        halvings: How often attempts before it ran out of memory.
-        group_bytes: Decoded bytes of an output's row group, as wanted.
-        limit_bytes: A process with more is ended; 0: none is.
+        task_bytes: Memory of its process.
+        halvings: How often earlier attempts ran out of memory.
+        group_bytes: Wanted decoded size of an output's row group.
+        limit_bytes: Memory above which a process is ended; 0: no limit.
     """
     free = max(FREE_BYTES_MIN, int(task_bytes * (1 - RESERVE_SHARE)) - BASE_BYTES)
     free = max(free >> min(halvings, 32), FREE_BYTES_MIN >> 3)
@@ -102,13 +102,13 @@ def memory_budget(
 
 
 def estimate_bytes(held_bytes: int, budget: MemoryBudget) -> int:
-    """Return what the process of a task will take that holds so much at one place."""
+    """Return the estimated memory of a task's process with this many overlapping bytes."""
     parts = HELD_FACTOR * held_bytes + STEP_FACTOR * budget.step_bytes
     return int(BASE_BYTES + parts + GROUP_FACTOR * budget.group_bytes)
 
 
 def rows_at_a_time(row_bytes: float, budget: MemoryBudget) -> int:
-    """Return how many rows of a width are read at a time."""
+    """Return how many rows of a given width are read at a time."""
     return max(1, min(ROWS_MAX, int(budget.step_bytes / max(1.0, row_bytes))))
 
 

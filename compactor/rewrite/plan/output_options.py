@@ -1,8 +1,8 @@
 """How outputs are written: settings, declared order, Bloom filters; which row groups are copied.
 
-The settings come from the table, its configurer and the request. Footers of outputs
-declare the order of rows and carry Bloom filters. Row groups that are large enough are
-copied; smaller ones are written anew.
+The settings come from the table, its configurer and the request. Footers of outputs declare the
+order of rows and include Bloom filters. Row groups that are large enough are copied; smaller ones
+are rewritten.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ class OutputSettings:
 
     codec: str
     codec_level: int | None
-    """None: the codec's usual level."""
+    """None: the codec's default level."""
     row_group_bytes: int
     bloom_columns: tuple[str, ...] = ()
-    """Each row group carries a Bloom filter of these."""
+    """Columns with a Bloom filter in each row group."""
 
 
 def output_settings(assignment: Assignment) -> OutputSettings:
@@ -38,8 +38,8 @@ def output_settings(assignment: Assignment) -> OutputSettings:
 
     Raises:
         ConfigError: The table's configurer is not installed.
-        PluginError: It raised, or its answer is not allowed.
-        RewriteError: What the request wants is not allowed.
+        PluginError: It raised, or its result is not allowed.
+        RewriteError: The request's output settings are not allowed.
     """
     settings, request = assignment.table.settings, assignment.request
     chosen = OutputSettings(
@@ -76,16 +76,16 @@ def _ask_configurer(base: OutputSettings, assignment: Assignment) -> OutputSetti
 
 
 def _with_spec(base: OutputSettings, spec: OutputSpec) -> OutputSettings:
-    """Return the settings with what a spec says.
+    """Return the settings after applying a spec.
 
     Raises:
-        ValueError: Says what is not allowed.
+        ValueError: Names the value that is not allowed.
     """
     codec, level = base.codec, base.codec_level
     if spec.codec is not None:
         known = codec_name(spec.codec)
         if known is None:
-            raise ValueError(f"the codec {spec.codec!r}, which is not known")
+            raise ValueError(f"the codec {spec.codec!r}, which is unknown")
         codec, level = known, level if known == codec_name(codec) else None
     if spec.codec_level is not None:
         level = spec.codec_level
@@ -101,61 +101,61 @@ def _with_spec(base: OutputSettings, spec: OutputSpec) -> OutputSettings:
 
 
 BLOOM_FALSE_SHARE = 0.01
-"""Share of absent values that a Bloom filter takes for present."""
+"""False positive rate of a Bloom filter."""
 
 
 def leaf_indexes(schema: pa.Schema) -> dict[str, int]:
-    """Return where the columns that are not nested are among the columns of a Parquet file."""
-    places, place = dict[str, int](), 0
+    """Return the leaf column indexes of columns that are not nested."""
+    indexes, next_index = dict[str, int](), 0
     for field in schema:
         if not is_type.is_nested(field.type):
-            places[field.name] = place
-        place += leaf_count(field.type)
-    return places
+            indexes[field.name] = next_index
+        next_index += leaf_count(field.type)
+    return indexes
 
 
 def leaf_count(arrow: pa.DataType) -> int:
-    """Return how many columns of a Parquet file hold values of a type."""
+    """Return the number of leaf columns of a type in a Parquet file."""
     if not is_type.is_nested(arrow):
         return 1
     return sum(leaf_count(arrow.field(at).type) for at in range(arrow.num_fields))
 
 
 def sorting_columns(schema: pa.Schema, key: Sequence[str]) -> list[pq.SortingColumn] | None:
-    """Return the order of rows that ascend by key, null first, as Parquet can tell it.
+    """Return the order of rows that ascend by key, null first, as Parquet can declare it.
 
-    Parquet has no order of NaN, so the declared order ends before a column of floats.
+    Parquet does not define the order of NaN, so the declared order ends before a float column.
     """
-    places, found = leaf_indexes(schema), list[pq.SortingColumn]()
+    indexes, columns = leaf_indexes(schema), list[pq.SortingColumn]()
     for name in key:
         if is_type.is_floating(schema.field(name).type):
             break
-        found.append(pq.SortingColumn(places[name], descending=False, nulls_first=True))
-    return found or None
+        columns.append(pq.SortingColumn(indexes[name], descending=False, nulls_first=True))
+    return columns or None
 
 
 def bloom_options(names: Sequence[str], group_rows: int) -> dict[str, dict[str, Any]] | None:
-    """Return what Arrow's writer is told of Bloom filters.
+    """Return the options for Bloom filters of Arrow's writer.
 
     Args:
-        names: Columns that carry one.
-        group_rows: Rows of a row group: it has no more different values.
+        names: Columns with Bloom filters.
+        group_rows: Rows of a row group, an upper bound on its distinct values.
     """
     options = {"ndv": max(1, group_rows), "fpp": BLOOM_FALSE_SHARE}
     return dict.fromkeys(names, options) or None
 
 
 def has_blooms(metadata: pq.FileMetaData, schema: pa.Schema, names: Sequence[str]) -> bool:
-    """Return whether each row group of a file carries Bloom filters of these columns."""
+    """Return whether each row group of a file has Bloom filters for these columns."""
     if not names:
         return True
-    places = [leaf_indexes(schema).get(name) for name in names]
+    indexes = [leaf_indexes(schema).get(name) for name in names]
     return all(
-        place is not None
-        and metadata.row_group(number).column(place).bloom_filter_offset is not None
+        index is not None
+        and metadata.row_group(number).column(index).bloom_filter_offset is not None
         for number in range(metadata.num_row_groups)
         if metadata.row_group(number).num_rows
-        for place in places
+        for index in indexes
     )
 
 
@@ -163,50 +163,50 @@ def has_blooms(metadata: pq.FileMetaData, schema: pa.Schema, names: Sequence[str
 
 
 SMALLER_FACTOR_MAX = 4
-"""A row group may be smaller than wanted by this factor, on average."""
+"""On average, a row group may be smaller than wanted by this factor."""
 LARGE_BYTES = 2 * 1024**2
-"""A row group of this size is never too small: readers no longer feel its overhead."""
+"""A row group of this size is never too small: its overhead for readers is negligible."""
 LARGE_ROWS = 1 << 17
-"""Nor is one of so many rows, however well they are packed."""
+"""A row group with this many rows is never too small, however well they compress."""
 LARGER_FACTOR_MAX = 4
-"""No row group may be larger than wanted by this factor: it bounds the memory of readers."""
+"""No row group may be larger than wanted by this factor, which bounds the memory of readers."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroupSize:
-    """A row group, as far as its worth goes."""
+    """The size of a row group."""
 
     rows: int
     decoded_bytes: int
-    """Before compression, by its footer."""
+    """Uncompressed size according to its footer."""
 
 
 def worth_copying(row_groups: Sequence[RowGroupSize], settings: OutputSettings) -> bool:
-    """Return whether row groups are copied as they are, rather than written anew.
+    """Return whether row groups are copied unchanged instead of rewritten.
 
     Args:
         row_groups: All that would follow each other in one output.
-        settings: How the output is wanted.
+        settings: Wanted settings of the output.
     """
-    known = [group for group in row_groups if group.rows]
-    largest = max((group.decoded_bytes for group in known), default=0)
+    filled = [group for group in row_groups if group.rows]
+    largest = max((group.decoded_bytes for group in filled), default=0)
     if largest > LARGER_FACTOR_MAX * settings.row_group_bytes:
         return False
-    rows = sum(group.rows for group in known)
-    decoded_bytes = sum(group.decoded_bytes for group in known)
-    return not too_fragmented(len(known), RowGroupSize(rows, decoded_bytes), settings)
+    rows = sum(group.rows for group in filled)
+    decoded_bytes = sum(group.decoded_bytes for group in filled)
+    return not too_fragmented(len(filled), RowGroupSize(rows, decoded_bytes), settings)
 
 
 def too_fragmented(count: int, total: RowGroupSize, settings: OutputSettings) -> bool:
-    """Return whether so many row groups (or more) of this size together are too small.
+    """Return whether `count` or more row groups of this total size are too small.
 
-    The average counts: every file ends with a row group that is not full, and as long as
-    the average is large enough, no number of compactions leaves a file in splinters.
+    The average is decisive: every file ends with a row group that is not full. While the
+    average is large enough, compactions do not leave files with many tiny row groups.
 
     Args:
-        count: How many there are.
-        total: Rows and bytes of all of them.
-        settings: How the output is wanted.
+        count: Number of row groups.
+        total: Total rows and bytes.
+        settings: Wanted settings of the output.
     """
     small_bytes = min(settings.row_group_bytes / SMALLER_FACTOR_MAX, LARGE_BYTES)
     return total.rows < count * LARGE_ROWS and total.decoded_bytes < count * small_bytes

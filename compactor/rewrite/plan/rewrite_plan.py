@@ -1,8 +1,8 @@
-"""What one rewrite has to do, worked out from the assignment and the inputs' footers.
+"""The plan of a rewrite, derived from the assignment and the inputs' footers.
 
-A plan is a value: it goes to Spark's tasks as it is, and says everything that they need. It has
-four parts: what is read (`Inputs`), what happens to rows (`Rules`), what is written (`Output`),
-and what a task may hold (`MemoryBudget`). A function takes the part that it uses.
+A plan is a value that goes to Spark's tasks unchanged and contains everything that they need. It
+has four parts: the files to read (`Inputs`), the effect on rows (`Rules`), the files to write
+(`Output`), and limits for tasks (`MemoryBudget`). A function takes the part that it uses.
 """
 
 import json
@@ -43,43 +43,43 @@ FOOTER_FORMAT = "1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a rewrite reads. Inputs have numbers: their places in `paths`."""
+    """The files that a rewrite reads. Inputs have numbers: their indexes in `paths`."""
 
     paths: tuple[str, ...]
-    """Relative to the table's location."""
+    """Paths relative to the table's location."""
     rows: int
-    """Rows of all inputs, by their footers."""
+    """Rows of all inputs, from their footers."""
     decoded_bytes: int
-    """Bytes of all rows, by the footers and a look at some texts."""
+    """Bytes of all rows, from the footers and a sample of texts."""
     footer_bytes: int
     """Bytes of the footers of all inputs."""
     row_groups: tuple[RowGroup, ...] = ()
-    """Row groups of all inputs of a keyed table, by their footers."""
+    """Row groups of all inputs of a keyed table, from their footers."""
     clean: Mapping[int, RowFacts] = field(default_factory=dict)
     """Facts of inputs whose keys ascend and whose rows are all alive, by number. Their row groups
-    may be copied where they meet no others."""
+    may be copied if they overlap no others."""
     small: Mapping[int, int] = field(default_factory=dict)
     """Bytes of inputs with one small row group and exactly the columns of the outputs, by
     number."""
     matching: frozenset[int] = frozenset()
-    """Inputs with the columns, codec and Bloom filters of the outputs, however Arrow holds them."""
+    """Inputs with the columns, codec and Bloom filters of the outputs, whatever Arrow's types."""
     worth_stitching: bool = False
     """Whether the row groups of all inputs together are large enough to be copied."""
     timed: bool = False
-    """Whether no row lacks a time, by the footers; only asked where rows expire."""
+    """Whether every row has a time, from the footers; only determined where rows expire."""
 
     @property
     def row_bytes(self) -> float:
-        """Decoded bytes of a row, on average."""
+        """Average decoded size of a row."""
         return self.decoded_bytes / max(1, self.rows)
 
     def only(self, numbers: Iterable[int]) -> Self:
-        """Return the totals, and the sizes of those small inputs that have these numbers.
+        """Return the totals, and the sizes of small inputs with these numbers.
 
-        A task that is told of its own files needs no more.
+        A task needs the sizes of its own inputs only.
 
         Args:
-            numbers: Of the task's inputs.
+            numbers: Numbers of the task's inputs.
         """
         small = {number: self.small[number] for number in numbers if number in self.small}
         return replace(self, paths=(), row_groups=(), clean={}, small=small, matching=frozenset())
@@ -87,10 +87,10 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What happens to rows."""
+    """The effect of a rewrite on rows."""
 
     schema: pa.Schema
-    """Of the outputs: the table's and all inputs' united."""
+    """Schema of the outputs: the union of the table's and all inputs'."""
     row_rules: RowRules
     now_s: float
     drop: DropRule
@@ -98,28 +98,28 @@ class Rules:
     end: bytes | None
     """Keys of the tablet are in `(start, end]`; both None: any key."""
     transform: TransformPlan | None = None
-    """What the job's request does to the rows before they are merged."""
+    """Change of the rows by the job's request, before they are merged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a rewrite writes."""
+    """The files that a rewrite writes."""
 
     paths: tuple[str, ...]
     """One path per part, relative to the table's location; a part without rows has no file."""
     cuts: tuple[bytes, ...]
-    """Part n ends with key `cuts[n]`, the last part never."""
+    """Part n ends with key `cuts[n]`; the last part has no end."""
     settings: OutputSettings
     footer: tuple[tuple[str, str], ...]
-    """Key-value metadata of every output, but for what is known at its end."""
+    """Key-value metadata of every output, without entries that are known only at its end."""
     purge: bytes | None = None
     part_rows: int = 0
     """Rows of a part of a table without a key; 0: all rows are one part."""
     cuts_at_s: tuple[float, ...] = ()
     """Times at which parts of a table without a key begin. Part 0 ends before the first of them;
-    rows without a time are the part after the last. A part may have several files."""
+    rows without a time form the part after the last. A part may have several files."""
     file_rows_max: int = 0
-    """With `cuts_at_s`: most rows of one file; 0: any number."""
+    """With `cuts_at_s`: largest number of rows of one file; 0: no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,18 +127,18 @@ class RewritePlan:
     """One rewrite."""
 
     location: str
-    """Of the table."""
+    """Location of the table."""
     folder: str
-    """The attempt's, where tasks on this machine leave word of how far they are; or empty."""
+    """The attempt's folder, where tasks report their progress; or empty."""
     inputs: Inputs
     rules: Rules
     output: Output
     memory: MemoryBudget
-    """What one task may hold."""
+    """Limits on what one task may hold."""
 
     @property
     def read_rows_max(self) -> int:
-        """Rows that are read at a time where all columns are held."""
+        """Rows that are read at a time when all columns are held."""
         return rows_at_a_time(self.inputs.row_bytes, self.memory)
 
 
@@ -148,13 +148,13 @@ def make_plan(
     task: tuple[int, int] = (TASK_BYTES, 0),
     on_read: Callable[[], None] = lambda: None,
 ) -> RewritePlan:
-    """Return the plan of an assignment, after a look at every input's footer.
+    """Return the plan of an assignment, after reading every input's footer.
 
     Args:
         assignment: The reserved job.
         folder: See `RewritePlan`.
-        task: Bytes that the process of a task may have, and with which it is ended; 0: never.
-        on_read: Is called after each footer, perhaps in several threads.
+        task: Memory of a task's process, and the limit at which it is ended; 0: no limit.
+        on_read: Called after each footer, possibly in several threads.
 
     Raises:
         InputError: An input is missing, unreadable or does not fit the others.
@@ -236,12 +236,12 @@ def _small_inputs(footers: Iterable[InputFooter], schema: pa.Schema) -> dict[int
 def _clean_inputs(
     assignment: Assignment, rules: RowRules, schema: pa.Schema
 ) -> dict[int, RowFacts]:
-    """Return the facts of inputs whose rows are all unique and alive, by their metadata."""
+    """Return the facts of inputs whose rows are all unique and alive, from their metadata."""
     level_requested = (
         assignment.request is not None and assignment.request.output.codec_level is not None
     )
     if level_requested or rules.partition_by:
-        return {}  # Of a level no footer tells; columns may be left to folders.
+        return {}  # Footers do not have the level; columns may be given by folders.
     return clean_facts(assignment.inputs, rules, schema, assignment.reservation.now_s)
 
 
@@ -263,13 +263,13 @@ def _normal_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def _united_schema(assignment: Assignment, schemas: dict[str, pa.Schema]) -> pa.Schema:
-    known = [("table schema", arrow_schema(assignment.table.schema))]
+    sources = [("table schema", arrow_schema(assignment.table.schema))]
     for path, schema in schemas.items():
-        # Of thousands of files, nearly all have the schema of the one before.
-        if not known[-1][1].equals(schema):
-            known.append((f"file {path}", schema))
+        # Of thousands of files, nearly all have the same schema as the one before.
+        if not sources[-1][1].equals(schema):
+            sources.append((f"file {path}", schema))
     try:
-        return unite_schemas(known)
+        return unite_schemas(sources)
     except RequestError as error:
         raise InputError(str(error)) from error
 
@@ -288,7 +288,7 @@ def _row_rules(assignment: Assignment, schema: pa.Schema) -> RowRules:
 
 
 def _parts(assignment: Assignment) -> int:
-    """Return how many outputs there may be: cut at keys, or at rows where there is no key."""
+    """Return the largest number of outputs: cut at keys, or at rows without a key."""
     job = assignment.job
     return len(job.cuts) + 1 if assignment.table.key else max(1, job.outputs_expected)
 
@@ -297,7 +297,7 @@ def _cuts_at_s(assignment: Assignment) -> tuple[float, ...]:
     """Return the times at which outputs are cut.
 
     Raises:
-        RewriteError: The table has a key or no times.
+        RewriteError: The table has a key, or no times.
     """
     job, table = assignment.job, assignment.table
     if job.cuts_at_s and (table.key or table.time_column is None):
@@ -318,7 +318,7 @@ def _output_paths(assignment: Assignment, parts: int) -> tuple[str, ...]:
 
 
 def _footer(assignment: Assignment) -> tuple[tuple[str, str], ...]:
-    """Return what a rebuild from storage needs to know of an output."""
+    """Return the metadata of an output that a rebuild from storage needs."""
     reservation = assignment.reservation
     return (
         ("neve.format", FOOTER_FORMAT),

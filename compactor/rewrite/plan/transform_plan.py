@@ -1,6 +1,6 @@
-"""What the request of a job does to its inputs, as a value that goes to Spark's tasks.
+"""The effect of a job's request on its inputs, as a value for Spark's tasks.
 
-The value says which rows a transform affects.
+The value determines which rows a transform affects.
 """
 
 from collections.abc import Sequence
@@ -30,15 +30,15 @@ from common.wire import Assignment
 def matched_rows(
     rows: pa.Table, rules: RowRules, key_range: KeyRange, cancelled: Sequence[KeyRange] = ()
 ) -> Flags:
-    """Return which rows a transform is applied to: in the range, not cancelled, no tombstones.
+    """Return the rows that a transform applies to: in the range, not cancelled, no tombstones.
 
-    Expired rows are meant, too: they would come back if the table's rows lived longer.
+    Expired rows are included, because they would reappear if the table's TTL became longer.
 
     Args:
-        rows: With at least the columns of key and tombstone.
-        rules: Of the table.
-        key_range: Of the request.
-        cancelled: Parts of it that a user took back.
+        rows: Rows with at least the columns of key and tombstone.
+        rules: Rules of the table.
+        key_range: Range of the request.
+        cancelled: Ranges that a user has cancelled.
     """
     flags = np.ones(rows.num_rows, np.bool_)
     if rules.tombstone_column is not None:
@@ -81,54 +81,54 @@ class TransformPlan:
     request: str
     table: Table
     key_range: KeyRange
-    """Rows outside are left as they are, whatever file holds them."""
+    """Rows outside are unchanged, whatever file holds them."""
     inputs: frozenset[int]
     """Numbers of the inputs that it has not been applied to; never empty."""
     now_s: float
     cancelled: tuple[KeyRange, ...] = ()
-    """Parts of the range that were cancelled: rows there are left as they are, too."""
+    """Cancelled ranges: rows there are unchanged as well."""
 
     def matched_rows(self, rows: pa.Table, rules: RowRules) -> Flags:
-        """Return which rows it is applied to.
+        """Return the rows that it applies to.
 
         Args:
-            rows: With at least the columns of key and tombstone.
-            rules: Of the table.
+            rows: Rows with at least the columns of key and tombstone.
+            rules: Rules of the table.
         """
         return matched_rows(rows, rules, self.key_range, self.cancelled)
 
     @property
     def now_us(self) -> int:
-        """What `now()` is for every row, in microseconds since the epoch."""
+        """The value of `now()` for every row, in microseconds since the epoch."""
         return round(self.now_s * 1_000_000)
 
     @property
     def protected(self) -> frozenset[str]:
-        """Columns that keep their values, also those of deleted rows."""
+        """Columns that keep their values, even in deleted rows."""
         return protected_columns(self.table)
 
     @property
     def asks_spark(self) -> bool:
-        """Whether it has expressions, which Spark works out."""
+        """Whether it has expressions, which Spark evaluates."""
         return bool(self.transform.expressions)
 
 
 def make_transform(assignment: Assignment, schema: pa.Schema) -> TransformPlan | None:
-    """Return what the job's request does to its inputs; None: nothing.
+    """Return the effect of the job's request on its inputs; None: no effect.
 
     Args:
         assignment: The reserved job.
-        schema: Of the rows, as they will be merged.
+        schema: Schema of the rows, as they will be merged.
 
     Raises:
-        RewriteError: The request is missing or another one.
+        RewriteError: The request is missing, or is a different one.
         TransformError: It does not fit the rows.
     """
     request, wanted = assignment.request, assignment.reservation.request
     if (request.id if request is not None else None) != wanted:
-        # An output would carry the request, and the transform would never be applied.
-        found = f"came with {request.id}" if request is not None else "came without it"
-        raise RewriteError(f"job {assignment.job.id} is of request {wanted}, but {found}")
+        # Otherwise outputs would carry the request, and the transform would never be applied.
+        origin = f"came with {request.id}" if request is not None else "came without it"
+        raise RewriteError(f"job {assignment.job.id} belongs to request {wanted}, but {origin}")
     if request is None:
         return None
     try:

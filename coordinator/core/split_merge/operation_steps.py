@@ -124,7 +124,7 @@ def why_not_split(tablet: Tablet, table: Table, now_s: float, rest_s: float) -> 
     """
     limit = table.settings.split_bytes
     if not has_ranges(table):
-        return "its tablets are not ranges of keys"
+        return "its tablets are not key ranges"
     if not limit:
         return "the table's setting split_bytes is 0, which disables splits"
     size = _size_bytes(tablet)
@@ -164,7 +164,7 @@ def why_not_merge(
         rest_s: Likewise.
     """
     if not has_ranges(table):
-        return "its tablets are not ranges of keys"
+        return "its tablets are not key ranges"
     limit = merge_bytes(table)
     if not limit:
         return "the table's setting merge_bytes is 0, which disables merges"

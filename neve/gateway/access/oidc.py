@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from common.access_settings import AccessSettings
 from common.clock import Clock
 from common.errors import ConfigError, RequestError, UnavailableError
-from common.secret_files import open_regular
 from common.telemetry import Log
+from neve.api.files import open_regular
 from neve.gateway.access.callers import GRANTS_MAX, Caller, TableGrant
 from neve.gateway.problems import UnauthorizedError
 

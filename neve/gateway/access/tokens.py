@@ -26,8 +26,8 @@ from typing import Any
 from common.clock import Clock
 from common.errors import ConfigError, RefusedError, RequestError
 from common.model.table import DNS_LABEL
-from common.secret_files import open_regular
 from common.telemetry import Log
+from neve.api.files import open_regular
 from neve.gateway.access.callers import Caller, parse_grants
 
 FORMAT = 1

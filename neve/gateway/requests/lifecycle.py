@@ -6,8 +6,7 @@ from dataclasses import replace
 from common.errors import ConflictError, RefusedError, RequestError, UnavailableError
 from common.metadata.changes import CancelRange, MoveRequest, Outcome, SubmitRequest
 from common.metadata.keys import HISTORY_MAX
-from common.metadata.ports import HistoryEntry
-from common.metadata.store_values import CallKind
+from common.metadata.store_values import CallKind, HistoryEntry
 from common.model.keys import PLUS_INFINITY, key_before
 from common.model.outcome import AttemptEnd
 from common.model.request import KeyRange, Request, RequestState, covers, key_range_of

@@ -77,7 +77,8 @@ async def check_and_repair(scope: TableScope, options: RepairOptions) -> RepairR
     settled: list[RepairedFinding] = []
     found: Sequence[Finding] = checked.findings
     for _ in range(ROUNDS_MAX):
-        fresh = [finding for finding in found if finding not in [done.finding for done in settled]]
+        done = {repaired.finding for repaired in settled}
+        fresh = [finding for finding in found if finding not in done]
         work = [finding for finding in fresh if _is_repairable(finding) and options.allow(finding)]
         if not work:
             break

@@ -8,8 +8,9 @@ before it is told, and a repair is a change that is refused if the damage is gon
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from common.metadata.changes import RescueFile, UnpinFiles
 from common.metadata.store_values import RawTablet
@@ -22,6 +23,7 @@ from common.units import format_count
 from neve.recovery.findings import Finding, FindingCode
 from neve.recovery.fsck.file_checks import FileCheck, check_file
 from neve.recovery.fsck.tablet_checks import (
+    TabletIndex,
     check_bounds,
     check_holes,
     check_tablet,
@@ -36,7 +38,7 @@ from neve.recovery.location_ownership import (
     check_location_owner,
     check_shared_files,
 )
-from neve.recovery.scope import TableScope, gather_bounded
+from neve.recovery.scope import Steps, TableScope, gather_bounded, in_thread
 
 AGAIN_S = 0.1
 """Pause before a second look at what splits and merges change."""
@@ -120,37 +122,47 @@ async def _check_tiles(scope: TableScope) -> list[Finding]:
     if not first:
         return []
     await asyncio.sleep(AGAIN_S)
-    again = await _tiles_once(scope)
-    return [finding for finding in again if finding in first]
+    seen = {*first}
+    return [finding for finding in await _tiles_once(scope) if finding in seen]
 
 
 async def _tiles_once(scope: TableScope) -> list[Finding]:
     bounds: list[Bounds] = []
     async for page in _inspect_tablets(scope):
-        bounds += [tablet.tablet.bounds for tablet in page if tablet.tablet]
-    found = [*check_holes(scope.table.id, bounds)]
-    for left, right in overlapping_neighbours(bounds):
-        found += await _overlap(scope, left, right, bounds)
+        bounds += [found.tablet.bounds for found in page if found.tablet]
+    index, found, overlaps = await in_thread(partial(_check_tiling, scope.table.id, bounds))
+    for left, right in overlaps:
+        found += await _overlap(scope, left, right, index)
     async for page in _inspect_tablets(scope):
-        for tablet in page:
-            found += check_bounds(tablet.tablet, bounds) if tablet.tablet else ()
+        found += await in_thread(partial(_check_page, page, index))
     return found
 
 
+def _check_tiling(
+    table: str, bounds: Sequence[Bounds], steps: Steps
+) -> tuple[TabletIndex, list[Finding], Sequence[tuple[Bounds, Bounds]]]:
+    """Return the tablets, the holes between them, and the neighbours that overlap."""
+    holes = [*steps.over(check_holes(table, bounds))]
+    return TabletIndex(bounds), holes, [*steps.over(overlapping_neighbours(bounds))]
+
+
+def _check_page(page: Sequence[RawTablet], index: TabletIndex, steps: Steps) -> Sequence[Finding]:
+    tablets = (raw.tablet for raw in page if raw.tablet)
+    return [found for tablet in tablets for found in steps.over(check_bounds(tablet, index))]
+
+
 async def _overlap(
-    scope: TableScope, left: Bounds, right: Bounds, bounds: Sequence[Bounds]
+    scope: TableScope, left: Bounds, right: Bounds, index: TabletIndex
 ) -> list[Finding]:
     """Return what is wrong between two tablets, as they are now; empty: one is gone."""
     ids = [TabletId(scope.table.id, each.end) for each in (left, right)]
     both = [tablet.tablet for tablet in await scope.store.inspect(ids) if tablet.tablet]
     if len(both) < 2:
         return []
-    start = right.start
-    inside = [bound.end for bound in bounds if bound.end <= left.end]
-    inside = [end for end in inside if start is None or end > start]
+    inside = index.ends_within(right.start, left.end)
     held = await scope.store.files([TabletId(scope.table.id, end) for end in inside])
     doubles = {path for files in held for path in files}
-    return [overlap_finding(both[0], both[1], bounds, doubles)]
+    return [overlap_finding(both[0], both[1], index, doubles)]
 
 
 async def _check_orphans(scope: TableScope, done: TableCheck) -> None:
@@ -186,19 +198,23 @@ async def _still_held(
     scope: TableScope, suspects: Sequence[tuple[TabletId, DataFile, Finding]]
 ) -> list[Finding]:
     """Return what is wrong with files that their tablets hold still, unchanged."""
-    held = await scope.store.files([tablet for tablet, _, _ in suspects])
-    return [
-        finding
-        for (_, file, finding), files in zip(suspects, held, strict=True)
-        if files.get(file.path) == file
-    ]
+    held = await _files_of(scope, (tablet for tablet, _, _ in suspects))
+    return [finding for tablet, file, finding in suspects if held[tablet].get(file.path) == file]
+
+
+async def _files_of(
+    scope: TableScope, tablets: Iterable[TabletId]
+) -> Mapping[TabletId, Mapping[str, DataFile]]:
+    """Return the files of some tablets; each tablet is read once, however often it is named."""
+    ids = [*dict.fromkeys(tablets)]
+    return dict(zip(ids, await scope.store.files(ids), strict=True))
 
 
 async def _check_garbage(scope: TableScope, holders: Mapping[str, TabletId]) -> list[Finding]:
     """Return the files that wait for deletion and are in use."""
     entries = await scope.store.garbage(scope.table.id)
     suspects = [entry.path for entry in entries if entry.path in holders]
-    held = await scope.store.files([holders[path] for path in suspects])
+    held = await _files_of(scope, (holders[path] for path in suspects))
     # A store that has failed over meanwhile may have forgotten what has put it there.
     still = {*await scope.store.garbage_among(scope.table.id, suspects)} if suspects else set[str]()
     return [
@@ -210,8 +226,8 @@ async def _check_garbage(scope: TableScope, holders: Mapping[str, TabletId]) -> 
             repair="take it out of garbage",
             changes=(RescueFile(tablet=holders[path], path=path),),
         )
-        for path, files in zip(suspects, held, strict=True)
-        if path in files and path in still
+        for path in suspects
+        if path in held[holders[path]] and path in still
     ]
 
 

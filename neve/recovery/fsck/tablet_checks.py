@@ -1,5 +1,6 @@
 """What is wrong with the metadata of tablets, alone and between neighbours. Pure."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -82,19 +83,58 @@ def _stale_selection(tablet: Tablet) -> Iterator[Finding]:
         )
 
 
-def check_bounds(tablet: Tablet, others: Sequence[Bounds]) -> Iterator[Finding]:
+class TabletIndex:
+    """Finds the tablets of a table by keys, also where tablets overlap or leave holes."""
+
+    def __init__(self, bounds: Sequence[Bounds]) -> None:
+        """Take the bounds of all tablets, ascending by end."""
+        self.bounds = bounds
+        self._ends = [bound.end for bound in bounds]
+        self._lower = _next_with_lower_start(bounds)
+
+    def home(self, file: DataFile) -> Bounds | None:
+        """Return the first tablet that holds all keys of a file."""
+        if file.key_min is None or file.key_max is None:
+            last = self.bounds[-1:]
+            return last[0] if last and _belongs(last[0], file) else None
+        index = bisect_left(self._ends, file.key_max)
+        while index < len(self.bounds):
+            if self.bounds[index].holds(file.key_min, file.key_max):
+                return self.bounds[index]
+            index = self._lower[index]
+        return None
+
+    def ends_within(self, start: bytes | None, end: bytes) -> Sequence[bytes]:
+        """Return the ends of tablets above `start` up to `end`."""
+        first = 0 if start is None else bisect_right(self._ends, start)
+        return self._ends[first : bisect_right(self._ends, end)]
+
+
+def _next_with_lower_start(bounds: Sequence[Bounds]) -> list[int]:
+    """Return for each tablet the next one that starts before it; the number of tablets: none."""
+    following = [len(bounds)] * len(bounds)
+    starts = [bound.start or b"" for bound in bounds]
+    for index in reversed(range(len(bounds))):
+        other = index + 1
+        while other < len(bounds) and starts[other] >= starts[index]:
+            other = following[other]
+        following[index] = other
+    return following
+
+
+def check_bounds(tablet: Tablet, others: TabletIndex) -> Iterator[Finding]:
     """Yield the files of a tablet whose keys lie outside it.
 
     Args:
         tablet: With its files.
-        others: Bounds of all tablets.
+        others: All tablets.
     """
     if tablet.bounds.partition is not None:
         return
     for path, file in sorted(tablet.files.items()):
         if _belongs(tablet.bounds, file):
             continue
-        home = next((other for other in others if _belongs(other, file)), None)
+        home = others.home(file)
         target = None if home is None else TabletId(tablet.id.table, home.end)
         changes = () if target is None else (MoveFile(tablet=tablet.id, target=target, path=path),)
         yield Finding(
@@ -164,15 +204,13 @@ def _list_of(names: Sequence[str]) -> str:
 FILES_NAMED_MAX = 3
 
 
-def overlap_finding(
-    left: Tablet, right: Tablet, others: Sequence[Bounds], doubles: set[str]
-) -> Finding:
+def overlap_finding(left: Tablet, right: Tablet, others: TabletIndex, doubles: set[str]) -> Finding:
     """Return what is wrong between two tablets that overlap, and what would mend it.
 
     Args:
         left: The one before.
         right: Reaches into it.
-        others: Bounds of all other tablets of the table; the left one is among them.
+        others: All tablets of the table.
         doubles: Files of the right one that others hold, too.
     """
     end = left.bounds.end
@@ -230,12 +268,10 @@ def _reaches(file: DataFile, end: bytes) -> bool:
     return file.key_min <= end if file.key_min is not None else file.rows > 0
 
 
-def _home_of(file: DataFile, end: bytes, others: Sequence[Bounds]) -> Bounds | None:
+def _home_of(file: DataFile, end: bytes, others: TabletIndex) -> Bounds | None:
     """Return the first tablet before a key that holds a whole file."""
-    low, high = file.key_min, file.key_max
-    if low is None or high is None:
-        return None
-    return next((other for other in others if other.end <= end and other.holds(low, high)), None)
+    home = None if file.key_min is None else others.home(file)
+    return None if home is None or home.end > end else home
 
 
 def duplicate_finding(path: str, holders: Sequence[Tablet]) -> Finding:

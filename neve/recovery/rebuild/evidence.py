@@ -225,13 +225,19 @@ async def _look_up_named(
     evidence: Evidence, location: Location, threads: StorageThreads
 ) -> list[str]:
     """Take in what the listing misses of what manifest and footers name; return new outputs."""
-    published = evidence.published
-    named = {*(published.files if published is not None else ())}
-    named.update(path for footer in evidence.footers.values() for path in footer.outputs or ())
-    unlisted = sorted(named - evidence.stored.keys())
+    unlisted = await in_thread(partial(_unlisted, evidence))
     found = await threads.run(location.uri, look_up, location, unlisted) if unlisted else {}
     evidence.stored.update(found)
     return sorted(path for path, file in found.items() if file.whose is FileOrigin.OUTPUT)
+
+
+def _unlisted(evidence: Evidence, steps: Steps) -> Sequence[str]:
+    """Return the files that manifest and footers name and the listing does not, sorted."""
+    stored, published = evidence.stored, evidence.published
+    named = {*steps.over(published.files if published is not None else ())}
+    for footer in steps.over(evidence.footers.values()):
+        named.update(footer.outputs or ())
+    return steps.in_order(path for path in steps.over(named) if path not in stored)
 
 
 async def _read_manifest(evidence: Evidence, location: Location, threads: StorageThreads) -> None:

@@ -20,7 +20,7 @@ from common.errors import RefusedError
 from common.garbage_collection import growth_ignored
 from common.ids import IdSource
 from common.metadata.keys import CALL_SKEW_S
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.service_paths import is_service_path
 from common.model.table import Table, TableState

@@ -14,7 +14,6 @@ from typing import Any, get_args
 import pytest
 
 from common import wire
-from common.coordinator_calls import CompactorCalls, call_names
 from neve.api.messages import readable_across_releases, restore_fields
 from tests.support import wire_examples
 from tests.support.older_release import older_release
@@ -79,7 +78,7 @@ def run_older(older: Path, verb: str, given: object = None) -> Any:
 
 def call_messages() -> set[str]:
     """Return the messages between a compactor and the coordinator."""
-    calls = [getattr(CompactorCalls, name) for name in call_names(CompactorCalls)]
+    calls = [call for name, call in vars(wire.CompactorCalls).items() if not name.startswith("_")]
     hints = [hint for call in calls for hint in wire_examples.hints_of(call).values()]
     every = {
         getattr(get_arg, "__name__", "") for hint in hints for get_arg in (hint, *get_args(hint))

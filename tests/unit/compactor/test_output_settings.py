@@ -64,7 +64,7 @@ def test_by_size_answers_as_accumulos_configurer(case: dict[str, Any]) -> None:
     ("options", "says"),
     [
         ({"codec": "gzip"}, "lacks the option threshold"),
-        ({**BY_SIZE, "codec": "rar"}, "codec 'rar' is not known, expected zstd"),
+        ({**BY_SIZE, "codec": "rar"}, "codec 'rar' is unknown, expected zstd"),
         ({**BY_SIZE, "threshold": "much"}, "threshold 'much' is not a size"),
         (
             {**BY_SIZE, "codec_level": "10"},
@@ -93,7 +93,7 @@ def test_request_settings_override_configurer_and_table() -> None:
 @pytest.mark.parametrize(
     ("wish", "says"),
     [
-        (OutputSpec(codec="rar"), "request request-1 wants the codec 'rar', which is not known"),
+        (OutputSpec(codec="rar"), "request request-1 wants the codec 'rar', which is unknown"),
         (OutputSpec(codec="gzip", codec_level=10), "the level 10, which gzip does not have"),
         (OutputSpec(row_group_bytes=-1), "row groups of -1 bytes"),
     ],
@@ -124,7 +124,7 @@ def test_a_configurer_that_misbehaves_is_named(monkeypatch: pytest.MonkeyPatch) 
     )
     with pytest.raises(PluginError, match="configurer odd failed: KeyError"):
         chosen(configurer="odd")
-    with pytest.raises(PluginError, match=r"configurer odd failed: .*'rar', which is not known"):
+    with pytest.raises(PluginError, match=r"configurer odd failed: .*'rar', which is unknown"):
         chosen(configurer="odd", size_bytes=10)
     with pytest.raises(ConfigError, match="'even' is not installed; installed: by-size, odd"):
         chosen(configurer="even")

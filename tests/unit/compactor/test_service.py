@@ -21,7 +21,8 @@ from common.errors import (
     UnknownOutcomeError,
 )
 from common.metadata.changes import Refused, Unknown
-from common.metadata.ports import AttemptOutcome, TabletStore
+from common.metadata.store import TabletStore
+from common.metadata.store_values import AttemptOutcome
 from common.model.group import RateGrant
 from common.model.outcome import AttemptEnd, RefusalCode, RowCounts
 from common.settings import CompactorSettings
@@ -205,7 +206,7 @@ def test_a_silent_engine_is_restarted_while_it_is_idle() -> None:
         await until(lambda: world.engine.restarts)
 
     world = play(script, stalling)
-    assert "no sign of life" in world.engine.restarts[0]
+    assert "no life sign" in world.engine.restarts[0]
 
 
 def test_heartbeats_tell_how_long_ago_there_was_progress() -> None:
@@ -268,7 +269,7 @@ def test_a_cancel_in_a_heartbeat_ends_the_attempt() -> None:
 
     world = play(script, setup)
     (report,) = world.coordinator.reports
-    assert (report.end, report.cause) == (AttemptEnd.CANCELLED, "the coordinator took it back")
+    assert (report.end, report.cause) == (AttemptEnd.CANCELLED, "the coordinator took the job back")
     assert world.store.commits == []
     assert world.files.deleted == [an_assignment().reservation.output_paths]
 

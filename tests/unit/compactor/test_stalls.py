@@ -133,7 +133,7 @@ def test_a_silent_engine_is_found_even_if_it_has_nothing_to_do() -> None:
     assert life.pass_time(10 * STALL_S) is None
     life.silent = True
     stall = life.pass_time(2 * STALL_S)
-    assert stall == Stall(cause="the Spark driver has given no sign of life for 10 s", attempts=())
+    assert stall == Stall(cause="the Spark driver has sent no life sign for 10 s", attempts=())
     assert life.pass_time(STALL_S) is None, "it is given time anew"
 
 

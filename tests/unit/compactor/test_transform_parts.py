@@ -179,7 +179,7 @@ class TestAnswers:
     def test_answers_that_break_off(self) -> None:
         answers = self.answers([(0, 1)])
         assert self.taken(answers, 0, 5) == [1]
-        with pytest.raises(RewriteError, match="do not end where they must"):
+        with pytest.raises(RewriteError, match="do not end at its marker"):
             answers.end(0)
 
 
@@ -197,7 +197,7 @@ def test_rows_that_were_not_asked_about_or_not_answered(
     plan = make_plan(assignment_over(keyed_table(tmp_path), ["a.parquet"], request=request))
     numbers = [*answered, END_OF_INPUT]
     batch = pa.table({"input": [0] * len(numbers), "row": numbers, "a0": [True] * len(numbers)})
-    with pytest.raises(RewriteError, match="were answered, but 3 asked about"):
+    with pytest.raises(RewriteError, match="values for 3 rows"):
         general_merge.rewrite_in_memory(plan, ExpressionValues(batch.to_batches()))
 
 
@@ -292,7 +292,7 @@ class TestPluggedIn:
     @pytest.mark.parametrize(
         ("how", "says"),
         [
-            ("add", "returned 6 rows for 3; it may neither add rows nor leave them out"),
+            ("add", "returned 6 rows for 3; it may neither add nor remove rows"),
             ("lose", "returned 2 rows for 3"),
             ("key", "changed the column k, which no transform may change"),
             ("columns", "returned the columns k, name, v, dead, at, expected .*x"),

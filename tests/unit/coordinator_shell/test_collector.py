@@ -27,7 +27,7 @@ from common.metadata.changes import (
 )
 from common.metadata.keys import TableKeys
 from common.metadata.mutation.effects import into_garbage
-from common.metadata.ports import GarbageEntry, PinEntry
+from common.metadata.store_values import GarbageEntry, PinEntry
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RowCounts

@@ -231,7 +231,7 @@ def test_files_are_held_by_a_short_lease_that_is_renewed(tmp_path: Path, renewed
         if renewed:
             assert await manifests.look(site.table)
         else:
-            with pytest.raises(ConflictError, match="pin that protects them ran out"):
+            with pytest.raises(ConflictError, match="pin that protects them has expired"):
                 await manifests.look(site.table)
         assert (site.folder / "_neve/manifest/latest.json").exists() is renewed
         assert await site.store.pins("t1") == []

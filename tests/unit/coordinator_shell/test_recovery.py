@@ -13,7 +13,7 @@ from common.metadata.executor import RetryLimits
 from common.metadata.keys import COORDINATOR
 from common.metadata.mutation import transaction_for
 from common.metadata.mutation.transaction import Seen, Write
-from common.metadata.store import KeyspaceStore
+from common.metadata.store import TabletStore
 from common.metadata.store_values import CoordinatorClaim, StoreHealth
 from common.settings import Settings
 from coordinator import store_watch
@@ -53,7 +53,7 @@ def test_replicas_have_the_claim_before_it_counts_also_when_it_is_repeated() -> 
 def test_a_claim_whose_fate_is_unknown_is_made_again() -> None:
     async def story() -> None:
         keyspace = FlakyKeyspace(MemoryStore(ManualClock()).keyspace)
-        store = KeyspaceStore(
+        store = TabletStore(
             keyspace,
             patience=RetryLimits(tries_max=1),
             sleep=asyncio.sleep,

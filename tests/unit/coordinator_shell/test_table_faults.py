@@ -18,7 +18,7 @@ from common.metadata.changes import AddFiles, Applied, CreateTable
 from common.metadata.codec.table import pack_name
 from common.metadata.commands import hdel, hset, xadd
 from common.metadata.keys import TABLES, TableKeys, TabletKeys
-from common.metadata.ports import TabletStore
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, TabletId

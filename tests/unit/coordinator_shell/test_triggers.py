@@ -123,7 +123,9 @@ def test_a_trigger_that_may_not_ask_is_refused_and_that_is_kept() -> None:
                 await it.parts.triggers.ask("t1")
             change = ChangeTable(table="t1", settings_version=1, state=TableState.PAUSED)
             await cluster.store.apply(change)
-            with pytest.raises(RefusedError, match="is paused: its planner is not asked"):
+            with pytest.raises(
+                RefusedError, match="is paused: its planner runs only while it is live"
+            ):
                 await it.parts.triggers.ask("t1")
             (tally,) = it.parts.status().triggers
             assert tally.refusal.startswith("table events is paused")

@@ -24,7 +24,13 @@ from common.metadata.codec.tablet import (
     unpack_file,
     unpack_files,
 )
-from common.metadata.ports import AttemptOutcome, GarbageEntry, HistoryEntry, Manifest, PinEntry
+from common.metadata.store_values import (
+    AttemptOutcome,
+    GarbageEntry,
+    HistoryEntry,
+    Manifest,
+    PinEntry,
+)
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd
@@ -276,7 +282,7 @@ def test_plain_values_become_tuples_and_maps() -> None:
     ids=["text", "bytes", "items"],
 )
 def test_a_value_that_cannot_be_unpacked_is_not_packed(value: object) -> None:
-    with pytest.raises(MetadataError, match="nobody could read it"):
+    with pytest.raises(MetadataError, match="could not be read back"):
         codec.pack(["beside", value])
 
 

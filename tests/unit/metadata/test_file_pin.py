@@ -79,7 +79,7 @@ def test_a_pin_that_was_not_renewed_for_a_lease_is_lost() -> None:
             await asyncio.sleep(LEASE_S - 1)
             pin.check()
             await asyncio.sleep(2)
-            with pytest.raises(ConflictError, match=r"not protected .* renewed for 120 s"):
+            with pytest.raises(ConflictError, match=r"no longer protected .* renewed for 120 s"):
                 pin.check()
 
     story(tell, 500.0)
@@ -103,12 +103,12 @@ def test_a_pin_that_the_store_has_forgotten_is_lost() -> None:
         async with FilePin(store, "t1", "p1") as pin:
             store.keyspace.run([delete(TableKeys("t1").pins)])
             pin.check()
-            with pytest.raises(ConflictError, match="not known any more"):
+            with pytest.raises(ConflictError, match="does not exist any more"):
                 await pin.confirm()
         async with FilePin(store, "t1", "p2") as pin:
             store.keyspace.run([delete(TableKeys("t1").pins)])
             await asyncio.sleep(31.0)
-            with pytest.raises(ConflictError, match="not known any more"):
+            with pytest.raises(ConflictError, match="does not exist any more"):
                 pin.check()
 
     story(tell, 500.0)

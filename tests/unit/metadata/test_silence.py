@@ -65,7 +65,7 @@ def test_its_silence_is_counted_from_the_first_question_without_an_answer() -> N
     world = play(script)
     assert world.watch.silent_s == 12.0
     assert world.watch.warning.startswith(
-        "the store (Redis) has not answered for 12.0 s (connection refused): nothing can be read"
+        "the store (Redis) has not answered for 12.0 s (connection refused): reads and changes"
     )
     assert world.told == ["store does not answer"]
 

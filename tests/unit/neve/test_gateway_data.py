@@ -156,7 +156,7 @@ def test_an_add_counts_once_per_call(client: Client, folder: Path) -> None:
     assert (again.rows, again.file_count, again.tablets) == (1, 1, first.tablets)
     assert (first.repeated, again.repeated) == (False, True)
     assert paths(client) == ["a.parquet"]
-    with pytest.raises(RefusedError, match=r"a.parquet is in the table already"):
+    with pytest.raises(RefusedError, match=r"a.parquet is already in the table"):
         client.add_files("events", ["a.parquet"])
     write(folder, "b.parquet", rows(2))
     with pytest.raises(RefusedError, match=r"was used before, with other content") as caught:

@@ -193,7 +193,7 @@ def test_a_call_repeated_over_other_tablets_brings_the_same_rows(
             for step in (DRAIN, CLOSE)
         ],
     ]
-    with pytest.raises(RefusedError, match="a split ends, try again"):
+    with pytest.raises(RefusedError, match="a split is ending, try again"):
         client.append("events", rows(1, 7), call=call)
     make(gateway, [AbandonOperation(tablets=(tablet(client),), operation="x"), *merge(client, 5)])
     client.append("events", rows(1, 7), call=call)

@@ -163,7 +163,7 @@ def test_a_split_says_what_it_waits_for_and_can_be_abandoned(client: Client) -> 
     client.append("events", rows(1, 9))
     client.split("events", at="5")
     (found,) = client.operations("events")
-    assert "files lie on both sides: _neve/append/" in found.waits
+    assert "files cross the cut: _neve/append/" in found.waits
     with pytest.raises(UnavailableError, match="is not over in time; it goes on"):
         client.split("events", at="5", wait=True, timeout_s=0.05)
     for _ in range(2):
@@ -227,7 +227,7 @@ def test_a_split_or_merge_that_cannot_begin_is_refused(
         columns = {"version_column": "v"} if more else {}
         client.create_table(name, str(tmp_path / name), schema=SCHEMA, **more, **columns)
         for wish in (lambda: client.split(name, at="5"), lambda: client.merge(name)):  # noqa: B023  called at once
-            with pytest.raises(RefusedError, match="its tablets are no ranges of keys"):
+            with pytest.raises(RefusedError, match="its tablets are not key ranges"):
                 wish()
         for setting in ("split_bytes", "merge_bytes"):
             with pytest.raises(CallerError, match=f"{setting} is for tablets that are ranges"):

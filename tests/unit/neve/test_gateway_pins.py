@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,6 +40,7 @@ from common.parquet.location import open_location
 from common.parquet.service_files import LocationOwner, claim_location
 from common.rows.schema import columns_of
 from common.settings import GatewaySettings, Settings
+from coordinator.actor import CoordinatorActor
 from coordinator.core.file_retention import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector
 from neve.api import STREAM_PROBLEM
@@ -131,7 +132,7 @@ def story(folder: Path, tell: Callable[[Stage], Coroutine[Any, Any, None]]) -> N
     services = Services(
         store=store,
         store_watch=StoreWatch(store, world, quiet),
-        coordinator=FakeCoordinator(),
+        coordinator=cast("CoordinatorActor", FakeCoordinator()),
         plan=plan_all,
         settings=Settings(gateway=GatewaySettings(locations=("/",))),
         clock=world,
@@ -184,7 +185,7 @@ def test_a_scan_that_lost_its_pin_says_so(tmp_path: Path, freezes: bool) -> None
                 await asyncio.sleep(0.0 if freezes else LEASE_S + 1)
                 stage.lose_files()
 
-        with pytest.raises(ConflictError, match="not protected from deletion any more"):
+        with pytest.raises(ConflictError, match="no longer protected from deletion"):
             await stage.rows(then)
 
     story(tmp_path, tell)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.metadata.keys import HISTORY_MAX
-from common.metadata.ports import HistoryEntry
+from common.metadata.store_values import HistoryEntry
 from common.model.request import Request
 from common.model.tablet import PLUS_INFINITY, TabletId
 from neve.gateway.requests.lifecycle import sum_commits

@@ -99,7 +99,7 @@ STEP = {step: StepOperation(tablets=(TabletId("t1", b"z"),), operation="op", ste
         (tablet(operation=split(CUT)), STEP[DRAIN]),
         (tablet(LEFT, RIGHT, operation=split(CUT)), STEP[DRAIN]),
         (tablet(LEFT, running=running("l"), operation=split(CUT)), STEP[DRAIN]),
-        (tablet(LEFT, OVER, operation=split(CUT)), "files lie on both sides: x"),
+        (tablet(LEFT, OVER, operation=split(CUT)), "files cross the cut: x"),
         (tablet(LEFT, RIGHT, running=running("l", "r"), operation=split(CUT)), "joins files"),
         (tablet(LEFT, operation=split(DRAIN)), STEP[CLOSE]),
         (tablet(LEFT, running=running("l"), operation=split(DRAIN)), "attempts are running: a1"),
@@ -141,7 +141,7 @@ def test_the_next_step_of_a_merge() -> None:
     ("now_s", "stuck", "reason"),
     [
         (NOW_S + 600, "", None),
-        (NOW_S + 601, "", "not finished after 600 s: tablet t1;7a: files lie on both sides: x"),
+        (NOW_S + 601, "", "not finished after 600 s: tablet t1;7a: files cross the cut: x"),
         (NOW_S, "quarantined, failed 5 times", "quarantined, failed 5 times"),
     ],
 )

@@ -84,7 +84,7 @@ def test_a_job_under_way_is_waited_for_and_then_cut() -> None:
             cuts = await it.take()
             assert cuts is not None
             assert cuts.job.cuts == (key(5),)
-            await until(lambda: told(it, "files lie on both sides"))
+            await until(lambda: told(it, "files cross the cut"))
             await finish(land, it, cuts)
             await until(land.is_free)
             assert await land.ends() == [key(5), LAST]

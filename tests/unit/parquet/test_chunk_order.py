@@ -62,7 +62,7 @@ def test_row_groups_without_rows_may_point_anywhere() -> None:
         ([replace(FIRST, chunks=((4, -1), (14, 20)))], "ends at byte 3, but"),
         ([replace(FIRST, file_offset=14)], "said to begin at byte 14, but begins at byte 4"),
         ([replace(FIRST, total_compressed_size=20)], "said to have 20 bytes, but has 30"),
-        ([FIRST, replace(SECOND, ordinal=0)], "row group 1 is said to be number 0"),
+        ([FIRST, replace(SECOND, ordinal=0)], "row group 1 claims to be number 0"),
     ],
 )
 def test_a_layout_that_misleads_readers_is_a_fault(groups: list[RowGroupPlaces], says: str) -> None:
@@ -121,4 +121,4 @@ def test_a_footer_that_lists_columns_in_another_order_is_found() -> None:
 
     fault = chunk_fault(pq.read_metadata(io.BytesIO(file)), len(file))
 
-    assert fault == "row group 0 lists column b at the place of a"
+    assert fault == "row group 0 lists column b in the position of a"

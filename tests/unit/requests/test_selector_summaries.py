@@ -79,7 +79,7 @@ def test_more_files_than_are_read_at_once(tmp_path: Path) -> None:
     ("entry", "says"),
     [
         ("9" * (SUMMARY_BYTES_MAX + 1), "has 65537 bytes, expected at most 65536"),
-        (b"\xff\xfe", "its footer's 'duplicates' is no text in UTF-8"),
+        (b"\xff\xfe", "its footer's 'duplicates' is not UTF-8 text"),
     ],
 )
 def test_a_summary_that_is_none_fails_the_choice_and_names_the_file(

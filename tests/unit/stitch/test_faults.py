@@ -128,7 +128,7 @@ def test_a_disk_that_lies(location: Location, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "copy_file_range", wrong)
     for behind_max in (targets._BEHIND_MAX, 1):
         monkeypatch.setattr(targets, "_BEHIND_MAX", behind_max)
-        message = "does not hold what was read, from byte"
+        message = "differs from its source from byte"
         with nothing_is_left(location, VerificationError, message):
             join(location)
     assert not opened_in(location)
@@ -141,7 +141,7 @@ def test_a_source_that_cannot_be_read_a_second_time(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "preadv", gone)
-    message = r"output out/s\.parquet cannot be held against what was read, from byte \d+ on: .*5"
+    message = r"output out/s\.parquet cannot be compared with its source from byte \d+ on: .*5"
     with nothing_is_left(location, UnavailableError, message):
         join(location)
     assert not opened_in(location)
