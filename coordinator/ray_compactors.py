@@ -125,14 +125,14 @@ def lack_of(missing: str, needs: Sequence[NodeNeed], known: KnownNodes) -> Lack:
     """
     own = {need.resource for need in needs if need.resource}
     if any(not own.isdisjoint(each) for each in known.infeasible):
-        return Lack(f"{missing}; Ray's autoscaler says that no node type gives it", final=True)
+        return Lack(f"{missing}; Ray's autoscaler reports that no node type has it", final=True)
     if known.types is not None:
         if any(need.lack(known.types) for need in needs):
-            return Lack(f"{missing}; no node type of Ray's autoscaler gives it", final=True)
-        return Lack(f"{missing}; Ray's autoscaler adds one when compactors are wanted")
+            return Lack(f"{missing}; no node type of Ray's autoscaler has it", final=True)
+        return Lack(f"{missing}; Ray's autoscaler adds a node when compactors are needed")
     if known.autoscaled:
-        return Lack(f"{missing}; Ray's autoscaler may add one when compactors are wanted")
-    return Lack(f"{missing}; no autoscaler adds such a node: start one", final=True)
+        return Lack(f"{missing}; Ray's autoscaler may add a node when compactors are needed")
+    return Lack(f"{missing}; no autoscaler adds such a node, so start one", final=True)
 
 
 # --------------------------------------------------------------------------------------- The lever
@@ -175,7 +175,7 @@ class RayCompactorLever:
         try:
             return await asyncio.to_thread(compactor_names)
         except (ray.exceptions.RayError, RuntimeError) as error:
-            raise UnavailableError(f"Ray does not say which actors there are: {error}") from error
+            raise UnavailableError(f"Ray does not report its actors: {error}") from error
 
     async def start(self, group: str, name: str) -> None:
         """Start a compactor; it may wait for a node."""
@@ -242,7 +242,9 @@ class RayCompactorLever:
             try:
                 self._looked = now_s, await asyncio.to_thread(known_nodes)
             except (ray.exceptions.RayError, RuntimeError) as error:
-                raise UnavailableError(f"Ray does not say what its nodes have: {error}") from error
+                raise UnavailableError(
+                    f"Ray does not report the resources of its nodes: {error}"
+                ) from error
         return self._looked[1]
 
     async def _actor(self, name: str) -> Any:

@@ -118,7 +118,7 @@ class StoreActions:
         except (MetadataError, UnavailableError) as error:
             return Unknown(reason=str(error))
         if table is None or (job.request is not None and request is None):
-            return Unknown(reason="its table or request is gone since the reservation")
+            return Unknown(reason="its table or request was removed after the reservation")
         try:
             return compose_assignment(
                 job, applied.reservation, table, applied.tablet, applied.now_s, request=request

@@ -53,8 +53,8 @@ class Fault:
         """Return the fault in a sentence for people."""
         often = "" if self.times == 1 else f" {self.times} times in a row"
         return (
-            f"{self.part} failed{often} and leaves it alone for "
-            f"{max(0.0, self.retry_at_s - now_s):.0f} s more: {self.cause}"
+            f"{self.part} failed{often} and pauses for"
+            f" {max(0.0, self.retry_at_s - now_s):.0f} s: {self.cause}"
         )
 
 

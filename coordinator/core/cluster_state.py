@@ -225,11 +225,11 @@ class ClusterState:
         if self.compactors.of_group(group):
             return None
         jobs = len(self.queues.queue(group))
-        waiting = "no job waits for it now"
+        waiting = "no job is waiting for it now"
         if jobs:
             waiting = f"its {jobs} jobs wait" if jobs > 1 else "its job waits"
         if group in self.scaled_groups:
-            told = f"`neve group show {group}` says what is being done"
+            told = f"`neve group show {group}` shows the current scaling"
             return f"group {group} has no compactor yet: {waiting}; {told}" if jobs else None
         return (
             f"group {group} has no compactor: {waiting}; start one with"

@@ -111,15 +111,12 @@ def why_barred(cluster: ClusterState, job: Job) -> str | None:
     """Return why a queued job may not start by the controller or its weight, or None."""
     if _is_capped(cluster, job.group) and lane_class(job) in CAPPED:
         slots = cluster.control.slots_of(job.group) or 0
-        return f"the controller lets such jobs have {format_count(slots, 'slot')} (`neve control`)"
+        return f"the controller allows these jobs {format_count(slots, 'slot')} (`neve control`)"
     volume, weight = cluster.volume_of(job.tablet.table), weight_of(job)
     most = cluster.limits.volume_weight_max
     running = _running_weights(cluster)[volume, weight] if most else 0
     if most and not admits_weight(weight, [weight] * running, most):
-        return (
-            f"volume {volume} runs {format_count(running, 'job')} of about its size, "
-            "as many as it may"
-        )
+        return f"volume {volume} runs {format_count(running, 'job')} of similar size, its limit"
     return None
 
 

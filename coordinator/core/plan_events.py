@@ -155,7 +155,7 @@ def why_not_queued(
     if waits_for:
         return f"a job waits for {format_count(len(waits_for), 'other job')} of its plan"
     if not busy.isdisjoint(job.inputs):
-        return "a job waits for an attempt over the same files to end"
+        return "a job waits for a running attempt on the same files"
     pause = cluster.retry.pause_of(job, now_s)
     return None if pause is None else pause.reason
 
@@ -207,7 +207,7 @@ def _trigger_decision(
         verdict = api.TriggerVerdict.HELD
         reason = "; ".join(dict.fromkeys(held)) or "the queue of its group is full"
     elif analysis not in QUIET_ANALYSES:
-        busy = "a job runs or a request is at work in the tablet"
+        busy = "a job or a request is active in the tablet"
         verdict, reason = api.TriggerVerdict.HELD, "; ".join(plan.holds) or busy
     return TriggerDecision(
         table_name=cluster.table_name(event.tablet.table),

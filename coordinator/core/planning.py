@@ -74,7 +74,7 @@ def holds_of(tablet: Tablet) -> tuple[str, ...]:
 
 def waiting_sentence(request: str) -> str:
     """Return what a request's marker means for the tablet."""
-    return f"request {request} waits to select files; no system job starts meanwhile"
+    return f"request {request} waits to select files; no system job starts until then"
 
 
 def _selection_sentence(selection: Selection) -> str:
@@ -208,17 +208,20 @@ def _wrong_action(job: PlannedJob) -> str | None:
 def _wrong_move(job: PlannedJob) -> str | None:
     """Return why files cannot be moved like this; each has to come out as it would by a rewrite."""
     if job.kind is Kind.USER:
-        return "moves files of a request, expected a rewrite: its results are files that it wrote"
+        return (
+            "moves files of a request, expected a rewrite: the results of a request are files"
+            " that it wrote"
+        )
     if job.cuts or job.cuts_at_s or job.outputs_expected != 1:
         return "moves its files, but expects outputs"
     if not job.output_tags:
-        return "moves its files, but names no tag (output_tags) that they get"
+        return "moves its files, but has no output_tags for them"
     return None
 
 
 def _wrong_cuts(job: PlannedJob, *, keyed: bool) -> str | None:
     if list(job.cuts) != sorted(set(job.cuts)):
-        return "has cuts that do not ascend"
+        return "has cuts that are not in ascending order"
     if job.cuts and not keyed:
         return "has cuts, but the table has no key"
     if any(len(cut) > SPLIT_BYTES_MAX for cut in job.cuts):
@@ -232,11 +235,11 @@ def _wrong_times(job: PlannedJob, parameters: PlanParameters) -> str | None:
     if not times:
         return "has output_rows_max, but no cuts_at_s" if job.output_rows_max else None
     if parameters.keyed:
-        return "has cuts at times, but the table has a key, and is cut at keys"
+        return "has cuts at times, but the table has a key and is cut at keys"
     if not parameters.timed:
         return "has cuts at times, but the table has no time column"
     if list(times) != sorted(set(times)) or not all(map(math.isfinite, times)):
-        return "has cuts at times that do not ascend"
+        return "has cuts at times that are not in ascending order"
     if len(times) > TIME_CUTS_MAX:
         return f"has {len(times)} cuts at times, expected at most {TIME_CUTS_MAX}"
     if job.output_rows_max < 0:
@@ -244,7 +247,10 @@ def _wrong_times(job: PlannedJob, parameters: PlanParameters) -> str | None:
     rows = sum(parameters.files[path].rows for path in job.files)
     least = time_outputs_max(len(times), rows, job.output_rows_max)
     if job.outputs_expected < least:
-        return f"expects {job.outputs_expected} outputs, expected at least {least} for its times"
+        return (
+            f"expects {job.outputs_expected} outputs, expected at least {least} because of its"
+            " cuts at times"
+        )
     return None
 
 
@@ -430,8 +436,8 @@ def within_space(
 
 def _short_sentence(need: int, free_bytes: int, kept_bytes: int) -> str:
     return (
-        f"a job would write up to {format_bytes(need)}: {format_bytes(free_bytes)} are free, of "
-        f"which keep_free_bytes keeps {format_bytes(kept_bytes)}"
+        f"a job would write up to {format_bytes(need)}: {format_bytes(free_bytes)} are free,"
+        f" and keep_free_bytes reserves {format_bytes(kept_bytes)}"
     )
 
 
@@ -676,7 +682,7 @@ def _service(
     service = configured.services.get(name)
     if service is None:
         known = ", ".join(sorted(configured.services))
-        message = f"table {table.name}: service {name!r} is not configured; there is {known}"
+        message = f"table {table.name}: service {name!r} is not configured, expected one of {known}"
         raise PluginError(message)
     return service
 
@@ -693,7 +699,7 @@ def _ask(name: str, planners: Mapping[str, Planner], parameters: PlanParameters)
     planner = planners.get(name)
     if planner is None:
         known = ", ".join(sorted(planners))
-        raise PluginError(f"planner {name!r} is not loaded; there is {known}")
+        raise PluginError(f"planner {name!r} is not loaded, expected one of {known}")
     where = f"planner {name}, tablet {parameters.tablet}"
     try:
         plan: object = planner.plan(parameters)

@@ -153,7 +153,7 @@ class Retry:
     ) -> None:
         """Somebody cancelled a job: its inputs are left alone for a while."""
         until_s = now_s + self._limits.cancel_pause_s
-        reason = f"a job over these files was cancelled: {cause}"
+        reason = f"a job on these files was cancelled: {cause}"
         self._note_inputs((tablet, inputs), Pause(failures=0, until_s=until_s, reason=reason))
 
     def note_refused(self, job: Job, code: RefusalCode, reason: str, now_s: float) -> Pause:

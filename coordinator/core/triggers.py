@@ -78,14 +78,15 @@ def why_not_triggered(table: Table, trigger: str) -> str | None:
     if table.state is not TableState.LIVE:
         resume = f" (`neve resume {table.name}`)" if table.state is TableState.PAUSED else ""
         return (
-            f"table {table.name} is {table.state.value}: its planner is not asked before it is"
-            f" live{resume}"
+            f"table {table.name} is {table.state.value}: its planner is asked only while the"
+            f" table is live{resume}"
         )
     named = tuple(each for each in table.settings.triggers if each != ANALYSIS)
     if named and trigger not in named:
         return (
             f"table {table.name} does not have the trigger {trigger}: its setting triggers is"
-            f" {','.join(named)}; add it there, or force a run with `neve compact {table.name}`"
+            f" {','.join(named)}; add the trigger there, or force a run with `neve compact"
+            f" {table.name}`"
         )
     return None
 

@@ -83,11 +83,11 @@ def _warnings(cluster: ClusterState, now_s: float) -> Iterator[str]:
     for compactor in cluster.compactors.every():
         if compactor.start_problem:
             where = f"compactor {compactor.name} of group {compactor.group}"
-            yield f"{where} does not start: {compactor.start_problem}"
+            yield f"{where} cannot start: {compactor.start_problem}"
     waiting = cluster.retry.waiting_for_storage()
     for table, cause in waiting[:WAITING_SHOWN_MAX]:
         name = cluster.table_name(table)
-        yield f"jobs of table {name} wait for its storage and are tried again: {cause}"
+        yield f"jobs of table {name} wait for its storage and are retried: {cause}"
     if len(waiting) > WAITING_SHOWN_MAX:
         yield f"jobs of {len(waiting) - WAITING_SHOWN_MAX} more tables wait for their storage"
 
@@ -307,9 +307,9 @@ def _running_attempt(cluster: ClusterState, attempt: Attempt, now_s: float) -> R
 
 _STATES_TEXT = {
     AttemptState.RUNNING: "runs on",
-    AttemptState.FOUND: "is reserved in the store and not yet reported by",
+    AttemptState.FOUND: "is reserved in the store and not reported so far by",
     AttemptState.DOUBTFUL: "may be reserved, for",
-    AttemptState.RELEASING: "is being released, which ran on",
+    AttemptState.RELEASING: "is being released; it ran on",
 }
 
 
@@ -352,9 +352,9 @@ def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> api
 def _of_table(cluster: ClusterState, tablet: TabletId) -> list[str]:
     table = cluster.tables.get(tablet.table)
     if table is None:
-        return [f"table {tablet.table} is not known (yet)"]
+        return [f"table {tablet.table} is unknown, or not read so far"]
     if table.state is not TableState.LIVE:
-        return [f"table {table.name} is {table.state.value}: no job is handed out"]
+        return [f"table {table.name} is {table.state.value}: none of its jobs is assigned"]
     return []
 
 
@@ -362,13 +362,13 @@ def _of_analysis(cluster: ClusterState, tablet: TabletId) -> list[str]:
     group = cluster.wanted_analyses.get(tablet)
     if group is None:
         return []
-    return [f"its live bytes are to be counted by group {group}, after all other jobs of the group"]
+    return [f"its live bytes will be counted by group {group}, after all other jobs of the group"]
 
 
 def _what_runs(attempt: Attempt) -> str:
     if attempt.job_id == analysis_id(attempt.tablet):
         return "a count of live bytes"
-    return f"a job over {format_count(len(attempt.inputs), 'file')}"
+    return f"a job on {format_count(len(attempt.inputs), 'file')}"
 
 
 def _of_attempts(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
@@ -398,7 +398,7 @@ def _of_queue(cluster: ClusterState, queued: tuple[Job, ...]) -> list[str]:
     sentences: list[str] = []
     for job in queued:
         why = _why_waiting(cluster, job)
-        files = f"a job over {format_count(len(job.inputs), 'file')} is queued in group {job.group}"
+        files = f"a job on {format_count(len(job.inputs), 'file')} is queued in group {job.group}"
         sentences.append(f"{files}: {why} ({job.reason})")
     return sentences
 
@@ -422,20 +422,22 @@ def _why_waiting(cluster: ClusterState, job: Job) -> str:
     if (unserved := cluster.unserved(group)) is not None:
         return unserved
     if cluster.keeps_slots(group) and not is_urgent(job):
-        return "the free slots of the group are kept for urgent jobs"
+        return "the free slots of the group are reserved for urgent jobs"
     full = cluster.capacity.full(group) or why_barred(cluster, job)
     if full is not None:
         return full
     if job.tablet.table in saturated_tables(cluster):
         volume, most = cluster.volume_of(job.tablet.table), cluster.limits.volume_running_max
-        return f"volume {volume} runs {format_count(most, 'job')}, as many as it may"
+        return f"volume {volume} runs {format_count(most, 'job')}, its limit"
     if not cluster.capacity.fits(group, job.input_bytes):
         under_way = format_bytes(cluster.capacity.input_bytes(group))
         size = format_bytes(job.input_bytes)
-        return f"its {size} do not fit beside the {under_way} that the group has under way"
+        return (
+            f"its {size} exceed the limit together with the {under_way} that the group is rewriting"
+        )
     first = cluster.backfill.waits_for(group)
     if first is not None and first.id != job.id and job.priority <= first.priority:
-        return "a larger job that others have passed goes first"
+        return "a larger job that others have overtaken goes first"
     return (
         f"{format_count(len(cluster.queues.queue(group)), 'job waits', 'jobs wait')} "
         "for a free slot"
@@ -447,8 +449,8 @@ def _of_deferral(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[
     if place is None or since_s is None or table_of_place(place):
         return []
     return [
-        f"jobs were shed from the full queue of group {place} {_ago(now_s - since_s)} ago;"
-        " they are planned again when it has room"
+        f"the full queue of group {place} dropped jobs {_ago(now_s - since_s)} ago; they are"
+        " planned again when it has room"
     ]
 
 
@@ -461,13 +463,13 @@ def _of_trigger(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[s
     match decision.verdict:
         case api.TriggerVerdict.ACCEPTED:
             jobs = format_count(decision.jobs, "job")
-            return [f"{asked} wanted {jobs} over {format_count(decision.files, 'file')}"]
+            return [f"{asked} wanted {jobs} on {format_count(decision.files, 'file')}"]
         case api.TriggerVerdict.HELD:
-            return [f"{asked} must wait: {decision.reason}"]
+            return [f"{asked} has to wait: {decision.reason}"]
         case api.TriggerVerdict.FAILED:
             return [f"{asked} failed: {decision.reason}"]
         case api.TriggerVerdict.REFUSED:
-            return [f"{asked} refused: {decision.reason}"]
+            return [f"{asked} found nothing to do: {decision.reason}"]
         case _:
             assert_never(decision.verdict)
 
@@ -479,12 +481,12 @@ def _of_gate(cluster: ClusterState, tablet: TabletId, last_plan: LastPlan | None
         return []
     if not is_gated(table.settings):
         return []
-    return [f"system jobs are planned when a trigger asks: {triggers_text(table.settings)}"]
+    return [f"system jobs are planned only on a trigger: {triggers_text(table.settings)}"]
 
 
 def _of_plan(last_plan: LastPlan | None, now_s: float, *, busy: bool) -> list[str]:
     if last_plan is None:
-        return ["it was not planned lately: it is at rest, or the next full scan looks at it"]
+        return ["it was not planned recently: it is idle, or waits for the next full scan"]
     when = f"{_ago(now_s - last_plan.planned_s)} ago"
     if last_plan.failure:
         return [f"its planner failed {when}: {last_plan.failure}"]

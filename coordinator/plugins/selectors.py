@@ -31,7 +31,9 @@ def check_names(selector: str, options: Mapping[str, str], known: Collection[str
     """
     if unknown := sorted(set(options).difference(known)):
         names = ", ".join(sorted(known)) or "none"
-        raise RequestError(f"selector {selector}: unknown option {unknown[0]!r}; known: {names}")
+        raise RequestError(
+            f"selector {selector}: unknown option {unknown[0]!r}, expected one of {names}"
+        )
 
 
 def check_given(selector: str, options: Mapping[str, str], wanted: Collection[str]) -> None:
@@ -59,7 +61,7 @@ def share_option(options: Mapping[str, str], name: str, default: float) -> float
     except ValueError:
         value = -1.0
     if not 0 < value <= 1:
-        raise RequestError(f"option {name} {text!r} must be more than 0, at most 1")
+        raise RequestError(f"option {name} is {text!r}, expected more than 0 and at most 1")
     return value
 
 
@@ -72,7 +74,7 @@ def files_min(options: Mapping[str, str]) -> int:
     text = options.get(FILES_MIN, "1")
     if not text.isdecimal() or len(text) > DIGITS_MAX or int(text) < 1:
         raise RequestError(
-            f"option {FILES_MIN} {text[:DIGITS_MAX]!r} must be a whole number of at least 1"
+            f"option {FILES_MIN} is {text[:DIGITS_MAX]!r}, expected a whole number of at least 1"
         )
     return int(text)
 
@@ -290,7 +292,7 @@ class TooManyDeletes:
         threshold = share_option(parameters.options, DELETES_THRESHOLD, DELETES_THRESHOLD_DEFAULT)
         tombstones = sum(file.tombstones for file in parameters.files)
         others = sum(file.rows for file in parameters.files) - tombstones
-        says = f"{tombstones} tombstones beside {others} other rows, threshold {threshold:g}"
+        says = f"{tombstones} tombstones against {others} other rows, threshold {threshold:g}"
         if not tombstones or tombstones < threshold * others:
             return Chosen(reason=says)
         paths = tuple(file.path for file in parameters.files)
@@ -339,7 +341,7 @@ class ExpiredRatio:
         """Return the files that reach the ratio; none without a TTL."""
         ttl_s = parameters.table.settings.ttl_s
         if ttl_s is None:
-            return Chosen(reason=f"table {parameters.table.name} has no ttl, nothing expires")
+            return Chosen(reason=f"table {parameters.table.name} has no ttl, so no row expires")
         ratio = share_option(parameters.options, EXPIRED_RATIO, EXPIRED_RATIO_DEFAULT)
         before_s = parameters.now_s - ttl_s
         found = [file for file in parameters.files if expired_part(file, before_s) >= ratio]

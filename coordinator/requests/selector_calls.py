@@ -96,8 +96,9 @@ class SelectorCalls:
         self._unended = [ended for ended in self._unended if not ended.is_set()]
         if len(self._unended) >= UNENDED_MAX:
             message = (
-                f"selector {spec.name} is not called: {UNENDED_MAX} earlier calls of selectors took"
-                f" over {self._answer_max_s:g} s and have not ended; restart the coordinator"
+                f"selector {spec.name} is not called: {UNENDED_MAX} earlier selector calls"
+                f" took longer than {self._answer_max_s:g} s and are still running; restart"
+                " the coordinator"
             )
             raise PluginError(message)
         ended = Event()
@@ -112,7 +113,7 @@ class SelectorCalls:
             # Its thread is lost until it returns; the others shall not wait for it.
             self._threads.shutdown(wait=False, cancel_futures=False)
             self._threads = self._fresh_threads()
-            message = f"selector {spec.name} has not answered for {self._answer_max_s:g} s"
+            message = f"selector {spec.name} did not answer within {self._answer_max_s:g} s"
             raise PluginError(message) from None
         return _checked_choice(spec.name, chosen, files)
 
@@ -144,7 +145,7 @@ def _checked_choice(name: str, chosen: object, files: tuple[DataFile, ...]) -> C
         raise PluginError(message)
     shown = {file.path for file in files}
     if strangers := [path for path in chosen.files if path not in shown]:
-        message = f"selector {name} chose {strangers[0]!r}, which it was not shown"
+        message = f"selector {name} chose {strangers[0]!r}, which is not among its candidates"
         raise PluginError(message)
     return replace(chosen, files=tuple(sorted(set(chosen.files))))
 

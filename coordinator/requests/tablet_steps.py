@@ -166,7 +166,7 @@ class RequestSteps:
     ) -> PluginAnswers:
         shown = matching_files(request, table, tablet, shown_files(request, tablet))
         if not shown:
-            return PluginAnswers(chosen=Chosen(reason="a rewrite would change no file"))
+            return PluginAnswers(chosen=Chosen(reason="a rewrite would not change any file"))
         try:
             chosen = await self._policies.selectors.choose(
                 request.selector, table, tablet.id, shown, now_s

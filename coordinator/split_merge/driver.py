@@ -245,6 +245,6 @@ def _sentence(status: OperationStatus, now_s: float) -> str:
     why = f" (begun because {operation.reason})" if operation.reason else ""
     since_s = max(0.0, now_s - operation.since_s)
     return (
-        f"a {operation.kind.value}{where} is under way for {since_s:.0f} s{why}, "
-        f"at step {operation.step.value}: {status.waits}"
+        f"a {operation.kind.value}{where} has been running for {since_s:.0f} s{why}, at step"
+        f" {operation.step.value}: {status.waits}"
     )

@@ -192,7 +192,7 @@ def foreign_owner(table: Table, owner: LocationOwner) -> str | None:
     if not owner.is_another(table.id):
         return None
     return (
-        f"table {table.name} is read-only: its location {table.location} is, by its mark, that of "
-        f"the table with id {owner.table}; was a folder moved, or a link or mount changed? Look "
-        f"with `neve fsck {table.name}`"
+        f"table {table.name} is read-only: the mark in its location {table.location} belongs"
+        f" to the table with id {owner.table}; check for a moved folder or a changed link or"
+        f" mount, then run `neve fsck {table.name}`"
     )

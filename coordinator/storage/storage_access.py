@@ -102,14 +102,14 @@ def _foreign_mark(location: str, paths: Sequence[str]) -> ForeignMark | None:
     try:
         return foreign_mark(open_location(location), paths)
     except _ERRORS as error:
-        raise RewriteError(f"folders of {location} cannot be looked at: {error}") from error
+        raise RewriteError(f"folders of {location} cannot be listed: {error}") from error
 
 
 def _only_copies(location: str, outputs: Sequence[str], inputs: Sequence[str]) -> list[str]:
     try:
         return only_copies(open_location(location), outputs, inputs)
     except _ERRORS as error:
-        raise RewriteError(f"files of {location} cannot be looked at: {error}") from error
+        raise RewriteError(f"files of {location} cannot be listed: {error}") from error
 
 
 # --------------------------------------------------------------------------------------- Free space

@@ -144,8 +144,9 @@ class UnfinishedTables:
         self._faults.notice(
             PART,
             table.id,
-            f"table {table.id} ({table.location}) has lost its name {table.name!r}, which cannot be"
-            f" given back: {outcome.reason}; drop the table that is in its way, or move its files",
+            f"table {table.id} ({table.location}) has lost its name {table.name!r}, which"
+            f" cannot be restored: {outcome.reason}; drop the table that now has this name, or"
+            " move its files",
         )
         return False
 

@@ -1,11 +1,11 @@
 """Results as tables for people. Functions take values, return renderables and print nothing."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.console import Group as Lines
-from rich.console import RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -27,18 +27,76 @@ def grid(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> R
             left-aligned.
         rows: Cells; None becomes a dash.
     """
-    table = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for heading, side in columns:
-        table.add_column(
-            heading,
-            justify="right" if side == RIGHT else "left",
-            overflow="fold",
-            no_wrap=side in {RIGHT, WHOLE},
-            min_width=len(heading),
-        )
-    for row in rows:
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
-    return table if table.row_count else Text("none")
+    cells = [tuple("-" if cell is None else str(cell) for cell in row) for row in rows]
+    return Listing(tuple(columns), cells) if cells else Text("none")
+
+
+FOLDED_MIN = 10
+"""Width to which a folded column may shrink before a listing becomes pairs."""
+LAST_FOLDED_MIN = 20
+"""The same for the last column, which gives the reason in many listings."""
+
+
+class Listing:
+    """A table that keeps every column; on a narrow terminal, each row becomes lines of pairs."""
+
+    def __init__(
+        self, columns: tuple[tuple[str, str], ...], rows: Sequence[tuple[str, ...]]
+    ) -> None:
+        """Store the columns and the rows."""
+        self._columns, self._rows = columns, rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table if it fits the terminal, else the pairs of each row."""
+        if self._width_min() <= options.max_width:
+            yield self._table()
+            return
+        for number, row in enumerate(self._rows):
+            if number:
+                yield Text("")
+            yield facts(zip((heading for heading, _ in self._columns), row, strict=True))
+
+    def _width_min(self) -> int:
+        """Return the width below which the table would be unreadable or lose a column."""
+        width = 0
+        for index, (heading, side) in enumerate(self._columns):
+            widest = max(len(row[index]) for row in self._rows)
+            last = index == len(self._columns) - 1
+            folded = min(widest, LAST_FOLDED_MIN if last else FOLDED_MIN)
+            width += max(len(heading), widest if side in {RIGHT, WHOLE} else folded) + 2 * (
+                not last
+            )
+        return width
+
+    def _table(self) -> Grid:
+        table = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        for heading, side in self._columns:
+            table.add_column(
+                heading,
+                justify="right" if side == RIGHT else "left",
+                overflow="fold",
+                no_wrap=side in {RIGHT, WHOLE},
+                min_width=len(heading),
+            )
+        for row in self._rows:
+            table.add_row(*map(Text, row))
+        return table
+
+
+def reasons(left: Mapping[str, str], *, verbose: bool) -> RenderableType:
+    """Return why files are left out: equal reasons once with a count, or every file."""
+    if verbose:
+        return grid([("NOT PLANNED", ""), ("WHY", "")], sorted(left.items()))
+    paths: dict[str, list[str]] = {}
+    for path, why in sorted(left.items()):
+        paths.setdefault(why, []).append(path)
+    return grid(
+        [("NOT PLANNED", ""), ("FILES", RIGHT), ("WHY", "")],
+        [
+            (group[0] if len(group) == 1 else f"{group[0]}, …", len(group), why)
+            for why, group in paths.items()
+        ],
+    )
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> RenderableType:

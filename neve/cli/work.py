@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
+from rich.padding import Padding
 
 from common.clock import SystemClock
 from common.errors import RequestError
@@ -25,6 +26,7 @@ from neve.cli.render import (
     grid,
     lines,
     quarantine_texts,
+    reasons,
     shortened,
     time_text,
 )
@@ -156,12 +158,13 @@ def render_queue(found: Sequence[api.PlannedJob], keys: TabletKeys) -> Renderabl
     )
 
 
-def render_plan(found: api.Plan, keys: TabletKeys) -> RenderableType:
+def render_plan(found: api.Plan, keys: TabletKeys, *, verbose: bool = False) -> RenderableType:
     """Render a plan: its jobs, and the reasons for files that are left out.
 
     Args:
         found: The plan.
         keys: Maps tablets to their keys.
+        verbose: Whether to list every file that is left out, not only equal reasons once.
     """
     planned = grid(
         [
@@ -194,7 +197,7 @@ def render_plan(found: api.Plan, keys: TabletKeys) -> RenderableType:
     if found.intervals:
         parts += ["", _intervals(found.intervals, keys)]
     if found.left:
-        parts += ["", grid([("NOT PLANNED", ""), ("WHY", "")], sorted(found.left.items()))]
+        parts += ["", reasons(found.left, verbose=verbose)]
     return lines(*parts)
 
 
@@ -246,7 +249,9 @@ def _outputs_text(job: api.PlannedJob) -> list[str]:
     return said
 
 
-def render_explanations(found: Sequence[api.Explanation], keys: TabletKeys) -> RenderableType:
+def render_explanations(
+    found: Sequence[api.Explanation], keys: TabletKeys, *, verbose: bool = False
+) -> RenderableType:
     """Render the state of tablets with reasons, one paragraph per tablet.
 
     Each paragraph begins with the keys of the tablet and the id that other commands accept.
@@ -256,7 +261,8 @@ def render_explanations(found: Sequence[api.Explanation], keys: TabletKeys) -> R
         where = shortened(keys(explanation.table, explanation.tablet))
         parts += [f"{explanation.table}, tablet {where} (id {explanation.tablet})"]
         parts += [f"  {sentence}" for sentence in explanation.sentences]
-        parts += [f"  not planned: {path}: {why}" for path, why in sorted(explanation.left.items())]
+        if explanation.left:
+            parts.append(Padding(reasons(explanation.left, verbose=verbose), (0, 0, 0, 2)))
     return lines(*(parts or ["none"]))
 
 
@@ -339,14 +345,14 @@ def _job_state(job: api.Job) -> str:
     return ", ".join(parts)
 
 
-def render_offline_plan(planned: Mapping[str, Any]) -> RenderableType:
+def render_offline_plan(planned: Mapping[str, Any], *, verbose: bool = False) -> RenderableType:
     """Render a plan that was made without a service."""
     columns = [("GROUP", ""), ("KIND", ""), ("PRIORITY", RIGHT), ("FILES", ""), ("REASON", "")]
     jobs_planned = [
         (each["group"], each["kind"], each["priority"], " ".join(each["files"]), each["reason"])
         for each in planned["jobs"]
     ]
-    left = grid([("NOT PLANNED", ""), ("WHY", "")], sorted(planned["left"].items()))
+    left = reasons(planned["left"], verbose=verbose)
     return (
         lines(grid(columns, jobs_planned), "", left)
         if planned["left"]
@@ -458,6 +464,9 @@ def _rate_text(bytes_s: float | None) -> str:
 
 
 Count = Annotated[int, typer.Option(help="Maximum number of entries.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="List every file that is left out with its reason.")
+]
 
 
 def render_live_bytes(
@@ -561,6 +570,7 @@ def explain(
     history: Annotated[
         bool, typer.Option("--history", help="Show the tablet's past events.")
     ] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Explain for each tablet of a table why jobs run, wait or are not needed.
 
@@ -576,7 +586,7 @@ def explain(
         session.show(story, lambda: render_story(story, _keys(session)))
         return
     found = session.client.explain(name, tablet)
-    session.show(found, lambda: render_explanations(found, _keys(session)))
+    session.show(found, lambda: render_explanations(found, _keys(session), verbose=verbose))
 
 
 def plan(
@@ -594,6 +604,7 @@ def plan(
         str | None,
         typer.Option(help="With --files: plan only the files of this tablet."),
     ] = None,
+    verbose: Verbose = False,
 ) -> None:
     """Show which jobs would be planned now. Nothing is started.
 
@@ -603,14 +614,14 @@ def plan(
     if (name is None) == (files is None):
         raise RequestError("give either the name of a table or --files")
     if files is not None:
-        _plan_offline(session, files, planner, settings or [], tablet)
+        _plan_offline(session, files, planner, settings or [], tablet, verbose=verbose)
         return
     if planner is not None or settings or tablet is not None:
         raise RequestError(
             "--planner, --set and --tablet need --files; a table has its own settings"
         )
     found = session.client.plan(str(name))
-    session.show(found, lambda: render_plan(found, _keys(session)))
+    session.show(found, lambda: render_plan(found, _keys(session), verbose=verbose))
 
 
 def history(session: Session, name: Name, count: Count = 20) -> None:
@@ -668,10 +679,16 @@ def lower_watermark(
 
 
 def _plan_offline(
-    session: Session, files: Path, planner: str | None, settings: list[str], tablet: str | None
+    session: Session,
+    files: Path,
+    planner: str | None,
+    settings: list[str],
+    tablet: str | None,
+    *,
+    verbose: bool,
 ) -> None:
     # Imported here so that verbs of the client start without loading the planners.
     from neve.offline import plan_offline
 
     planned = plan_offline(json_document(files), planner, name_values(settings, "setting"), tablet)
-    session.show(planned, lambda: render_offline_plan(planned))
+    session.show(planned, lambda: render_offline_plan(planned, verbose=verbose))

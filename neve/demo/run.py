@@ -127,10 +127,10 @@ def main(*, keep: bool = False, compactors: int = 2, console: Console | None = N
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
     show_proof(console, proof)
-    console.print(f"{CLOCK.now_s() - began_s:.0f} s in all")
+    console.print(f"{CLOCK.now_s() - began_s:.0f} s in total")
     if keep:
-        console.print(f"\nThe stack is yours: table {TABLE!r} below {folder}.")
-        console.print(f"`neve down --stack {STACK}` ends it.")
+        console.print(f"\nThe stack keeps running: table {TABLE!r} in {folder}.")
+        console.print(f"`neve down --stack {STACK}` stops it.")
     return 0 if proof.holds else 1
 
 

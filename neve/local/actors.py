@@ -264,7 +264,7 @@ def _part(part: str) -> Iterator[None]:
         yield
     except Exception as error:
         cause = first_line(error) if isinstance(error, CompactionError) else actor_error(error)
-        raise PartError(part, f"{part} does not come up: {cause}") from error
+        raise PartError(part, f"{part} did not start: {cause}") from error
 
 
 def _start_gateway(plan: ActorsPlan, port: int) -> None:

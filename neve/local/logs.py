@@ -71,7 +71,9 @@ class StackLogs:
             more = _ray_files(self.session) or more
         if not own and not more:
             known = ", ".join(self.parts()) or "none yet"
-            raise ConfigError(f"no part {part!r} has a log in {self.folder}; there are: {known}")
+            raise ConfigError(
+                f"process {part!r} has no log in {self.folder}, expected one of {known}"
+            )
         return [*own, *reversed(more)]
 
     def tail(self, part: str, count: int) -> list[str]:
@@ -111,7 +113,7 @@ class StackLogs:
         path = self.path(part)
         begin = max(since_bytes, _size(path) - LAST_BYTES)
         lines = [line.strip() for line in _read(path, begin).splitlines() if line.strip()]
-        return _cause(lines[-1])[:LAST_CHARACTERS] if lines else "it said nothing"
+        return _cause(lines[-1])[:LAST_CHARACTERS] if lines else "it printed nothing"
 
     def keep_ray(self) -> None:
         """Copy the ends of what Ray's daemons and workers have written, before it is removed."""

@@ -115,8 +115,8 @@ class RedisProgram:
             return ""
         wanted = f"{'.'.join(map(str, line))}.{fixed[line]}" if line in fixed else "a later line"
         return (
-            "unless its distributor has added them, it lacks fixes of known faults "
-            f"(CVE-2025-21605, CVE-2025-49844 and others): expected {wanted}"
+            "unless its distributor has applied them, it lacks fixes of known faults"
+            f" (CVE-2025-21605, CVE-2025-49844 and others): expected {wanted}"
         )
 
 
@@ -234,10 +234,9 @@ def require_memory(heap_bytes: Sequence[int], free_bytes: int | None = None) -> 
     wanted = BASE_BYTES + sum(COMPACTOR_BYTES + heap // 2 for heap in heap_bytes)
     if free < wanted:
         raise ConfigError(
-            f"too little memory: {free // MEGABYTE} MB are free, a stack with "
-            f"{format_count(len(heap_bytes), 'compactor')} wants {wanted // MEGABYTE} MB; "
-            "ask for fewer compactors"
-            " or free memory"
+            f"too little memory: {free // MEGABYTE} MB are free, a stack with"
+            f" {format_count(len(heap_bytes), 'compactor')} needs {wanted // MEGABYTE} MB;"
+            " start fewer compactors or free memory"
         )
 
 
@@ -256,9 +255,9 @@ def object_folder(size_bytes: int, fallback: Path, shared: Path = SHARED_MEMORY)
     if free >= wanted:
         return fallback
     raise ConfigError(
-        f"too little room for Ray's objects: {wanted // MEGABYTE} MB are wanted, neither {shared} "
-        f"nor {fallback} ({free // MEGABYTE} MB free) has it; free some disk or mount a larger "
-        f"{shared} (containers: --shm-size=512m)"
+        f"too little space for Ray's objects: {wanted // MEGABYTE} MB are needed, but neither"
+        f" {shared} nor {fallback} ({free // MEGABYTE} MB free) has them; free disk space or"
+        f" mount a larger {shared} (containers: --shm-size=512m)"
     )
 
 
@@ -315,8 +314,8 @@ def claim_port(wanted: int | None, preferred: int | None, what: str) -> int:
     if wanted is not None:
         if not is_free(wanted):
             raise RefusedError(
-                f"port {wanted} for {what} is in use on {LOOPBACK}: "
-                "choose another one, or leave it out to get a free one"
+                f"port {wanted} for {what} is in use on {LOOPBACK}: choose another one, or"
+                " omit it to get a free one"
             )
         return wanted
     if preferred is not None and is_free(preferred):

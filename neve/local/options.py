@@ -46,7 +46,7 @@ class StackOptions:
         """Refuse what cannot work."""
         if self.object_store_bytes < 80 * 1024**2:
             raise ConfigError(
-                f"object_store_bytes is {self.object_store_bytes}, Ray wants at least 80 MB"
+                f"object_store_bytes is {self.object_store_bytes}, expected at least 80 MB for Ray"
             )
 
     @property

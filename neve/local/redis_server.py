@@ -128,15 +128,15 @@ class RedisServer:
                 raise ConfigError(
                     f"Redis did not answer within {START_WAIT_MAX_S:.0f} s: see {self.log}"
                 ) from None
-            raise ConfigError(f"Redis ended at once (code {code}): {self._complaint(said_bytes)}")
+            raise ConfigError(f"Redis exited at once (code {code}): {self._complaint(said_bytes)}")
 
     def _complaint(self, said_bytes: int) -> str:
         """Return what the server last said; before `said_bytes` an earlier one spoke."""
         said = self.log.read_bytes()[said_bytes:].decode(errors="replace")
         if "handle RDB format version" in said:
             return (
-                f"{self.program} cannot read the data in {self.folder}: another server wrote it; "
-                "put that one into PATH"
+                f"{self.program} cannot read the data in {self.folder}: another server wrote"
+                " it; put that server first in PATH"
             )
         return f"{error_line(said)} (see {self.log})"
 

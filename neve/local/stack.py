@@ -276,14 +276,14 @@ def _make_room(
     unlike = setting_differences(own, wanted) if own else []
     if lacks_supervisor and not unlike:
         return state
-    advice = "use it, or end it with `neve down` first"
+    advice = "use it, or stop it with `neve down` first"
     if lacks_supervisor:
         advice = (
-            "its supervisor has ended: repeat `neve up` with the settings it runs with to start"
-            " another one, or end it with `neve down` first"
+            "its supervisor has ended: repeat `neve up` with the same settings to start"
+            " another one, or stop the stack with `neve down` first"
         )
     ignored = f"; not applied: {'; '.join(unlike)}" if unlike else ""
-    raise RefusedError(f"stack {state.name!r} is running already{where}: {advice}{ignored}")
+    raise RefusedError(f"stack {state.name!r} is already running{where}: {advice}{ignored}")
 
 
 def _take_over(
@@ -294,7 +294,7 @@ def _take_over(
     environ: Mapping[str, str],
 ) -> StackState:
     """Start a supervisor for a stack that has lost its own; it starts other parts that are dead."""
-    on_progress("the supervisor has ended: starting another one; what lives goes on")
+    on_progress("the supervisor has ended: starting another one; living processes continue")
     usual = {**environ, "JAVA_HOME": state.java_home}
     machine = find_machine(options, usual, Path(state.private_folder).parent)
     starter = Starter(folder, options, machine, environ, on_progress, SystemClock(), folder.save)
@@ -360,8 +360,8 @@ def _end(folder: StackFolder, state: StackState) -> None:
     end_processes(state.mark, state.processes, spare=is_redis)
     if stubborn := end_processes(state.mark, state.processes):
         raise ConfigError(
-            f"processes {', '.join(map(str, stubborn))} of stack {state.name!r} do not end: "
-            "end them by hand and try again"
+            f"processes {', '.join(map(str, stubborn))} of stack {state.name!r} do not end:"
+            " kill them and try again"
         )
     StackLogs(folder.logs, state.ray_folder).keep_ray()
     remove_folder(Path(state.private_folder))

@@ -180,8 +180,8 @@ class StackFolder:
         """
         if NAME.fullmatch(name) is None:
             raise RequestError(
-                f"stack name {name!r} is not usable: "
-                "expected 1 to 40 lower-case letters, digits and dashes"
+                f"stack name {name!r} is invalid: expected 1 to 40 lower-case letters, digits"
+                " and dashes"
             )
         base = home or Path(environ.get("NEVE_HOME") or Path.home() / ".neve")
         return cls(base.expanduser().absolute() / name)
@@ -282,7 +282,7 @@ class StackFolder:
         except OSError as error:
             raise ConfigError(
                 f"the folder of stack {self.path.name!r}, {self.path}, cannot be written:"
-                f" {error.strerror or error}; NEVE_HOME or --home names another place"
+                f" {error.strerror or error}; choose another folder with NEVE_HOME or --home"
             ) from error
 
     @contextmanager
@@ -306,7 +306,7 @@ class StackFolder:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise ConfigError(f"state file {self.state_file} is not readable: {error}") from None
+            raise ConfigError(f"state file {self.state_file} cannot be read: {error}") from None
         return _decode(fields, self.state_file)
 
     def save_settings(self, shown: Sequence[Mapping[str, Any]]) -> None:

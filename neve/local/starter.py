@@ -107,7 +107,7 @@ class Starter:
 
     def redis_server(self, state: StackState) -> RedisServer:
         """Return the stack's own Redis."""
-        assert self.machine.redis is not None, "the stack uses a Redis that runs already"
+        assert self.machine.redis is not None, "the stack uses an existing Redis"
         return RedisServer(
             program=self.machine.redis.program,
             folder=self.folder.redis,

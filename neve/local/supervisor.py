@@ -177,7 +177,7 @@ class Supervisor:
             self._asked_s = now_s
             self._asker = Thread(target=self._ask, args=(state.gateway_url,), daemon=True)
             self._asker.start()
-        owed = {part: PartSight(ended="the head of Ray is a new one") for part in tuple(self._owed)}
+        owed = {part: PartSight(ended="the head of Ray was replaced") for part in tuple(self._owed)}
         return {**{part: PartSight(answers=None) for part in ACTORS}, **self._answers, **owed}
 
     def _ask(self, url: str) -> None:

@@ -47,8 +47,8 @@ def checked_address(given: str | None, environ: Mapping[str, str]) -> str:
     address = given or environ.get(ADDRESS_VARIABLE, "")
     if not address or address in LOCAL_NAMES:
         raise ConfigError(
-            "no Ray cluster is named: set RAY_ADDRESS or --address, such as"
-            " ray://neve-head-svc:10001; `neve up` starts a cluster of its own"
+            "no Ray cluster is configured: set RAY_ADDRESS or --address, such as"
+            " ray://neve-head-svc:10001; `neve up` starts its own cluster"
         )
     host, port = _host_and_port(address)
     try:
@@ -56,8 +56,8 @@ def checked_address(given: str | None, environ: Mapping[str, str]) -> str:
     except OSError as error:
         why = "it did not answer in time" if isinstance(error, TimeoutError) else error.strerror
         raise NotYetError(
-            f"no Ray answers at {address}: {why or error}; is the head running, and is this its"
-            " address?"
+            f"no Ray answers at {address}: {why or error}; check that the head is running and"
+            " that the address is right"
         ) from error
     return address
 
@@ -94,8 +94,9 @@ def joining_problem(address: str, error: BaseException) -> ConfigError:
     if type(error).__name__ == "AuthenticationError" or re.search(r"(?i)authenticat|token", text):
         given = _shown_token(os.environ)
         return ConfigError(
-            f"the Ray cluster at {address} wants a token, and got {given}: set RAY_AUTH_MODE=token"
-            " and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
+            f"the Ray cluster at {address} requires a token, and got {given}: set"
+            " RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the token of"
+            " the cluster"
         )
     if re.search(r"[Vv]ersions? (mismatch|differ|do)|differs? from", text) or "mismatch" in text:
         found = " ".join(text.split())[:300]
@@ -115,7 +116,7 @@ def joining_problem(address: str, error: BaseException) -> ConfigError:
 def _shown_token(environ: Mapping[str, str]) -> str:
     """Return what Ray finds in an environment to show, in words."""
     if environ.get("RAY_AUTH_MODE") != "token":
-        return "no token, since RAY_AUTH_MODE is not `token`"
+        return "no token, because RAY_AUTH_MODE is not `token`"
     path = environ.get("RAY_AUTH_TOKEN_PATH", "")
     if environ.get("RAY_AUTH_TOKEN") or (path and Path(path).is_file()):
         return "a token that it refuses"
@@ -132,16 +133,16 @@ def missing_resources(settings: Settings, nodes: Offers) -> Iterator[str]:
     service = settings.cluster.service_resource
     if service and NodeNeed(resource=service).lack(nodes):
         yield (
-            f"no node has the Ray resource {service!r} of setting cluster.service_resource:"
-            " coordinator and gateway wait for one; start a node with it, as the worker group"
-            " `service` of k8s/ is"
+            f"no node has the Ray resource {service!r} of setting cluster.service_resource,"
+            " which coordinator and gateway need; start a node with it, such as the worker"
+            " group `service` in k8s/"
         )
     for group, own in settings.groups.items():
         needs = group_needs(settings, group) if own.compactors.max else iter(())
         if lack := next(filter(None, (need.lack(nodes) for need in needs)), ""):
             yield (
-                f"group {group}: {lack}; its compactors wait until Ray's autoscaler adds such a"
-                " node, if it can; without an autoscaler, start one"
+                f"group {group}: {lack}; its compactors wait for such a node: start one,"
+                " unless Ray's autoscaler adds it"
             )
 
 
@@ -190,6 +191,6 @@ def secret_remarks(settings: Settings) -> Iterator[str]:
     }
     for name in [name for name, is_held in held.items() if is_held]:
         yield (
-            f"setting {name} holds a secret, which Ray's head keeps and every driver of the"
-            f" cluster can read: put it into a file on every node and name that with {name}_file"
+            f"setting {name} holds a secret, which Ray's head stores and every driver of the"
+            f" cluster can read: put it into a file on every node and set {name}_file"
         )

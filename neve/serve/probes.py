@@ -76,7 +76,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer a probe."""
         page = self.pages.get(self.path)
         if page is None:
-            self._answer(404, {"error": f"there is no {self.path[:64]!r}: ask /live or /ready"})
+            self._answer(
+                404, {"error": f"path {self.path[:64]!r} does not exist, expected /live or /ready"}
+            )
             return
         health = page()
         self._answer(200 if health.well else 503, health.facts)

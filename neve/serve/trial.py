@@ -54,12 +54,14 @@ def try_cluster() -> tuple[Tried, ...]:
         )
     except subprocess.TimeoutExpired:
         address = os.environ[ADDRESS_VARIABLE]
-        why = f"the Ray cluster at {address} has not answered for {TRIAL_MAX_S:.0f} s"
-        return (Tried("cluster", f"{why}: is its head busy, or its network slow?", refused=True),)
+        why = f"the Ray cluster at {address} did not answer within {TRIAL_MAX_S:.0f} s"
+        return (
+            Tried("cluster", f"{why}: its head may be busy, or its network slow", refused=True),
+        )
     document = done.stdout.strip().splitlines()
     if done.returncode or not document:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return (Tried("cluster", f"the trial ended without a result: {last}", refused=True),)
+        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        return (Tried("cluster", f"the check ended without a result: {last}", refused=True),)
     return tuple(Tried(**load) for load in json.loads(document[-1]))
 
 

@@ -240,7 +240,7 @@ class Watchdog:
         self._problems[part] = f"the cluster cannot be asked: {first_line(error)}"
         if self._clock.now_s() - self._asked_s > LOST_MAX_S:
             raise UnavailableError(
-                f"the Ray cluster could not be asked for {LOST_MAX_S:.0f} s: {first_line(error)};"
+                f"the Ray cluster did not answer for {LOST_MAX_S:.0f} s: {first_line(error)};"
                 " start `neve serve` again when it is back"
             ) from error
 
@@ -285,7 +285,7 @@ class Watchdog:
         now_s = self._clock.now_s()
         return {
             part: self._problems.get(part)
-            or ("it starts" if not watch.silent_s(now_s) else "it does not answer yet")
+            or ("it starts" if not watch.silent_s(now_s) else "it has not answered so far")
             for part, watch in self._watches.items()
             if not watch.answers
         }
@@ -297,7 +297,7 @@ class Watchdog:
         self._log("compactors drained", count=count)
         for part in reversed(PARTS):
             self._actors.end(part, threading.Event().wait)
-        say(ServeStep.ENDED, "the service; its tables are as they were")
+        say(ServeStep.ENDED, "the service; its tables are unchanged")
 
 
 def end_on_signals(stop: threading.Event) -> None:

@@ -117,25 +117,25 @@ BYTES_BASE = 1024.0
 CURVES: Mapping[str, _Curve] = {
     "backlog": (
         "Backlog",
-        "Bytes that are still to be rewritten, by the trackers of the planners.",
+        "Bytes that remain to be rewritten, as measured by the planners' trackers.",
         lambda sample: float(sample.backlog_bytes),
         format_bytes,
     ),
     "files-per-tablet": (
         "Files per tablet",
-        "What a scan of a whole tablet opens, on average.",
+        "Files that a scan of a whole tablet opens, on average.",
         lambda sample: sample.files_per_tablet,
         _number,
     ),
     "files-per-key": (
         "Files per key",
-        "Files of a tablet that may hold one key: what a look-up opens.",
+        "Files of a tablet that may hold one key: the files that a look-up opens.",
         lambda sample: sample.files_per_key,
         _number,
     ),
     "write-amplification": (
         "Write amplification",
-        "Bytes written by jobs per byte that has arrived until then.",
+        "Bytes written by jobs per byte that has arrived so far.",
         lambda sample: sample.write_amplification,
         _ratio,
     ),
@@ -159,13 +159,13 @@ CURVES: Mapping[str, _Curve] = {
     ),
     "oldest": (
         "Oldest queued job",
-        "How long it has waited.",
+        "How long the oldest queued job has waited.",
         lambda sample: sample.oldest_s,
         format_duration,
     ),
     "compactors": (
         "Compactors",
-        "Compactors that are there or starting.",
+        "Compactors that are running or starting.",
         lambda sample: float(sample.compactors),
         _number,
     ),
@@ -180,13 +180,13 @@ CURVES: Mapping[str, _Curve] = {
 MORE_CURVES: Mapping[str, _Curve] = {
     "open-requests": (
         "Requests",
-        "Requests of users that are not done.",
+        "Requests of users that are not finished.",
         lambda sample: float(sample.open_requests),
         _number,
     ),
     "wasted": (
         "Wasted bytes",
-        "Bytes that attempts had read when they died, from the beginning.",
+        "Bytes that failed attempts had read, since the start.",
         lambda sample: float(sample.wasted_bytes),
         format_bytes,
     ),
@@ -259,7 +259,7 @@ FAILURE_COLUMNS: Sequence[tuple[str, str, Callable[[Outcome], str]]] = (
     ("failed attempts", "that died by themselves", lambda o: f"{o.failed_attempts:,}"),
     ("lost compactors", "with all that they ran", lambda o: f"{o.lost_compactors:,}"),
     ("lost attempts", "that ended with their compactor", lambda o: f"{o.lost_attempts:,}"),
-    ("wasted", "bytes that dead attempts had read", lambda o: short_bytes(o.wasted_bytes)),
+    ("wasted", "bytes that failed attempts had read", lambda o: short_bytes(o.wasted_bytes)),
 )
 
 
@@ -329,7 +329,7 @@ def has_failures(outcomes: Sequence[Outcome]) -> bool:
 
 
 def _summary(outcomes: Sequence[Outcome]) -> str:
-    tables = [_columns("What each variant comes to", SUMMARY, outcomes)]
+    tables = [_columns("Results of the variants", SUMMARY, outcomes)]
     if has_requests(outcomes):
         tables.append(_columns("Requests of users", REQUEST_COLUMNS, outcomes))
     if has_failures(outcomes):

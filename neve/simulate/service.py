@@ -59,7 +59,7 @@ def described(
         RequestError: The table has no file, or there is nothing to compare.
     """
     if not files:
-        raise RequestError(f"table {table.name} has no files yet, expected some to begin with")
+        raise RequestError(f"table {table.name} has no files, expected some to begin with")
     recorder = ArrivalRecorder(table.name, _since_s(table, history, now_s))
     recorder.note_files(files)
     recorder.note_history(history)

@@ -135,8 +135,7 @@ def _begun(at: int, specification: Specification) -> _Worker:
         process.start()
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise PluginError(
-            f"variant {name}: a plug-in cannot be handed to another process: {error}; use "
-            "--workers 1"
+            f"variant {name}: a plug-in cannot be sent to another process: {error}; use --workers 1"
         ) from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -158,6 +157,6 @@ def _death(worker: _Worker) -> ConfigError:
     code = worker.process.exitcode or 0
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     return ConfigError(
-        f"variant {worker.variant}: the process that simulated it {how} before it was done; if "
-        "memory was short, give a smaller number to --workers or simulate fewer tablets"
+        f"variant {worker.variant}: the process that simulated it {how} too early; if memory"
+        " was short, give a smaller number to --workers or simulate fewer tablets"
     )

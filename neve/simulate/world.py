@@ -227,9 +227,9 @@ class World:
         outcome.files += len(flush.files)
         if outcome.files > FILES_MAX:
             raise RequestError(
-                f"after {format_duration(self.now_s)} {format_count(outcome.files, 'file')} are "
-                f"stored, expected at most {FILES_MAX:,}: compaction does not keep up; give the "
-                "cluster more compactors, or let fewer files arrive"
+                f"after {format_duration(self.now_s)} {format_count(outcome.files, 'file')}"
+                f" are stored, expected at most {FILES_MAX:,}: compaction does not keep up;"
+                " give the cluster more compactors, or let fewer files arrive"
             )
         self._note_change(tablet)
         self._next_flush(table)

@@ -213,7 +213,7 @@ def a_start_that_takes_long_is_said(service: LaptopService, watch: Watch) -> Non
     assert "1 starting, for up to" in service.neve("group", "show", LARGE)
     said = service.neve("status")
     assert "group large has no compactor yet: its 15 jobs wait" in said
-    missing = "no node has the Ray resource 'neve_group_large'; Ray's autoscaler may add one"
+    missing = "no node has the Ray resource 'neve_group_large'; Ray's autoscaler may add a node"
     assert missing in said, said
 
 

@@ -191,7 +191,7 @@ def test_no_ray_at_the_address(ground: Ground, door: str) -> None:
 def test_no_token_for_ray(ground: Ground, door: str) -> None:
     variables = [name for name in ground.environ() if name.startswith("RAY_AUTH_TOKEN")]
     said = ground.say(door, **dict.fromkeys(variables, os.devnull))
-    assert "wants a token, and got" in said
+    assert "requires a token, and got" in said
     assert "set RAY_AUTH_MODE=token" in said
 
 
@@ -313,16 +313,16 @@ def test_nodes_that_no_autoscaler_adds_are_a_warning_without_any_work(
     ground: Ground, service: Steps
 ) -> None:
     said = ground.say("doctor")
-    assert "no autoscaler adds such a node: start one" in said
+    assert "no autoscaler adds such a node, so start one" in said
     assert "shared memory" not in said, "what only `neve up` needs"
     assert "groups warning" in said
 
 
 def test_node_types_that_the_autoscaler_knows_are_looked_at(ground: Ground, service: Steps) -> None:
     ground.tell_head(NODE_TYPES, "0")
-    ground.wait_until_said("status", f"{ABSENT}; no node type of Ray's autoscaler gives it")
+    ground.wait_until_said("status", f"{ABSENT}; no node type of Ray's autoscaler has it")
     ground.tell_head(NODE_TYPES, "1")
-    sentence = f"{ABSENT}; Ray's autoscaler adds one when compactors are wanted"
+    sentence = f"{ABSENT}; Ray's autoscaler adds a node when compactors are needed"
     ground.wait_until_said("status", sentence)
 
 

@@ -88,7 +88,7 @@ def from_one_job_to_a_hold(stage: Stage) -> Request:
     # 5. Whoever looks for work is told of the hold; nothing is queued, nothing runs.
     assert HELD_BACK <= SELECTED
     client.replan(table.name)
-    waits = f"request {wish.id} waits to select files; no system job starts meanwhile"
+    waits = f"request {wish.id} waits to select files; no system job starts until then"
     stage.until("hold", lambda: stage.left() == dict.fromkeys(SELECTED, waits))
     assert not stage.queued()
     assert not stage.tablet().running

@@ -137,9 +137,9 @@ def test_a_head_that_starts_later_is_joined(
             assert "joined" in names
             # Ray Client itself says after half a minute that the time is over.
             said = refusal(environ | own | {"RAY_AUTH_TOKEN": "1" * 64})
-            assert "wants a token, and got a token that it refuses" in said
+            assert "requires a token, and got a token that it refuses" in said
             said = refusal(environ | own | {"RAY_AUTH_MODE": "disabled"})
-            assert "got no token, since RAY_AUTH_MODE is not `token`" in said
+            assert "got no token, because RAY_AUTH_MODE is not `token`" in said
             serve.send_signal(signal.SIGTERM)
             assert steps_until(serve, "ended")[-2:] == ["drains", "ended"]
             assert serve.wait(SERVICE_S) == 0

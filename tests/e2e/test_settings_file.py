@@ -278,7 +278,7 @@ def test_urgent_work_begins_though_ordinary_work_has_all_other_slots(service: Se
         return queued[0] if len(queued) == len(running) == 1 else ""
 
     name = service.wait("an ordinary job that waits for another one", waits)
-    kept = "the free slots of the group are kept for urgent jobs"
+    kept = "the free slots of the group are reserved for urgent jobs"
     assert any(kept in sentence for sentence in client.explain(name)[0].sentences)
     wish = client.compact("hasty", set="text = upper(text)", boost=20_000)
     assert wish.wait(timeout_s=SERVICE_S).state == "done"
@@ -393,7 +393,7 @@ def check_backlog(shell: Shell, service: Service) -> None:
 
 def test_another_start_says_what_it_does_not_apply(shell: Shell) -> None:
     refused = shell.run("up", "--stack", NAME, "--set", "compactor.slots=7", code=3)
-    assert "is running already at http://127.0.0.1:" in refused.stderr
+    assert "is already running at http://127.0.0.1:" in refused.stderr
     assert "compactor.slots = 7 (flag --set compactor.slots), running with 1" in refused.stderr
     assert "services.default.planner = ratio (default), running with small-files" in refused.stderr
 

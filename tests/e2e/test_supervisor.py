@@ -111,7 +111,7 @@ def test_up_starts_another_supervisor_over_what_runs(service: Service) -> None:
     again = LocalStack.start(
         home=service.folder, name="supervised", options=OPTIONS, on_progress=steps.append
     )
-    assert steps == ["the supervisor has ended: starting another one; what lives goes on"]
+    assert steps == ["the supervisor has ended: starting another one; living processes continue"]
     assert again.gateway_url == service.stack.gateway_url
     assert before <= {process.pid for process in service.processes()}
     # And over one whose Redis has died as well.

@@ -154,7 +154,7 @@ def test_a_redis_that_does_not_start_is_tried_again_and_told(stack: Stack) -> No
     assert stack.events() == ["part is down", "part does not start"]
     stack.look()
     told = json.loads(stack.folder.repairs_file.read_text())
-    assert "times: Redis ended at once" in told["redis"]
+    assert "times: Redis exited at once" in told["redis"]
     fixed = replace(stack.orders.machine, redis=server)
     stack.supervisor.orders = replace(stack.orders, machine=fixed)
     while "part is up again" not in stack.events():

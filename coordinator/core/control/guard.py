@@ -68,7 +68,7 @@ def guarded(
     part = shares[ShareClass.SYSTEM] / wanted.shares[ShareClass.SYSTEM]
     reasons = wanted.reasons
     if abs(part - 1.0) > rules.hysteresis:
-        held = f"shares of system change by at most {rules.slew_shares_s:g} a second"
+        held = f"shares of system change by at most {rules.slew_shares_s:g} per second"
         reasons += (f"{held}: {shares[ShareClass.SYSTEM]:.0f} now",)
     decided = replace(
         wanted,
@@ -148,9 +148,9 @@ def _lowered(
     kept = (waits.limit_s / waits.latency_s) ** (readings.period_s / REACTION_S)
     rate = floor + (most - floor) * kept
     told = (
-        f"readers wait {format_duration(waits.latency_s)}, more than"
-        f" {format_duration(waits.limit_s)}: {format_bytes(rate)}/s,"
-        f" never below {format_bytes(floor)}/s"
+        f"readers wait {format_duration(waits.latency_s)}, longer than"
+        f" {format_duration(waits.limit_s)}: {format_bytes(rate)}/s, never below"
+        f" {format_bytes(floor)}/s"
     )
     return replace(decided, bytes_s=rate, for_readers=True, reasons=(*decided.reasons, told))
 

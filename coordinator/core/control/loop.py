@@ -65,9 +65,7 @@ class ControlLoop:
             rules: The operator's.
         """
         self.controller, self.rules = controller, rules
-        self.decision = ControlDecision(
-            shares=rules.base_shares, reasons=("nothing has been decided yet",)
-        )
+        self.decision = ControlDecision(shares=rules.base_shares, reasons=("no decision so far",))
         self.usage = ClassUsage()
         self.latencies = ReaderLatencies()
         self.history: deque[api.ControlPoint] = deque(maxlen=HISTORY_MAX)
@@ -159,7 +157,7 @@ class ControlLoop:
         except Exception as error:  # A plug-in must not stop the coordinator.
             self.failure = f"{type(error).__name__}: {error}"
             self.failures += 1
-            told = f"controller {self.name} fails, nothing changes: {self.failure}"
+            told = f"controller {self.name} failed, the last decision stays: {self.failure}"
             return replace(self.decision, reasons=(told,))
         self.failure = ""
         return wanted

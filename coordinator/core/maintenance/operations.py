@@ -198,10 +198,10 @@ def _why_no_delta_jobs(facts: TabletFacts) -> str:
         for file in delta_set.deltas
     }
     if not deltas:
-        return "it has no deltas: no file overlaps a larger one"
+        return "no deltas: no file overlaps a larger one"
     left = {path: why for path, why in facts.plan.left.items() if path in deltas}
     if facts.table.settings.planner != "delta":
-        return "its planner makes no delta jobs: base and deltas are merged together, or not at all"
+        return "its planner has no separate delta jobs: it merges base and deltas together"
     return refusal_reason(left) if left else "its deltas are in other jobs of the plan"
 
 
@@ -261,7 +261,7 @@ def _without_jobs(
         return replace(row, state=api.MaintenanceState.WAITING.value, why=facts.failure)
     if row.running:
         jobs = format_count(row.running, "job")
-        why = f"{jobs} over its files under way: these files are in no second one"
+        why = f"{jobs} running on its files; a file is in at most one job"
         return replace(row, state=api.MaintenanceState.RUNNING.value, why=why)
     if facts.plan.holds:
         why = "; ".join(facts.plan.holds)
@@ -269,7 +269,9 @@ def _without_jobs(
     if name is OperationName.MERGING:
         why = refusal_reason(facts.plan.left)
     elif name is OperationName.DROPS:
-        why = "no job of the plan drops files: none has expired as a whole, or the planner merges"
+        why = (
+            "no job of the plan drops files: no file has expired completely, or the planner merges"
+        )
     else:
         why = ""
     return replace(row, state=api.MaintenanceState.IDLE.value, why=why)
@@ -289,7 +291,7 @@ def _split(facts: TabletFacts) -> api.MaintenanceOperation:
         why=why_split(tablet, table, facts.now_s, facts.rest_s) or "",
         files=len(tablet.files),
         gain=gain,
-        gain_unit="times split_bytes too much",
+        gain_unit="times split_bytes above the limit",
         cost_bytes=2 * size,
         score=_per_cost(gain, 2 * size),
     )
@@ -298,7 +300,7 @@ def _split(facts: TabletFacts) -> api.MaintenanceOperation:
 def _merge(facts: TabletFacts) -> api.MaintenanceOperation:
     tablet, table, right = facts.tablet, facts.table, facts.right
     row = api.MaintenanceOperation(tablet=tablet.id.text, kind=OperationName.MERGE.value)
-    why_not: str | None = "it is the last tablet: the one before it would be merged into it"
+    why_not: str | None = "it is the last tablet: the previous tablet would be merged into it"
     if right is not None:
         why_not = why_not_merge(tablet, right, table, facts.now_s, facts.rest_s)
     if right is None or why_not is not None:
@@ -321,13 +323,18 @@ def _garbage(facts: TabletFacts) -> api.MaintenanceOperation:
     row = replace(row, files=counts.waiting, gain=float(counts.deletable), gain_unit="files fewer")
     if counts.deletable:
         files = format_count(counts.deletable, "replaced file")
-        why = f"{files} may go: the next round of the collector deletes them"
+        why = f"{files} can be deleted: the next round of the collector deletes them"
         return replace(row, state=api.MaintenanceState.RUNNABLE.value, why=why)
     if counts.waiting:
         files = format_count(counts.waiting, "replaced file")
-        why = f"{files} must stay for now: for their grace, a reader, or the next manifest"
+        why = (
+            f"{files} cannot be deleted now: a grace period, a reader or the next manifest keeps"
+            " them"
+        )
         return replace(row, state=api.MaintenanceState.WAITING.value, why=why)
-    return replace(row, state=api.MaintenanceState.IDLE.value, why="no replaced file waits")
+    return replace(
+        row, state=api.MaintenanceState.IDLE.value, why="no replaced file waits for deletion"
+    )
 
 
 def _analysis(facts: TabletFacts) -> api.MaintenanceOperation:
@@ -335,9 +342,12 @@ def _analysis(facts: TabletFacts) -> api.MaintenanceOperation:
     record = facts.tablet.record
     row = api.MaintenanceOperation(tablet=facts.tablet.id.text, kind=OperationName.ANALYSIS.value)
     if needs_look(record, facts.table, facts.now_s):
-        why = "something has changed, runs, waits, or is due since its record was written"
+        why = (
+            "the tablet has changed, or has work that runs, waits or is due, since its record"
+            " was written"
+        )
         return replace(row, state=api.MaintenanceState.RUNNABLE.value, why=why)
-    why = f"its record says {record.analysis.value} for these files and settings"
+    why = f"its record states {record.analysis.value} for these files and settings"
     return replace(row, state=api.MaintenanceState.IDLE.value, why=why)
 
 
@@ -355,7 +365,7 @@ def _not_applicable(
     return row
 
 
-_NO_KEY = "the table has no key: nothing updates a row of another file"
+_NO_KEY = "the table has no key: a row never updates a row of another file"
 
 KINDS: Mapping[OperationName, Callable[[TabletFacts], api.MaintenanceOperation]] = {
     OperationName.MERGING: _merging,
@@ -367,7 +377,8 @@ KINDS: Mapping[OperationName, Callable[[TabletFacts], api.MaintenanceOperation]]
     OperationName.MINOR_DELTA: _minor_delta,
     OperationName.MAJOR_DELTA: _major_delta,
     OperationName.FLUSH: _not_applicable(
-        OperationName.FLUSH, "nothing is buffered: an append is a file before it is acknowledged"
+        OperationName.FLUSH,
+        "nothing is buffered: an append is written to a file before it is acknowledged",
     ),
 }
 """The registry: a kind → the function that returns its row. A test holds it complete."""

@@ -187,14 +187,14 @@ def weight_bytes(job: Job) -> int:
 def reject_too_large(job: Job, size_bytes: int, bytes_max: int) -> Rejected:
     """Refuse a job that no queue of this bound could hold."""
     weight, bound = format_bytes(size_bytes), format_bytes(bytes_max)
-    reason = f"queue {job.group}: the job takes {weight} of memory, the bound is {bound}"
+    reason = f"queue {job.group}: the job needs {weight} of memory, the limit is {bound}"
     return Rejected("too_large", reason)
 
 
 def reject_full(job: Job, count: int, size_bytes: int) -> Rejected:
     """Refuse a job for which not enough others would have to make room."""
     held = f"{format_count(count, 'job')}, {format_bytes(size_bytes)}"
-    reason = f"queue {job.group} is full ({held}), and not enough of it ranks below the job"
+    reason = f"queue {job.group} is full ({held}), and too few of its jobs rank below the new job"
     return Rejected("full", reason)
 
 

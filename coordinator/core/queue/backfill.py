@@ -40,9 +40,9 @@ class Capacity:
         """Return why no further job of a group may start, or None."""
         jobs, size = self.jobs(group), self.input_bytes(group)
         if jobs >= self._limits.running_jobs_max:
-            return f"group {group} runs {format_count(jobs, 'job')}, as many as it may"
+            return f"group {group} runs {format_count(jobs, 'job')}, its limit"
         if size >= self._limits.running_input_bytes_max:
-            return f"group {group} has {size} input bytes under way, as many as it may"
+            return f"group {group} runs jobs with {size} of input, its limit"
         return None
 
     def fits(self, group: str, input_bytes: int) -> bool:

@@ -290,13 +290,13 @@ def next_step(request: Request, tablet: Tablet, answers: PluginAnswers = NO_ANSW
     if is_done(request, tablet):
         return NothingLeft()
     if tablet.operation is not None:
-        return WaitForTablet(f"a {tablet.operation.kind.value} of the tablet is under way")
+        return WaitForTablet(f"a {tablet.operation.kind.value} of the tablet is in progress")
     if cancelled_here(request, tablet.bounds):
         return CancelHere(tablet=here[0], request=here[1])
     if tablet.selection is None:
         return _step_before_selection(request, tablet, answers)
     if tablet.selection.request != request.id:
-        return WaitForTablet(f"request {tablet.selection.request} is first here")
+        return WaitForTablet(f"request {tablet.selection.request} has precedence here")
     return _step_with_selection(request, tablet, tablet.selection, answers)
 
 
@@ -335,7 +335,7 @@ def why_cancel(request: Request, table: Table | None, now_s: float) -> MoveReque
     if request.state is not RequestState.ACTIVE:
         return None
     if table is None or table.state is TableState.GOING:
-        return begin_cancel(request, "its table is dropped")
+        return begin_cancel(request, "its table is being dropped")
     if request.deadline_s is not None and now_s >= request.deadline_s:
         return begin_cancel(request, "its deadline has passed", fails=True)
     return None
@@ -377,13 +377,13 @@ def _step_before_selection(request: Request, tablet: Tablet, answers: PluginAnsw
     if tablet.running:
         if request.id in tablet.waiting:
             return WaitForTablet(
-                f"{_jobs(len(tablet.running))} here; no system job is started meanwhile"
+                f"{_jobs(len(tablet.running))} here; no system job starts until then"
             )
         return MarkWaiting(tablet=tablet.id, request=request.id)
     if answers.problem:
         return FailRequest(answers.problem)
     shown = shown_files(request, tablet)
-    chosen = answers.chosen if shown else Chosen(reason="no file has keys of the range")
+    chosen = answers.chosen if shown else Chosen(reason="no file has keys in the range")
     if chosen is None:
         return AskSelector()
     return SelectFiles(

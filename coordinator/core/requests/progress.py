@@ -81,6 +81,6 @@ def _reason(
         return f"is being cancelled: {request.cause}"
     first = first_request([other for other in others if meets_tablet(other, tablet.bounds)], tablet)
     if state is TabletProgress.PENDING and first is not None and first.id != request.id:
-        return f"request {first.id} is first here"
+        return f"request {first.id} has precedence here"
     step = next_step(request, tablet)
-    return step.reason if isinstance(step, WaitForTablet) else "its next step is under way"
+    return step.reason if isinstance(step, WaitForTablet) else "its next step is in progress"

@@ -76,7 +76,7 @@ def next_change(
     assert operation is not None, tablets[0].id
     if operation.kind is OperationKind.MERGE and len(tablets) < 2:
         alone = AbandonOperation(tablets=(tablets[0].id,), operation=operation.operation_id)
-        return AbandonStep(alone, "its other tablet is not part of it")
+        return AbandonStep(alone, "its other tablet is not part of the operation")
     ids, name = tuple(tablet.id for tablet in tablets), operation.operation_id
     following = _FOLLOWING_STEP.get(operation.step)
     refusal = may_end(tablets) if following is None else may_step(tablets, following)
@@ -89,7 +89,7 @@ def next_change(
     if stuck:
         return AbandonStep(abandon, stuck)
     if now_s - operation.since_s > lasts_max_s:
-        return AbandonStep(abandon, f"not over after {lasts_max_s:.0f} s: {refusal.reason}")
+        return AbandonStep(abandon, f"not finished after {lasts_max_s:.0f} s: {refusal.reason}")
     return WaitForTablets(refusal.reason)
 
 
@@ -126,7 +126,7 @@ def why_not_split(tablet: Tablet, table: Table, now_s: float, rest_s: float) -> 
     if not has_ranges(table):
         return "its tablets are not key ranges"
     if not limit:
-        return "the table's setting split_bytes is 0: never"
+        return "the table's setting split_bytes is 0, which disables splits"
     size = _size_bytes(tablet)
     if size <= limit:
         has, most = format_bytes(size), format_bytes(limit)
@@ -147,7 +147,7 @@ def why_merge(left: Tablet, right: Tablet, table: Table, now_s: float, rest_s: f
     if why_not_merge(left, right, table, now_s, rest_s) is not None:
         return None
     size, limit = _size_bytes(left) + _size_bytes(right), merge_bytes(table)
-    both = f"the files of both have {format_bytes(size)}"
+    both = f"the files of both tablets have {format_bytes(size)}"
     return f"{both}, less than merge_bytes {format_bytes(limit)}"
 
 
@@ -167,13 +167,16 @@ def why_not_merge(
         return "its tablets are not key ranges"
     limit = merge_bytes(table)
     if not limit:
-        return "the table's setting merge_bytes is 0: never"
+        return "the table's setting merge_bytes is 0, which disables merges"
     if left.bounds.end != right.bounds.start:
-        return "the tablets are no neighbours (any more)"
+        return "the tablets are not neighbours (any more)"
     size = _size_bytes(left) + _size_bytes(right)
     if size >= limit:
         has, least = format_bytes(size), format_bytes(limit)
-        return f"the files of it and its right neighbour have {has}, at least merge_bytes {least}"
+        return (
+            f"the files of the tablet and its right neighbour have {has}, at least merge_bytes"
+            f" {least}"
+        )
     reasons = (_why_left_alone(tablet, table, now_s, rest_s) for tablet in (left, right))
     return next((why for why in reasons if why is not None), None)
 
@@ -224,9 +227,9 @@ def _why_left_alone(tablet: Tablet, table: Table, now_s: float, rest_s: float) -
     if not _takes_operations(table):
         return f"table {table.name} is {table.state.value}"
     if not _is_free(tablet):
-        return f"a request, a split or a merge is at work in tablet {tablet.id.text}"
+        return f"a request, a split or a merge is active in tablet {tablet.id.text}"
     if _rests_after_abandon(tablet.record, now_s, rest_s):
-        return f"a split or merge was abandoned in tablet {tablet.id.text} a short while ago"
+        return f"a split or merge was abandoned in tablet {tablet.id.text} recently"
     return None
 
 

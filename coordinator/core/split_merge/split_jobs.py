@@ -48,14 +48,14 @@ def cut_plan(tablet: Tablet, table: Table, service: Service) -> TabletPlan:
     operation = tablet.operation
     assert operation is not None, tablet.id
     assert operation.at is not None, tablet.id
-    left = dict.fromkeys(tablet.files, "lies on one side of the key where the tablet is split")
+    left = dict.fromkeys(tablet.files, "lies entirely on one side of the split key")
     free: list[DataFile] = []
     held = {path: attempt for attempt, each in tablet.running.items() for path in each.inputs}
     for file in crossing_files(tablet):
         if file.path in held:
             left[file.path] = f"being merged by {held[file.path]}"
         elif file.open:
-            left[file.path] = "still being written, though it crosses the key of the split"
+            left[file.path] = "still being written, but crosses the split key"
         else:
             free.append(file)
             del left[file.path]
@@ -104,7 +104,7 @@ def _split_job(
         input_bytes=size,
         group=next(fits, groups[-1]).name,
         priority=cut_priority(len(files)),
-        reason=f"cut where the tablet is split: {what} of {format_bytes(size)}",
+        reason=f"cut at the split key: {what} of {format_bytes(size)}",
         outputs_expected=2,
         cuts=(at,),
     )

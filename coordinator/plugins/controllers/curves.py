@@ -236,8 +236,8 @@ class DrainTimeController:
         shares = min(SHARES_FULL, max(self._shares_min, SHARES_FULL * needed / whole_bytes_s))
         drained_s = readings.backlog_bytes / whole_bytes_s
         told = (
-            f"{backlog}, {format_duration(drained_s)} of all slots; {format_bytes(arriving)}/s"
-            f" arrive; {goal}: {shares:.0f} shares"
+            f"{backlog}, {format_duration(drained_s)} of work for all slots;"
+            f" {format_bytes(arriving)}/s arrive; {goal}: {shares:.0f} shares"
         )
         return with_system_shares(readings, shares, told)
 

@@ -204,7 +204,9 @@ def _pack_request(work: _Work) -> None:
         elif first.path not in work.running.paths and first.request != request:
             work.jobs.append(_job(work, files, "a request rewrites all"))
         else:
-            work.leave(files, "is a result of the request, and no other result fits beside it")
+            work.leave(
+                files, "is a result of the request, and no other result fits into a bin with it"
+            )
 
 
 # -------------------------------------------------------------------------------------- Small files
@@ -236,7 +238,7 @@ def _not_small(file: DataFile, options: BinPackOptions, capacity_bytes: float) -
         return f"is {size}, above {high}"
     if file.size_bytes >= options.lower_bytes:
         return f"is {size}, between {low} and {high}: near the target of {target}"
-    return f"is {size}, more than any group takes ({format_bytes(int(capacity_bytes))})"
+    return f"is {size}, more than any group accepts ({format_bytes(int(capacity_bytes))})"
 
 
 def _pack_bin(work: _Work, files: Bin, *, crowded: bool) -> None:
@@ -251,7 +253,7 @@ def _pack_bin(work: _Work, files: Bin, *, crowded: bool) -> None:
     said = f"{format_count(count, 'small file')} of {format_bytes(size_bytes)}"
     if count < 2:
         low = format_bytes(int(options.lower_bytes))
-        work.leave(files, f"is below {low}, and no other small file fits beside it in a bin")
+        work.leave(files, f"is below {low}, and no other small file fits into a bin with it")
     elif size_bytes >= options.lower_bytes:
         _merge(work, files, f"a full bin of {said}")
     elif crowded:
@@ -283,10 +285,11 @@ def _wait(work: _Work, files: Bin, said: str) -> None:
     few += (
         f"are fewer than min_input_files {options.min_input_files}"
         if len(files) < options.enough_files
-        else f"do not come to min_growth {options.min_growth:g} times the largest of those merged"
+        else f"have less than min_growth {options.min_growth:g} times the size of the largest file"
+        " to merge"
     )
     if coming:
-        work.leave(files, f"{few}; waits for the output of a job under way")
+        work.leave(files, f"{few}; waits for the output of a running job")
         return
     wait_s = _wait_s(files, options.max_wait_s)
     # Since then there has been something to merge.
@@ -308,11 +311,11 @@ def _merge(work: _Work, files: Bin, why: str) -> None:
     """Plan the first merges of files that are to become one; those with outputs to come wait."""
     for merge in first_merges(files, work.options.max_files):
         if any(file.path in work.running.paths for file in merge):
-            work.leave(merge, "waits for the output of a job under way, to be merged with it")
+            work.leave(merge, "waits for the output of a running job, to be merged with it")
         else:
             work.jobs.append(_job(work, merge, why))
     work.left.update(
-        (file.path, "is merged in a later step, when the jobs before it are done")
+        (file.path, "is merged in a later step, after earlier jobs")
         for file in files
         if file.path not in work.left
     )
@@ -329,7 +332,7 @@ def _cut_large(work: _Work) -> None:
             continue
         why = _uncut(file, work)
         if not why and file.size_bytes > capacity:
-            why = f"more than any group takes ({format_bytes(int(capacity))})"
+            why = f"more than any group accepts ({format_bytes(int(capacity))})"
         if why:
             work.left[file.path] = f"{work.left[file.path]}, and is not cut: {why}"
         else:
@@ -343,7 +346,7 @@ def _uncut(file: DataFile, work: _Work) -> str:
     if file.path in work.running.paths:
         return "it is not there yet"
     if work.parameters.keyed:
-        return "no metadata tells which keys would divide it"
+        return "no metadata shows which keys would divide it"
     if CUT in file.tags:
         return "it was cut before"
     return "it has one row" if file.rows == 1 else ""
@@ -396,10 +399,12 @@ def _cannot_purge(files: Bin, taken: set[str], work: _Work) -> str:
     if any(file.path in taken or file.path not in candidates for file in files):
         return "a file that overlaps it is in use"
     if count > options.max_files:
-        return f"with the files that overlap it these are {count}, max_files is {options.max_files}"
+        return (
+            f"with the files that overlap it, a job has {count}, max_files is {options.max_files}"
+        )
     most = min(capacity_bytes(work.parameters), max(options.upper_bytes, files[0].size_bytes))
     if size_bytes > most and count > 1:
-        return f"with the files that overlap it these are {format_bytes(size_bytes)}"
+        return f"with the files that overlap it, a job has {format_bytes(size_bytes)}"
     return ""
 
 

@@ -73,8 +73,8 @@ def _options(settings: TableSettings | None, options: Mapping[str, object]) -> B
     found = read_options(BudgetedOptions, "planner budgeted", options, settings)
     if 0 < found.gamma >= found.min_quality:
         raise ConfigError(
-            f"planner budgeted: option gamma is {found.gamma:g}, expected below min_quality "
-            f"{found.min_quality:g}: otherwise a single small file is worth a rewrite"
+            f"planner budgeted: option gamma is {found.gamma:g}, expected below min_quality"
+            f" {found.min_quality:g}: otherwise a single small file justifies a rewrite"
         )
     return found
 
@@ -448,14 +448,11 @@ def _best_plan(parameters: PlanParameters, options: BudgetedOptions) -> Plan:
     sets = row_sets(placed)
     choice = best_choice(sets, options, cap_bytes=capacity_bytes(parameters))
     height = f"average height {average_height(sets):.3g}"
-    why = (
-        f"quality {choice.quality:.6g}, at most as much as min_quality {options.min_quality:g}; "
-        f"{height}"
-    )
+    why = f"quality {choice.quality:.6g}, not above min_quality {options.min_quality:g}; {height}"
     if choice.names:
-        why = f"quality {choice.quality:.6g}; it is planned again when that job is done"
+        why = f"quality {choice.quality:.6g}; the file is planned again after that job"
     left = {
-        file.path: "has no range of keys, by which this planner chooses"
+        file.path: "has no range of keys, which this planner needs"
         if file.key_min is None or file.key_max is None
         else f"is left: the best set has {why}"
         for file in parameters.candidates
@@ -463,7 +460,7 @@ def _best_plan(parameters: PlanParameters, options: BudgetedOptions) -> Plan:
     }
     if not choice.names:
         return Plan(left=left)
-    said = f"quality {choice.quality:.6g}, {choice.stage}: {height} falls by that"
+    said = f"quality {choice.quality:.6g}, {choice.stage}: reduces {height} by that"
     return Plan(jobs=(_job(parameters, options, choice.names, said),), left=left)
 
 
@@ -476,12 +473,12 @@ def _request_plan(parameters: PlanParameters, options: BudgetedOptions) -> Plan:
         return Plan(left={pool[0].path: "is the result of the request"})
     merges = [[file.path for file in merge] for merge in first_merges(pool, options.max_files)]
     jobs = tuple(
-        _job(parameters, options, tuple(sorted(merge)), "a request brings all to one file")
+        _job(parameters, options, tuple(sorted(merge)), "a request merges all files into one")
         for merge in merges
         if not coming.paths & set(merge)
     )
     planned = {path for job in jobs for path in job.files}
-    why = "is merged in a later step, when the jobs before it are done"
+    why = "is merged in a later step, after earlier jobs"
     return Plan(
         jobs=jobs,
         left={file.path: why for file in parameters.candidates if file.path not in planned},

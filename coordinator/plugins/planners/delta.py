@@ -121,9 +121,7 @@ class DeltaPlanner:
         """
         if not keyed:
             instead = "bin-pack, size-tiered" + (" or time-window" if timed else "")
-            raise ConfigError(
-                f"goes by updates of keys, and the table has no key; choose {instead}"
-            )
+            raise ConfigError(f"needs a table with a key; choose {instead}")
 
     def plan(self, parameters: PlanParameters) -> Plan:
         """Return the jobs wanted now and why each other candidate was left.
@@ -134,10 +132,10 @@ class DeltaPlanner:
         options = _options(parameters.options, parameters.settings)
         draft = PlanDraft(parameters, options.file_limit)
         if not parameters.keyed:
-            draft.leave(parameters.candidates, "has no key, and planner delta goes by keys")
+            draft.leave(parameters.candidates, "has no key, which planner delta needs")
         elif parameters.kind is Kind.USER:
             if is_under_way(Kind.USER, parameters):
-                draft.leave(parameters.candidates, "waits for the jobs of the request under way")
+                draft.leave(parameters.candidates, "waits for the running jobs of the request")
             elif parameters.candidates:
                 bring_to_one(draft, parameters.candidates, options.max_files, parameters)
         else:
@@ -227,7 +225,7 @@ def _major(work: _Work, each: DeltaSet, says: str) -> None:
             work.leave(each.files, f"{says}; others of them are in use")
         return
     if len(each.deltas) > 1:
-        _minor(work, each, f"{says}, more than one job takes, so deltas come first", 2)
+        _minor(work, each, f"{says}, more than one job accepts, so deltas come first", 2)
     elif each.base:
         _cut_apart(work, each, says)
 
@@ -246,7 +244,7 @@ def _minor(work: _Work, each: DeltaSet, says: str, least: int) -> None:
     elif len(free) < least:
         work.leave(free, f"{says}; deltas are merged from {format_count(least, 'file')} on")
     else:
-        work.leave(free, f"{says}; {least} of the deltas are more than any group takes")
+        work.leave(free, f"{says}; {least} of the deltas are more than any group accepts")
 
 
 def _cut_apart(work: _Work, each: DeltaSet, says: str) -> None:
@@ -254,7 +252,7 @@ def _cut_apart(work: _Work, each: DeltaSet, says: str) -> None:
     (delta,) = each.deltas
     cuts = _cuts_of(work, each.base, delta)
     if not cuts:
-        work.leave(each.files, f"{says}; they are more than any group takes")
+        work.leave(each.files, f"{says}; they are more than any group accepts")
     elif not work.are_free([delta]):
         work.leave(each.files, f"{says}; the delta is in use")
     else:
@@ -262,7 +260,7 @@ def _cut_apart(work: _Work, each: DeltaSet, says: str) -> None:
             f"minor: a delta over {format_count(len(each.base), 'base file')} is cut "
             f"into {len(cuts) + 1}"
         )
-        work.rewrite([delta], f"{what}, since one job does not take them all; {says}", MINOR, cuts)
+        work.rewrite([delta], f"{what}, because one job cannot hold them all; {says}", MINOR, cuts)
 
 
 def _cuts_of(work: _Work, base: Sequence[DataFile], delta: DataFile) -> tuple[bytes, ...]:
@@ -300,4 +298,4 @@ def _merge_run(work: _Work, run: Sequence[DataFile]) -> None:
     least = min(work.options.minor_files, work.options.max_files)
     if len(run) >= least:
         size = format_bytes(total_bytes(run))
-        work.rewrite(run, f"{len(run)} small neighbours of {size} that nothing overlaps")
+        work.rewrite(run, f"{len(run)} small neighbours of {size} that no file overlaps")

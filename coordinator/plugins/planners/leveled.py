@@ -109,7 +109,7 @@ class LeveledPlanner:
         """
         if not keyed:
             instead = "bin-pack, size-tiered" + (" or time-window" if timed else "")
-            raise ConfigError(f"goes by ranges of keys, and the table has no key; choose {instead}")
+            raise ConfigError(f"needs a table with a key; choose {instead}")
 
     def plan(self, parameters: PlanParameters) -> Plan:
         """Return the jobs wanted now and why each other candidate was left.
@@ -120,7 +120,7 @@ class LeveledPlanner:
         options = _options(parameters.options, parameters.settings)
         draft = PlanDraft(parameters, options.file_limit)
         if not parameters.keyed:
-            draft.leave(parameters.candidates, "has no key, and planner leveled goes by keys")
+            draft.leave(parameters.candidates, "has no key, which planner leveled needs")
             return draft.plan()
         work = _Work(parameters, options, draft, levels_of(parameters.files.values()))
         # A reader of one key opens no more than these.
@@ -274,8 +274,8 @@ def _plan_levels(work: _Work) -> None:
     crowd = len(work.levels[0].files)
     if crowd > options.level0_files_max:
         where = (
-            f", in level 0, which has {format_count(crowd, 'file')}, and they are "
-            "merged before others go on"
+            f", in level 0, which has {format_count(crowd, 'file')}, and they are merged"
+            " before other jobs"
         )
         files = [file for file in work.candidates_of(0) if CUT_TAG not in file.tags]
         _tier_level0(work, files, where, alone=alone)
@@ -314,7 +314,9 @@ def _settle(work: _Work) -> None:
         some = files[start : start + work.options.max_files]
         levels = " and ".join(sorted({str(level_of(file)) for file in some}))
         count = format_count(len(some), "file")
-        work.move(some, 0, f"{count} of level {levels} to level 0, since others there overlap them")
+        work.move(
+            some, 0, f"{count} of level {levels} to level 0, because other files there overlap them"
+        )
 
 
 # ------------------------------------------------------------------------ From a level to the next
@@ -383,8 +385,10 @@ def _push_level(work: _Work, level: int) -> None:
             _push(work, wider, level, score)
             size -= total_bytes(wider.files)
         else:
-            why = "are in use" if _fits(work, push) else "are more than one job takes"
-            work.draft.leave(push.files, f"stays though {score}: it and what it overlaps {why}")
+            why = "are in use" if _fits(work, push) else "are more than one job accepts"
+            work.draft.leave(
+                push.files, f"stays although {score}: it and the files that it overlaps {why}"
+            )
     wide = [push for push in pushes if _can_cut(work, push) and _is_free(work, push, level)]
     if wide and size / target > options.score_min:
         _cut_apart(work, [wide[0].files[0]], level)
@@ -413,7 +417,7 @@ def _with_neighbours(work: _Work, push: _Push, level: int) -> _Push:
 def _push(work: _Work, push: _Push, level: int, why: str) -> None:
     count, size = format_count(len(push.files), "file"), format_bytes(total_bytes(push.files))
     if _can_move(work, push, level):
-        what = f"{why}: {count} of {size} to level {level + 1}, which has nothing at its keys"
+        what = f"{why}: {count} of {size} to level {level + 1}, which has no files at its keys"
         work.move(push.files, level + 1, what)
         return
     onto = format_bytes(total_bytes(push.overlapped))
@@ -460,8 +464,8 @@ def _cut_apart(work: _Work, files: Sequence[DataFile], level: int) -> bool:
     work.rewrite(
         files,
         level,
-        f"{what} of level {level} overlap {more} of level {level + 1}, more than one job takes: "
-        f"cut into {len(cuts) + 1}",
+        f"{what} of level {level} overlap {more} of level {level + 1}, more than one job"
+        f" accepts: cut into {len(cuts) + 1}",
         tuple(cuts),
     )
     return True
@@ -498,7 +502,10 @@ def _push_level0(work: _Work) -> None:
     elif push is not None:
         _push(work, push, 0, score)
     else:
-        why = f"stays though {score}: it and what it overlaps are in use, or more than a job takes"
+        why = (
+            f"stays although {score}: it and the files that it overlaps are in use, or more than"
+            " a job accepts"
+        )
         work.draft.leave(work.candidates_of(0), why)
 
 
@@ -572,18 +579,18 @@ def _plan_request(work: _Work) -> None:
     """
     candidates = work.parameters.candidates
     if is_under_way(Kind.USER, work.parameters):
-        work.draft.leave(candidates, "waits for the jobs of the request under way")
+        work.draft.leave(candidates, "waits for the running jobs of the request")
         return
     level = _level_for(total_bytes(candidates), work.options)
     for files in _overlapping_sets(candidates):
         if len(files) == 1 and is_result(files[0], work.parameters):
-            work.draft.leave(files, "is a result of the request, and overlaps no other")
+            work.draft.leave(files, "is a result of the request, and overlaps no other file")
             continue
         ordered = by_size(files)
-        work.draft.leave(files, "is merged in a later step, when the jobs before it are done")
+        work.draft.leave(files, "is merged in a later step, after earlier jobs")
         for step in forced_merges(ordered, work.options.width):
             whole, size = len(step) == len(files), format_bytes(total_bytes([*step]))
-            what = "that overlap each other" if len(files) > 1 else "that overlaps no other"
+            what = "that overlap each other" if len(files) > 1 else "that overlap no other file"
             work.rewrite(
                 step,
                 level if whole else 0,

@@ -135,10 +135,9 @@ def read_segment_options(
         _check_divides(options.segment_bytes, options.capacity_bytes)
     if options.usable_bytes < 1:
         raise ConfigError(
-            f"{_NAME}: options header_bytes {options.header_bytes} and largest_record_bytes "
-            f"{options.largest_record_bytes} leave nothing of a segment of "
-            f"{options.segment_bytes} bytes, "
-            "expected less than that together"
+            f"{_NAME}: options header_bytes {options.header_bytes} and largest_record_bytes"
+            f" {options.largest_record_bytes} leave no room in a segment of"
+            f" {options.segment_bytes} bytes, expected a smaller sum"
         )
     options.retention_s  # noqa: B018 - refuses what contradicts itself
     return options
@@ -291,7 +290,7 @@ def _active(files: Sequence[DataFile], options: LogSegmentOptions, now_s: float)
     if closes_s is None:
         return "is the active segment, the last of the log"
     if now_s < closes_s:
-        return f"is the active segment, and is closed at {moment(closes_s)}"
+        return f"is the active segment, which closes at {moment(closes_s)}"
     return ""
 
 
@@ -329,7 +328,7 @@ class LogSegmentPlanner:
         draft = PlanDraft(parameters, options.file_limit)
         if parameters.kind is Kind.USER:
             if is_under_way(Kind.USER, parameters):
-                draft.leave(parameters.candidates, "waits for the jobs of the request under way")
+                draft.leave(parameters.candidates, "waits for the running jobs of the request")
             elif parameters.candidates:
                 bring_to_one(draft, parameters.candidates, max(2, options.max_files), parameters)
             return draft.plan()
@@ -366,8 +365,8 @@ class _Log:
             return "is compacted when its period is over"
         if not segment.is_measured:
             return (
-                "has no live bytes and is taken to be all live; measure them with `neve analyze`"
-                f"; {reclaim} with less to copy"
+                "has no count of live bytes and is assumed to be all live; count them with"
+                f" `neve analyze`; {reclaim} with less to copy"
             )
         live = format_bytes(segment.live_bytes)
         return f"is live in {live} of {format_bytes(segment.size_bytes)}; {reclaim} at less cost"
@@ -507,8 +506,8 @@ class _Log:
     def _too_large(self, segment: LogSegment) -> str:
         files = format_count(len(segment.files), "file")
         return (
-            f"has {files} of {format_bytes(segment.size_bytes)} in its segment, more than a job "
-            f"may have (max_files {self._options.max_files})"
+            f"has {files} of {format_bytes(segment.size_bytes)} in its segment, more than a"
+            f" job may have (max_files {self._options.max_files})"
         )
 
     def _compact_best(self) -> None:
@@ -518,7 +517,7 @@ class _Log:
             chosen = run[found.first : found.last + 1]
             added, problem = self._hiding(chosen)
             if problem or not self._fits([*chosen, *added]):
-                said = problem or "with the files that may hide their rows they are too many"
+                said = problem or "with the files that may hide their rows, there are too many"
                 for segment in chosen:
                     self._leave(segment, f"{self._facts(segment)}; {said}")
                 continue

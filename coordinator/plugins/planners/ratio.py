@@ -166,7 +166,7 @@ def best_of_any_ratio(
 # -------------------------------------------------------------------------------------- The planner
 
 
-_FORCED_REASON = "a request brings all to one file"
+_FORCED_REASON = "a request merges all files into one"
 
 
 @dataclass(slots=True)
@@ -328,10 +328,10 @@ def _left(
     )
     if cap_bytes is not None and len(usable := files_within(files, cap_bytes)) < len(files):
         cap = format_bytes(cap_bytes)
-        beyond = f"together with the smaller files it is more than any group takes ({cap})"
+        beyond = f"together with the smaller files it is more than any group accepts ({cap})"
         left.update((path, beyond) for _, _, path in files[len(usable) :])
     for path in found.waiting:
-        left[path] = "waits for the output of a job under way, to be merged with it"
+        left[path] = "waits for the output of a running job, to be merged with it"
     for chosen in found.sets:
         for _, _, path in chosen:
             left.pop(path, None)
@@ -340,11 +340,10 @@ def _left(
 
 def _nothing(kind: Kind, rule: RatioRule) -> str:
     if kind is Kind.USER:
-        return "is merged in a later step, when the jobs before it are done"
+        return "is merged in a later step, after earlier jobs"
     return (
-        f"is in no set of up to {format_count(rule.max_files, 'file')}, neighbours in "
-        "size, that is more than "
-        f"{rule.ratio:g} times its largest file"
+        f"no set of at most {format_count(rule.max_files, 'file')} of similar size reaches"
+        f" {rule.ratio:g} times its largest file"
     )
 
 

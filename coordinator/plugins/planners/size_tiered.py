@@ -56,7 +56,7 @@ class SizeTieredPlanner:
         running = is_under_way(parameters.kind, parameters)
         if parameters.kind is Kind.USER:
             if running:
-                draft.leave(parameters.candidates, "waits for the jobs of the request under way")
+                draft.leave(parameters.candidates, "waits for the running jobs of the request")
             elif parameters.candidates:
                 bring_to_one(draft, parameters.candidates, options.width, parameters)
             return draft.plan()

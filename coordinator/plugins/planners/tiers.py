@@ -324,17 +324,17 @@ def _pick_fewer(
 def _tier_reason(files: Sequence[DataFile], options: TierOptions) -> str:
     total = sum(file.size_bytes for file in files)
     return (
-        f"{format_count(len(files), 'file')} of about one size, "
-        f"{format_bytes(total / len(files))} each on "
-        f"average (min_threshold {options.min_threshold})"
+        f"{format_count(len(files), 'file')} of similar size,"
+        f" {format_bytes(total / len(files))} on average (min_threshold"
+        f" {options.min_threshold})"
     )
 
 
 def _why_left(tier: Tier, options: TierOptions) -> str:
     average = format_bytes(sum(file.size_bytes for file in tier) / len(tier))
     if len(tier) == 1:
-        return f"no other file is of about its size ({average})"
-    fewer = "" if options.enforce_min_threshold else ", fewer only when no other job is wanted"
+        return f"no other file is of similar size ({average})"
+    fewer = "" if options.enforce_min_threshold else ", fewer only when there is no other job"
     return (
         f"is in a tier of {format_count(len(tier), 'file')} of about {average}; a tier is "
         "merged from "
@@ -345,7 +345,7 @@ def _why_left(tier: Tier, options: TierOptions) -> str:
 def too_large(cap: int | None) -> str:
     """Return why files are left that no group takes together."""
     shown = "any" if cap is None else format_bytes(cap)
-    return f"with the smaller files of its tier it is more than any group takes ({shown})"
+    return f"with the smaller files of its tier it is more than any group accepts ({shown})"
 
 
 def _note_tiny(
@@ -361,8 +361,9 @@ def _note_tiny(
     if not draft.explains:
         return
     note = (
-        f"files below {format_bytes(options.min_file_bytes)} become one tier at "
-        f"{moment(ready_s)}, {format_duration(options.min_file_age_s)} after the last one came"
+        f"files below {format_bytes(options.min_file_bytes)} become one tier at"
+        f" {moment(ready_s)}, {format_duration(options.min_file_age_s)} after the newest"
+        " arrived"
     )
     for file in tiny:
         draft.add_note(file, note)
@@ -440,7 +441,7 @@ def _tombstones_are_ready(
     )
     if ready_s > parameters.now_s:
         draft.ask_again(ready_s)
-        draft.add_note(file, f"{says}; they are looked at again at {moment(ready_s)}")
+        draft.add_note(file, f"{says}; they are checked again at {moment(ready_s)}")
         return False
     return True
 
@@ -487,13 +488,13 @@ def bring_to_one(
     if len(ordered) == 1 and is_result(ordered[0], parameters):
         draft.leave(ordered, "is the result of the request")
         return
-    draft.leave(ordered, "is merged in a later step, when the jobs before it are done")
+    draft.leave(ordered, "is merged in a later step, after earlier jobs")
     for step in forced_merges(ordered, width):
         total = format_bytes(sum(file.size_bytes for file in step))
         merged = f"{format_count(len(step), 'file')} of {total}"
         draft.add_job(
             step,
-            f"a request brings all files{where} to one: {merged}",
+            f"a request merges all files{where} into one: {merged}",
             tags=tags if len(step) == len(ordered) else (),
         )
 

@@ -318,7 +318,7 @@ def _plan_untimed(work: _Work, files: Sequence[DataFile]) -> None:
     if found.state is ChunkState.COMPACT:
         _add_contained(work, segments, _Unit(segments=(), start_s=0, end_s=0, why="no times"))
     else:
-        work.leave(segments, "has no times, and no smaller number of such files would do")
+        work.leave(segments, "has no times, and fewer such files make no job")
 
 
 def _cut_wide(work: _Work, wide: Sequence[Segment], timed: Sequence[Segment]) -> None:
@@ -334,7 +334,7 @@ def _cut_wide(work: _Work, wide: Sequence[Segment], timed: Sequence[Segment]) ->
         if not work.fits([segment]):
             work.leave([segment], _too_large(work))
         elif alone and stays.state is not ChunkState.COMPACT:
-            work.leave([segment], f"spans {len(chunks)} chunks, and no other file is there")
+            work.leave([segment], f"spans {len(chunks)} chunks, and there is no other file")
         else:
             step = math.ceil(len(chunks) / TIME_CUTS_MAX)
             ends = [_start_s(at, options) for at in chunks[step::step]]
@@ -356,7 +356,7 @@ def _start_s(index: int, options: TimeChunkOptions) -> float:
 
 def _too_large(work: _Work) -> str:
     most = work.parameters.job_bytes_max
-    return f"is more than any group takes ({format_bytes(most or 0)})"
+    return f"is more than any group accepts ({format_bytes(most or 0)})"
 
 
 # ------------------------------------------------------------------------------------------- Chunks
@@ -631,7 +631,7 @@ def _state_of(
     whether the chunk is in shape.
     """
     if overlapped(chunk.start, chunk.end, running):
-        return IntervalState.RUNNING, "a job over files of it is under way"
+        return IntervalState.RUNNING, "a job on its files is running"
     note = work.notes.get(chunk.index, "")
     if overlapped(chunk.start, chunk.end, work.in_use) or overlapped(
         chunk.start, chunk.end, work.skipped

@@ -89,7 +89,8 @@ def _options(
     twice = [name for name in ("window_unit", "window_size") if name in given]
     if options.window_s is not None and twice:
         raise ConfigError(
-            f"{_NAME}: option {twice[0]} is given beside window_s; give the length of a window once"
+            f"{_NAME}: options {twice[0]} and window_s are both given; give the length of a"
+            " window once"
         )
     return options
 
@@ -130,8 +131,8 @@ class TimeWindowPlanner:
         if not timed:
             instead = "size-tiered or ratio" if keyed else "bin-pack or size-tiered"
             raise ConfigError(
-                f"goes by the table's time_column, and it has none; choose {instead}, or create "
-                "the table with a time_column"
+                f"needs a time_column, and the table has none; choose {instead}, or create"
+                " the table with a time_column"
             )
 
     def plan(self, parameters: PlanParameters) -> Plan:
@@ -202,8 +203,8 @@ class _Work:
                 f"the {newest}{exact_duration(self.options.length_s)} window from {moment(window)}"
             )
         if self.parameters.timed:
-            return "the files without a time, which are one window"
-        return "the table, which has no time column, so that all files are one window"
+            return "the files without a time, which form one window"
+        return "the table, which has no time column and therefore forms one window"
 
 
 # ---------------------------------------------------------------------------------- Jobs of windows
@@ -217,9 +218,9 @@ def _plan_window(work: _Work, window: Window, files: list[DataFile]) -> None:
         where = f", in {work.named(window)}"
         pick_tiers(draft, files, work.options, work.parameters, alone=not busy, where=where)
     elif busy:
-        draft.leave(files, f"waits for the job under way in {work.named(window)}")
+        draft.leave(files, f"waits for the running job in {work.named(window)}")
     elif len(files) < 2:
-        draft.leave(files, f"is the only file that may be used in {work.named(window)}")
+        draft.leave(files, f"is the only usable file in {work.named(window)}")
     elif (ready_s := _late_files_until(work, window, files)) is None:
         _merge_whole(work, window, files)
     else:
@@ -285,7 +286,7 @@ def _gather_late_files(
     """Merge late files of about one size with each other; all others wait."""
     draft, tag = work.draft, _tags(window)[0]
     late = [file for file in files if tag not in file.tags]
-    where = f", and came late to {work.named(window)}"
+    where = f", and arrived late in {work.named(window)}"
     options = work.options
     pick_tiers(draft, late, options, work.parameters, alone=False, where=where)
     for file in late:
@@ -293,7 +294,9 @@ def _gather_late_files(
     merged = [file for file in files if tag in file.tags]
     came = format_count(len(late), "file")
     draft.leave(
-        merged, f"is {work.named(window)}; {came} came late, and all is merged at {moment(ready_s)}"
+        merged,
+        f"is {work.named(window)}; {came} arrived late, and all files are merged at"
+        f" {moment(ready_s)}",
     )
     draft.ask_again(ready_s)
 
@@ -303,7 +306,7 @@ def _plan_request(work: _Work) -> None:
     for window, files in work.by_window(work.parameters.candidates).items():
         work.draft.files_counted = len(work.files[window])
         if window in work.busy:
-            work.draft.leave(files, f"waits for the job under way in {work.named(window)}")
+            work.draft.leave(files, f"waits for the running job in {work.named(window)}")
             continue
         whole = len(files) == work.draft.files_counted
         bring_to_one(

@@ -124,7 +124,7 @@ def test_files_near_the_target_are_left() -> None:
     assert found.left["low"].startswith("is 75.0 MiB, between 75.0 MiB and 180.0 MiB")
     assert found.left["high"].startswith("is 180.0 MiB, between")
     assert found.left["over"] == (
-        "is 181.0 MiB, above 180.0 MiB, and is not cut: no metadata tells which keys would divide "
+        "is 181.0 MiB, above 180.0 MiB, and is not cut: no metadata shows which keys would divide "
         "it"
     )
 
@@ -166,7 +166,7 @@ def test_a_part_that_came_out_large_is_not_cut_again() -> None:
 def test_a_file_that_no_group_takes_is_not_cut() -> None:
     found = plan({"over": 400}, keyed=False, groups=[Group(name="small", max_bytes=MIB)])
     assert not found.jobs
-    assert found.left["over"].endswith("not cut: more than any group takes (1.0 MiB)")
+    assert found.left["over"].endswith("not cut: more than any group accepts (1.0 MiB)")
 
 
 def test_a_request_cuts_what_is_too_large() -> None:
@@ -233,7 +233,7 @@ def test_files_of_the_target_size_are_no_reason_to_hurry() -> None:
 def test_only_the_smallest_are_merged_before_one_merge_can_hold_the_rest() -> None:
     found = plan({f"f{number:02}": 1 + number for number in range(11)}, max_files=10)
     assert jobs(found) == {frozenset({"f00", "f01"})}
-    assert found.left["f05"] == "is merged in a later step, when the jobs before it are done"
+    assert found.left["f05"] == "is merged in a later step, after earlier jobs"
 
 
 def test_outputs_to_come_take_part() -> None:
@@ -241,7 +241,7 @@ def test_outputs_to_come_take_part() -> None:
     running = [(Kind.SYSTEM, [f"f{number:02}" for number in range(8)])]
     found = plan(sizes, candidates=["f08", "f09", "f10", "f11"], running=running)
     assert not found.jobs
-    assert "waits for the output of a job under way" in found.left["f08"]
+    assert "waits for the output of a running job" in found.left["f08"]
 
 
 def test_the_job_that_gains_most_per_cost_comes_first() -> None:
@@ -264,7 +264,7 @@ def test_no_job_is_larger_than_any_group_takes() -> None:
     groups = [Group(name="small", max_bytes=50 * MIB)]
     found = plan({"a": 24, "b": 24, "c": 24, "d": 60}, groups=groups, options={"max_wait": 0})
     assert all(len(job.files) == 2 for job in found.jobs)
-    assert found.left["d"] == "is 60.0 MiB, more than any group takes (50.0 MiB)"
+    assert found.left["d"] == "is 60.0 MiB, more than any group accepts (50.0 MiB)"
 
 
 def test_a_request_rewrites_what_is_no_result_of_it() -> None:

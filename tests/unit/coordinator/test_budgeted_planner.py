@@ -149,19 +149,19 @@ def test_the_reason_tells_the_quality() -> None:
     (job,) = plan(files, options={"budget": "2MB"}).jobs
     assert job.files == ("a", "b")
     assert job.reason == (
-        "quality 0.515938, approx: average height 1.5 falls by that; 2 files of 2.0 MiB"
+        "quality 0.515938, approx: reduces average height 1.5 by that; 2 files of 2.0 MiB"
     )
 
 
 def test_files_side_by_side_are_left_with_the_quality_of_the_best_set() -> None:
     found = plan(files_of(("a", 0, 10, 40 * MIB), ("b", 20, 30, 40 * MIB)))
     assert not found.jobs
-    assert "at most as much as min_quality 0.01; average height 1" in found.left["a"]
+    assert "not above min_quality 0.01; average height 1" in found.left["a"]
 
 
 def test_a_file_without_a_range_of_keys_is_left() -> None:
     found = plan({"a": DataFile(path="a", size_bytes=1, rows=1)})
-    assert found.left == {"a": "has no range of keys, by which this planner chooses"}
+    assert found.left == {"a": "has no range of keys, which this planner needs"}
 
 
 def test_no_set_has_more_than_max_files() -> None:

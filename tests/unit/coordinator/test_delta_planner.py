@@ -148,7 +148,7 @@ def test_a_set_that_is_more_than_one_job_takes_is_cut_at_ends_of_base_files() ->
     small = (Group(name="only", max_bytes=150_000),)
     stays = plan(base[0], file("d9", (0, 99), 90), groups=small)
     assert not stays.jobs
-    assert "more than any group takes" in stays.left["d9"]
+    assert "more than any group accepts" in stays.left["d9"]
 
 
 def test_small_neighbours_that_nothing_overlaps_are_merged() -> None:
@@ -193,7 +193,9 @@ def test_wrong_options_are_refused(given: dict[str, object], message: str) -> No
 
 
 def test_a_table_without_a_key_is_refused_and_left() -> None:
-    with pytest.raises(ConfigError, match="the table has no key; choose bin-pack, size-tiered or"):
+    with pytest.raises(
+        ConfigError, match="needs a table with a key; choose bin-pack, size-tiered or"
+    ):
         DeltaPlanner().check_table(keyed=False, timed=True)
     asked = replace(parameters({"b1": BASE}), keyed=False)
-    assert DeltaPlanner().plan(asked).left == {"b1": "has no key, and planner delta goes by keys"}
+    assert DeltaPlanner().plan(asked).left == {"b1": "has no key, which planner delta needs"}

@@ -96,7 +96,7 @@ def test_a_job_larger_than_the_bound_is_refused_even_by_an_empty_queue() -> None
     assert isinstance(refused, Rejected)
     assert refused.code == "too_large"
     assert refused.reason == (
-        "queue default: the job takes 2.7 KiB of memory, the bound is 2.0 KiB"
+        "queue default: the job needs 2.7 KiB of memory, the limit is 2.0 KiB"
     )
 
 

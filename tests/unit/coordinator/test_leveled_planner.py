@@ -88,7 +88,9 @@ def test_files_without_a_tag_are_level_0_and_those_that_overlap_their_level_too(
     (job, *_) = planned(asked(*files, target_bytes=1000 * MIB)).jobs
     assert (sorted(job.files), job.action) == (["unknown", "wide"], JobAction.MOVE)
     assert job.output_tags == (("level", "0"),)
-    assert job.reason == ("2 files of level 1 and 2 to level 0, since others there overlap them")
+    assert job.reason == (
+        "2 files of level 1 and 2 to level 0, because other files there overlap them"
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_a_file_that_overlaps_more_than_one_job_takes_is_cut_first() -> None:
     assert jobs(plan) == [(["wide"], 0)]
     assert [decode_key(cut, INT)[0] for cut in plan.jobs[0].cuts] == [43, 87]
     assert plan.jobs[0].reason == (
-        "1 file of level 0 overlap 9 files of level 1, more than one job takes: cut into 3"
+        "1 file of level 0 overlap 9 files of level 1, more than one job accepts: cut into 3"
     )
     one = file("one", 0, 99, 1, size=2000 * MIB)
     second = planned(asked(one, *row_of("two", 9, 2, width=11), max_files=5))
@@ -192,7 +194,7 @@ def test_of_a_level_that_is_too_large_those_go_that_overlap_least() -> None:
     assert jobs(plan) == [(["one10"], 2)]
     assert plan.jobs[0].reason == (
         "level 1 holds 1.1 GiB, 1.10 times its target: 1 file of 100.0 MiB to level 2, which has "
-        "nothing at its keys"
+        "no files at its keys"
     )
     assert plan.jobs[0].action is JobAction.MOVE
 
@@ -239,7 +241,7 @@ def test_nothing_is_written_where_a_job_under_way_writes() -> None:
     free = tuple(candidate for candidate in given.candidates if candidate.path != "gone")
     plan = planned(replace(given, candidates=free, running=(running,)))
     assert plan.jobs == ()
-    assert "it and what it overlaps are in use" in plan.left["one00"]
+    assert "it and the files that it overlaps are in use" in plan.left["one00"]
 
 
 def test_a_job_under_way_may_write_anywhere_between_its_inputs() -> None:
@@ -267,7 +269,7 @@ def test_jobs_fit_into_groups() -> None:
     small = [Group(name="small", max_bytes=150 * MIB)]
     stuck = planned(asked(file("a", 0, 99), file("one", 0, 99, 1), groups=small))
     assert stuck.jobs == ()
-    assert "or more than a job takes" in stuck.left["a"]
+    assert "or more than a job accepts" in stuck.left["a"]
 
 
 def test_the_levels_of_a_tablet_count_towards_its_limit_and_not_their_files() -> None:
@@ -297,7 +299,9 @@ def test_a_request_ends_in_files_that_do_not_overlap() -> None:
     results = [file("x", 0, 40, 1, request="r"), file("y", 41, 90, 1, request="r")]
     done = replace(given, files={}, candidates=tuple(results))
     assert planned(done).jobs == ()
-    assert set(planned(done).left.values()) == {"is a result of the request, and overlaps no other"}
+    assert set(planned(done).left.values()) == {
+        "is a result of the request, and overlaps no other file"
+    }
     busy = replace(given, running=(RunningJob(kind=Kind.USER, files=(files[0],)),))
     assert planned(busy).jobs == ()
 
@@ -322,8 +326,8 @@ def test_options_are_checked(options: dict[str, object], says: str) -> None:
 def test_a_table_without_a_key_is_refused() -> None:
     check_table("leveled", LeveledPlanner(), keyed=True, timed=False)
     with pytest.raises(
-        ConfigError, match="the table has no key; choose bin-pack, size-tiered or t"
+        ConfigError, match="needs a table with a key; choose bin-pack, size-tiered or t"
     ):
         check_table("leveled", LeveledPlanner(), keyed=False, timed=True)
     bag = planned(replace(asked(file("a", 0, 9)), keyed=False))
-    assert bag.left == {"a": "has no key, and planner leveled goes by keys"}
+    assert bag.left == {"a": "has no key, which planner leveled needs"}

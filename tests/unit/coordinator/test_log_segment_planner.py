@@ -201,7 +201,7 @@ def test_the_active_segment_is_closed_when_the_option_says_so() -> None:
     files = log(0.1, 0.1)
     assert not plan(files).jobs
     waiting = plan(files, close_after_s=3600, now_s=2000.0)
-    assert waiting.left["s1"].startswith("segment 2 is the active segment, and is closed at")
+    assert waiting.left["s1"].startswith("segment 2 is the active segment, which closes at")
     assert waiting.due_at_s == 3602.0
     assert jobs(plan(files, close_after_s=3600)) == [["s0", "s1"]]
 
@@ -254,7 +254,7 @@ def test_without_statistics_a_file_is_all_live_and_the_reason_says_what_to_do() 
     found = plan(log(None, None, None, None))
     assert not found.jobs
     assert found.left["s0"] == (
-        "segment 1 has no live bytes and is taken to be all live; measure them with `neve "
+        "segment 1 has no count of live bytes and is assumed to be all live; count them with `neve "
         "analyze`; no range with it frees 1 segment with less to copy"
     )
     assert jobs(plan(log(None, None, None, size=10))) == [["s0", "s1"]], "small ones fit into one"
@@ -281,7 +281,7 @@ def test_an_output_keeps_the_place_of_its_first_input() -> None:
         path="out", size_bytes=1000, rows=1, added_at_s=NOW_S, tags=((POSITION, "1.500"),)
     )
     found = plan([*files, moved])
-    assert found.left["out"].startswith("segment 2 has no live bytes")
+    assert found.left["out"].startswith("segment 2 has no count of live bytes")
     assert found.left["s2"] == "segment 4 is the active segment, the last of the log"
 
 
@@ -448,7 +448,7 @@ def test_sizes_that_divide_the_capacity_are_accepted(size: int) -> None:
         ({"policy": "some"}, "option policy is 'some', expected one of compact-all, stats-based"),
         ({"min_used_percent": 101}, "option min_used_percent is 101, expected at least 0"),
         ({"min_reclaim_segments": 0}, "option min_reclaim_segments is 0, expected at least 1"),
-        ({"segment": 100, "header": 60, "largest_record": 40}, "leave nothing of a segment of 100"),
+        ({"segment": 100, "header": 60, "largest_record": 40}, "leave no room in a segment of 100"),
         (
             {"deleted_retention_hours": 24, "deleted_retention_days": 2},
             "deleted_retention_hours is 24 and deleted_retention_days is 2, expected one of them",

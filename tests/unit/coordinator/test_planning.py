@@ -109,7 +109,7 @@ def test_a_waiting_request_holds_system_jobs_back_but_not_another_requests() -> 
     selection = Selection(request="r1", files=("a", "b"), since_s=NOW_S)
     plan = planned(tablet(waiting={"r2": 5.0}, selection=selection))
     assert sets(plan) == [("USER", "ab")]
-    assert plan.left["c"] == "request r2 waits to select files; no system job starts meanwhile"
+    assert plan.left["c"] == "request r2 waits to select files; no system job starts until then"
 
 
 def test_a_selection_divides_the_tablet() -> None:
@@ -141,7 +141,7 @@ def test_a_hold_does_not_expire_while_a_job_of_it_runs() -> None:
     plan = planned(tablet(selection=selection, running={"at1": entry}))
     assert sets(plan) == [("SYSTEM", "defgh")]
     assert plan.left["c"] == "being merged by at1"
-    assert plan.left["a"] == "is merged in a later step, when the jobs before it are done"
+    assert plan.left["a"] == "is merged in a later step, after earlier jobs"
 
 
 def test_one_result_is_not_merged_again() -> None:
@@ -237,14 +237,14 @@ def wants(*files: str, **given: object) -> PlannedJob:
         (said(wants("a", action="burn")), "has action 'burn', expected a JobAction: rewrite, drop"),
         (
             said(wants("a", action=JobAction.MOVE)),
-            r"moves its files, but names no tag \(output_tags\) that they get",
+            r"moves its files, but has no output_tags for them",
         ),
         (
             said(wants("a", action=JobAction.MOVE, outputs_expected=2, output_tags=LEVEL)),
             "moves its files, but expects outputs",
         ),
         (said(wants("a", outputs_expected=-1)), "expects -1 outputs, expected 0 to 10000"),
-        (said(wants("a", cuts=(b"b", b"a"))), "job 0 has cuts that do not ascend"),
+        (said(wants("a", cuts=(b"b", b"a"))), "job 0 has cuts that are not in ascending order"),
         (said(wants("a", depends_on=(0,))), "depends on job 0, expected an earlier one"),
         (Says(lambda _: 1 // 0), "ZeroDivisionError"),
         (Says(lambda _: None), "returned NoneType, expected a Plan"),
@@ -291,15 +291,15 @@ def test_a_table_without_a_key_has_outputs_cut_at_times() -> None:
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        (cut_at(20.0, 10.0), "has cuts at times that do not ascend"),
-        (cut_at(10.0, 10.0), "has cuts at times that do not ascend"),
-        (cut_at(float("nan")), "has cuts at times that do not ascend"),
-        (cut_at(float("inf")), "has cuts at times that do not ascend"),
+        (cut_at(20.0, 10.0), "has cuts at times that are not in ascending order"),
+        (cut_at(10.0, 10.0), "has cuts at times that are not in ascending order"),
+        (cut_at(float("nan")), "has cuts at times that are not in ascending order"),
+        (cut_at(float("inf")), "has cuts at times that are not in ascending order"),
         (cut_at(*map(float, range(33)), outputs_expected=99), "has 33 cuts at times, expected at"),
         (cut_at(1.0, output_rows_max=-1), "has output_rows_max -1, expected at least 0"),
         (cut_at(output_rows_max=5), "has output_rows_max, but no cuts_at_s"),
-        (cut_at(1.0, 2.0, outputs_expected=3), "expects 3 outputs, expected at least 4 for its"),
-        (cut_at(1.0, 2.0, output_rows_max=2), "expects 4 outputs, expected at least 5 for its"),
+        (cut_at(1.0, 2.0, outputs_expected=3), "expects 3 outputs, expected at least 4 because of"),
+        (cut_at(1.0, 2.0, output_rows_max=2), "expects 4 outputs, expected at least 5 because of"),
         (
             cut_at(1.0, outputs_expected=0, action=JobAction.DROP),
             "drops its files, but expects outputs",
@@ -344,10 +344,12 @@ def test_a_broken_planner_does_not_stop_the_other_kind() -> None:
 
 def test_a_missing_service_or_planner_is_named() -> None:
     table = replace(TABLE, settings=TableSettings(service="gone"))
-    with pytest.raises(PluginError, match="service 'gone' is not configured; there is default"):
+    with pytest.raises(
+        PluginError, match="service 'gone' is not configured, expected one of default"
+    ):
         planned(tablet(), table)
     services = {"default": Service(planner="magic")}
-    with pytest.raises(PluginError, match="planner 'magic' is not loaded; there is ratio"):
+    with pytest.raises(PluginError, match="planner 'magic' is not loaded, expected one of ratio"):
         plan_tablet(tablet(), TABLE, services, {"ratio": RatioPlanner()}, NOW_S)
 
     class Broken:
@@ -438,7 +440,7 @@ def test_options_of_a_table_come_before_those_of_its_service() -> None:
 
 def test_a_planner_of_a_table_that_is_not_installed_is_named() -> None:
     table = replace(TABLE, settings=TableSettings(planner="gone"))
-    with pytest.raises(PluginError, match="planner 'gone' is not loaded; there is ratio"):
+    with pytest.raises(PluginError, match="planner 'gone' is not loaded, expected one of ratio"):
         planned(tablet(), table)
 
 

@@ -57,9 +57,9 @@ def test_a_tier_of_enough_files_becomes_one_file() -> None:
     plan = planned(asked(files_of(sizes)))
     assert sets(plan) == [["a", "b", "c", "d"]]
     assert plan.jobs[0].reason == (
-        "4 files of about one size, 100.0 MiB each on average (min_threshold 4)"
+        "4 files of similar size, 100.0 MiB on average (min_threshold 4)"
     )
-    assert plan.left == {"big": "no other file is of about its size (900.0 MiB)"}
+    assert plan.left == {"big": "no other file is of similar size (900.0 MiB)"}
 
 
 def test_fewer_files_only_when_nothing_else_is_wanted_or_under_way() -> None:
@@ -99,7 +99,7 @@ def test_jobs_fit_into_groups() -> None:
     assert [job.files for job in plan.jobs] == [("a", "b")]
     alone = planned(asked(files, groups=[Group(name="small", max_bytes=150 * MIB)]))
     assert alone.jobs == ()
-    assert "more than any group takes (150.0 MiB)" in alone.left["a"]
+    assert "more than any group accepts (150.0 MiB)" in alone.left["a"]
 
 
 def dead(name: str, share: float, **given: Any) -> DataFile:

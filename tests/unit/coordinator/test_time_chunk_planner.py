@@ -153,7 +153,7 @@ def test_rows_without_a_time_have_a_place_of_their_own() -> None:
     assert sets(found) == ["mn"]
     assert found.jobs[0].outputs_expected == 1
     assert found.jobs[0].reason == "2 files of 400 B (no times)"
-    assert plan(bare[0]).left["n"].startswith("has no times, and no smaller number")
+    assert plan(bare[0]).left["n"].startswith("has no times, and fewer such files")
 
 
 def test_a_rule_of_ones_own_comes_first_and_does_not_run_in_circles() -> None:
@@ -368,7 +368,7 @@ def test_no_job_is_larger_than_any_group_takes() -> None:
     assert sets(plan(*files, groups=groups)) == ["01", "23"]
     huge = plan(file("a", 0, 1, 900), file("b", 0, 1, 5), groups=groups)
     assert not huge.jobs
-    assert huge.left["a"] == "is more than any group takes (200 B)"
+    assert huge.left["a"] == "is more than any group accepts (200 B)"
 
 
 def test_a_file_over_very_many_chunks_is_cut_into_pieces_first() -> None:
@@ -381,11 +381,11 @@ def test_a_file_over_very_many_chunks_is_cut_into_pieces_first() -> None:
     assert job.reason.endswith("(a file that spans very many chunks is cut into pieces)")
     alone = plan(wide)
     assert not alone.jobs
-    assert alone.left["w"] == "spans 1000 chunks, and no other file is there"
+    assert alone.left["w"] == "spans 1000 chunks, and there is no other file"
     assert plan(replace(wide, size_bytes=900)).jobs
     assert plan(wide, kind=Kind.USER).jobs
     small = plan(wide, other, groups=[Group(name="only", max_bytes=50)])
-    assert small.left["w"] == "is more than any group takes (50 B)"
+    assert small.left["w"] == "is more than any group accepts (50 B)"
 
 
 # ------------------------------------------------------------------------------- Expiry and options

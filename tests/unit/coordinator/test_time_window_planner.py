@@ -64,7 +64,7 @@ def test_files_of_the_sum_example_are_in_the_windows_of_the_family() -> None:
     assert sets(plan) == [["e", "f"], ["a", "b", "c", "d"]]
     assert [job.output_tags for job in plan.jobs] == [(("window", "3600"),), (("window", "0"),)]
     assert plan.left["g"] == (
-        "no other file is of about its size (7.8 KiB), in the newest 1h window from "
+        "no other file is of similar size (7.8 KiB), in the newest 1h window from "
         "1970-01-01 02:00 UTC"
     )
 
@@ -94,7 +94,7 @@ def test_the_newest_window_is_size_tiered() -> None:
     plan = planned(asked(*four))
     assert sets(plan) == [[*"abcd"]]
     assert plan.jobs[0].output_tags == ()
-    assert "4 files of about one size" in plan.jobs[0].reason
+    assert "4 files of similar size" in plan.jobs[0].reason
 
 
 def test_a_window_before_the_newest_becomes_one_file_whatever_the_sizes() -> None:
@@ -106,7 +106,7 @@ def test_a_window_before_the_newest_becomes_one_file_whatever_the_sizes() -> Non
     )
     alone = planned(asked(old[0], timed("new", TODAY_S)))
     assert alone.jobs == ()
-    assert alone.left["a"].startswith("is the only file that may be used in the 1d window")
+    assert alone.left["a"].startswith("is the only usable file in the 1d window")
 
 
 def test_the_newest_window_is_over_when_its_time_is_and_nothing_came_for_a_while() -> None:
@@ -128,8 +128,8 @@ def test_files_that_come_late_are_gathered_before_a_window_is_merged_again() -> 
     plan = planned(asked(whole, late, new))
     assert (plan.jobs, plan.due_at_s) == ((), NOW_S - 100 + HOUR_S)
     assert plan.left["whole"] == (
-        "is the 1d window from 1970-01-01 00:00 UTC; 1 file came late, and all is merged at "
-        "1970-04-11 00:58 UTC"
+        "is the 1d window from 1970-01-01 00:00 UTC; 1 file arrived late, and all files are merged "
+        "at 1970-04-11 00:58 UTC"
     )
     later = planned(asked(whole, late, new, now_s=NOW_S - 100 + HOUR_S))
     assert sets(later) == [["late", "whole"]]
@@ -149,7 +149,7 @@ def test_a_large_window_is_merged_in_steps() -> None:
     groups = [Group(name="small", max_bytes=2 * MIB)]
     capped = planned(asked(*old, timed("new", TODAY_S), groups=groups))
     assert capped.jobs == ()
-    assert "more than any group takes (2.0 MiB)" in capped.left["00"]
+    assert "more than any group accepts (2.0 MiB)" in capped.left["00"]
 
 
 def test_a_window_with_a_job_under_way_waits() -> None:
@@ -159,7 +159,7 @@ def test_a_window_with_a_job_under_way_waits() -> None:
     running = RunningJob(kind=Kind.SYSTEM, files=tuple(old[2:]))
     plan = planned(replace(given, running=(running,)))
     assert sets(plan) == [["x", "y"]]
-    assert plan.left["a"].startswith("waits for the job under way in the 1d window")
+    assert plan.left["a"].startswith("waits for the running job in the 1d window")
 
 
 def test_a_table_without_times_is_one_window() -> None:
@@ -167,11 +167,11 @@ def test_a_table_without_times_is_one_window() -> None:
     plan = planned(asked(*files, timed("new", TODAY_S), is_timed=False))
     assert sets(plan) == [["a", "b", "c", "d", "new"]]
     assert plan.jobs[0].reason.endswith(
-        ", in the table, which has no time column, so that all files are one window"
+        ", in the table, which has no time column and therefore forms one window"
     )
     some = planned(asked(*files, timed("new", TODAY_S)))
     assert sets(some) == [["a", "b", "c", "d"]]
-    assert some.jobs[0].reason.endswith(", in the files without a time, which are one window")
+    assert some.jobs[0].reason.endswith(", in the files without a time, which form one window")
 
 
 # ------------------------------------------------------------------------------------ Expired files
@@ -292,7 +292,7 @@ def test_files_are_rewritten_for_tombstones_only_if_it_is_asked_for() -> None:
         ({"window_unit": "weeks"}, "window_unit is 'weeks', expected one of minutes, hours, days"),
         ({"window_size": 0}, "window_size is 0, expected at least 1 and at most 1000"),
         ({"window": "0.5s"}, "window_s is '0.5s', expected at least 1"),
-        ({"window": "6h", "window_size": 2}, "option window_size is given beside window_s"),
+        ({"window": "6h", "window_size": 2}, "options window_size and window_s are both given"),
         ({"min_threshold": 40}, "min_threshold is 40, expected at most max_threshold"),
     ],
 )
@@ -303,7 +303,7 @@ def test_options_are_checked(options: dict[str, object], says: str) -> None:
 
 def test_a_table_without_a_time_column_is_refused() -> None:
     check_table("time-window", TimeWindowPlanner(), keyed=True, timed=True)
-    with pytest.raises(ConfigError, match="and it has none; choose size-tiered or ratio"):
+    with pytest.raises(ConfigError, match="and the table has none; choose size-tiered or ratio"):
         check_table("time-window", TimeWindowPlanner(), keyed=True, timed=False)
     with pytest.raises(ConfigError, match="choose bin-pack or size-tiered"):
         check_table("time-window", TimeWindowPlanner(), keyed=False, timed=False)

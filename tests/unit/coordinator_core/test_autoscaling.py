@@ -121,7 +121,7 @@ def first_drain(snapshot: GroupLoad, *, until_s: int = 400) -> tuple[int, str] |
         (load(deferred_tablets=8), 1, "8 jobs of 0 B would take 0 s"),
         # Deferred tablets cost what queued jobs cost.
         (load(**queued(10), deferred_tablets=590), 32, "600 jobs of 600.0 GiB would take 9,600 s"),
-        (load((4,), running_bytes=600 * GIB), 1, "jobs cannot be divided, 1 compactor can take"),
+        (load((4,), running_bytes=600 * GIB), 1, "jobs cannot be divided, 1 compactor can run"),
         (load(**queued(500), paused=True), 0, "500 jobs held by the pause"),
         (load((2,), **queued(500), paused=True, running_bytes=GIB), 1, "2 jobs of 1.0 GiB"),
         (load(unplanned_tablets=5, paused=True), 0, "no work"),

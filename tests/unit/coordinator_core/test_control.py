@@ -89,7 +89,7 @@ def test_slots_and_rate_move_with_the_shares() -> None:
         RULES,
     )
     assert (system(found), found.slots, found.bytes_s) == (200.0, 10, 20 * MB)
-    assert found.reasons[-1] == "shares of system change by at most 100 a second: 200 now"
+    assert found.reasons[-1] == "shares of system change by at most 100 per second: 200 now"
 
 
 def test_small_changes_are_left_out_but_all_can_be_reached() -> None:
@@ -121,7 +121,7 @@ def test_readers_that_wait_too_long_lower_the_rate_again_and_again() -> None:
     assert rates == sorted(rates, reverse=True)
     assert rates[0] == pytest.approx(1 * MB + 99 * MB * 0.5 ** (1 / 5))
     assert rates[-1] < 4 * MB
-    assert "readers wait 200 ms, more than 100 ms" in held.reasons[-1]
+    assert "readers wait 200 ms, longer than 100 ms" in held.reasons[-1]
 
 
 def test_a_rate_without_a_limit_falls_from_what_is_measured() -> None:
@@ -323,7 +323,7 @@ def test_a_controller_that_fails_changes_nothing_and_is_named(answer: Any, why: 
     now = loop.look(facts(), 1.0)
     assert replace(now, reasons=()) == replace(before, reasons=())
     assert why in loop.failure
-    assert "controller scripted fails, nothing changes" in now.reasons[0]
+    assert "controller scripted failed, the last decision stays" in now.reasons[0]
     assert loop.failures == 1
     script.answer = decision(300.0)
     assert loop.look(facts(), 2.0) == decision(300.0)

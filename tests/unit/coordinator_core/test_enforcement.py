@@ -70,7 +70,7 @@ def test_system_jobs_have_the_slots_of_the_decision_and_others_have_no_cap() -> 
     for number in range(6):
         manager.offer(f"s{number}", 10)
     assert len(manager.ask(6)) == 3
-    assert manager.explain("s5") == "the controller lets such jobs have 3 slots (`neve control`)"
+    assert manager.explain("s5") == "the controller allows these jobs 3 slots (`neve control`)"
     manager.offer("asked", CLASS_WIDTH + 10, kind=Kind.USER)
     manager.offer("urgent", 2 * CLASS_WIDTH + 10)
     assert set(manager.begun[3:]) == {"asked", "urgent"}
@@ -307,7 +307,7 @@ def test_a_volume_runs_few_jobs_of_one_weight_and_those_of_others_go_on() -> Non
         manager.offer(f"large{number}", 50, 900 * MIB, table="t1")
         manager.offer(f"small{number}", 10, 20 * MIB, table="t1")
     assert sorted(manager.ask(6)) == ["large0", "small0"]
-    told = "volume disk runs 1 job of about its size, as many as it may"
+    told = "volume disk runs 1 job of similar size, its limit"
     assert manager.explain("large1") == told
     assert manager.finish("small0") == ["small1"]
     assert manager.finish("large0") == ["large1"]

@@ -44,9 +44,9 @@ def test_a_group_is_shown_before_it_has_had_a_job_or_compactor() -> None:
         ("small", 0),
     ]
     assert status.warnings == (
-        "group large has no compactor: no job waits for it now; start one with"
+        "group large has no compactor: no job is waiting for it now; start one with"
         " groups.large.compactors in the settings and a restart of the service",
-        f"group small has no compactor: no job waits for it now; {HINT}",
+        f"group small has no compactor: no job is waiting for it now; {HINT}",
     )
 
 
@@ -57,7 +57,7 @@ def test_jobs_that_wait_for_a_compactor_are_counted_and_explained() -> None:
     waits = f"group small has no compactor: its 3 jobs wait; {HINT}"
     assert state.status(0.2).warnings == (waits,)
     (sentence, *_) = state.explain(TabletId("t", b"0001"), 0.2).sentences
-    assert sentence.startswith(f"a job over 2 files is queued in group small: {waits}")
+    assert sentence.startswith(f"a job on 2 files is queued in group small: {waits}")
 
 
 def test_a_group_with_a_compactor_is_nothing_to_speak_of() -> None:

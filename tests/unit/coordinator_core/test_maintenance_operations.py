@@ -111,7 +111,7 @@ def test_a_merge_that_is_not_wanted_or_may_not_begin_says_why() -> None:
     assert (failed["merging"].state, failed["merging"].why) == ("waiting", "planner x: boom")
     waiting = rows_of(tablet_of(MIB, MIB, MIB, waiting={"r1": 0.0}))["merging"]
     assert waiting.state == "waiting"
-    assert waiting.why == "request r1 waits to select files; no system job starts meanwhile"
+    assert waiting.why == "request r1 waits to select files; no system job starts until then"
 
 
 def test_what_runs_is_not_begun_a_second_time() -> None:
@@ -162,9 +162,12 @@ def test_delta_compactions_have_kudus_scores_and_the_figures_of_their_jobs() -> 
     assert much["major-delta"].why.startswith("major: 55 % of the rows")
     assert much["minor-delta"].state == "idle"
     none = by_delta(overlapping(100 * MIB))
-    assert none["minor-delta"].why == "it has no deltas: no file overlaps a larger one"
+    assert none["minor-delta"].why == "no deltas: no file overlaps a larger one"
     other = rows_of(overlapping(100 * MIB, MIB))["major-delta"]
-    assert (other.state, other.why.split(":")[0]) == ("idle", "its planner makes no delta jobs")
+    assert (other.state, other.why.split(":")[0]) == (
+        "idle",
+        "its planner has no separate delta jobs",
+    )
 
 
 def test_scans_raise_a_major_delta_compaction_and_writes_do_not() -> None:
@@ -204,7 +207,10 @@ def test_splits_and_merges_say_what_their_rules_say() -> None:
     assert (small.state, small.why) == (
         "idle", "its files have 1.0 MiB, not more than split_bytes 2.0 MiB"
     )  # fmt: skip
-    assert rows_of(tablet_of(MIB))["split"].why == "the table's setting split_bytes is 0: never"
+    assert (
+        rows_of(tablet_of(MIB))["split"].why
+        == "the table's setting split_bytes is 0, which disables splits"
+    )
     table = with_settings(merge_bytes=4 * MIB)
     right = replace(tablet_of(MIB), bounds=Bounds(b"m", PLUS_INFINITY))
     left = replace(tablet_of(MIB), id=TabletId("t1", b"m"), bounds=Bounds(None, b"m"))
@@ -212,7 +218,7 @@ def test_splits_and_merges_say_what_their_rules_say() -> None:
     assert (merged.state, merged.score, merged.cost_bytes) == ("runnable", 0.5, 0)
     busy = replace(right, waiting={"r1": 0.0})
     assert rows_of(left, table, right=busy)["merge"].why == (
-        "a request, a split or a merge is at work in tablet last"
+        "a request, a split or a merge is active in tablet last"
     )
     assert rows_of(right, table)["merge"].state == "idle"
 
@@ -228,7 +234,7 @@ def test_garbage_and_looks_say_what_collector_and_scan_say() -> None:
     known = Record(version=3, analysis=Analysis.STABLE, analysis_version=3, analysis_settings=1)
     rests = rows_of(tablet_of(1, record=known))["analysis"]
     assert (rests.state, rests.why) == (
-        "idle", "its record says stable for these files and settings"
+        "idle", "its record states stable for these files and settings"
     )  # fmt: skip
 
 

@@ -73,9 +73,9 @@ def test_a_job_is_passed_so_often_and_then_goes_before_all_that_do_not_outrank_i
         manager.offer(f"j{number}", 5, 1)
     passing = [f"j{number}" for number in range(PASSED_MAX)]
     assert manager.ask(30) == ["base", *passing]
-    assert manager.explain("j19") == "a larger job that others have passed goes first"
+    assert manager.explain("j19") == "a larger job that others have overtaken goes first"
     assert manager.explain("large") == (
-        "its 60 B do not fit beside the 58 B that the group has under way"
+        "its 60 B exceed the limit together with the 58 B that the group is rewriting"
     )
     manager.offer("urgent", 6, 1)
     assert manager.running[-1] == "urgent"

@@ -147,11 +147,11 @@ def test_who_may_ask_about_which_table() -> None:
     assert why_not_triggered(TABLE, ADMIN) is None
     assert why_not_triggered(admin, ADMIN) is None
     assert why_not_triggered(periodic, ADMIN) == (
-        "table e2 does not have the trigger admin: its setting triggers is periodic; add it there,"
-        " or force a run with `neve compact e2`"
+        "table e2 does not have the trigger admin: its setting triggers is periodic; add the"
+        " trigger there, or force a run with `neve compact e2`"
     )
     assert why_not_triggered(replace(admin, state=TableState.PAUSED), ADMIN) == (
-        "table e1 is paused: its planner runs only while it is live (`neve resume e1`)"
+        "table e1 is paused: its planner is asked only while the table is live (`neve resume e1`)"
     )
 
 

@@ -21,7 +21,7 @@ def test_long_jobs_fill_all_slots_but_one_and_an_urgent_job_starts_at_once() -> 
     for number in range(5):
         manager.offer(f"j{number}", 9 - number)
     assert manager.ask(3) == ["j0", "j1"]
-    assert manager.explain("j2") == "the free slots of the group are kept for urgent jobs"
+    assert manager.explain("j2") == "the free slots of the group are reserved for urgent jobs"
     manager.tick(60.0)
     assert manager.running == ["j0", "j1"], "time alone gives the slot to nobody else"
     manager.offer("urgent", OVER_LIMIT)

@@ -29,7 +29,7 @@ def test_ten_tables_on_one_volume_are_compacted_one_after_the_other() -> None:
         manager.table(f"t{number}", volume="disk")
         manager.offer(name, 1, table=f"t{number}")
     assert manager.ask(10) == ["j0"]
-    assert manager.explain("j1") == "volume disk runs 1 job, as many as it may"
+    assert manager.explain("j1") == "volume disk runs 1 job, its limit"
     for number in range(9):
         assert manager.finish(f"j{number}") == [f"j{number + 1}"]
     assert manager.finish("j9") == []

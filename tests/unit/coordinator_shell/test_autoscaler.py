@@ -202,7 +202,7 @@ async def test_one_that_stays_silent_is_given_up_and_tried_again() -> None:
     timeout_s = SETTINGS.autoscaler.start_timeout_s
     scaling = await stage.rounds(timeout_s + 20.0)
     assert stage.ray.killed == ["small-1"]
-    assert "compactor does not come up" in stage.logged
+    assert "compactor cannot start" in stage.logged
     assert scaling.starts_failed == 1
     given_up = [name for decision in scaling.decisions for name in decision.given_up]
     assert given_up == ["small-1"]

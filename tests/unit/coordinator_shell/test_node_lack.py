@@ -47,24 +47,28 @@ def test_executors_elsewhere_need_room_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("known", "end", "final"),
     [
-        ({}, "; no autoscaler adds such a node: start one", True),
-        ({"autoscaled": True}, "; Ray's autoscaler may add one when compactors are wanted", False),
+        ({}, "; no autoscaler adds such a node, so start one", True),
+        (
+            {"autoscaled": True},
+            "; Ray's autoscaler may add a node when compactors are needed",
+            False,
+        ),
         (
             {"autoscaled": True, "infeasible": ({"own": 1.0, "CPU": 0.0},)},
-            "; Ray's autoscaler says that no node type gives it",
+            "; Ray's autoscaler reports that no node type has it",
             True,
         ),
         (
             {"autoscaled": True, "infeasible": ({"other": 1.0},)},
-            "; Ray's autoscaler may add one when compactors are wanted",
+            "; Ray's autoscaler may add a node when compactors are needed",
             False,
         ),
         (
             {"types": (SMALL, LARGE)},
-            "; Ray's autoscaler adds one when compactors are wanted",
+            "; Ray's autoscaler adds a node when compactors are needed",
             False,
         ),
-        ({"types": (SMALL, BARE)}, "; no node type of Ray's autoscaler gives it", True),
+        ({"types": (SMALL, BARE)}, "; no node type of Ray's autoscaler has it", True),
     ],
 )
 def test_whether_a_node_may_come(known: dict[str, Any], end: str, *, final: bool) -> None:

@@ -363,7 +363,7 @@ def test_a_fault_is_told_left_alone_and_forgotten() -> None:
         assert fields["cause"] == "ValueError: location s3://***@bucket/t"
         assert "test_table_faults.py:" in str(fields["place"])
         [sentence] = faults.sentences("t1", "t1;last")
-        assert "the collector failed and leaves it alone for" in sentence
+        assert "the collector failed and pauses for" in sentence
         assert "secret" not in sentence
 
     asyncio.run(story())

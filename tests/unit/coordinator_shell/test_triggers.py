@@ -59,7 +59,7 @@ def test_a_gated_table_is_planned_when_an_operator_asks_and_not_before() -> None
             await seen(it, 4)
             left = it.parts.explain(LAST, 0.0).left
             assert set(left.values()) == {"waits for a trigger of its table (admin)"}
-            assert "system jobs are planned when a trigger asks: admin" in sentences(it)
+            assert "system jobs are planned only on a trigger: admin" in sentences(it)
             assert await it.take(wait_max_s=0.05) is None
             cluster.clock.advance(1.0)
 
@@ -98,7 +98,7 @@ def test_a_refusal_is_told_with_its_reason_and_kept() -> None:
         async with cluster.coordinator() as it:
             (answer,) = (await it.parts.triggers.ask("t1")).tablets
             assert (answer.verdict, answer.jobs) == ("refused", 0)
-            assert answer.reason.startswith("2 files: is in no set of up to 10 files")
+            assert answer.reason.startswith("2 files: no set of at most 10 files")
             cluster.clock.advance(1.0)
             await cluster.add(PLUS_INFINITY, "another")
             await seen(it, 3)

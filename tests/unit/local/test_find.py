@@ -193,7 +193,7 @@ def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "A", "a/b", "..", "-a", "a" * 41])
 def test_a_stack_name_is_a_plain_word(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RequestError, match="not usable"):
+    with pytest.raises(RequestError, match="is invalid"):
         StackFolder.of(tmp_path, name, {})
 
 

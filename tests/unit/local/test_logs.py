@@ -65,7 +65,7 @@ def test_the_last_lines_of_a_part(folder: Path) -> None:
     assert logs.tail("gateway", 2) == ["two", "three"]
     assert logs.tail("executor-small-1", 9) == ["WARN slow", "Traceback"]
     assert logs.last_words("gateway") == "three"
-    assert logs.last_words("gateway", since_bytes=14) == "it said nothing"
+    assert logs.last_words("gateway", since_bytes=14) == "it printed nothing"
     events = ['{"event": "begins"}', '{"event": "coordinator fails", "cause": "no disk"}']
     for event, words in zip(events, ("begins", "no disk"), strict=True):
         logs.path("coordinator").write_text(f"{event}\n")

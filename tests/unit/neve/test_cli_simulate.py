@@ -129,7 +129,7 @@ def test_a_table_of_a_service_is_simulated_and_recorded(gateway: Gateway, tmp_pa
     location = tmp_path / "sales"
     words = ["--location", str(location), "--key", "id", "--version", "v"]
     neve.run("table", "create", "sales", *words, "--schema", "id:int64,v:int64")
-    neve.run("simulate", "--from", "sales", code=2, says="table sales has no files yet")
+    neve.run("simulate", "--from", "sales", code=2, says="table sales has no files")
     rows = tmp_path / "rows.csv"
     for first in range(12):
         rows.write_text("id,v\n" + "".join(f"{first + at},{first}\n" for at in range(50)))

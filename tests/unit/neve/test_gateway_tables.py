@@ -139,7 +139,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"settings": {"ttl": "7d"}}, "setting ttl_s 604800 needs a time_column"),
     (
         {"settings": {"planner": "time-window"}},
-        "setting planner: planner 'time-window': goes by the table's time_column, and it has none",
+        "setting planner: planner 'time-window': needs a time_column, and the table has none",
     ),
     ({"settings": {"ttl": "1d", "ttl_s": "2d"}}, "setting ttl_s is given twice"),
     ({"settings": {"bloom_columns": "id,idd"}}, "bloom_columns names 'idd', which table 'events'"),

@@ -412,21 +412,33 @@ NARROW: dict[str, Callable[[], RenderableType]] = {
 }
 
 
+@pytest.mark.parametrize("width", [80, 100, 120])
 @pytest.mark.parametrize("listing", NARROW)
-def test_a_listing_fits_a_hundred_columns_and_keeps_headings_numbers_and_ids_whole(
-    listing: str,
-) -> None:
+def test_a_listing_fits_the_terminal_and_drops_no_column(listing: str, width: int) -> None:
     wide = text_of(NARROW[listing](), width=4000)
-    narrow = text_of(NARROW[listing](), width=100)
+    shown = text_of(NARROW[listing](), width=width)
 
-    assert max(map(len, narrow.splitlines())) <= 100
+    assert max(map(len, shown.splitlines())) <= width
     headings = {line for line in wide.splitlines() if re.fullmatch(r"[A-Z ()]+", line)}
     assert headings
     for heading in headings:
-        assert heading.split() in [line.split() for line in narrow.splitlines()]
+        assert all(word in shown for word in heading.split())
+    assert LONG_TABLET not in shown or listing == "tablets", "people see keys"
     for whole in re.findall(r"att-[0-9a-f]{20}|[0-9,.]+ [KMGT]iB(?= {2})", wide):
-        assert whole in narrow
-    assert LONG_TABLET not in narrow or listing == "tablets", "people see keys"
+        assert whole in shown
+
+
+def test_equal_reasons_are_one_line_with_a_count_unless_verbose() -> None:
+    left = {f"day=1/{number:02}.parquet": "is in use" for number in range(15)}
+    plan = api.Plan(left={**left, "z.parquet": "it is alone"})
+
+    short = text_of(work.render_plan(plan, LONG_KEYS), width=80).splitlines()
+    assert [line.split() for line in short[-2:]] == [
+        ["day=1/00.parquet,", "…", "15", "is", "in", "use"],
+        ["z.parquet", "1", "it", "is", "alone"],
+    ]
+    every = text_of(work.render_plan(plan, LONG_KEYS, verbose=True), width=80)
+    assert all(path in every for path in left)
 
 
 def test_tablets_are_shown_by_their_keys() -> None:

@@ -103,7 +103,7 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["--stack", "No/Name"], 2, "stack name 'No/Name' is not usable"),
+        (["--stack", "No/Name"], 2, "stack name 'No/Name' is invalid"),
         (["--allow", "/etc"], 2, "setting gateway.locations: '/etc' is in or around /etc"),
         (["--set", "gateway.host=0.0.0.0"], 2, "gateway.host is '0.0.0.0', which others reach"),
         (["--set", "store.url=nonsense"], 2, "store.url is no URL of a Redis"),

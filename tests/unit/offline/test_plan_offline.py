@@ -34,8 +34,7 @@ def test_an_offline_plan_lists_jobs_and_what_is_left() -> None:
             }
         ],
         "left": {
-            "big": "is in no set of up to 10 files, neighbours in size, that is more than 3 times "
-            "its largest file"
+            "big": "no set of at most 10 files of similar size reaches 3 times its largest file"
         },
     }
 
@@ -297,7 +296,7 @@ def test_jobs_that_do_not_fit_into_the_free_space_are_left_with_the_reason() -> 
     found = plan_offline(document)
     assert not found["jobs"]
     assert set(found["left"].values()) == {
-        "a job would write up to 40 B: 69 B are free, of which keep_free_bytes keeps 30 B"
+        "a job would write up to 40 B: 69 B are free, and keep_free_bytes reserves 30 B"
     }
     assert plan_offline(document | {"free_bytes": 70})["jobs"]
     assert plan_offline(document | {"kind": "USER"})["jobs"], "what a user asks for is done"

@@ -141,7 +141,7 @@ def test_the_next_step_of_a_merge() -> None:
     ("now_s", "stuck", "reason"),
     [
         (NOW_S + 600, "", None),
-        (NOW_S + 601, "", "not over after 600 s: tablet t1;7a: files cross the cut: x"),
+        (NOW_S + 601, "", "not finished after 600 s: tablet t1;7a: files cross the cut: x"),
         (NOW_S, "quarantined, failed 5 times", "quarantined, failed 5 times"),
     ],
 )
@@ -170,11 +170,11 @@ def test_crossing_files_are_cut_in_few_jobs() -> None:
         ("small", (b"m",), 2),
     ]
     assert plan.left == {
-        "l": "lies on one side of the key where the tablet is split",
+        "l": "lies entirely on one side of the split key",
         "busy": "being merged by a1",
-        "open": "still being written, though it crosses the key of the split",
+        "open": "still being written, but crosses the split key",
     }
-    assert plan.jobs[0].reason == "cut where the tablet is split: 3 files of 33 B"
+    assert plan.jobs[0].reason == "cut at the split key: 3 files of 33 B"
     # One of them on its way leaves the other as it was, name and all.
     more = running("busy") | running("x0", "x1", "x2", attempt="a2")
     assert cut_plan(replace(given, running=more), table, service).jobs == plan.jobs[1:]
@@ -254,7 +254,7 @@ def test_small_quiet_neighbours_are_merged(
     why = core.why_merge(left, right, table, NOW_S, REST_S)
     assert (why is not None) is wanted
     if why is not None:
-        assert why == "the files of both have 49.0 MiB, less than merge_bytes 50.0 MiB"
+        assert why == "the files of both tablets have 49.0 MiB, less than merge_bytes 50.0 MiB"
 
 
 def records(*sizes: int | Record) -> list[tuple[TabletId, Record]]:

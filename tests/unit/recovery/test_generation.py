@@ -252,7 +252,7 @@ async def test_a_location_that_has_become_another_table_s_is_not_written(place: 
         await place.generations.count_up(place.table)
         assert place.generations.may_change(place.table.id) is not barred
     reason = await place.another().refusal(place.table.id)
-    assert "that of the table with id t-other" in (reason or "")
+    assert "belongs to the table with id t-other" in (reason or "")
     write_owner(location, LocationOwner("store-1", place.table.id))
     await place.generations.count_up(place.table)
     assert place.generations.may_change(place.table.id)

@@ -71,9 +71,7 @@ def test_a_planner_decides_alone_after_any_wake_up() -> None:
 
                 await until(told)
                 left = it.parts.explain(LAST, cluster.clock.now_s()).left
-                assert all(
-                    why.startswith("is in no set of up to 10 files") for why in left.values()
-                )
+                assert all(why.startswith("no set of at most 10 files") for why in left.values())
                 assert await it.take(wait_max_s=0.02) is None
             assert await cluster.store.history(TABLE.id) == []
 

@@ -128,8 +128,8 @@ def test_three_requests_at_once_over_overlapping_ranges_are_each_their_own() -> 
             owners = [tablet.selection for tablet in await cluster.tablets()]
             assert [owner and owner.request for owner in owners] == ["r1", "r1", "r2"]
             assert {each.reason for each in await cluster.progress("r3")} == {
-                "request r1 is first here",
-                "request r2 is first here",
+                "request r1 has precedence here",
+                "request r2 has precedence here",
             }
             await it.work("r1", "r2", "r3")
             for request in wanted:

@@ -158,7 +158,7 @@ def test_a_part_that_was_cancelled_is_cancelled_here_and_then_done() -> None:
     assert next_step(part, tablet(bounds=right)) == AskSelector()
     # No split may end over a done marker, so none comes meanwhile.
     split = tablet(bounds=left, operation=SPLIT)
-    assert next_step(part, split) == WaitForTablet("a split of the tablet is under way")
+    assert next_step(part, split) == WaitForTablet("a split of the tablet is in progress")
     # After a merge the rest of the tablet is still wanted.
     assert next_step(part, tablet(bounds=Bounds(None, b"x"))) == AskSelector()
 
@@ -169,18 +169,18 @@ def test_a_part_that_was_cancelled_is_cancelled_here_and_then_done() -> None:
         (
             {"operation": SPLIT},
             PluginAnswers(),
-            WaitForTablet("a split of the tablet is under way"),
+            WaitForTablet("a split of the tablet is in progress"),
         ),
         (
             {"selection": selection("a", request="r2")},
             PluginAnswers(),
-            WaitForTablet("request r2 is first here"),
+            WaitForTablet("request r2 has precedence here"),
         ),
         ({"running": entry("a")}, PluginAnswers(), MarkWaiting(**HERE)),
         (
             {"running": entry("a"), "waiting": {"r1": 1.0}},
             PluginAnswers(),
-            WaitForTablet("one job runs here; no system job is started meanwhile"),
+            WaitForTablet("one job runs here; no system job starts until then"),
         ),
         ({}, PluginAnswers(), AskSelector()),
         ({"waiting": {"r1": 1.0}}, PluginAnswers(), AskSelector()),
@@ -299,7 +299,7 @@ def test_a_passed_deadline_or_dropped_table_cancels_a_request() -> None:
     assert why_cancel(late, TABLE, 9.9) is None
     passed = moved(RequestState.CANCELLING, "its deadline has passed", fails=True)
     assert why_cancel(late, TABLE, 10.0) == passed
-    dropped = moved(RequestState.CANCELLING, "its table is dropped")
+    dropped = moved(RequestState.CANCELLING, "its table is being dropped")
     assert why_cancel(REQUEST, None, 0.0) == dropped
     assert why_cancel(REQUEST, replace(TABLE, state=TableState.GOING), 0.0) == dropped
     assert why_cancel(CANCELLING, None, 0.0) is None

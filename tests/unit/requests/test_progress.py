@@ -65,12 +65,12 @@ def test_progress_over_three_tablets() -> None:
     ("request_now", "seen", "state", "reason"),
     [
         (REQUEST, SELECTED, "selected", "one job runs of it"),
-        (REQUEST, tablet(b"m", running=running(None)), "pending", "its next step is under way"),
+        (REQUEST, tablet(b"m", running=running(None)), "pending", "its next step is in progress"),
         (
             REQUEST,
             tablet(b"m", waiting={"r1": 1.0}, running=running(None)),
             "waiting",
-            "one job runs here; no system job is started meanwhile",
+            "one job runs here; no system job starts until then",
         ),
         (
             replace(REQUEST, state=RequestState.CANCELLING, cause="enough"),
@@ -98,10 +98,10 @@ def test_progress_in_one_tablet(
 
 def test_progress_says_which_request_is_first() -> None:
     assert tablet_progress(REQUEST, tablet(b"m"), [OTHER, REQUEST]).reason == (
-        "request r0 is first here"
+        "request r0 has precedence here"
     )
     over = tablet(b"m", done=frozenset({"r0"}))
-    assert tablet_progress(REQUEST, over, [OTHER, REQUEST]).reason == "its next step is under way"
+    assert tablet_progress(REQUEST, over, [OTHER, REQUEST]).reason == "its next step is in progress"
 
 
 def test_what_has_ended_has_no_bytes_left() -> None:

@@ -116,22 +116,34 @@ def test_without_a_ttl_the_expired_selector_chooses_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("all", {"pattern": "*"}, "selector all: unknown option 'pattern'; known: min_files"),
-        ("all", {"min_files": "0"}, "option min_files '0' must be a whole number of at least 1"),
+        (
+            "all",
+            {"pattern": "*"},
+            "selector all: unknown option 'pattern', expected one of min_files",
+        ),
+        ("all", {"min_files": "0"}, "option min_files is '0', expected a whole number"),
         ("name", {"path": "a" * 257}, "option path has 257 characters, expected at most 256"),
-        ("all", {"min_files": "9" * 10_000}, "option min_files '9{18}' must be a whole number"),
+        (
+            "all",
+            {"min_files": "9" * 10_000},
+            "option min_files is '9{18}', expected a whole number",
+        ),
         ("name", {}, "selector name: give at least one of path or pattern"),
         ("size", {}, "give at least one of larger_than or smaller_than"),
         ("size", {"larger_than": "big"}, "option larger_than 'big' is not a size"),
         ("age", {}, "give at least one of older_than or younger_than"),
         ("age", {"older_than": "old"}, "option older_than 'old' is not a duration"),
-        ("deletes", {"threshold": "0"}, "option threshold '0' must be more than 0, at most 1"),
-        ("deletes", {"threshold": "many"}, "must be more than 0, at most 1"),
+        ("deletes", {"threshold": "0"}, "option threshold is '0', expected more than 0 and at"),
+        ("deletes", {"threshold": "many"}, "expected more than 0 and at most 1"),
         ("deletes", {"min_files": "2"}, "unknown option"),
-        ("expired", {"ratio": "1.1"}, "must be more than 0, at most 1"),
+        ("expired", {"ratio": "1.1"}, "expected more than 0 and at most 1"),
         ("schema", {"id": "1"}, "unknown option"),
-        ("layout", {"fault": "1"}, "selector layout: unknown option 'fault'; known: min_files"),
-        ("layout", {"min_files": "no"}, "option min_files 'no' must be a whole number"),
+        (
+            "layout",
+            {"fault": "1"},
+            "selector layout: unknown option 'fault', expected one of min_files",
+        ),
+        ("layout", {"min_files": "no"}, "option min_files is 'no', expected a whole number"),
     ],
 )
 def test_wrong_options_are_refused(name: str, options: dict[str, str], message: str) -> None:

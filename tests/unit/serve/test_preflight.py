@@ -19,7 +19,7 @@ from neve.serve.preflight import (
 
 @pytest.mark.parametrize("environ", [{}, {"RAY_ADDRESS": ""}, {"RAY_ADDRESS": "auto"}])
 def test_no_address_is_said(environ: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="no Ray cluster is named: set RAY_ADDRESS"):
+    with pytest.raises(ConfigError, match="no Ray cluster is configured: set RAY_ADDRESS"):
         checked_address(None, environ)
 
 
@@ -61,7 +61,7 @@ def test_a_wrong_version_is_told_from_other_errors() -> None:
 @pytest.mark.parametrize(
     ("environ", "got"),
     [
-        ({}, "no token, since RAY_AUTH_MODE is not `token`"),
+        ({}, "no token, because RAY_AUTH_MODE is not `token`"),
         ({"RAY_AUTH_MODE": "token"}, "no token"),
         ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/nowhere/token"}, "no token"),
         ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": __file__}, "a token that it refuses"),
@@ -76,7 +76,7 @@ def test_what_was_shown_in_place_of_the_right_token_is_said(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     said = str(joining_problem("h:1", RuntimeError("Invalid or missing authentication token")))
-    assert f"wants a token, and got {got}: set RAY_AUTH_MODE=token" in said
+    assert f"requires a token, and got {got}: set RAY_AUTH_MODE=token" in said
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_compactors_of_all_groups_are_those_of_one() -> None:
 
 
 def test_a_table_without_files_says_so() -> None:
-    with pytest.raises(RequestError, match="table events has no files yet"):
+    with pytest.raises(RequestError, match="table events has no files"):
         made([], files=[])
 
 
