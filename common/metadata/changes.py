@@ -686,8 +686,7 @@ class CommitAttempt:
     inputs: tuple[str, ...] = ()
     """Its inputs, if known: saves a round trip. The reservation is authoritative."""
     statistics: Statistics | None = None
-    """Result of an analysis, which replaces nothing; written to those of its files that still
-    exist."""
+    """Result of an analysis, which replaces nothing; written to files that still exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

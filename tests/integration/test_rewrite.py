@@ -393,4 +393,4 @@ class TestFailures:
         paths = fill(tmp_path, 1)
         bounds = Bounds(encode_key([3], RowRules.of(table).key_types), PLUS_INFINITY)
         assignment = assignment_over(table, paths, bounds=bounds)
-        self.broken(tmp_path, VerificationError, assignment, "outside of its range")
+        self.broken(tmp_path, VerificationError, assignment, "outside its range")

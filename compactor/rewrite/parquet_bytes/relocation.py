@@ -397,7 +397,9 @@ def arrow_schema_of(
     schema = _decoded(first, coded)
     for path, other in others:
         if other != coded and _decoded(path, other) != schema:
-            raise NotStitchableError(f"files {first} and {path} have different Arrow columns")
+            raise NotStitchableError(
+                f"files {first} and {path} have other columns in their Arrow schemas"
+            )
     return None if schema is None else encode_arrow_schema(schema)
 
 

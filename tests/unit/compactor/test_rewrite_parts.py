@@ -288,7 +288,7 @@ class TestOwnFiles:
         paths = ("_neve/last/a.parquet", "_neve/last/b.parquet")
         assert asyncio.run(files.missing(table, paths)) == paths[1:]
         assert asyncio.run(files.missing(table, ())) == ()
-        with pytest.raises(UnavailableError, match="outputs cannot be looked for"):
+        with pytest.raises(UnavailableError, match="outputs cannot be checked"):
             asyncio.run(files.missing(replace(table, location="nowhere://x"), paths))
 
     def test_deleting_outputs_ignores_missing_files_and_locations(self, tmp_path: Path) -> None:

@@ -421,7 +421,7 @@ def test_an_attempt_whose_outputs_are_gone_does_not_commit() -> None:
     world, report = committed(lambda world: world.files.gone.update(outputs))
     assert world.store.commits == []
     assert report.end is AttemptEnd.LOST
-    assert f"output {outputs[0]} was deleted meanwhile" in report.cause
+    assert f"output {outputs[0]} was deleted, as if" in report.cause
 
 
 def test_an_attempt_whose_outputs_are_gone_may_have_committed_before() -> None:

@@ -151,7 +151,7 @@ def test_an_output_that_the_counts_do_not_know(tmp_path: Path) -> None:
 def test_keys_outside_of_the_tablet(tmp_path: Path, side: str) -> None:
     plan, result, _ = rewritten(tmp_path)
     middle = encode_key([20], RowRules.of(keyed_table(tmp_path)).key_types)
-    with pytest.raises(VerificationError, match="outside of its range"):
+    with pytest.raises(VerificationError, match="outside its range"):
         verify(replace(plan, rules=replace(plan.rules, **{side: middle})), result, never)
 
 

@@ -60,8 +60,8 @@ def test_row_groups_without_rows_may_point_anywhere() -> None:
         ),
         ([FIRST, replace(SECOND, chunks=((40, 6), (50, 51)))], "ends at byte 101, but pages end"),
         ([replace(FIRST, chunks=((4, -1), (14, 20)))], "ends at byte 3, but"),
-        ([replace(FIRST, file_offset=14)], "said to begin at byte 14, but begins at byte 4"),
-        ([replace(FIRST, total_compressed_size=20)], "said to have 20 bytes, but has 30"),
+        ([replace(FIRST, file_offset=14)], "claims to begin at byte 14, but begins at byte 4"),
+        ([replace(FIRST, total_compressed_size=20)], "claims to have 20 bytes, but has 30"),
         ([FIRST, replace(SECOND, ordinal=0)], "row group 1 claims to be number 0"),
     ],
 )

@@ -235,7 +235,7 @@ def changed(folder: Path, sound: FooterLayout, at: str, number: int, field: Fiel
         ("file", ids.ENCRYPTION, Field(STRUCT, {}), "encrypted"),
         ("chunk", ids.CRYPTO, Field(STRUCT, {}), "encrypted"),
         ("chunk", ids.FILE_PATH, binary_field(b"/etc/passwd"), "other files"),
-        ("chunk", ids.META, None, "not described"),
+        ("chunk", ids.META, None, "undescribed columns"),
         ("meta", ids.CODEC, number_field(99, I32), "codec 99"),
         ("meta", ids.DATA_PAGE, number_field(-4), "expected a count"),
         ("meta", ids.DATA_PAGE, number_field(1), "dictionary at byte"),
@@ -246,7 +246,7 @@ def changed(folder: Path, sound: FooterLayout, at: str, number: int, field: Fiel
         ("group", ids.ROWS, number_field(5), "row groups have others"),
         ("group", ids.CHUNKS, Field(LIST, Elements([])), "row group of 0 columns"),
         ("file", ids.FILE_ROWS, number_field(7), "row groups have others"),
-        ("file", ids.CREATED_BY, None, "who wrote it"),
+        ("file", ids.CREATED_BY, None, "does not name its writer"),
         ("chunk", ids.OFFSET_INDEX, number_field(4), "offset index is damaged"),
     ],
 )
