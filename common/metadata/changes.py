@@ -38,8 +38,7 @@ from common.model.tablet import (
 class Guarded:
     """A change that is refused if the store has lost changes in the meantime.
 
-    Such a store has a lower generation than the table's location
-    (`common.parquet.service_files`).
+    Such a store has a lower generation than the location (`common.parquet.service_files`).
     """
 
     generation: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from common.model.job import Kind
 from common.model.outcome import RefusalCode
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.telemetry import METRICS, Exporter
+from neve import api
 from neve.api import ARROW_STREAM, PROBLEM
 from neve.client import Client
 from neve.client.errors import (
@@ -459,3 +461,13 @@ def test_scans_are_counted_by_tablet_and_told_to_the_coordinator(
     while told() < 3 and time.monotonic() < end_s:
         time.sleep(0.05)
     assert told() == 3
+
+
+def test_a_status_shows_what_operators_see_and_no_figures_of_metrics(gateway: Gateway) -> None:
+    """The coordinator's answer has more fields than the words of operators."""
+    answer = httpx.get(f"{gateway.url}/v1/status", headers=TRUSTED).json()
+
+    assert answer.keys() == {each.name for each in dataclasses.fields(api.Status)}
+    assert answer["compactors"][0].keys() == {
+        each.name for each in dataclasses.fields(api.Compactor)
+    }
