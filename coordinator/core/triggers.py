@@ -78,8 +78,8 @@ def why_not_triggered(table: Table, trigger: str) -> str | None:
     if table.state is not TableState.LIVE:
         resume = f" (`neve resume {table.name}`)" if table.state is TableState.PAUSED else ""
         return (
-            f"table {table.name} is {table.state.value}: its planner is asked only while the"
-            f" table is live{resume}"
+            f"table {table.name} is {table.state.value}: its planner runs only while it is"
+            f" live{resume}"
         )
     named = tuple(each for each in table.settings.triggers if each != ANALYSIS)
     if named and trigger not in named:

@@ -133,9 +133,9 @@ def missing_resources(settings: Settings, nodes: Offers) -> Iterator[str]:
     service = settings.cluster.service_resource
     if service and NodeNeed(resource=service).lack(nodes):
         yield (
-            f"no node has the Ray resource {service!r} of setting cluster.service_resource,"
-            " which coordinator and gateway need; start a node with it, such as the worker"
-            " group `service` in k8s/"
+            f"no node has the Ray resource {service!r} of setting cluster.service_resource: "
+            "coordinator and gateway need one; start a node with it, such as the worker group "
+            "`service` in k8s/"
         )
     for group, own in settings.groups.items():
         needs = group_needs(settings, group) if own.compactors.max else iter(())

@@ -297,7 +297,7 @@ HUGE = (
     "group huge: no node with the Ray resource 'neve_group_huge' has the 16 CPUs and 82.4 GiB that"
     " its Spark executors require: the largest has 2 and 4.0 GiB"
 )
-BARE = "does not start: Spark does not start: ConfigError: no Java on node"
+BARE = "cannot start: Spark does not start: ConfigError: no Java on node"
 NO_AOF = "the store (Redis) has no append-only file"
 EVICTS = "the store (Redis) has maxmemory-policy allkeys-lru"
 

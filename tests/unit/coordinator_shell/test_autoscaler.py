@@ -202,7 +202,7 @@ async def test_one_that_stays_silent_is_given_up_and_tried_again() -> None:
     timeout_s = SETTINGS.autoscaler.start_timeout_s
     scaling = await stage.rounds(timeout_s + 20.0)
     assert stage.ray.killed == ["small-1"]
-    assert "compactor cannot start" in stage.logged
+    assert "compactor does not come up" in stage.logged
     assert scaling.starts_failed == 1
     given_up = [name for decision in scaling.decisions for name in decision.given_up]
     assert given_up == ["small-1"]
@@ -240,7 +240,7 @@ async def test_why_spark_does_not_start_is_said_of_a_compactor_and_of_one_that_w
     scaling = await stage.rounds(4.0)
     assert scaling.reason.endswith("s: no Java on node n1")
     warnings = stage.parts.status().warnings
-    assert "compactor small-1 of group small does not start: no Java on node n1" in warnings
+    assert "compactor small-1 of group small cannot start: no Java on node n1" in warnings
     scaling = await stage.rounds(600.0)
     (late,) = (decision for decision in scaling.decisions if decision.given_up)
     assert late.reason.endswith("no heartbeat within 600 s: no Java on node n1")

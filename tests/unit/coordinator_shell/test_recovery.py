@@ -174,7 +174,7 @@ def test_the_coordinator_keeps_the_reserve_and_remembers_what_is_wrong() -> None
         assert not care.health.warnings
         await care.look()
         await care.look()
-        assert "throw away" in care.health.warnings[0]
+        assert "evict" in care.health.warnings[0]
         assert told == ["store needs care"]
 
     asyncio.run(story())

@@ -81,7 +81,7 @@ def test_a_gated_table_is_planned_when_an_operator_asks_and_not_before() -> None
             await until(answered)
             assert await it.take(wait_max_s=0.05) is None, "late files wait for the next trigger"
             assert "trigger admin asked" in sentences(it)
-            assert "wanted 1 job over 4 files" in sentences(it)
+            assert "wanted 1 job on 4 files" in sentences(it)
             again = await it.parts.triggers.ask("t1")
             assert again.triggered_at_s > report.triggered_at_s
             (answer,) = again.tablets
@@ -102,7 +102,7 @@ def test_a_refusal_is_told_with_its_reason_and_kept() -> None:
             cluster.clock.advance(1.0)
             await cluster.add(PLUS_INFINITY, "another")
             await seen(it, 3)
-            assert f"its planner refused: {answer.reason}" in sentences(it)
+            assert f"its planner found nothing to do: {answer.reason}" in sentences(it)
             status = it.parts.status()
             (tally,) = status.triggers
             assert (tally.table, tally.trigger, tally.refused) == ("events", "admin", 1)

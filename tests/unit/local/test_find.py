@@ -146,7 +146,7 @@ def test_missing_fixes_are_named(name: str, version: tuple[int, int, int], wante
 
 
 def test_too_little_memory_says_how_much() -> None:
-    with pytest.raises(ConfigError, match="1024 MB are free, a stack with 2 compactors wants 3836"):
+    with pytest.raises(ConfigError, match="1024 MB are free, a stack with 2 compactors needs 3836"):
         require_memory([3 * GIGABYTE // 2] * 2, GIGABYTE)
     require_memory([3 * GIGABYTE // 2] * 2, 4 * GIGABYTE)
 
@@ -187,7 +187,7 @@ def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
     folder = StackFolder.of(tmp_path, "one", {})
     folder.make()
     folder.state_file.write_text("{")
-    with pytest.raises(ConfigError, match=r"state.json is not readable"):
+    with pytest.raises(ConfigError, match=r"state.json cannot be read"):
         folder.load()
 
 

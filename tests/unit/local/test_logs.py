@@ -73,7 +73,7 @@ def test_the_last_lines_of_a_part(folder: Path) -> None:
 
 
 def test_a_part_that_is_not_there_is_named_with_those_that_are(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no part 'gateways' has a log.*start, redis, gateway"):
+    with pytest.raises(ConfigError, match=r"process 'gateways' has no log.*start, redis, gateway"):
         StackLogs(folder).tail("gateways", 1)
 
 
@@ -115,8 +115,8 @@ def test_logs_are_shown_after_the_stack_has_ended(folder: Path, tmp_path: Path) 
     shell.run("logs", says=f"gateway {folder / 'gateway.log'}")
     shell.run("logs", "gateway", "--lines", "1", says="three")
     assert shell.json("logs", "gateway", "-n", "2")["lines"] == ["two", "three"]
-    shell.run("logs", "nonsense", code=1, says="no part 'nonsense' has a log")
+    shell.run("logs", "nonsense", code=1, says="process 'nonsense' has no log")
     shell.run("logs", "--follow", code=2, says="--follow needs the name of a process")
     (tmp_path / "home" / "other" / "logs").mkdir(parents=True)
-    shell.run("logs", code=2, says="2 stacks have logs on this machine: other, user; say which")
+    shell.run("logs", code=2, says="2 stacks have logs on this machine: other, user; choose one")
     shell.run("logs", "gateway", "--stack", "user", says="one two three")

@@ -164,7 +164,7 @@ async def test_a_store_that_goes_back_before_its_location_was_told_is_noticed(
     write_generation(open_location(place.table.location), 1)
     await place.roll_back(1)
 
-    assert "says 2" in (await place.generations.look(place.table) or "")
+    assert "has 2" in (await place.generations.look(place.table) or "")
 
     assert place.written == 2, "the gateway and `neve fsck` see it, too"
     assert await place.another().look(place.table) is not None
