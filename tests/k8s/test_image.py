@@ -201,7 +201,8 @@ def test_pods_run_from_it_as_the_image_does(installed: Path, tmp_path: Path) -> 
 
 
 RAYDP_WORK = """
-import sys
+import os, sys
+os.environ["PYSPARK_PYTHON"] = sys.executable
 import pyspark, ray, raydp
 from pyspark.sql import Window, functions as f
 
