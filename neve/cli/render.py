@@ -28,7 +28,7 @@ def grid(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> R
         rows: Cells; None becomes a dash.
     """
     cells = [tuple("-" if cell is None else str(cell) for cell in row) for row in rows]
-    return Listing(tuple(columns), cells) if cells else Text("none")
+    return RowListing(tuple(columns), cells) if cells else Text("none")
 
 
 FOLDED_MIN = 10
@@ -37,7 +37,7 @@ LAST_FOLDED_MIN = 20
 """The same for the last column, which gives the reason in many listings."""
 
 
-class Listing:
+class RowListing:
     """A table that keeps every column; on a narrow terminal, each row becomes lines of pairs."""
 
     def __init__(

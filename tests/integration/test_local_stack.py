@@ -247,7 +247,7 @@ def test_a_part_that_cannot_come_up_is_named_with_its_log(home: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         LocalStack.start(home=home, name="one", options=StackOptions(compactors=1), environ=environ)
     said, logs = str(refused.value), StackLogs(home / "one" / "logs")
-    assert said.startswith("compactor-default-1 does not come up: "), said
+    assert said.startswith("compactor-default-1 did not start: "), said
     assert str(logs.path("driver-default-1")) in said
     assert f"(see {logs.path('compactor-default-1')})" in said
     assert "no-such-option" in logs.path("driver-default-1").read_text()
@@ -273,7 +273,7 @@ def test_a_gateway_that_dies_at_its_start_says_why(home: Path) -> None:
 
     assert up.returncode == 1
     (said,) = [line for line in up.stderr.splitlines() if line.startswith("neve: ")]
-    assert said.startswith("neve: gateway does not come up: "), said
+    assert said.startswith("neve: gateway did not start: "), said
     assert f"{tls['NEVE_GATEWAY_TLS_KEY']} cannot be used together" in said
     assert said.endswith(f"(see {StackLogs(home / 'one' / 'logs').path('gateway')})")
     assert "port free" not in up.stderr

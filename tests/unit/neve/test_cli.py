@@ -502,7 +502,7 @@ def test_quarantined_tablets_are_named(gateway: Gateway, neve: Shell) -> None:
     neve.run("doctor", says="tablets ok no tablet is quarantined")
     coordinator = gateway.coordinator
     torn = api.Quarantine(table="events", tablet="61", reason="quarantined, failed 5 times: torn")
-    lift = "`neve lift-quarantine events 61` has it tried again"
+    lift = "`neve lift-quarantine events 61` retries it"
     said = f"table events, tablet 61: quarantined, failed 5 times: torn; {lift}"
     try:
         coordinator.quarantines = (torn,)

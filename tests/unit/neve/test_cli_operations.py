@@ -19,7 +19,7 @@ def test_splits_and_merges_run_from_the_command_line(
     client.append("events", rows(1, 9))
     neve.run("table", "operations", "events", says="none")
     neve.run("table", "split", "events", "--at", "5", says="split at [5] started; `neve table op")
-    neve.run("table", "operations", "events", says="files lie on both sides")
+    neve.run("table", "operations", "events", says="files cross the cut")
     (found,) = neve.json("table", "operations", "events")
     assert (found["kind"], found["step"], found["tablets"]) == ("split", "cut", ["last"])
     neve.run("table", "split", "events", "--at", "6", code=3, says="a split is under way")
@@ -32,7 +32,9 @@ def test_splits_and_merges_run_from_the_command_line(
             "table", "split", "events", "--at", "9", "--wait", says="split of events has ended"
         )
         neve.run("table", "split", "events", "--at", "9", "--wait", says="nothing to do")
-        neve.run("table", "merge", "events", "--from", "1", "--to", "10", "--wait", says="is over")
+        neve.run(
+            "table", "merge", "events", "--from", "1", "--to", "10", "--wait", says="has ended"
+        )
     wrong = {
         ("split", "--abandon", "--at", "5"): "--abandon accepts only --tablet",
         ("merge", "--abandon", "--from", "5"): "--abandon accepts only --tablet",

@@ -72,7 +72,7 @@ def test_the_controller_is_shown_to_programs_and_people(
     assert neve.json("control")["history"][0]["shares"] == {"system": 240.0, "user": 1000.0}
     shown = " ".join(neve.run("control", "--history").stdout.split())
     for each in (
-        *("drain-time", "30.0 GiB", "10.0 MiB/s", "5 of 8 busy, 20 at most", "50.0 MiB/s"),
+        *("drain-time", "30.0 GiB", "10.0 MiB/s", "5 of 8 busy, at most 20", "50.0 MiB/s"),
         *("events 120 ms; limit 100 ms", "250 shares", "20.0%", "25.0%", "events x 2"),
         *("31.0 GiB", "no limit", "READERS WAIT"),
         *("overlap 12 files in the deepest tablet", "garbage 12.5% of what is stored"),

@@ -154,7 +154,7 @@ def test_a_file_under_a_name_that_was_deleted_comes_into_no_table(tmp_path: Path
         with pytest.raises(RefusedError, match=f"{path} .* is there again") as rebuilt:
             client.rebuild(str(tmp_path), "events", append_only=True)
         client.create_table("events", str(tmp_path), schema=ROWS.schema)
-        with pytest.raises(RefusedError, match="was deleted recently") as added:
+        with pytest.raises(RefusedError, match="was recently deleted") as added:
             client.add_files("events", [path])
 
         assert (rebuilt.value.code, added.value.code) == ("retired", "retired")

@@ -218,7 +218,7 @@ def test_a_stream_ends_with_the_reason(tmp_path: Path) -> None:
         assert len(rows) == 1
         problem = json.loads(last[8 + len(STREAM_PROBLEM) :])
         assert (problem["status"], problem["error"]) == (409, "ConflictError")
-        assert "not protected" in problem["detail"]
+        assert "no longer protected" in problem["detail"]
         with pytest.raises((pa.ArrowInvalid, OSError)):
             pa.ipc.open_stream(b"".join(chunks)).read_all()
 

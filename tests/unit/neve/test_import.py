@@ -30,7 +30,7 @@ from common.metadata.mutation.call_marks import refused_call
 from common.model.service_paths import GUARD_NAME
 from common.model.table import Table
 from common.model.tablet import TabletId
-from neve.api.tables import ImportProgress, ImportReport
+from neve.api import ImportProgress, ImportReport
 from neve.client import Client
 from neve.client.errors import (
     CallerError,

@@ -109,7 +109,7 @@ def test_a_merge_waits_for_the_jobs_of_both_tablets() -> None:
             assert right is not None
             assert left.job.tablet != right.job.tablet
             await land.begin_merge(key(5), LAST)
-            await until(lambda: told(it, "a merge at 05 is under way"))
+            await until(lambda: told(it, "a merge at 05 has been running"))
             assert await it.take(wait_max_s=0.05) is None
             await finish(land, it, right)
             assert await land.append(1, 9)
@@ -224,13 +224,13 @@ def test_a_split_that_stands_still_is_abandoned_after_its_time() -> None:
             await until(lambda: told(it, "(begun because a user asked for it), at step cut"))
             land.clock.advance(3500)
             it.parts.scanner.ask(TabletId("t1", LAST))
-            await until(lambda: told(it, "is under way for 3500 s"))
+            await until(lambda: told(it, "has been running for 3500 s"))
             assert await land.operating()
             land.clock.advance(101)
             it.parts.scanner.ask(TabletId("t1", LAST))
             await until(land.is_free)
             assert await land.ends() == [LAST]
-            await until(lambda: told(it, "not over after 3600 s"))
+            await until(lambda: told(it, "not finished after 3600 s"))
 
     run(story())
 
@@ -241,7 +241,7 @@ def test_a_request_waits_for_a_split_and_is_done_in_both_halves() -> None:
         async with land.coordinator() as it:
             await land.begin_split(5, LAST)
             await land.submit("r1")
-            await until(lambda: told(it, "under way"))
+            await until(lambda: told(it, "has been running"))
             await work(land, it, land.is_free)
             assert not (await land.request("r1")).state.ended
 
@@ -273,7 +273,7 @@ def test_a_table_is_dropped_though_an_operation_is_under_way() -> None:
             assert await land.store.tablet_ids("t1") == []
 
             async def forgotten() -> bool:
-                return not await told(it, "under way")
+                return not await told(it, "has been running")
 
             await until(forgotten)
             names = list(land.store.keyspace.values.keys())

@@ -69,7 +69,7 @@ def test_what_fails_in_a_process_is_raised_here() -> None:
     with pytest.raises(PluginError, match="ValueError: this planner is broken"):
         simulated([*runs, *broken], 2)
     object.__setattr__(broken[0].tables[0], "planner", lambda: None)
-    with pytest.raises(PluginError, match=r"cannot be handed to another process.*--workers 1"):
+    with pytest.raises(PluginError, match=r"cannot be sent to another process.*--workers 1"):
         simulated([*runs, *broken], 2)
     assert not multiprocessing.active_children()
 
