@@ -168,7 +168,7 @@ def test_an_output_is_an_only_copy_if_it_is_whole_and_an_input_is_not_there(
     assert found("in-0.parquet") == []
     assert found("in-0.parquet", "in-1.parquet") == outputs[:1]
     assert existing_files(location, [*outputs, "in-1.parquet"]).keys() == {*outputs[:2]}
-    with pytest.raises(RewriteError, match="cannot be looked at"):
+    with pytest.raises(RewriteError, match="cannot be listed"):
         found("../in-0.parquet")
 
 

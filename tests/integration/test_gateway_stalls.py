@@ -272,7 +272,7 @@ def test_the_name_of_a_file_that_was_deleted_is_refused(site: Site) -> None:
     with pytest.raises(CallerError, match="does not exist"):
         site.client.add_files("events", [name])
     pq.write_table(rows(2), site.folder / name)
-    with pytest.raises(RefusedError, match="was deleted recently") as caught:
+    with pytest.raises(RefusedError, match="was recently deleted") as caught:
         site.client.add_files("events", [name])
     assert caught.value.code == "retired"
     pq.write_table(rows(2), site.folder / "another.parquet")

@@ -64,7 +64,7 @@ def test_a_stack_starts_answers_and_leaves_nothing(home: Path) -> None:
         assert roles == {"redis", "gcs_server", "raylet", "supervisor"}
         assert {listener.host for listener in listeners(alive(stack))} == {"127.0.0.1"}
         assert LocalStack.attach(home=home, name="one") is not None
-        with pytest.raises(RefusedError, match="running already"):
+        with pytest.raises(RefusedError, match="already running"):
             begin(home)
     assert alive(stack) == []
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
@@ -164,7 +164,7 @@ def test_redis_writes_what_any_later_server_reads(redis_alone: RedisServer) -> N
 
 def test_data_that_the_server_cannot_read_is_named(redis_alone: RedisServer) -> None:
     (redis_alone.folder / "appendonly.aof").write_bytes(b"REDIS0999" + bytes(100))
-    with pytest.raises(ConfigError, match=r"cannot read the data in .*put that one into PATH"):
+    with pytest.raises(ConfigError, match=r"cannot read the data in .*put that server first in PATH"):
         redis_alone.start(os.environ, SystemClock())
 
 

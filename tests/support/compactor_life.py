@@ -218,7 +218,7 @@ class Life:
             self._heard.until(lambda heard: len(heard.beats) == 2)
         second: str = ray.get(self._actor.ping.remote(), timeout=SERVICE_S)
         assert second != first
-        assert "started again" in ray.get(self._actor.stay.remote(first))
+        assert "restarted as" in ray.get(self._actor.stay.remote(first))
         return second
 
     def _drains(self, incarnation: str) -> None:

@@ -218,7 +218,7 @@ class SimGateway:
             return rows
         # Its pin is renewed whatever fails meanwhile, if only somebody runs to do it, and the
         # store takes it.
-        begun = "not protected" in broken
+        begun = "no longer protected" in broken
         excused = not begun or self.stood_still > still or self._truth.drops(table.id)
         excused |= self._truth.seen["refusals"] > refusals or self._truth.sleeps
         assert excused, f"{self.name}: a scan is broken off: {broken}"

@@ -318,7 +318,7 @@ def _plan_untimed(work: _Work, files: Sequence[DataFile]) -> None:
     if found.state is ChunkState.COMPACT:
         _add_contained(work, segments, _Unit(segments=(), start_s=0, end_s=0, why="no times"))
     else:
-        work.leave(segments, "has no times, and fewer such files make no job")
+        work.leave(segments, "has no times, and no smaller number of such files would do")
 
 
 def _cut_wide(work: _Work, wide: Sequence[Segment], timed: Sequence[Segment]) -> None:

@@ -84,7 +84,7 @@ def test_new_settings_plan_anew(service: Service) -> None:
         ),
         table=table,
     )
-    assert "more than 50 times" in " ".join(client.explain(table.name)[0].left.values())
+    assert "reaches 50 times" in " ".join(client.explain(table.name)[0].left.values())
     assert len(table.listed()) == 4
     before = client.describe(table.name)
 

@@ -48,7 +48,7 @@ def test_a_tablet_is_split_and_merged_back_while_rows_arrive(service: Service) -
 
     assert while_appending(table, split), "nothing was appended meanwhile"
     assert [tablet.end for tablet in client.tablets(table.name)] == ["[199]", "+inf"]
-    cut = [each for each in client.history(table.name) if "cut where" in each.reason]
+    cut = [each for each in client.history(table.name) if "cut at the split key" in each.reason]
     assert any(len(each.outputs) == 2 for each in cut), cut
     table.check_rows()
 
