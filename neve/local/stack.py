@@ -87,7 +87,7 @@ class LocalStack:
 
         Args:
             home: Where all stacks live; NEVE_HOME or `~/.neve` if left out.
-            name: The stack's.
+            name: The stack's name.
             options: Size, ports and settings.
             compactors: Number of compactors, before `options`.
             slots: Jobs at a time per compactor, before `options`.
@@ -133,7 +133,7 @@ class LocalStack:
 
         Args:
             home: Where all stacks live.
-            name: The stack's.
+            name: The stack's name.
             environ: Where NEVE_HOME is looked up.
         """
         folder = StackFolder.of(home, name, os.environ if environ is None else environ)
@@ -221,7 +221,7 @@ def stop_stack(folder: StackFolder, *, delete_data: bool = False) -> bool:
     """End whatever is left of a stack, also of a start that was killed half-way.
 
     Args:
-        folder: The stack's.
+        folder: The stack's folder.
         delete_data: Also remove the folder.
 
     Returns:
@@ -242,7 +242,7 @@ def shut_down(folder: StackFolder) -> None:
     The stack goes on without compactors until `stop` ends it.
 
     Args:
-        folder: The stack's.
+        folder: The stack's folder.
     """
     state = folder.load()
     if state is not None and state.gateway_url and all(map(state.role_alive, RAY_ROLES)):
