@@ -351,8 +351,7 @@ def start_on_free_port(start: Callable[[int], None], port: int, *, insisted: boo
     raise AssertionError("a bounded loop ends in its last try")
 
 
-# -------------------------------------------------------------------------------------- Requests to
-# local servers
+# ------------------------------------------------------------------------ Requests to local servers
 
 
 ASK_WAIT_S = 10.0

@@ -155,8 +155,7 @@ class Supervisor:
             self.log("part is up again", up=part, took_s=took_s)
         self._ends.append((part, self.clock.now_s(), cause))
 
-    # --------------------------------------------------------------------------- Observation of the
-    # parts
+    # --------------------------------------------------------------------- Observation of the parts
 
     def _sights(self, state: StackState, now_s: float) -> dict[str, PartSight]:
         sights, roles = {}, {process.role for process in state.processes}
@@ -187,7 +186,7 @@ class Supervisor:
     def _ask(self, url: str) -> None:
         self._answers = ask_actors(url)
 
-    # ------------------------------------------------------------------------------------- Starts
+    # --------------------------------------------------------------------------------------- Starts
 
     def _start_redis(self) -> None:
         with self._processes:
@@ -243,7 +242,7 @@ class Supervisor:
             save=self._save_ray,
         )
 
-    # -------------------------------------------------------------------------- The stack's folder
+    # --------------------------------------------------------------------------- The stack's folder
 
     def _state(self) -> StackState:
         state = self.orders.folder.load()

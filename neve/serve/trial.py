@@ -65,8 +65,7 @@ def try_cluster() -> tuple[Tried, ...]:
     return tuple(Tried(**load) for load in json.loads(document[-1]))
 
 
-# ----------------------------------------------------------------------------------- In the process
-# of the trial
+# ---------------------------------------------------------------------- In the process of the trial
 
 
 def main() -> None:
