@@ -59,7 +59,7 @@ def read_recording(document: object, where: str) -> Recording:
     """Read a recording from a document.
 
     Raises:
-        RequestError: Names the place, the value and what was expected.
+        RequestError: Names the position, the value and what was expected.
     """
     body = an_object(document, where, _FIELDS)
     length_s = a_number(body.get("length_s"), f"{where}.length_s")
@@ -209,7 +209,7 @@ def start_files(document: object, where: str) -> tuple[tuple[tuple[int, DataFile
         where: Name of the document, for error messages.
 
     Raises:
-        RequestError: Names the place, the value and what was expected.
+        RequestError: Names the position, the value and what was expected.
     """
     entries = a_list(document, where)
     if len(entries) > FILES_MAX:
