@@ -153,7 +153,7 @@ def settings_to_document(shown: Sequence[ShownSetting]) -> list[dict[str, Any]]:
 
 
 def settings_from_document(document: Sequence[Mapping[str, Any]]) -> list[ShownSetting]:
-    """Return shown settings from that form."""
+    """Return shown settings from their JSON form."""
     return [ShownSetting(**each) for each in document]
 
 

@@ -17,7 +17,7 @@ from common.units import format_bytes, parse_duration_s, parse_size_bytes
 
 
 FILES_MIN = "min_files"
-"""Choose nothing if fewer files fit; all selectors except `deletes` have this option."""
+"""Option: choose nothing if fewer files fit. All selectors except `deletes` have it."""
 DIGITS_MAX = 18
 EDGE_S = 0.001
 """Added to a time, because bounds are exclusive and sums of times are rounded."""

@@ -329,7 +329,7 @@ def _restarts(actor: Any) -> int:
 
 
 def main() -> None:
-    """Run the driver on the plan named by the first argument."""
+    """Run the driver on the plan file in the first argument."""
     plan = pickle.loads(Path(sys.argv[1]).read_bytes())
     assert isinstance(plan, ActorsPlan), type(plan)
     try:

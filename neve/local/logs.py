@@ -63,7 +63,7 @@ class StackLogs:
         """Return the files of a part, the oldest first.
 
         Raises:
-            ConfigError: There is no such part.
+            ConfigError: The part has no log.
         """
         own = [path for path in (self.path(part),) if path.is_file()]
         more = [path for path in newest_first(self.folder / part) if _is_worth_showing(path)]

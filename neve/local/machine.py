@@ -216,9 +216,9 @@ def _package_path(package: str, inside: str) -> Path | None:
 
 MEGABYTE = 1 << 20
 BASE_BYTES = 700 * MEGABYTE
-"""Redis, Ray's own processes, coordinator and gateway."""
+"""Memory of Redis, Ray's own processes, coordinator and gateway."""
 COMPACTOR_BYTES = 800 * MEGABYTE
-"""Actor, driver, app master and Python workers; half of all heaps is added."""
+"""Memory of actor, driver, app master and Python workers; half of all heaps is added."""
 SHARED_SLACK_BYTES = 16 * MEGABYTE
 SHARED_MEMORY = Path("/dev/shm")
 """Where Ray keeps its objects if there is enough space."""

@@ -130,7 +130,7 @@ class RayHead:
         ]
 
     def _head_only(self) -> dict[str, str]:
-        """Return variables for `ray start` alone."""
+        """Return environment variables for `ray start` only."""
         if self.dashboard_port is None:
             # Ray would serve its own metrics without authentication.
             metrics = {"RAY_enable_metrics_collection": "0", **NO_DASHBOARD_METRICS}
@@ -140,7 +140,7 @@ class RayHead:
         return {**metrics, "RAY_START_HOOK": "neve.local.ray_head.disable_client_server"}
 
     def _log_bounds(self) -> dict[str, str]:
-        """Return variables that keep log files and the memory of Ray's own processes small."""
+        """Return environment variables that limit log files and memory of Ray's processes."""
         return {
             # The GCS keeps half a KB per actor call for `ray list tasks`.
             "RAY_task_events_max_num_task_in_gcs": str(TASK_EVENTS_MAX),
@@ -184,6 +184,6 @@ def _python_path(inherited: str) -> str:
 
 
 def _main_processes(mark: str) -> tuple[ProcessRef, ...]:
-    """Return the processes without which the cluster is down."""
+    """Return the processes that the cluster cannot run without."""
     named = {p.name(): p for p in processes_of_stack(mark)}
     return tuple(ProcessRef.of(role, named[role]) for role in ROLES if role in named)

@@ -38,7 +38,7 @@ def shut_down_compactors(ray_address: str, environ: Mapping[str, str], log: Path
 
 
 def main() -> None:
-    """Shut down the compactors of the cluster that the first argument names."""
+    """Shut down the compactors of the cluster at the address in the first argument."""
     import ray  # only this short-lived process may load it
 
     from coordinator.ray_compactors import shut_down_all

@@ -57,7 +57,7 @@ def submissions(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRule:
-    """How often attempts and compactors die."""
+    """The rates of attempt failures and compactor losses."""
 
     attempts: float = 0.0
     """Fraction of attempts that die after a random share of their bytes."""

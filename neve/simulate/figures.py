@@ -212,7 +212,7 @@ class TabletMeasures:
         """Measure tablets that have changed, run jobs, or have a TTL.
 
         Raises:
-            PluginError: A tracker misbehaves.
+            PluginError: A tracker fails.
         """
         changed, self._changed = self._changed, {}
         for tablet in changed:

@@ -117,7 +117,7 @@ def rows_in(
         draws: Writes to the key population of the tablet.
         deletes: Draws that are tombstones.
         keys: Number of keys in this range.
-        population: How they are chosen.
+        population: The keys and their distribution.
     """
     if not draws:
         return inserts, 0.0
@@ -139,7 +139,7 @@ def merged(
     Args:
         contents: Contents of the inputs.
         keys: Number of keys of the whole tablet.
-        population: How they are chosen.
+        population: The keys and their distribution.
         cuts: Boundaries of outputs, as fractions of the tablet's key range.
         purged: Fraction of the tombstones to drop, with the rows that they delete; above 0 only if
             no older file is outside the merge.

@@ -41,7 +41,7 @@ DAY_S = 86_400.0
 DAYS_MAX = 400
 TABLETS_MAX = 100_000
 FILES_MAX = 20_000_000
-"""Files that may arrive in one run."""
+"""Maximum number of files that arrive in one run."""
 SAMPLES_MAX = 5_000
 TABLES_MAX = 100
 GROUPS_MAX = 20

@@ -67,8 +67,7 @@ class SimulatedTablet:
         """Size of the key population: existing keys, and keys that updates may add."""
         self.names = 0
         self.spans = 0.0
-        """Mean number of files that hold a key: the sum of the files' fractions of the key range.
-        """
+        """Mean number of files per key: the sum of the files' fractions of the key range."""
         self.stored_bytes = 0
         self.planned_bytes = 0
         """Input bytes of the jobs of the last plan."""
