@@ -58,7 +58,7 @@ from coordinator.plugins.planners.packing import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinPackOptions:
-    """Numbers that the planner goes by. Refuses what would make it run in circles."""
+    """Options and settings of the planner. Rejects values that would cause endless jobs."""
 
     target_bytes: int = of_table("target_bytes", at_least=1)
     lower_share: float = option(0.75, above=0, at_most=1)
@@ -129,14 +129,14 @@ class _Work:
 
 
 class BinPackPlanner:
-    """Plans by bins; see the module. Holds nothing between plans."""
+    """Plans by bins; see the module. Keeps no state between plans."""
 
     option_names = option_names(BinPackOptions)
     """Options that it knows."""
     setting_names = settings_of(BinPackOptions) | {"ttl_s", "tombstone_retention_s"}
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -144,10 +144,10 @@ class BinPackPlanner:
         _options(None, options)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: A setting is refused.
+            ConfigError: A setting is invalid.
         """
         options = _options(parameters.settings, parameters.options)
         work = _Work(parameters, options, running_outputs(parameters))

@@ -56,7 +56,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetedOptions:
-    """Numbers that the planner goes by."""
+    """Options and settings of the planner."""
 
     budget_bytes: int = option(256 * MIB, at_least=MIB)
     target_file_bytes: int = option(32 * MIB, at_least=1)
@@ -412,14 +412,14 @@ def _chosen(scanned: Sequence[_Item], taken: Sequence[Flags], budget: int) -> li
 
 
 class BudgetedPlanner:
-    """Plans by budget; see the module. Holds nothing between plans."""
+    """Plans by budget; see the module. Keeps no state between plans."""
 
     option_names = option_names(BudgetedOptions)
     """Options that it knows."""
     setting_names = settings_of(BudgetedOptions)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -430,7 +430,7 @@ class BudgetedPlanner:
         """Return the job wanted now and why each other candidate was left.
 
         Raises:
-            ConfigError: A setting is refused.
+            ConfigError: A setting is invalid.
         """
         options = _options(parameters.settings, parameters.options)
         if parameters.kind is Kind.USER:

@@ -53,7 +53,7 @@ OUTPUTS_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaOptions:
-    """Numbers that the planner goes by."""
+    """Options and settings of the planner."""
 
     minor_files: int = option(4, at_least=2)
     major_ratio: float = option(0.1, above=0)
@@ -100,13 +100,13 @@ def _options(given: Mapping[str, object], settings: TableSettings | None = None)
 
 
 class DeltaPlanner:
-    """Plans by base and deltas; see the module. Holds nothing between plans."""
+    """Plans by base and deltas; see the module. Keeps no state between plans."""
 
     option_names = option_names(DeltaOptions)
     setting_names = settings_of(DeltaOptions)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -114,20 +114,20 @@ class DeltaPlanner:
         _options(options)
 
     def check_table(self, *, keyed: bool, timed: bool) -> None:
-        """Refuse tables without a key.
+        """Reject tables without a key.
 
         Raises:
-            ConfigError: Says what to choose instead.
+            ConfigError: The message names alternatives.
         """
         if not keyed:
             instead = "bin-pack, size-tiered" + (" or time-window" if timed else "")
             raise ConfigError(f"needs a table with a key; choose {instead}")
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: An option or setting is refused.
+            ConfigError: An option or setting is invalid.
         """
         options = _options(parameters.options, parameters.settings)
         draft = PlanDraft(parameters, options.file_limit)

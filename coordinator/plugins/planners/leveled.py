@@ -88,13 +88,13 @@ def _options(given: Mapping[str, object], settings: TableSettings | None = None)
 
 
 class LeveledPlanner:
-    """Plans by levels; see the module. Holds nothing between plans."""
+    """Plans by levels; see the module. Keeps no state between plans."""
 
     option_names = option_names(LeveledOptions)
     setting_names = settings_of(LeveledOptions)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -102,20 +102,20 @@ class LeveledPlanner:
         _options(options)
 
     def check_table(self, *, keyed: bool, timed: bool) -> None:
-        """Refuse tables without a key.
+        """Reject tables without a key.
 
         Raises:
-            ConfigError: Says what to choose instead.
+            ConfigError: The message names alternatives.
         """
         if not keyed:
             instead = "bin-pack, size-tiered" + (" or time-window" if timed else "")
             raise ConfigError(f"needs a table with a key; choose {instead}")
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: An option or setting is refused.
+            ConfigError: An option or setting is invalid.
         """
         options = _options(parameters.options, parameters.settings)
         draft = PlanDraft(parameters, options.file_limit)
@@ -319,7 +319,7 @@ def _settle(work: _Work) -> None:
         )
 
 
-# ------------------------------------------------------------------------ From a level to the next
+# ------------------------------------------------------------------------- From a level to the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,7 +568,7 @@ def _waits_for_level1(work: _Work) -> bool:
     return any(_fits(work, single) and not _is_free(work, single, 0) for single in singles)
 
 
-# ---------------------------------------------------------------------------------------- Requests
+# ----------------------------------------------------------------------------------------- Requests
 
 
 def _plan_request(work: _Work) -> None:

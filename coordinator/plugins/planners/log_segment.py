@@ -304,13 +304,13 @@ def _closes_at_s(files: Sequence[DataFile], options: LogSegmentOptions) -> float
 
 
 class LogSegmentPlanner:
-    """Plans by segments of a log; see the module. Holds nothing between plans."""
+    """Plans by segments of a log; see the module. Keeps no state between plans."""
 
     option_names = option_names(LogSegmentOptions)
     setting_names = settings_of(LogSegmentOptions)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -318,10 +318,10 @@ class LogSegmentPlanner:
         read_segment_options(options)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: An option or setting is refused.
+            ConfigError: An option or setting is invalid.
         """
         given = read_segment_options(parameters.options, parameters.settings)
         options = _with_first_size(given, parameters.files)

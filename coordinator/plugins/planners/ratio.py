@@ -31,7 +31,7 @@ from coordinator.plugins.planners.packing import forced_merges
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioRule:
-    """Numbers that the planner goes by. Refuses what would make it run in circles."""
+    """Options and settings of the planner. Rejects values that would cause endless jobs."""
 
     ratio: float = of_table("ratio", at_least=1)
     max_files: int = of_table("max_files", at_least=2)  # One file is no merge.
@@ -181,14 +181,14 @@ class _PlannedSets:
 
 
 class RatioPlanner:
-    """Plans by ratio; see the module. Holds nothing between plans."""
+    """Plans by ratio; see the module. Keeps no state between plans."""
 
     option_names = option_names(RatioRule)
     """Settings that options may override."""
     setting_names = settings_of(RatioRule)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -196,10 +196,10 @@ class RatioPlanner:
         rule_of(TableSettings(), options)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: A setting is refused.
+            ConfigError: A setting is invalid.
         """
         rule = rule_of(parameters.settings, parameters.options)
         files = sorted([(file.size_bytes, 0, file.path) for file in parameters.candidates])

@@ -209,7 +209,7 @@ class _Work:
 
 
 class TimeChunkPlanner:
-    """Plans by chunks of time; see the module. Holds nothing between plans."""
+    """Plans by chunks of time; see the module. Keeps no state between plans."""
 
     option_names = option_names(TimeChunkOptions)
     setting_names = settings_of(TimeChunkOptions) | {"ttl_s"}
@@ -223,7 +223,7 @@ class TimeChunkPlanner:
         self._rules = tuple(rules)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -231,10 +231,10 @@ class TimeChunkPlanner:
         _options(options)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: An option or setting is refused.
+            ConfigError: An option or setting is invalid.
         """
         options = _options(parameters.options, parameters.settings)
         if why := _no_chunks(parameters):

@@ -109,13 +109,13 @@ def window_start(at_s: float, window_s: float) -> float:
 
 
 class TimeWindowPlanner:
-    """Plans by windows of time; see the module. Holds nothing between plans."""
+    """Plans by windows of time; see the module. Keeps no state between plans."""
 
     option_names = option_names(TimeWindowOptions)
     setting_names = settings_of(TimeWindowOptions) | {"ttl_s"}
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -123,10 +123,10 @@ class TimeWindowPlanner:
         _options(options)
 
     def check_table(self, *, keyed: bool, timed: bool) -> None:
-        """Refuse tables without a time column.
+        """Reject tables without a time column.
 
         Raises:
-            ConfigError: Says what to choose instead.
+            ConfigError: The message names alternatives.
         """
         if not timed:
             instead = "size-tiered or ratio" if keyed else "bin-pack or size-tiered"
@@ -136,10 +136,10 @@ class TimeWindowPlanner:
             )
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: An option or setting is refused.
+            ConfigError: An option or setting is invalid.
         """
         options = _options(parameters.options, parameters.settings)
         draft = PlanDraft(parameters, options.file_limit)
