@@ -225,7 +225,7 @@ def score(contents: Contents, rules: Sequence[Rule] = RULES) -> Score:
 def score_sizes(
     sizes: Iterable[int], max_size: int, *, overlap: bool = False, rules: Sequence[Rule] = RULES
 ) -> Score:
-    """Return the score of a chunk with segments of these sizes."""
+    """Return the score of a chunk whose segments have these sizes."""
     segments = tuple(
         Segment(id=str(at), start=0.0, end=1.0, size=size) for at, size in enumerate(sizes)
     )

@@ -309,7 +309,7 @@ def _tier_level0(work: _Work, files: Sequence[DataFile], where: str, *, alone: b
 
 
 def _settle(work: _Work) -> None:
-    """Move files that overlap others of their level to level 0, as which they count."""
+    """Move files that count as level 0, because they overlap others of their level, to level 0."""
     files = [file for file in work.candidates_of(0) if level_of(file)]
     for start in range(0, len(files), work.options.max_files):
         some = files[start : start + work.options.max_files]

@@ -60,7 +60,7 @@ def best_range(
         min_reclaim: Minimum number of segments that a range must free.
         floor_bytes: Minimum cost of a segment for the ratio (Ambry's weight on benefit), so that
             nearly empty segments do not win by low cost alone. 0: no minimum.
-        used: Segments that each entry occupies; None: one.
+        used: Number of segments that each entry occupies; None: one each.
     """
     found = ranges(live_bytes, usable, floor_bytes=floor_bytes, used=used)
     worth = (each for each in found if each.benefit >= min_reclaim)
@@ -86,7 +86,7 @@ def ranges(
         live_bytes: Live bytes of each segment, oldest first.
         usable: Bytes that fit into a segment.
         floor_bytes: Minimum cost of a segment for the ratio.
-        used: Segments that each entry occupies; None: one.
+        used: Number of segments that each entry occupies; None: one each.
         fits: Returns whether a job may have the entries from first to last. If not, longer ranges
             are not tried.
     """
@@ -122,7 +122,7 @@ def middle_range(
         usable: Bytes that fit into a segment.
         live_share: Live fraction up to which a segment counts as nearly empty.
         floor_bytes: Minimum cost of a segment for the ratio, which is only reported.
-        used: Segments that each entry occupies; None: one.
+        used: Number of segments that each entry occupies; None: one each.
     """
     counts = [1] * len(live_bytes) if used is None else used
     empty = [

@@ -369,8 +369,7 @@ def _note_tiny(
         draft.add_note(file, note)
 
 
-# -------------------------------------------------------------------------------- Single files with
-# tombstones
+# --------------------------------------------------------------------- Single files with tombstones
 
 
 RETENTION_SLACK = 0.25

@@ -54,8 +54,7 @@ class SizeTieredBacklogOptions(TierOptions):
 OptionsType = TypeVar("OptionsType", bound=SizeTieredBacklogOptions)
 
 
-# ------------------------------------------------------------------------------------- Sums of mode
-# seed
+# -------------------------------------------------------------------------------- Sums of mode seed
 
 
 class TierSums:
