@@ -1,4 +1,4 @@
-"""The door of Névé: a client for notebooks and programs.
+"""The public package of Névé: a client for notebooks and programs.
 
     import neve
 
@@ -7,28 +7,29 @@
     client.compact("flights").wait(progress=True)
     print(client.scan("flights", columns=["tail", "arrived"]))
 
-The client is loaded on first use, and needs httpx and pyarrow and nothing else of the project: a
-process that imports `neve.api` only, such as a compactor, loads neither. In reading order:
+The client is loaded on first use. It needs httpx and pyarrow, and no other part of the project. A
+process that imports only `neve.api`, such as a compactor, loads neither. The modules, in reading
+order:
 
-    api               the operator's words: the ground layer, which imports nothing
+    api               the values of the public API: the lowest layer, without imports
     client            the client
-    plugins           what authors of plug-ins import
+    plugins           public names for plug-in authors
     cli               the command line
     gateway           the HTTP API, in an actor
-    import_survey     what a directory holds before it becomes a table
+    import_survey     a survey of a directory before its import as a table
     recovery          check, sweep, rebuild, backup, restore
     offline           planners without a server
     offline_backlog   backlog trackers without a server
-    simulate          days of compaction in seconds, without a server
-    serve             `neve serve`: the service on a cluster that runs already
+    simulate          simulates days of compaction in seconds, without a server
+    serve             `neve serve`: the service on an existing cluster
     local             the stack on one machine
     demo              `neve demo`
-    service_settings  what a service can start with, and how settings are shown
-    setting_values    settings of a table as a user writes them
-    read              tables as frames of pandas, Polars, DuckDB and Spark
-    row_reader        a process that reads rows of foreign files
-    storage_trial     a process that tries a storage location
-    release           the version
+    service_settings  checks and displays the settings of a service
+    setting_values    parses table settings as users write them
+    read              tables as data frames of pandas, Polars, DuckDB and Spark
+    row_reader        a process that reads rows of untrusted files
+    storage_trial     a process that tests a storage location
+    release           the version of this release
 """
 
 from importlib import import_module
@@ -57,7 +58,7 @@ _HOMES = {
     "Request": "neve.client.requests",
     "__version__": "neve.release",
 }
-"""Public name → its module; all other public names are errors of the client."""
+"""Public name → its module. All other public names are in `neve.client.errors`."""
 
 __all__ = [
     "CallerError",
@@ -78,7 +79,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name, and load its module on first use."""
+    """Load the module of a public name on first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(_HOMES.get(name, "neve.client.errors"))

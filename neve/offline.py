@@ -1,6 +1,6 @@
-"""What a planner would do about a tablet in a JSON file, without a service (`neve plan`).
+"""Runs a planner on a tablet in a JSON file, without a service (`neve plan`).
 
-Pure functions over a document. Every refusal says where, what, and what was expected.
+Pure functions over a document. Every error names the position, the value, and what was expected.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,15 +23,16 @@ from common.units import parse_size_bytes
 from coordinator.core.planning import checked_jobs, within_space
 from neve.setting_values import read_settings
 
-# ----------------------------------------------------------------------- Small checks of a document
+# ---------------------------------------------------------------------------- Checks of values in a
+# document
 
 
 TIME_MAX_S = 1e18
-"""Of a time in a document, before or after 1970: windows of time are counted in whole numbers."""
+"""Limit of a time, before or after 1970, because time windows are counted in whole numbers."""
 
 
 def an_object(value: object, where: str, known: Collection[str] | None = None) -> dict[str, Any]:
-    """Return a JSON object, refused if it has a field that is not among `known`."""
+    """Return a JSON object; reject fields that are not in `known`."""
     if not isinstance(value, Mapping):
         raise RequestError(f"{where} is {_value_text(value)}, expected an object")
     for name in value:
@@ -48,21 +49,21 @@ def a_list(value: object, where: str) -> list[Any]:
 
 
 def a_text(value: object, where: str) -> str:
-    """Return a text that is not empty."""
+    """Return a non-empty text."""
     if not isinstance(value, str) or not value:
         raise RequestError(f"{where} is {_value_text(value)}, expected a text")
     return value
 
 
 def a_switch(value: object, where: str) -> bool:
-    """Return true or false."""
+    """Return a Boolean value."""
     if not isinstance(value, bool):
         raise RequestError(f"{where} is {_value_text(value)}, expected true or false")
     return value
 
 
 def a_number(value: object, where: str) -> float:
-    """Return a number, also one that came as text from a command line."""
+    """Return a number; accept text from a command line."""
     try:
         number = float(value) if isinstance(value, int | float | str) else None
     except (ValueError, OverflowError):
@@ -73,7 +74,7 @@ def a_number(value: object, where: str) -> float:
 
 
 def a_time(value: object, where: str) -> float:
-    """Return a time in seconds since 1970, or before it."""
+    """Return a time in seconds since 1970; it may be negative."""
     time_s = a_number(value, where)
     if abs(time_s) > TIME_MAX_S:
         raise RequestError(f"{where} is {_value_text(value)}, expected seconds since 1970")
@@ -81,7 +82,7 @@ def a_time(value: object, where: str) -> float:
 
 
 def a_count(value: object, where: str) -> int:
-    """Return a whole number of at least 0, also one that came as text."""
+    """Return a whole number of at least 0; accept text."""
     number = a_number(value, where)
     if number < 0 or number != int(number):
         raise RequestError(
@@ -91,7 +92,7 @@ def a_count(value: object, where: str) -> int:
 
 
 def unknown_field(what: str, name: str, known: Collection[str]) -> RequestError:
-    """Return the refusal of a name, with what was probably meant."""
+    """Return the error for an unknown name, with a suggestion."""
     close = get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
     return RequestError(f"{what} is unknown; {hint}")
@@ -126,11 +127,11 @@ _LISTED_NAMES = {
     "min_key": "key_min",
     "max_key": "key_max",
 }
-"""Fields as `neve table files --json`, and other systems, name them."""
+"""Field names of `neve table files --json`, and of other systems."""
 _LISTED_ONLY = frozenset({"tablet", "schema_id", "job", "request", "measured_at_s"})
-"""Fields of that list that no planner looks at."""
+"""Fields of that listing that no planner uses."""
 _FILE_TAGS = ("level", "run", "window", "segment")
-"""Tags that have fields of their own."""
+"""Tags that may be given as fields."""
 _FILE_KEYS = ("key_min", "key_max", "version_min", "version_max")
 _FILE_SWITCHES = ("clean", "open")
 _FILE_FIELDS = frozenset({
@@ -141,7 +142,7 @@ _FILE_FIELDS = frozenset({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletDocument:
-    """One tablet as a user described it."""
+    """One tablet as described by a user."""
 
     settings: Mapping[str, Any]
     kind: Kind
@@ -151,22 +152,23 @@ class TabletDocument:
     groups: tuple[Group, ...]
     keyed: bool
     now_s: float | None
-    """The time of the plan; None: nobody has said."""
+    """The time of the plan; None if the document has none."""
     heat: Heat = COLD
     free_bytes: int | None = None
     statistics: TabletStatistics | None = None
 
 
 def read_document(document: object, tablet: str | None = None) -> TabletDocument:
-    """Return what a JSON document describes.
+    """Read the tablet that a JSON document describes.
 
     Args:
-        document: As in `neve plan --files`. `candidates` left out or null: every file
-            that is not open, also those of running jobs. A list stands for its `files`.
-        tablet: Of files that name their tablet, only those of this one.
+        document: The document of `neve plan --files`. If `candidates` is missing or null, every
+            file that is not open is a candidate, including files of running jobs. A list is read as
+            `files`.
+        tablet: Use only files of this tablet.
 
     Raises:
-        RequestError: Names the place, the value and what was expected.
+        RequestError: Names the position, the value and what was expected.
     """
     if isinstance(document, list):
         document = {"files": document}
@@ -201,7 +203,7 @@ def read_document(document: object, tablet: str | None = None) -> TabletDocument
 
 
 def _heat(written: object) -> Heat:
-    """Return rates per second; what nobody says is 0."""
+    """Return rates per second; missing rates are 0."""
     body = an_object(written or {}, "heat", {"scans", "rows"})
     found = {name: a_number(value, f"heat.{name}") for name, value in body.items()}
     for name, rate in found.items():
@@ -211,7 +213,7 @@ def _heat(written: object) -> Heat:
 
 
 def _statistics(written: object, files: Mapping[str, DataFile]) -> TabletStatistics | None:
-    """Return what an analysis has found, as the document has it; null: there was none."""
+    """Return the results of an analysis in the document; None if there was no analysis."""
     if written is None:
         return None
     body = an_object(written, "statistics", {"updated_rows", "changed", "merged", "compared"})
@@ -237,11 +239,11 @@ def _share(value: object, where: str) -> float:
 
 
 def read_groups(written: object) -> tuple[Group, ...]:
-    """Return groups, smallest first; the default group if none are given (null).
+    """Return groups, smallest first; the default group if the value is null.
 
     Raises:
-        RequestError: A field is unknown or missing, a name or size comes twice, a size is
-            not positive, two have no limit, or the list is empty.
+        RequestError: A field is unknown or missing, a name or size is repeated, a size is not
+            positive, two groups have no limit, or the list is empty.
     """
     if written is None:
         return (Group(name="default"),)
@@ -259,17 +261,18 @@ def read_groups(written: object) -> tuple[Group, ...]:
 
 
 def _with_our_names(entry: object) -> object:
-    """Return a group with Accumulo's name of the size in ours, so that its lists can be pasted."""
+    """Rename Accumulo's `maxSize`, so that its group lists can be pasted."""
     if isinstance(entry, Mapping) and "maxSize" in entry and "max_size" not in entry:
         return {("max_size" if name == "maxSize" else name): entry[name] for name in entry}
     return entry
 
 
 def _of_one_tablet(entries: list[Any], tablet: str | None) -> list[tuple[int, Any]]:
-    """Return files with their numbers, those of other tablets left out.
+    """Return the files of one tablet with their indexes.
 
     Raises:
-        RequestError: They are of several tablets and none was named, or of none of this name.
+        RequestError: The files are of several tablets and no tablet is named, or no file is of the
+            named tablet.
     """
     numbered = list(enumerate(entries))
     named = {
@@ -295,7 +298,7 @@ def _of_one_tablet(entries: list[Any], tablet: str | None) -> list[tuple[int, An
 
 
 def _document_file(entry: object, where: str) -> object:
-    """Return a file with the names of `neve table files --json` in those of a document."""
+    """Rename the fields of `neve table files --json` to those of a document."""
     if not isinstance(entry, Mapping):
         return entry
     body = {name: value for name, value in entry.items() if name not in _LISTED_ONLY}
@@ -346,7 +349,7 @@ def _tags(body: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
 
 
 def _key(value: object, where: str) -> bytes:
-    """Return bytes that sort like the value: numbers among numbers, texts among texts."""
+    """Return bytes that sort like the value among values of the same type."""
     if isinstance(value, str):
         return value.encode()
     number = a_number(value, where)
@@ -401,26 +404,26 @@ def plan_offline(
     overrides: Mapping[str, object] | None = None,
     tablet: str | None = None,
 ) -> dict[str, Any]:
-    """Return the jobs that a planner wants and why it leaves the other files.
+    """Return the jobs of a planner, and why it leaves the other files.
 
     Args:
         document: The tablet: `table`, `kind`, `files`, `candidates`, `running`, `groups`, `keyed`
-            (true), `now` (seconds since the epoch; the present time if it is left out), `heat`,
-            `free_bytes`, `statistics`.
-            A list of files, as `neve table files --json` gives it, will do.
+            (true), `now` (seconds since the epoch; the current time if omitted), `heat`,
+            `free_bytes`, `statistics`. A list of files in the format of `neve table files --json`
+            is also accepted.
         planner: Name of the planner; None: `ratio`.
-        overrides: Settings that win over those in `table`; values may be texts.
-        tablet: Whose files are meant, if they are of several tablets.
+        overrides: Settings that override those in `table`; values may be texts.
+        tablet: Use only files of this tablet, if there are files of several tablets.
 
     Returns:
         `{"jobs": [{"files", "group", "priority", "kind", "reason"}], "left": {path: why}}`. A job
-        has `action`, `outputs`, `cuts` (hex), `cuts_at` (seconds), `tags` too where it does more
-        than make one file, and `after` (places of jobs in the list) where it waits for others.
-        `intervals` stands there if the planner goes by intervals of time.
+        that does more than merge files into one also has `action`, `outputs`, `cuts` (hex),
+        `cuts_at` (seconds), `output_rows_max` or `tags`. A job that depends on others has `after`
+        (indexes of jobs in the list). `intervals` is present if the planner uses time intervals.
 
     Raises:
-        RequestError: The document, a setting or the planner's name is refused.
-        PluginError: The planner misbehaved.
+        RequestError: The document, a setting or the planner's name is invalid.
+        PluginError: The planner returns an invalid plan.
     """
     name = planner or DEFAULT_PLANNER
     described = read_document(document, tablet)
@@ -457,17 +460,17 @@ def plan_offline(
 
 
 def _interval(interval: PlannedInterval) -> dict[str, Any]:
-    """Return an interval as JSON, without table and tablet: the document is of one tablet."""
+    """Return an interval as JSON, without table and tablet, since the document has only one."""
     fields = asdict(interval)
     return {name: fields[name] for name in fields if name not in {"table", "tablet"}}
 
 
 def _beyond_a_merge(job: Job, places: Mapping[str, int]) -> dict[str, Any]:
-    """Return what a job does besides making one file of several.
+    """Return the fields of a job beyond a plain merge into one file.
 
     Args:
-        job: One of the plan.
-        places: Id of each job → its place in the plan.
+        job: A job of the plan.
+        places: Job id → index of the job in the plan.
     """
     said: dict[str, Any] = {}
     if job.action != JobAction.REWRITE:
@@ -517,12 +520,12 @@ def _plan(planner: Planner, parameters: PlanParameters) -> Plan:
     try:
         return planner.plan(parameters)
     except ConfigError as error:
-        # Here the caller is the operator.
+        # In this command, the caller is the operator.
         raise RequestError(str(error)) from error
 
 
 def _left_files(described: TabletDocument) -> dict[str, str]:
-    """Return why files are left that the planner may not use at all."""
+    """Return default reasons for files that are left, such as files in running jobs."""
     left = dict.fromkeys(described.files, "is no candidate")
     left.update(dict.fromkeys((file.path for file in described.candidates), "no reason was given"))
     for job in described.running:

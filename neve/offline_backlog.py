@@ -1,7 +1,7 @@
-"""How much is still to be rewritten in a tablet that a JSON file describes (`neve backlog`).
+"""Computes the backlog of a tablet in a JSON file (`neve backlog`).
 
-The document is that of `neve plan --files`, with two more fields: `compacted`, bytes of inputs that
-are rewritten already, and `partial`, outputs that are being written.
+The document is that of `neve plan --files`, with two more fields: `compacted`, the input bytes that
+are already rewritten, and `partial`, the outputs that are being written.
 """
 
 from collections.abc import Mapping
@@ -33,21 +33,22 @@ def backlog_offline(
     overrides: Mapping[str, object] | None = None,
     tablet: str | None = None,
 ) -> dict[str, Any]:
-    """Return how many bytes are still to be rewritten.
+    """Return how many bytes remain to be rewritten.
 
     Args:
         document: The tablet, as for `neve.offline.plan_offline`, with `compacted` (path → bytes)
-            and `partial` (a list of `bytes`, `time_max`, `level`). Progress of running jobs counts.
+            and `partial` (a list of `bytes`, `time_max`, `level`). The progress of running jobs is
+            included.
         strategy: Name of the tracker; None: `size-tiered`.
-        mode: `seed` or `interesting`, for trackers that have tiers; None: `interesting`.
-        overrides: Options and settings that win over those in `table`; values may be texts.
-        tablet: Whose files are meant, if they are of several tablets.
+        mode: `seed` or `interesting`, for trackers with tiers; None: `interesting`.
+        overrides: Options and settings that override those in `table`; values may be texts.
+        tablet: Use only files of this tablet, if there are files of several tablets.
 
     Returns:
-        `{"backlog": bytes}`, a number of at least 0 that need not be whole.
+        `{"backlog": bytes}`, a number of at least 0, possibly fractional.
 
     Raises:
-        RequestError: The document, an option or the strategy's name is refused.
+        RequestError: The document, an option or the strategy's name is invalid.
         PluginError: The tracker cannot be loaded.
     """
     name = strategy or DEFAULT_STRATEGY
@@ -69,7 +70,7 @@ def backlog_offline(
     try:
         tracker = plugin.tracker(settings, options)
     except ConfigError as error:
-        # Here the caller is the operator.
+        # In this command, the caller is the operator.
         raise RequestError(str(error)) from error
     for file in described.files.values():
         tracker.add(file)
@@ -77,7 +78,7 @@ def backlog_offline(
 
 
 def _of_strategy(written: Mapping[str, object], known: frozenset[str]) -> dict[str, object]:
-    """Return settings without the options of other strategies: one document serves all."""
+    """Drop the options of other strategies, so that one document works for all strategies."""
     others = frozenset[str]().union(*(load_tracker(each).option_names for each in TRACKERS.names()))
     return {
         name: value
@@ -87,14 +88,14 @@ def _of_strategy(written: Mapping[str, object], known: frozenset[str]) -> dict[s
 
 
 def _now_s(described: TabletDocument, given: dict[str, object]) -> float | None:
-    """Take the time out of the options, or else out of the settings or the document."""
+    """Remove the time from the options; fall back to the settings, then to the document."""
     written = [given.pop(name) for name in _NOW if name in given]
     written += [described.settings[name] for name in _NOW if name in described.settings]
     return a_time(written[0], "now") if written else described.now_s
 
 
 def _work(described: TabletDocument, body: Mapping[Any, Any], now_s: float) -> WorkUnderWay:
-    """Return what is under way: by the document's own fields, and by its running jobs."""
+    """Return the work in progress from the document's fields and its running jobs."""
     read: dict[str, int] = {}
     outputs: list[PartialOutput] = []
     for job in described.running:

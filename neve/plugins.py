@@ -1,9 +1,9 @@
-"""The public names of plug-ins: what a package imports that brings a planner or another plug-in.
+"""The public names for packages that provide a planner or another plug-in.
 
     from neve.plugins import Plan, PlannedJob, PlanParameters
 
-These names stay where they are; the modules behind them may move. Each kind of plug-in is a
-protocol with one parameter object: `docs/plugins.md` describes them.
+These names are stable; the modules that define them may move. Each kind of plug-in is a protocol
+with one parameter object; see `docs/plugins.md`.
 """
 
 from common.errors import ConfigError, PluginError, RequestError

@@ -1,15 +1,15 @@
-"""Tables as frames of other engines: `neve.read.pandas("flights")`.
+"""Tables as data frames of other engines: `neve.read.pandas("flights")`.
 
-Each function returns the rows that `Client.scan` returns: merged, without deleted and expired
-rows, and of one moment. A program that reads the table's directory itself would count replaced
-rows, or miss rows. The engine has to be installed; it is loaded when its function is called.
+Each function returns the same rows as `Client.scan`: a consistent snapshot of merged rows, without
+deleted and expired rows. A program that reads the table's directory directly would count replaced
+rows or miss rows. The engine must be installed; it is loaded when its function is called.
 
-A table is a name, which the service knows, or the path or URI of a location (anything with a
-slash, or a `Path`), which is read by its newest manifest, without the service.
+A table is given by its name, or by the path or URI of its location (any text with a slash, or a
+`Path`). A location is read from its newest manifest, without the service.
 
-`spark`, `spark_view` and `duckdb_view` are for tables that are larger than the memory of the
-program: the engine reads the files of the manifest itself. Everything of the project but the
-client is imported where it is needed: a notebook may have a `common` folder of its own.
+Use `spark`, `spark_view` and `duckdb_view` for tables that do not fit into the program's memory:
+the engine itself reads the files of the manifest. Modules of the project other than the client are
+imported inside functions, because a notebook may have its own `common` folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from neve.client.errors import NeveError, NotFoundError
 
 TableOrPlace = str | os.PathLike[str]
 GLOB_LETTERS = "\\*?[]{},"
-"""Letters that Spark does not take as they are in the path of a file."""
+"""Characters that Spark does not treat literally in a file path."""
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -41,9 +41,9 @@ def arrow(
     """Return the rows of a table as an Arrow table.
 
     Args:
-        table: Its name, or its location.
-        client: Of the service; None: as `neve.connect()`.
-        columns: Those wanted; None: all.
+        table: Name or location of the table.
+        client: Client of the service; None: use `neve.connect()`.
+        columns: Columns to return; None: all.
     """
     if (place := _place_of(table)) is not None:
         return _published_rows(place, columns)
@@ -56,7 +56,7 @@ def arrow(
 def pandas(
     table: TableOrPlace, *, client: Client | None = None, columns: Sequence[str] | None = None
 ) -> Any:
-    """Return the rows of a table as a pandas frame; arguments as of `arrow`."""
+    """Return the rows of a table as a pandas data frame; arguments as for `arrow`."""
     _load("pandas")
     return arrow(table, client=client, columns=columns).to_pandas()
 
@@ -64,7 +64,7 @@ def pandas(
 def polars(
     table: TableOrPlace, *, client: Client | None = None, columns: Sequence[str] | None = None
 ) -> Any:
-    """Return the rows of a table as a Polars frame; arguments as of `arrow`."""
+    """Return the rows of a table as a Polars data frame; arguments as for `arrow`."""
     return _load("polars").from_arrow(arrow(table, client=client, columns=columns))
 
 
@@ -75,13 +75,13 @@ def duckdb(
     columns: Sequence[str] | None = None,
     connection: Any = None,
 ) -> Any:
-    """Return the rows of a table as a relation of DuckDB.
+    """Return the rows of a table as a DuckDB relation.
 
     Args:
-        table: Its name, or its location.
-        client: Of the service; None: as `neve.connect()`.
-        columns: Those wanted; None: all.
-        connection: Of DuckDB; None: its default.
+        table: Name or location of the table.
+        client: Client of the service; None: use `neve.connect()`.
+        columns: Columns to return; None: all.
+        connection: DuckDB connection; None: the default.
     """
     engine = connection or _load("duckdb")
     return engine.from_arrow(arrow(table, client=client, columns=columns))
@@ -95,18 +95,18 @@ def spark(
     columns: Sequence[str] | None = None,
     lazy: bool = True,
 ) -> Any:
-    """Return the rows of a table as a frame of Spark.
+    """Return the rows of a table as a Spark data frame.
 
-    Spark reads the files when the frame is used, so use it before the grace of replaced files
-    (`coordinator.garbage_grace_s`) is over. It refuses files whose column is narrower than the
-    table's.
+    Spark reads the files when the frame is used. Use the frame before the grace period of replaced
+    files (`coordinator.garbage_grace_s`) ends. Spark rejects files with a column type narrower than
+    the table's.
 
     Args:
-        table: Its name, or its location.
-        session: Of Spark.
-        client: Of the service; None: as `neve.connect()`.
-        columns: Those wanted; None: all.
-        lazy: False: the rows are those of a scan, and pass through the driver's memory.
+        table: Name or location of the table.
+        session: A Spark session.
+        client: Client of the service; None: use `neve.connect()`.
+        columns: Columns to return; None: all.
+        lazy: If False, a scan reads the rows, which pass through the driver's memory.
     """
     _load("pyspark")
     if not lazy:
@@ -117,7 +117,7 @@ def spark(
     files = ["".join(f"\\{c}" if c in GLOB_LETTERS else c for c in f) for f in _files(manifest)]
     reader = session.read.schema(schema).option("recursiveFileLookup", "true")
     frame = reader.parquet(*files) if files else session.createDataFrame([], schema)
-    # Braces are for `Session.sql` to fill.
+    # `Session.sql` would interpret single braces as placeholders.
     text = _spark_select(manifest, schema, "\0").replace("{", "{{").replace("}", "}}")
     found = session.sql(text.replace("\0", "{neve_files}"), neve_files=frame)
     return found if columns is None else found.select(*map(_spark_quoted, columns))
@@ -126,17 +126,17 @@ def spark(
 def spark_view(
     table: TableOrPlace, *, client: Client | None = None, name: str | None = None
 ) -> list[str]:
-    """Return statements that make a view of a table in Spark, over its files of this moment.
+    """Return statements that create a Spark view of a table over its current files.
 
-    What is true of `duckdb_view` and `spark` is true of it.
+    The restrictions of `duckdb_view` and `spark` apply.
 
     Args:
-        table: Its name, or its location.
-        client: Of the service; None: as `neve.connect()`.
-        name: Of the view; None: that of the table.
+        table: Name or location of the table.
+        client: Client of the service; None: use `neve.connect()`.
+        name: Name of the view; None: the name of the table.
 
     Raises:
-        ValueError: The path of a file has letters that a path in a statement cannot have.
+        ValueError: A file path has characters that are not allowed in a statement's path.
     """
     manifest = _manifest(table, client)
     schema, view = _spark_schema(_arrow_schema(manifest)), name or str(manifest["table"])
@@ -165,15 +165,15 @@ def spark_view(
 def duckdb_view(
     table: TableOrPlace, *, client: Client | None = None, name: str | None = None
 ) -> str:
-    """Return a statement that makes a view of a table in DuckDB, over its files of this moment.
+    """Return a statement that creates a DuckDB view of a table over its current files.
 
-    A view is good for the grace of replaced files (`coordinator.garbage_grace_s`); then make it
-    anew. Rows of one key with equal versions are told apart by a scan only.
+    A view is valid for the grace period of replaced files (`coordinator.garbage_grace_s`); create
+    it again after that. For rows with the same key and version, only a scan picks the right one.
 
     Args:
-        table: Its name, or its location.
-        client: Of the service; None: as `neve.connect()`.
-        name: Of the view; None: that of the table.
+        table: Name or location of the table.
+        client: Client of the service; None: use `neve.connect()`.
+        name: Name of the view; None: the name of the table.
     """
     manifest = _manifest(table, client)
     view = _quoted(name or str(manifest["table"]))
@@ -184,7 +184,7 @@ def duckdb_view(
 
 
 def _place_of(table: TableOrPlace) -> str | None:
-    """Return the URI of a location, or None if it is the name of a table."""
+    """Return the URI of a location, or None for the name of a table."""
     text = os.fspath(table)
     if isinstance(table, str) and "/" not in text:
         return None
@@ -202,11 +202,11 @@ def _manifest(table: TableOrPlace, client: Client | None) -> Mapping[str, Any]:
 
 
 def _published_manifest(place: str) -> Mapping[str, Any]:
-    """Return the newest manifest of a location, as the service answers it.
+    """Return the newest manifest of a location, in the form of the service's answer.
 
     Raises:
-        NotFoundError: There is none.
-        NeveError: It cannot be used, or the storage does not answer.
+        NotFoundError: The location has no manifest.
+        NeveError: The manifest cannot be used, or the storage does not answer.
     """
     from common.errors import CompactionError
     from common.parquet.location import open_location
@@ -241,13 +241,13 @@ def _published_manifest(place: str) -> Mapping[str, Any]:
 
 
 def _published_rows(place: str, columns: Sequence[str] | None) -> pa.Table:
-    """Return what a scan would return at the moment of the newest manifest of a location."""
+    """Return the rows of a scan at the time of a location's newest manifest."""
     from common.clock import SystemClock
     from common.errors import CompactionError
     from common.model.table import Column
     from common.parquet.location import open_location
 
-    # They need more than the client does.
+    # These modules have more dependencies than the client.
     inspection, merge = _load("common.parquet.file_inspection"), _load("common.rows.merge")
     rules = _load("common.rows.rules").RowRules
     manifest = _published_manifest(place)
@@ -281,7 +281,7 @@ def _arrow_schema(manifest: Mapping[str, Any]) -> pa.Schema:
     return pa.schema([(each["name"], type_from_text(each["type"])) for each in manifest["schema"]])
 
 
-# ------------------------------------------------------------------------------------ Spark's SQL
+# -------------------------------------------------------------------------------------- Spark's SQL
 
 
 def _spark_schema(schema: pa.Schema) -> Any:
@@ -290,7 +290,7 @@ def _spark_schema(schema: pa.Schema) -> Any:
 
 
 def _spark_select(manifest: Mapping[str, Any], schema: Any, source: str) -> str:
-    """Return the query that merges the rows of files: highest version, tombstones, TTL."""
+    """Return the query that merges the rows of files by version, tombstones and TTL."""
     types = {each.name: each.dataType.simpleString() for each in schema}
     columns = [
         _spark_partition(name, kind) if name in manifest["partition_by"] else _spark_quoted(name)
@@ -310,17 +310,17 @@ def _spark_select(manifest: Mapping[str, Any], schema: Any, source: str) -> str:
 
 
 def _spark_partition(name: str, kind: str) -> str:
-    """Return a column that files may leave out: then their folder names its value."""
+    """Return a column that files may omit; the folder name then holds its value."""
     folder, column = _spark_text(f"/{quote(quote(name))}="), _spark_quoted(name)
     text = f"substring_index(substring_index(input_file_name(), {folder}, -1), '/', 1)"
-    for _ in range(2):  # The folder is encoded, and so is the name of the file.
+    for _ in range(2):  # Both the folder and the file's URI are percent-encoded.
         text = f"url_decode(replace({text}, '+', '%2B'))"
     there = f"IF(contains(input_file_name(), {folder}), {text}, NULL)"
     return f"coalesce({column}, CAST(nullif({there}, '{NO_VALUE}') AS {kind})) AS {column}"
 
 
 def _spark_alive(name: str, types: Mapping[str, str], ttl_s: float) -> str:
-    """Return the test that a row has not expired; moments without a zone are in UTC."""
+    """Return the condition that a row has not expired; times without a zone are in UTC."""
     time, kind = _spark_quoted(name), types[name]
     limit = f"unix_micros(current_timestamp()) / 1e6 - {ttl_s}"
     if kind == "timestamp_ntz":
@@ -339,7 +339,7 @@ def _spark_text(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-# ----------------------------------------------------------------------------------- DuckDB's SQL
+# ------------------------------------------------------------------------------------- DuckDB's SQL
 
 
 def _select(manifest: Mapping[str, Any]) -> str:
@@ -362,7 +362,7 @@ def _quoted(name: str) -> str:
 
 
 def _order(manifest: Mapping[str, Any], quoted: Callable[[str], str] = _quoted) -> str:
-    """Return which row of a key comes first: the highest version, then a tombstone."""
+    """Return the window order of a key's rows: highest version first, then tombstones."""
     order = [f"{quoted(manifest['version_column'])} DESC NULLS LAST"]
     if manifest["tombstone_column"]:
         order.append(f"coalesce({quoted(manifest['tombstone_column'])}, false) DESC")
@@ -387,7 +387,7 @@ def _load(module: str) -> Any:
     """Return an engine's module.
 
     Raises:
-        ImportError: It is not installed; says what to install.
+        ImportError: The module is not installed; the message names the package to install.
     """
     try:
         return importlib.import_module(module)

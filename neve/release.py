@@ -1,4 +1,4 @@
-"""Which release this is."""
+"""The version of this release."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -11,4 +11,4 @@ def _installed() -> str:
 
 
 __version__ = _installed()
-"""As the installed package tells it; run from a source tree that was never installed: 0+source."""
+"""Version of the installed package; `0+source` in a source tree that is not installed."""

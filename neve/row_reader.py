@@ -1,9 +1,9 @@
-"""Reads a file with rows in a process of its own, and writes them to standard output.
+"""Reads the rows of a file in a separate process, and writes them to standard output.
 
     python -m neve.row_reader KIND PATH
 
-Arrow does not survive every damaged file. Whoever reads what this process writes gets rows
-that were validated, or an end that is no success. `-` is standard input.
+Arrow may crash on a damaged file. The parent process therefore gets either validated rows or a
+failure exit code. The path `-` is standard input.
 """
 
 import sys
@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 REFUSED = 3
-"""Exit code if the file cannot be read; one sentence about it is on standard error."""
+"""Exit code if the file cannot be read; standard error has one sentence with the cause."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit code."""
+    """Read the file, write its rows, and return the exit code."""
     kind, path = arguments
     try:
         rows = _READERS[kind](path)
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _arrow(path: str) -> pa.Table:
-    """Read the file or the stream form."""
+    """Read Arrow's file format or its stream format."""
     if path == "-":
         return pa.ipc.open_stream(sys.stdin.buffer).read_all()
     try:

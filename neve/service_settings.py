@@ -1,8 +1,8 @@
-"""Settings that a service can start with: read, checked as a whole, and shown.
+"""Reads the settings of a service, checks them as a whole, and displays them.
 
-`neve up` and `neve config check` both come through here, so what one accepts the other
-does not refuse. The texts are read by `common.config`; here plug-ins are loaded and asked
-for their options, and what is odd but allowed is said.
+`neve up` and `neve config check` both use this module, so they accept the same settings.
+`common.config` parses the values. This module loads the plug-ins to check their options, and warns
+about settings that are valid but unusual.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,18 +24,18 @@ RESTART = "restart"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownSetting:
-    """A setting as people and programs are shown it: secrets are hidden."""
+    """A setting as displayed to people and programs; secrets are hidden."""
 
     name: str
     """Its full name, such as `compactor.slots`."""
     value: str | int | float
-    """As programs read it; a structure is text."""
+    """The value for programs; a structure is text."""
     text: str
-    """As people read it."""
+    """The value for people."""
     source: str
-    """Where the value comes from."""
+    """The source of the value."""
     change: str
-    """What a change needs: a restart, or the verb that changes the running service, too."""
+    """How to apply a change: by a restart, or also by a verb on the running service."""
 
 
 def load_service_settings(
@@ -47,19 +47,19 @@ def load_service_settings(
     slots: int | None = None,
     port: int | None = None,
 ) -> Settings:
-    """Return the settings of a service that is to be started.
+    """Read and check the settings of a service before its start.
 
     Args:
-        path: The settings file; None: the one that `NEVE_CONFIG` names, if any.
-        environ: The environment; None: that of the process.
-        flags: `section.name=value`, the strongest but for the following.
-        compactors: How many the default group has, or the only one.
-        slots: How many jobs each of them runs at a time.
-        port: The gateway's.
+        path: The settings file; None: the file that `NEVE_CONFIG` names, if set.
+        environ: The environment; None: the environment of the process.
+        flags: `section.name=value`; these override all sources except the arguments below.
+        compactors: Number of compactors of the default or only group.
+        slots: Concurrent jobs per compactor.
+        port: Port of the gateway.
 
     Raises:
-        SettingError: Something is unknown, malformed or not installed; the message names the
-            value, its source and what is expected.
+        SettingError: A setting is unknown, malformed, or names a plug-in that is not installed. The
+            message names the value, its source and what is expected.
     """
     settings = load_settings(path, environ=environ, flags=flags)
     of_group = {"compactors": compactors, "slots": slots}
@@ -77,10 +77,10 @@ def load_service_settings(
 
 
 def check_service(settings: Settings) -> None:
-    """Refuse settings with which a service would not start.
+    """Reject settings with which a service would not start.
 
     Raises:
-        SettingError: A plug-in is not installed, does not load, or refuses its options.
+        SettingError: A plug-in is not installed, cannot be loaded, or rejects its options.
     """
     try:
         planner_for(settings)
@@ -93,7 +93,7 @@ def check_service(settings: Settings) -> None:
 
 
 def setting_remarks(settings: Settings) -> list[str]:
-    """Return what is allowed and still worth a look, a sentence each."""
+    """Return warnings about valid settings that may be mistakes, one sentence each."""
     named = {group.name for service in settings.services.values() for group in service.groups}
     said = [
         f"group {group} has compactors, but no service names it: no job is planned for it; name"
@@ -129,11 +129,11 @@ def shown_settings(settings: Settings) -> list[ShownSetting]:
 def setting_differences(
     running: Sequence[ShownSetting], wanted: Sequence[ShownSetting]
 ) -> list[str]:
-    """Return in which settings two services differ, a phrase each.
+    """Return the settings in which two services differ, one phrase each.
 
     Args:
-        running: Of the service that runs.
-        wanted: Of the one that was asked for.
+        running: Settings of the running service.
+        wanted: Settings of the requested service.
     """
     own = {setting.name: setting for setting in running}
     said = [
@@ -148,17 +148,17 @@ def setting_differences(
 
 
 def settings_to_document(shown: Sequence[ShownSetting]) -> list[dict[str, Any]]:
-    """Return shown settings in a form that JSON can carry."""
+    """Return shown settings in a form for JSON."""
     return [asdict(setting) for setting in shown]
 
 
 def settings_from_document(document: Sequence[Mapping[str, Any]]) -> list[ShownSetting]:
-    """Return shown settings from that form."""
+    """Return shown settings from their JSON form."""
     return [ShownSetting(**each) for each in document]
 
 
 def _values(settings: Settings) -> Iterator[tuple[str, Any, str, str]]:
-    """Yield name, value, text and what a change needs."""
+    """Yield name, value, text and how to apply a change."""
     rows = {(row.section, row.name): row for row in setting_rows()}
     for section in SECTIONS:
         part = getattr(settings, section)
@@ -170,7 +170,7 @@ def _values(settings: Settings) -> Iterator[tuple[str, Any, str, str]]:
             if from_file or (row.secret and value != row.default):
                 yield name, HIDDEN, HIDDEN, change
             else:
-                shown = list(value) if isinstance(value, tuple) else value  # As JSON has it.
+                shown = list(value) if isinstance(value, tuple) else value  # The form in JSON.
                 yield name, shown, shown_value(row.kind, value), change
     yield "dispatcher", settings.dispatcher, settings.dispatcher, RESTART
     for group, own in settings.groups.items():

@@ -1,8 +1,8 @@
-"""Settings of a table as users write them: names, units and types, for all who read some.
+"""Parses table settings as users write them: names, units and types.
 
-`ttl_s` may be written `ttl`, `target_bytes` `target`: a value may bring its own unit (`7d`,
-`256MB`). Which values are allowed is checked where settings are changed
-(`neve.gateway.table_settings`).
+Users may write `ttl` for `ttl_s` and `target` for `target_bytes`, because a value may have its own
+unit (`7d`, `256MB`). `neve.gateway.table_settings` checks which values are allowed when settings
+are changed.
 """
 
 import difflib
@@ -30,14 +30,14 @@ _ALIASES = {
     name.removesuffix(unit): name for name in NAMES for unit in _UNITS if name.endswith(unit)
 }
 SIGNED = frozenset({"maintenance_priority"})
-"""Settings that may be less than 0."""
+"""Settings that may be negative."""
 OPTIONAL = frozenset({"ttl_s", "manifest_interval_s"})
 """Settings that may be off."""
 _OFF = (None, "", "none", "off")
 
 
 def known_name(written: str) -> str | None:
-    """Return the setting that a name means; None: there is none."""
+    """Return the full name of a setting; None if the setting is unknown."""
     name = written.replace("-", "_")
     name = _ALIASES.get(name, name)
     return name if name in NAMES else None
@@ -46,14 +46,14 @@ def known_name(written: str) -> str | None:
 def settings_by_name(
     written: Mapping[str, Any], option_names: Collection[str] | None = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of a table by their full names, and the options beside them.
+    """Split table settings, by full name, from options.
 
     Args:
-        written: Name → value, as the user wrote them. The values stay as they are.
-        option_names: Names that are known here besides; None: all others are options.
+        written: Name → value, as the user wrote them. Values are not changed.
+        option_names: Names of known options; None: all unknown names are options.
 
     Raises:
-        RequestError: A name is unknown, or two of the names mean one setting.
+        RequestError: A name is unknown, or two names mean the same setting.
     """
     settings: dict[str, Any] = {}
     options: dict[str, Any] = {}
@@ -71,11 +71,11 @@ def settings_by_name(
 
 
 def _unknown_name(written: str, besides: Collection[str]) -> RequestError:
-    """Return the refusal of a name that is no setting, with what was probably meant.
+    """Return the error for an unknown setting, with a suggestion.
 
     Args:
-        written: By the user.
-        besides: Names that are known here, too.
+        written: The name that the user wrote.
+        besides: Further known names.
     """
     name = written.replace("-", "_")
     close = difflib.get_close_matches(name, [*NAMES, *_ALIASES, *besides], n=1)
@@ -88,14 +88,14 @@ def _unknown_name(written: str, besides: Collection[str]) -> RequestError:
 
 
 def setting_value(name: str, written: Any) -> Any:
-    """Return the value of a setting in the type and unit of its default.
+    """Parse the value of a setting to the type and unit of its default.
 
     Args:
-        name: Of the setting.
-        written: By the user: a number, a text, or for options a mapping.
+        name: Full name of the setting.
+        written: The user's value: a number, a text, or a mapping for options.
 
     Raises:
-        RequestError: It is not of that type; the message says what was wanted.
+        RequestError: The value has another type; the message names the expected type.
     """
     default = getattr(_DEFAULTS, name)
     if name in OPTIONAL and written in _OFF:
@@ -109,7 +109,7 @@ def setting_value(name: str, written: Any) -> Any:
 
 
 def setting_text(name: str, value: Any) -> str:
-    """Return a setting as `setting_value` takes it back: `64MB`, `7d`, `none`."""
+    """Format a setting for `setting_value`: `64MB`, `7d`, `none`."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -120,7 +120,7 @@ def setting_text(name: str, value: Any) -> str:
 
 
 def _shown(written: Any) -> str:
-    """Return what a message says of a value that was written: not all of a long one."""
+    """Return a shortened value for an error message."""
     if isinstance(written, int) and abs(written) > SIZE_MAX_BYTES:
         return "of too many digits"
     return repr(written)[:CHARS_MAX]
@@ -133,7 +133,7 @@ def _text(name: str, written: Any) -> str:
 
 
 def _options(name: str, written: Any) -> dict[str, str]:
-    """Return options from a mapping, or from text such as `threshold=1GB,codec=zstd`."""
+    """Parse options from a mapping, or from text such as `threshold=1GB,codec=zstd`."""
     if isinstance(written, Mapping):
         return {str(key): str(value) for key, value in written.items()}
     wanted = (
@@ -151,7 +151,7 @@ def _options(name: str, written: Any) -> dict[str, str]:
 
 
 def _names(name: str, written: Any) -> tuple[str, ...]:
-    """Return names from a list, or from text such as `user,session`; none: empty, none or off."""
+    """Parse names from a list or from text such as `user,session`; `none` or `off` is empty."""
     if written in _OFF:
         return ()
     parts = [part.strip() for part in written.split(",")] if isinstance(written, str) else written
@@ -163,7 +163,7 @@ def _names(name: str, written: Any) -> tuple[str, ...]:
 
 
 def _number(written: Any) -> Any:
-    """Return a number that came as text (from a command line) as a number, else as it is."""
+    """Convert a whole number in text form (from a command line); return other values unchanged."""
     if isinstance(written, str) and len(written) <= CHARS_MAX and written.strip().isdecimal():
         return int(written)
     return written
@@ -200,7 +200,7 @@ _READERS: dict[type, Callable[[str, Any], Any]] = {
     bool: _switch,
     str: _text,
 }
-"""By the type of a setting's default; all others are numbers."""
+"""Parser by type of the setting's default; all other settings are numbers."""
 
 
 # -------------------------------------------------------------------- Settings of a described table
@@ -211,16 +211,16 @@ def read_settings(
     option_names: frozenset[str] | None,
     overrides: Mapping[str, object] | None = None,
 ) -> tuple[TableSettings, dict[str, object]]:
-    """Return the table's settings and the planner's own options.
+    """Parse a table's settings and its planner's options.
 
     Args:
         written: Name → value, as the user wrote them.
-        option_names: Names that the planner knows besides; None: it does not tell, and
-            gets every name that no table has.
-        overrides: Win over those that are written, also under another name of a setting.
+        option_names: Names of the planner's options; None: the planner does not declare any, and
+            gets every name that is not a table setting.
+        overrides: Values that override `written`, even under an alias of a setting.
 
     Raises:
-        RequestError: A name is unknown or given twice, or a value is not what the setting takes.
+        RequestError: A name is unknown or repeated, or a value is invalid for its setting.
     """
     values: dict[str, Any] = {}
     options: dict[str, object] = {}
@@ -232,7 +232,7 @@ def read_settings(
 
 
 def _option_value(value: object) -> object:
-    """Return an option; a number that came as text is a number."""
+    """Return an option; convert a number in text form."""
     if not isinstance(value, str):
         return value
     for kind in (int, float):

@@ -1,9 +1,9 @@
-"""Tries a storage location in a process of its own: the trial of `neve doctor --location`.
+"""Tests a storage location in a separate process, for `neve doctor --location`.
 
     python -m neve.storage_trial URI
 
-Clients of object stores try for many minutes and cannot be interrupted; this process can be
-ended.
+Clients of object stores retry for many minutes and cannot be interrupted; a separate process can be
+killed.
 """
 
 import secrets
@@ -16,7 +16,7 @@ from common.model.service_paths import SERVICE_FOLDER
 from common.parquet.location import open_location, try_location
 
 REFUSED = 3
-"""Exit code if something does not work; one sentence about it is on standard error."""
+"""Exit code if a step fails; standard error has one sentence with the cause."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """The built-in selectors: `all`, `age`, `size`, `name`, `deletes`, `expired`, `schema`, `layout`.
 
-Each is one class that refuses wrong options (`check`) and chooses files (`select`); entry point
-group `neve.selectors`. What their options have in common comes first.
+Each selector is one class that rejects invalid options (`check`) and chooses files (`select`). The
+entry point group is `neve.selectors`. The code that the options share comes first.
 """
 
 import re
@@ -13,21 +13,21 @@ from common.model.file import DataFile
 from common.spi.selector import Chosen, SelectorParameters
 from common.units import format_bytes, parse_duration_s, parse_size_bytes
 
-# --------------------------------------------------- Options: names, numbers, and when it is enough
+# -------------------------------------------------------- Options: names, numbers, minimum of files
 
 
 FILES_MIN = "min_files"
-"""Choose nothing unless so many files are chosen; known to all but `deletes`."""
+"""Option: choose nothing if fewer files fit. All selectors except `deletes` have it."""
 DIGITS_MAX = 18
 EDGE_S = 0.001
-"""Added to a time: bounds are not included, and sums of times are rounded."""
+"""Added to a time, because bounds are exclusive and sums of times are rounded."""
 
 
 def check_names(selector: str, options: Mapping[str, str], known: Collection[str]) -> None:
-    """Refuse options that a selector does not know.
+    """Reject options that a selector does not know.
 
     Raises:
-        RequestError: Names the first one, and those that there are.
+        RequestError: An option is unknown; the message names it and the known options.
     """
     if unknown := sorted(set(options).difference(known)):
         names = ", ".join(sorted(known)) or "none"
@@ -37,10 +37,10 @@ def check_names(selector: str, options: Mapping[str, str], known: Collection[str
 
 
 def check_given(selector: str, options: Mapping[str, str], wanted: Collection[str]) -> None:
-    """Refuse options that select nothing.
+    """Reject options that select nothing.
 
     Raises:
-        RequestError: Names the options of which at least one is needed.
+        RequestError: No selecting option is given; the message names those that exist.
     """
     if not set(options).intersection(wanted):
         names = " or ".join(sorted(wanted))
@@ -48,10 +48,10 @@ def check_given(selector: str, options: Mapping[str, str], wanted: Collection[st
 
 
 def share_option(options: Mapping[str, str], name: str, default: float) -> float:
-    """Return an option that is a share of something: more than 0, at most 1.
+    """Return an option that is a fraction: more than 0, at most 1.
 
     Raises:
-        RequestError: It is no such number.
+        RequestError: The value is not a number in that range.
     """
     text = options.get(name)
     if text is None:
@@ -66,10 +66,10 @@ def share_option(options: Mapping[str, str], name: str, default: float) -> float
 
 
 def files_min(options: Mapping[str, str]) -> int:
-    """Return how many files must be chosen at least.
+    """Return the minimum number of files to choose.
 
     Raises:
-        RequestError: It is no whole number of at least 1.
+        RequestError: The value is not a whole number of at least 1.
     """
     text = options.get(FILES_MIN, "1")
     if not text.isdecimal() or len(text) > DIGITS_MAX or int(text) < 1:
@@ -85,13 +85,14 @@ def choice_of(
     what: str,
     times_s: Mapping[str, float] | None = None,
 ) -> Chosen:
-    """Return the choice of these files, or of none if they are too few.
+    """Return a choice of these files, or an empty choice if there are too few.
 
     Args:
-        files: Those that fit.
+        files: The files that fit.
         options: With or without `min_files`.
-        what: What they have in common: the rest of "3 files are …".
-        times_s: Path → when a file comes to fit by time alone; chosen or not.
+        what: What the files have in common; it completes "3 files are …".
+        times_s: Path → when a file starts to fit without any change; for chosen files
+            and others.
     """
     times_s = times_s or {}
     wanted = files_min(options)
@@ -110,10 +111,10 @@ class AllFiles:
     """Chooses every file of the tablet."""
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Refuse wrong options.
+        """Reject invalid options.
 
         Raises:
-            RequestError: An option is unknown or wrong.
+            RequestError: An option is unknown or invalid.
         """
         check_names("all", options, {FILES_MIN})
         files_min(options)
@@ -133,10 +134,10 @@ class ByAge:
     """Chooses files `older_than` and `younger_than` durations such as `7d`."""
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Refuse wrong options.
+        """Reject invalid options.
 
         Raises:
-            RequestError: No duration, or an option is unknown or wrong.
+            RequestError: No age is given, or an option is unknown or invalid.
         """
         check_names("age", options, {OLDER, YOUNGER, FILES_MIN})
         check_given("age", options, {OLDER, YOUNGER})
@@ -144,7 +145,7 @@ class ByAge:
         _age_bounds_s(options)
 
     def select(self, parameters: SelectorParameters) -> Chosen:
-        """Return the files between the two ages; neither is included."""
+        """Return the files between the two ages, both exclusive."""
         older_s, younger_s = _age_bounds_s(parameters.options)
         now_s = parameters.now_s
         found = [
@@ -164,7 +165,7 @@ class ByAge:
 def _age_times_s(
     parameters: SelectorParameters, older_s: float | None, younger_s: float | None
 ) -> dict[str, float]:
-    """Return when each file is old enough; a file is never too old at first and young later."""
+    """Return when each file is old enough; a file that is too old never becomes young again."""
     if older_s is None or (younger_s is not None and younger_s <= older_s):
         return {}
     return {file.path: file.added_at_s + older_s + EDGE_S for file in parameters.files}
@@ -188,10 +189,10 @@ class BySize:
     """Chooses files `smaller_than` and `larger_than` sizes such as `32MB`."""
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Refuse wrong options.
+        """Reject invalid options.
 
         Raises:
-            RequestError: No size, or an option is unknown or wrong.
+            RequestError: No size is given, or an option is unknown or invalid.
         """
         check_names("size", options, {SMALLER, LARGER, FILES_MIN})
         check_given("size", options, {SMALLER, LARGER})
@@ -199,7 +200,7 @@ class BySize:
         _size_bounds(options)
 
     def select(self, parameters: SelectorParameters) -> Chosen:
-        """Return the files between the two sizes; neither is included."""
+        """Return the files between the two sizes, both exclusive."""
         larger, smaller = _size_bounds(parameters.options)
         found = [
             file
@@ -220,22 +221,23 @@ def _size_bounds(options: Mapping[str, str]) -> tuple[int | None, int | None]:
     return larger, smaller
 
 
-# -------------------------------- name: files whose name or path fits a pattern (`*`, `?`, `[a-z]`)
+# ----------------------------- name: files whose name or path matches a pattern (`*`, `?`, `[a-z]`)
 
 
 NAME_PATTERN, PATH_PATTERN = "pattern", "path"
 PATTERN_CHARS_MAX = 256
-"""Of one pattern: the time to match a path is at most the product of both lengths."""
+"""Limit of one pattern. The time to match a path is at most the product of both lengths."""
 
 
 class ByName:
-    """Chooses by `pattern` (of the name behind the last slash), `path` (of all), or both."""
+    """Chooses by `pattern` (name after the last slash), `path` (the whole path), or both."""
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Refuse wrong options.
+        """Reject invalid options.
 
         Raises:
-            RequestError: No pattern, a long one, or an option is unknown or wrong.
+            RequestError: No pattern is given, a pattern is too long, or an option is unknown or
+                invalid.
         """
         check_names("name", options, {NAME_PATTERN, PATH_PATTERN, FILES_MIN})
         check_given("name", options, {NAME_PATTERN, PATH_PATTERN})
@@ -247,12 +249,12 @@ class ByName:
                 )
 
     def select(self, parameters: SelectorParameters) -> Chosen:
-        """Return the files that fit every pattern given."""
+        """Return the files that match every given pattern."""
         name, path = (
             parameters.options.get(NAME_PATTERN, "*"),
             parameters.options.get(PATH_PATTERN, "*"),
         )
-        # Compiled here: `fnmatch` keeps up to 32,768 compiled patterns for good.
+        # Compiled here, because `fnmatch` caches up to 32,768 compiled patterns forever.
         of_name, of_path = re.compile(translate(name)), re.compile(translate(path))
 
         def fits(file: DataFile) -> bool:
@@ -272,14 +274,15 @@ SLACK_MIN_S = 300.0
 
 
 class TooManyDeletes:
-    """Chooses all or nothing: tombstones per other row must reach `threshold` (0.25).
+    """Chooses all files or none: tombstones per other row must reach `threshold` (0.25).
 
-    Accumulo's rule: tombstones / (rows - tombstones), of all files together. Tombstones
-    that are too young to be dropped are merged, and chosen again when they are old enough.
+    This is Accumulo's rule: tombstones / (rows - tombstones), summed over all files. A rewrite
+    keeps tombstones that are too young to drop; their file is chosen again when they are old
+    enough.
     """
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Refuse wrong options.
+        """Reject invalid options.
 
         Raises:
             RequestError: An option is unknown, or the threshold is not in (0, 1].
@@ -300,10 +303,10 @@ class TooManyDeletes:
 
 
 def _droppable_times_s(parameters: SelectorParameters) -> dict[str, float]:
-    """Return when tombstones may be dropped for sure, so that merging once more is worth it.
+    """Return when tombstones may certainly be dropped, so that another merge pays off.
 
-    That is when their version was reached one retention ago. Marks of reached versions
-    are made a sixth of a retention apart, and by scans: hence the slack.
+    That is one retention after their version was reached. Scans record reached versions, a sixth of
+    a retention apart; the slack covers both delays.
     """
     retention_s = parameters.table.settings.tombstone_retention_s
     wait_s = retention_s + max(retention_s / 4, SLACK_MIN_S)
@@ -314,7 +317,7 @@ def _droppable_times_s(parameters: SelectorParameters) -> dict[str, float]:
     }
 
 
-# ---------------------------------- expired: files of which so large a part of the rows has expired
+# ------------------------------------------------ expired: files with a given share of expired rows
 
 
 EXPIRED_RATIO = "ratio"
@@ -322,23 +325,23 @@ EXPIRED_RATIO_DEFAULT = 0.5
 
 
 class ExpiredRatio:
-    """Chooses files whose expired part, estimated from their times, reaches `ratio` (0.5).
+    """Chooses files whose expired share of rows, estimated from times, reaches `ratio` (0.5).
 
-    Rows are taken to be spread evenly between the first and the last time of a file.
+    The estimate assumes that rows are spread evenly between a file's first and last time.
     """
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Refuse wrong options.
+        """Reject invalid options.
 
         Raises:
-            RequestError: An option is unknown or wrong.
+            RequestError: An option is unknown or invalid.
         """
         check_names("expired", options, {EXPIRED_RATIO, FILES_MIN})
         share_option(options, EXPIRED_RATIO, EXPIRED_RATIO_DEFAULT)
         files_min(options)
 
     def select(self, parameters: SelectorParameters) -> Chosen:
-        """Return the files that reach the ratio; none without a TTL."""
+        """Return the files that reach the ratio; no file without a TTL."""
         ttl_s = parameters.table.settings.ttl_s
         if ttl_s is None:
             return Chosen(reason=f"table {parameters.table.name} has no ttl, so no row expires")
@@ -351,7 +354,7 @@ class ExpiredRatio:
 
 
 def reaches_s(file: DataFile, ttl_s: float, ratio: float) -> float | None:
-    """Return when so large a part of a file's rows will have expired; None: not known."""
+    """Return when a file's expired share of rows reaches `ratio`; None if its times are unknown."""
     first_s, last_s = file.time_min_s, file.time_max_s
     if first_s is None or last_s is None:
         return None
@@ -359,7 +362,7 @@ def reaches_s(file: DataFile, ttl_s: float, ratio: float) -> float | None:
 
 
 def expired_part(file: DataFile, before_s: float) -> float:
-    """Return which part of a file's rows is older than a time: 0 where times are not known."""
+    """Return the fraction of a file's rows older than a time; 0 if its times are unknown."""
     first_s, last_s = file.time_min_s, file.time_max_s
     if first_s is None or last_s is None or before_s <= first_s:
         return 0.0
@@ -368,17 +371,17 @@ def expired_part(file: DataFile, before_s: float) -> float:
     return (before_s - first_s) / (last_s - first_s)
 
 
-# ------------------------ schema: files that lack columns of the table, or have them in older forms
+# -------------------------------- schema: files that lack columns of the table, or have older types
 
 
 class SchemaDrift:
     """Chooses files whose schema is older than the table's."""
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Refuse wrong options.
+        """Reject invalid options.
 
         Raises:
-            RequestError: An option is unknown or wrong.
+            RequestError: An option is unknown or invalid.
         """
         check_names("schema", options, {FILES_MIN})
         files_min(options)
@@ -390,20 +393,20 @@ class SchemaDrift:
         return choice_of(found, parameters.options, f"of a schema older than {newest}")
 
 
-# ---------------------------------------------------- layout: files of which some readers miss rows
+# ---------------------------------------------------- layout: files in which some readers miss rows
 
 
 class FaultyLayout:
-    """Chooses files with the tag `layout=faulty`; a rewrite puts their column chunks in order.
+    """Chooses files with the tag `layout=faulty`; a rewrite fixes the order of their column chunks.
 
-    A file is tagged when it is added, and by `neve fsck --repair` if it was added before.
+    Files are tagged when they are added; `neve fsck --repair` tags files that were added earlier.
     """
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Refuse wrong options.
+        """Reject invalid options.
 
         Raises:
-            RequestError: An option is unknown or wrong.
+            RequestError: An option is unknown or invalid.
         """
         check_names("layout", options, {FILES_MIN})
         files_min(options)

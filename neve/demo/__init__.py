@@ -1,11 +1,11 @@
-"""`neve demo`: a year of flights, several hundred small files, compacted to rest, and proven.
+"""`neve demo`: a year of flights in several hundred small files, compacted and verified.
 
-    run           the course of the demo
-    feed          its input, and how it gets into the table
-    proof         the table against the raw feed, and what is on the screen
+    run           the steps of the demo
+    feed          generates the input and adds it to the table
+    proof         compares the table with the raw feed, and displays progress
 
-A stack is started → the feed is written and added → two requests run while files keep arriving →
-at rest, a scan is compared with the raw feed.
+Start a stack → write and add the feed → run two requests while files keep arriving → wait until no
+work is left and compare a scan with the raw feed.
 """
 
 from neve.demo.run import main

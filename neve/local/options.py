@@ -1,4 +1,4 @@
-"""What a stack is told: its size, where it listens, and where its tables may be."""
+"""Options of a stack: its size, its listening addresses, and the allowed table locations."""
 
 import json
 import os
@@ -18,32 +18,32 @@ from neve.local.stack_folder import StackFolder, make_private, write_secret
 
 SPARE_BYTES = 1024**3
 APP_CPUS = 1
-"""Logical CPUs that RayDP's app master takes."""
+"""Logical CPUs that RayDP's app master uses."""
 SPARE_CPUS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackOptions:
-    """How large a stack is and where it listens; ports left out are chosen."""
+    """Size and ports of a stack; omitted ports are chosen automatically."""
 
     compactors: int | None = None
-    """Of the default group, or the only one; None: as many as the settings say."""
+    """Compactors of the default or only group; None: the number in the settings."""
     redis_appendfsync: AppendSync = AppendSync.EVERYSEC
     ray_port: int | None = None
     dashboard_port: int | None = None
-    """Where Ray's dashboard listens; None: no dashboard."""
+    """Port of Ray's dashboard; None: no dashboard."""
     object_store_bytes: int = 200 * 1024**2
     allow: tuple[str, ...] = ()
-    """Where tables may be, besides what `neve.local.options` says."""
+    """Table locations to allow in addition to those that `with_locations` allows."""
     actors: bool = True
-    """False: only Redis and Ray are started."""
+    """If False, only Redis and Ray are started."""
     supervised: bool = True
-    """Whether a supervisor starts Redis and Ray again when they die."""
+    """Whether a supervisor restarts Redis, Ray and the actors when they die."""
     settings: Settings = field(default_factory=Settings)
     """Settings of the service; addresses and the token are filled in."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Reject invalid values."""
         if self.object_store_bytes < 80 * 1024**2:
             raise ConfigError(
                 f"object_store_bytes is {self.object_store_bytes}, expected at least 80 MB for Ray"
@@ -51,7 +51,7 @@ class StackOptions:
 
     @property
     def service(self) -> Settings:
-        """The settings with the number of compactors that was asked for."""
+        """The settings with the requested number of compactors."""
         if self.compactors is None:
             return self.settings
         count = CompactorCount(min=self.compactors, max=self.compactors)
@@ -59,10 +59,10 @@ class StackOptions:
 
     @property
     def logical_cpus(self) -> int:
-        """CPUs that Ray is told of: so many that every compactor's parts find a place.
+        """Number of CPUs to declare to Ray: enough to schedule all parts of every compactor.
 
-        Ray only counts them. What runs at a time is bounded by slots and by the
-        executors' cores, not by this number.
+        Ray only counts them. Concurrency is bounded by slots and the executors' cores, not by this
+        number.
         """
         wanted = sum(
             settings.executors * settings.executor_cores + APP_CPUS for settings in self._most()
@@ -71,9 +71,9 @@ class StackOptions:
 
     @property
     def logical_bytes(self) -> int:
-        """Memory that Ray is told of, likewise: what all executors ask for, and some more.
+        """Memory to declare to Ray: the sum of all executors' requests, plus a margin.
 
-        That the machine has it is looked at before: see `require_memory`.
+        `require_memory` checks beforehand that the machine has enough memory.
         """
         asked = (
             settings.executors * executor_bytes(driver_settings(settings, name=""))
@@ -83,7 +83,7 @@ class StackOptions:
 
     @property
     def heap_bytes(self) -> list[int]:
-        """Heaps of each compactor's driver and executors."""
+        """Total heap size of driver and executors, for each compactor."""
         if not self.actors:
             return []
         return [
@@ -93,38 +93,38 @@ class StackOptions:
         ]
 
     def with_slots(self, slots: int | None) -> "StackOptions":
-        """Return the options with another number of slots per compactor, if one is given."""
+        """Return the options with this number of slots per compactor, if one is given."""
         if slots is None:
             return self
         return replace(self, settings=with_group(self.settings, "slots", slots=slots))
 
     def _most(self) -> Iterator[CompactorSettings]:
-        """Yield the settings of every compactor that may run at the same time."""
+        """Yield the settings of the maximum number of compactors."""
         service = self.service
         for group in service.compactors_max():
             yield service.compactor_of(group)
 
     def _each(self) -> Iterator[CompactorSettings]:
-        """Yield the settings of every compactor that is started."""
+        """Yield the settings of every compactor to start."""
         service = self.service
         for group, _ in service.compactor_names():
             yield service.compactor_of(group)
 
 
 def with_group(settings: Settings, what: str, **values: object) -> Settings:
-    """Return settings whose default group, or only one, differs in something.
+    """Return the settings with changed values in the default or only group.
 
     Args:
-        settings: As they were.
-        what: Differs, for the message.
-        values: Settings of the group.
+        settings: The settings to change.
+        what: Name of the changed setting, for the error message.
+        values: New values of the group's settings.
     """
     name = settings.only_group(what)
     group = replace(settings.groups[name], **values)  # type: ignore[arg-type]  # by name
     return replace(settings, groups={**settings.groups, name: group})
 
 
-# ------------------------------------------------------------------------------ Where tables may be
+# ---------------------------------------------------------------------------------- Table locations
 
 
 REMEMBERED_MAX = 100
@@ -137,19 +137,19 @@ def with_locations(
     allow: Iterable[str],
     environ: Mapping[str, str],
 ) -> GatewaySettings:
-    """Return the gateway's settings with the places that tables may be in.
+    """Return the gateway's settings with the allowed table locations.
 
     Args:
-        given: By the operator.
-        folder: The stack's; what is named here is remembered there.
-        private: Its folder of what lives as long as it runs: sockets, scratch.
-        allow: Named for this start and later ones: folders, buckets, prefixes.
-        environ: Of the user, where home and temporary files are looked up.
+        given: The operator's settings.
+        folder: The stack's folder; it remembers the allowed locations.
+        private: The stack's temporary folder for sockets and scratch files.
+        allow: Folders, buckets and prefixes to allow for this start and later ones.
+        environ: The user's environment, with the home and temporary folders.
 
     Raises:
-        ConfigError: One of them is none, or is the system's.
+        ConfigError: A location is invalid or belongs to the system.
     """
-    # Here, so that what only names a stack's folder starts fast.
+    # Imported here, so that commands that only read a stack's folder start fast.
     from neve.gateway.table_locations import locations_of
 
     make_private(folder.tables)
@@ -167,15 +167,15 @@ def with_locations(
 
 
 def absolute_location(written: str) -> str:
-    """Return a folder or prefix as the service names it; a relative path is meant from here."""
+    """Return a location in absolute form; relative paths start at the working directory."""
     return written if "://" in written else os.path.abspath(os.path.expanduser(written))
 
 
 def _own_folders(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the folders of the user who starts the stack, but none that holds everything."""
+    """Yield the home, working and temporary folders of the user, except system folders."""
     try:
         working = os.getcwd()
-    except OSError:  # It has been removed under us.
+    except OSError:  # The working directory has been removed.
         working = ""
     temporary = environ.get("TMPDIR") or tempfile.gettempdir()
     for path in (environ.get("HOME", ""), working, temporary):
@@ -184,7 +184,7 @@ def _own_folders(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _is_hidden(path: str, environ: Mapping[str, str]) -> bool:
-    """Return whether a folder lies in a hidden folder of the user's home."""
+    """Return whether a folder is inside a hidden folder of the user's home."""
     home = os.path.realpath(environ.get("HOME") or "/")
     inside = path.removeprefix(f"{home.rstrip('/')}/")
     return inside != path and any(part.startswith(".") for part in inside.split("/"))

@@ -1,10 +1,10 @@
-"""Processes of one stack: start them, know them again, end them and nobody else.
+"""Processes of one stack: start, recognise and end them, and no other processes.
 
-Every process inherits the variable `NEVE_STACK_MARK` with a random value, and
-every one of a stack lives in a session that the stack made. A process belongs to
-the stack if it carries the mark, if it shares a session with one that does (Ray's
-workers overwrite their environment with their title), or if it descends from one.
-Numbers of processes are never trusted alone: the system hands them out again.
+Every process inherits the variable `NEVE_STACK_MARK` with a random value, and runs in a session
+that the stack created. A process belongs to the stack if it carries the mark, if it shares a
+session with a marked process (Ray's workers overwrite their environment with their title), or if it
+is a descendant of such a process. A process ID alone never identifies a process, because the system
+reuses IDs.
 """
 
 import os
@@ -23,12 +23,12 @@ ROUNDS_MAX = 5
 GRACE_S = 3.0
 """Time between asking a process to end (SIGTERM) and killing it."""
 START_SLACK_S = 0.5
-"""Start times are computed from the time of boot, which wall clocks round."""
+"""Start times are derived from the boot time, which is subject to clock rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessRef:
-    """One process, told apart from a later one with the same number by its start."""
+    """One process; the start time distinguishes it from a later process with the same ID."""
 
     role: str
     pid: int
@@ -36,7 +36,7 @@ class ProcessRef:
 
     @classmethod
     def of(cls, role: str, process: psutil.Process) -> Self:
-        """Return a reference to a living process."""
+        """Return a reference to a running process."""
         return cls(role, process.pid, process.create_time())
 
     def process(self) -> psutil.Process | None:
@@ -54,12 +54,12 @@ class ProcessRef:
 
 
 def spawn(command: Sequence[str], environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, its output in a file, in that file's folder.
+    """Start a program in its own session, in the folder of its log file.
 
     Args:
         command: Program and arguments.
-        environ: Its whole environment, with the mark.
-        log: Appended to.
+        environ: The whole environment of the process, with the mark.
+        log: Output is appended to this file.
     """
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -74,17 +74,17 @@ def spawn(command: Sequence[str], environ: Mapping[str, str], log: Path) -> subp
 
 
 def processes_of_stack(mark: str, known: Iterable[ProcessRef] = ()) -> list[psutil.Process]:
-    """Return the living processes of a stack, never this process itself.
+    """Return the running processes of a stack, except this process.
 
     Args:
-        mark: The stack's.
+        mark: The stack's mark.
         known: Processes written down when they were started.
     """
     everyone = list(psutil.process_iter())
     sure = [p for p in everyone if _has_mark(p, mark)]
     sure += [p for reference in known if (p := reference.process()) is not None]
     sessions = {session for p in sure if (session := _session(p)) is not None}
-    # A mark that leaked into this session must not end the user's shell.
+    # If the mark leaked into this session, the user's shell must not be ended.
     sessions.discard(os.getsid(0))
     found = {p.pid: p for p in sure}
     found |= {p.pid: p for p in everyone if _session(p) in sessions}
@@ -102,12 +102,12 @@ def end_processes(
     known: Iterable[ProcessRef] = (),
     spare: Callable[[psutil.Process], bool] = _none,
 ) -> list[int]:
-    """End the processes of a stack; return the numbers of those that would not go.
+    """End the processes of a stack; return the IDs of those that are still running.
 
     Args:
-        mark: The stack's.
+        mark: The stack's mark.
         known: Processes written down when they were started.
-        spare: Returns whether to leave a process alone this time.
+        spare: Returns whether to keep a process.
     """
     written = tuple(known)
     for _ in range(ROUNDS_MAX):
@@ -119,7 +119,7 @@ def end_processes(
 
 
 def _signal(processes: list[psutil.Process]) -> None:
-    """Ask, wait, kill. psutil compares the start time before it signals."""
+    """Send SIGTERM, wait, then kill. psutil compares the start time before it signals."""
     for process in processes:
         _ignore_ended(process.terminate)
     _, stubborn = psutil.wait_procs(processes, timeout=GRACE_S)
@@ -129,7 +129,7 @@ def _signal(processes: list[psutil.Process]) -> None:
 
 
 def _ignore_ended(signal: Callable[[], object]) -> None:
-    """Call a signalling method of a process that may be gone already."""
+    """Call a signalling method of a process that may have ended already."""
     try:
         signal()
     except psutil.NoSuchProcess:
@@ -145,7 +145,7 @@ def _has_mark(process: psutil.Process, mark: str) -> bool:
 
 
 def _session(process: psutil.Process) -> int | None:
-    """Return the session of a process, or None if it is gone."""
+    """Return the session of a process, or None if the process has ended."""
     try:
         return os.getsid(process.pid)
     except OSError:
@@ -161,7 +161,7 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Return whether a process runs and is not merely waiting to be reaped."""
+    """Return whether a process runs and is not a zombie."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -169,10 +169,10 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def exit_on_sigterm() -> None:
-    """Let SIGTERM raise `SystemExit` in the main thread, as Ctrl-C raises an error.
+    """Make SIGTERM raise `SystemExit` in the main thread, as Ctrl-C raises `KeyboardInterrupt`.
 
-    So a program that is told to end leaves its contexts, and a stack that it runs ends with it. A
-    second signal does not break that off.
+    The program then exits its contexts, which stops a stack that it runs. A second signal does not
+    interrupt the cleanup.
     """
 
     def leave(number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""The Ray head of a stack: its own ports, folder, token and session."""
+"""The Ray head of a stack, with its own ports, folder, token and session."""
 
 import json
 import re
@@ -23,11 +23,11 @@ from neve.local.processes import (
 
 
 def disable_client_server(ray_params: Any, head: bool) -> None:
-    """Leave out the client server.
+    """Disable the Ray client server.
 
     Args:
         ray_params: Ray's start parameters, changed in place.
-        head: Whether a head is started.
+        head: Whether this start is of a head.
     """
     if head:
         ray_params.ray_client_server_port = None
@@ -35,24 +35,26 @@ def disable_client_server(ray_params: Any, head: bool) -> None:
 
 START_WAIT_MAX_S = 300.0
 TOO_SLOW = re.compile(r"timed? ?out|deadline exceeded|overloaded", re.IGNORECASE)
-"""What `ray start` says when one of its own fixed waits is over, of 30 s mostly."""
+"""Messages of `ray start` when one of its own fixed timeouts, mostly 30 s, has expired."""
 NODE_RESOURCE = "neve_node_local"
-"""The node's own resource: a compactor pins its executors to its node with it."""
+"""Custom resource of the node; a compactor uses it to pin its executors to its node."""
 NODE_RESOURCE_AMOUNT = 10_000
 ROLES = ("gcs_server", "raylet")
 TASK_EVENTS_MAX = 2000
-"""Calls that Ray's GCS remembers; its own default is 100,000."""
+"""Calls that Ray's GCS remembers; Ray's default is 100,000."""
 NO_DASHBOARD_METRICS = {"DASHBOARD_METRIC_PORT": "65536"}
-"""No port: Ray logs that it cannot serve these metrics, and goes on. It has no switch for them."""
+"""An invalid port: Ray logs that it cannot serve these metrics and continues. Ray has no option to
+disable them.
+"""
 
 
 class SlowStartError(ConfigError):
-    """Ray did not come up in time. Another try may be faster: its programs are in memory now."""
+    """Ray did not start in time. A retry may be faster, because its programs are then in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class RayHead:
-    """What is needed to start a head."""
+    """Everything that is needed to start a head."""
 
     folder: Path
     log: Path
@@ -66,7 +68,7 @@ class RayHead:
 
     @property
     def address(self) -> str:
-        """Where drivers join."""
+        """The address at which drivers join."""
         return f"{LOOPBACK}:{self.port}"
 
     def start(self, environ: Mapping[str, str], mark: str) -> tuple[ProcessRef, ...]:
@@ -74,11 +76,11 @@ class RayHead:
 
         Args:
             environ: The environment of all its processes, from `stack_environment`.
-            mark: The stack's, to find the processes by.
+            mark: The stack's mark, to find the processes.
 
         Raises:
-            SlowStartError: It did not come up in time.
-            ConfigError: It failed for another reason.
+            SlowStartError: Ray did not start in time.
+            ConfigError: The start failed for another reason.
         """
         said_bytes = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as output:
@@ -86,7 +88,7 @@ class RayHead:
                 code = subprocess.run(
                     self._command(free_ports(1)[0]),
                     env={**environ, **self._head_only(), **self._log_bounds()},
-                    # Python looks for modules in the folder it is started in.
+                    # Python looks for modules in its working directory.
                     cwd=self.log.parent,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -106,7 +108,7 @@ class RayHead:
         return _main_processes(mark)
 
     def _command(self, client_port: int) -> list[str]:
-        """Return the command line; a port of 0 lets Ray choose."""
+        """Return the command line; with port 0, Ray chooses a free port."""
         zero = ("node-manager", "object-manager", "metrics-export", "runtime-env-agent")
         ports = [f"--{name}-port=0" for name in zero]
         ports += ["--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0"]
@@ -128,19 +130,19 @@ class RayHead:
         ]
 
     def _head_only(self) -> dict[str, str]:
-        """Return variables for `ray start` alone."""
+        """Return environment variables for `ray start` only."""
         if self.dashboard_port is None:
-            # Ray's own metrics would be served to whoever asks.
+            # Ray would serve its own metrics without authentication.
             metrics = {"RAY_enable_metrics_collection": "0", **NO_DASHBOARD_METRICS}
         else:
-            # Two heads must not share this port.
+            # Two heads cannot share this port.
             metrics = {"DASHBOARD_METRIC_PORT": str(free_ports(1)[0])}
         return {**metrics, "RAY_START_HOOK": "neve.local.ray_head.disable_client_server"}
 
     def _log_bounds(self) -> dict[str, str]:
-        """Return variables that keep log files and the memory of Ray's own processes small."""
+        """Return environment variables that limit log files and memory of Ray's processes."""
         return {
-            # Of each call of an actor the GCS keeps half a KB for `ray list tasks`.
+            # The GCS keeps half a KB per actor call for `ray list tasks`.
             "RAY_task_events_max_num_task_in_gcs": str(TASK_EVENTS_MAX),
             "RAY_ROTATION_MAX_BYTES": str(self.log_bytes_max),
             "RAY_ROTATION_BACKUP_COUNT": "1",
@@ -150,14 +152,14 @@ class RayHead:
 def stack_environment(
     base: Mapping[str, str], *, mark: str, java: Java, token_file: Path, temporary: Path
 ) -> dict[str, str]:
-    """Return the environment of everything in a stack, drivers included.
+    """Return the environment of all processes of a stack, including drivers.
 
     Args:
-        base: What is inherited; settings that point to another cluster are left out.
-        mark: The stack's.
-        java: Ray's and RayDP's Java workers are started as `java` from PATH.
-        token_file: The token that Ray's processes show each other.
-        temporary: Where all of them put what is removed with the stack.
+        base: The inherited environment; variables that point to another cluster are dropped.
+        mark: The stack's mark.
+        java: Put first in PATH, because Ray and RayDP start `java` from PATH.
+        token_file: The token with which Ray's processes authenticate each other.
+        temporary: Folder for temporary files, which is removed with the stack.
     """
     inherited = {k: v for k, v in base.items() if not k.startswith(("RAY_", "SPARK_"))}
     scripts = sysconfig.get_path("scripts")
@@ -176,12 +178,12 @@ def stack_environment(
 
 
 def _python_path(inherited: str) -> str:
-    """Return a search path on which workers find this project, installed or not."""
+    """Return a module search path with this project's root, so that workers find it."""
     root = str(Path(neve.__path__[0]).parent)
     return ":".join(dict.fromkeys(part for part in (root, *inherited.split(":")) if part))
 
 
 def _main_processes(mark: str) -> tuple[ProcessRef, ...]:
-    """Return the processes without which the cluster is down."""
+    """Return the processes that the cluster cannot run without."""
     named = {p.name(): p for p in processes_of_stack(mark)}
     return tuple(ProcessRef.of(role, named[role]) for role in ROLES if role in named)

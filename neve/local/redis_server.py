@@ -1,6 +1,6 @@
-"""The Redis server of a stack: a socket for its owner alone, a password, an append-only file.
+"""The Redis server of a stack: a private socket, a password, an append-only file.
 
-There is no port, so no other user of the machine can as much as connect.
+The server has no port, so other users of the machine cannot connect.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ from neve.local.processes import ProcessRef, spawn
 from neve.local.stack_folder import write_secret
 
 START_WAIT_MAX_S = 60.0
-"""A large append-only file takes its time to load."""
+"""A large append-only file takes long to load."""
 POLL_S = 0.05
 OUTPUT_LIMIT = "client-output-buffer-limit normal 1gb 512mb 60"
-"""Who does not read its answers is cut off before they fill the memory."""
+"""A client that does not read its answers is disconnected before they fill the memory."""
 
 
 class AppendSync(StrEnum):
-    """When Redis forces its append-only file to disk."""
+    """When Redis flushes its append-only file to disk."""
 
     ALWAYS = "always"
     EVERYSEC = "everysec"
@@ -35,23 +35,23 @@ class AppendSync(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RedisServer:
-    """What is needed to start a server and to reach it."""
+    """Everything that is needed to start a server and to connect to it."""
 
     program: Path
     folder: Path
     socket: Path
-    """Where it listens, in a folder of its owner's; it has no port."""
+    """The socket it listens on, in a private folder; the server has no port."""
     log: Path
     password: str
     append_sync: AppendSync = AppendSync.EVERYSEC
 
     @property
     def url(self) -> str:
-        """The address, with the password."""
+        """The address, including the password."""
         return f"unix://:{self.password}@{self.socket}?db=0"
 
     def start(self, environ: Mapping[str, str], clock: Clock) -> ProcessRef:
-        """Start the server and wait until it answers; data in the folder is loaded.
+        """Start the server on the data in its folder and wait until it answers.
 
         Args:
             environ: The environment of the process, with the mark.
@@ -65,20 +65,20 @@ class RedisServer:
         try:
             self._wait(process, clock, said_bytes)
         finally:
-            # The server outlives this process, which must not mind when it forgets it.
+            # The server outlives this process. A return code avoids Python's warning about that.
             process.returncode = 0
         return reference
 
     def answers(self) -> bool:
-        """Return whether the server takes commands; not while it loads its data."""
+        """Return whether the server accepts commands; it does not while it loads its data."""
         return self._said().endswith(b"+PONG\r\n")
 
     def heard(self) -> bool:
-        """Return whether the server says anything, if only that it loads its data."""
+        """Return whether the server answers at all, even if it is still loading its data."""
         return bool(self._said())
 
     def _said(self) -> bytes:
-        """Return its answer to a password and a PING; empty: there is none."""
+        """Return the server's answer to AUTH and PING; empty if there is none."""
         try:
             with socket.socket(socket.AF_UNIX) as link:
                 link.settimeout(2.0)
@@ -92,23 +92,23 @@ class RedisServer:
         return answer
 
     def _settings(self) -> str:
-        """Return the settings file."""
+        """Return the content of the settings file."""
         digest = hashlib.sha256(self.password.encode()).hexdigest()
         return "\n".join(
             (
                 "port 0",
                 f'unixsocket "{self.socket}"',
                 "unixsocketperm 700",
-                # The only user. Not by renaming commands: an append-only file must be readable.
+                # The only user. Commands are not renamed: the append-only file must stay readable.
                 f"user default on #{digest} {rules(RedisUser.STORE)}",
                 OUTPUT_LIMIT,
                 f'dir "{self.folder}"',
                 "daemonize no",
-                # A title would overwrite the environment, and the mark in it.
+                # A process title would overwrite the environment and the mark in it.
                 "set-proc-title no",
                 "appendonly yes",
                 f"appendfsync {self.append_sync}",
-                # Commands alone: any later server reads them, Redis or Valkey.
+                # Commands only: any later Redis or Valkey server can read them.
                 "aof-use-rdb-preamble no",
                 'save ""',
                 "maxmemory-policy noeviction",
@@ -117,7 +117,7 @@ class RedisServer:
         )
 
     def _wait(self, process: subprocess.Popen[bytes], clock: Clock, said_bytes: int) -> None:
-        """Return when the server answers; raise if it ended or took too long."""
+        """Wait until the server answers; raise if it exits or takes too long."""
         until_s = clock.now_s() + START_WAIT_MAX_S
         while not self.answers():
             try:
@@ -131,7 +131,7 @@ class RedisServer:
             raise ConfigError(f"Redis exited at once (code {code}): {self._complaint(said_bytes)}")
 
     def _complaint(self, said_bytes: int) -> str:
-        """Return what the server last said; before `said_bytes` an earlier one spoke."""
+        """Return the server's error; log output before `said_bytes` is of an earlier run."""
         said = self.log.read_bytes()[said_bytes:].decode(errors="replace")
         if "handle RDB format version" in said:
             return (

@@ -1,7 +1,7 @@
-"""Shuts the compactors of a stack down: running jobs end or are handed back.
+"""Shuts down the compactors of a stack: running jobs end or are handed back.
 
-A short-lived process joins the cluster for it, because Ray reads its environment only once.
-A compactor that does not answer is not waited for; it is ended with the stack.
+A short-lived process joins the cluster to do so, because Ray reads its environment only once. It
+does not wait for compactors that do not answer; they are ended with the stack.
 """
 
 import os
@@ -18,12 +18,12 @@ CONNECT_MAX_S = 30.0
 
 
 def shut_down_compactors(ray_address: str, environ: Mapping[str, str], log: Path) -> None:
-    """Return when no compactor of a cluster runs a job, or none of those that do answers.
+    """Wait until every compactor of a cluster is idle or does not answer.
 
     Args:
-        ray_address: Of the cluster.
+        ray_address: Address of the cluster.
         environ: The stack's environment.
-        log: Gets what the process says.
+        log: Output of the process is appended to this file.
     """
     with log.open("ab") as output:
         subprocess.run(
@@ -38,12 +38,12 @@ def shut_down_compactors(ray_address: str, environ: Mapping[str, str], log: Path
 
 
 def main() -> None:
-    """Shut down the compactors of the cluster that the first argument names."""
+    """Shut down the compactors of the cluster at the address in the first argument."""
     import ray  # only this short-lived process may load it
 
     from coordinator.ray_compactors import shut_down_all
 
-    # A cluster that is frozen would be waited for without end.
+    # Without this limit, a frozen cluster would block the process forever.
     limit = threading.Timer(CONNECT_MAX_S, os._exit, (1,))
     limit.start()
     address, quiet = sys.argv[1], "ERROR"

@@ -1,7 +1,7 @@
-"""Start and end a whole stack, and find one that runs.
+"""Start and stop a whole stack, and find a running one.
 
-A start that fails, is interrupted or is killed leaves a state file with the stack's
-mark, so it is cleaned up at once, by the next start, or by a stop.
+A start that fails, is interrupted or is killed leaves a state file with the stack's mark. The
+failed start itself, the next start or a stop uses this file to clean up.
 """
 
 import os
@@ -54,18 +54,18 @@ DEFAULT_NAME = "default"
 
 
 def _silent(_: str) -> None:
-    """Hear a step and say nothing."""
+    """Ignore a progress message."""
 
 
 class LocalStack:
-    """A stack that runs; `stop` ends it, and so does leaving the context."""
+    """A running stack; `stop` or leaving the context ends it."""
 
     def __init__(
         self, folder: StackFolder, state: StackState, locations: Sequence[str] = ()
     ) -> None:
-        """Hold a running stack; use `start` or `attach` to get one."""
+        """Create a handle of a running stack; call `start` or `attach` instead."""
         self.locations = locations
-        """Where tables may be, if this process has started it."""
+        """Allowed table locations, if this process started the stack."""
         self._folder = folder
         self._state = state
 
@@ -81,22 +81,22 @@ class LocalStack:
         on_progress: Progress = _silent,
         environ: Mapping[str, str] | None = None,
     ) -> Self:
-        """Start a stack and return when everything answers.
+        """Start a stack and wait until all its parts answer.
 
-        Of one that runs without its supervisor, only another supervisor is started.
+        If a stack runs without its supervisor, only a new supervisor is started.
 
         Args:
-            home: Where all stacks live; NEVE_HOME or `~/.neve` if left out.
-            name: The stack's.
+            home: Folder of all stacks; NEVE_HOME or `~/.neve` if omitted.
+            name: The stack's name.
             options: Size, ports and settings.
-            compactors: Number of compactors, before `options`.
-            slots: Jobs at a time per compactor, before `options`.
-            on_progress: Hears one sentence per step.
-            environ: What the processes inherit; this process's if left out.
+            compactors: Number of compactors; overrides `options`.
+            slots: Concurrent jobs per compactor; overrides `options`.
+            on_progress: Called with one sentence per step.
+            environ: Environment that the processes inherit; this process's if omitted.
 
         Raises:
-            RefusedError: It runs already, or a port that it must have is in use.
-            ConfigError: The machine or a setting does not allow it.
+            RefusedError: The stack is already running, or a required port is in use.
+            ConfigError: The machine or a setting does not allow a start.
         """
         chosen = (options or StackOptions()).with_slots(slots)
         if compactors is not None:
@@ -108,7 +108,7 @@ class LocalStack:
         with folder.locked():
             running = _make_room(folder, chosen, on_progress)
             folder.make()
-            # As it was asked for: what the next start compares itself with.
+            # The requested settings: the next start compares its own with them.
             folder.save_settings(settings_to_document(shown_settings(chosen.service)))
             private = new_folder(base_folder())
             if running is not None:
@@ -129,12 +129,12 @@ class LocalStack:
         name: str = DEFAULT_NAME,
         environ: Mapping[str, str] | None = None,
     ) -> Self | None:
-        """Return the stack that runs under a name, or None.
+        """Return the running stack of this name, or None.
 
         Args:
-            home: Where all stacks live.
-            name: The stack's.
-            environ: Where NEVE_HOME is looked up.
+            home: Folder of all stacks.
+            name: The stack's name.
+            environ: Environment with NEVE_HOME.
         """
         folder = StackFolder.of(home, name, os.environ if environ is None else environ)
         state = folder.load()
@@ -152,7 +152,7 @@ class LocalStack:
 
     @property
     def ray_address(self) -> str:
-        """Where Ray drivers join, given `driver_environ`."""
+        """The address at which Ray drivers join, with the environment of `driver_environ`."""
         return self._state.ray_address
 
     @property
@@ -167,22 +167,22 @@ class LocalStack:
 
     @property
     def state(self) -> StackState:
-        """All that is known of it."""
+        """The saved state of the stack."""
         return self._state
 
     @property
     def folder(self) -> StackFolder:
-        """Where its files are."""
+        """The stack's folder."""
         return self._folder
 
     def driver_environ(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the environment in which a process can join the Ray cluster.
 
-        It must be set before the process imports Ray. A process started with it
-        belongs to the stack and is ended with it.
+        Set it before the process imports Ray. A process that is started with it belongs to the
+        stack and is ended with the stack.
 
         Args:
-            base: What else is inherited; this process's environment if left out.
+            base: Environment to extend; this process's if omitted.
         """
         inherited = os.environ if base is None else base
         java = find_java({**inherited, "JAVA_HOME": self._state.java_home})
@@ -195,11 +195,11 @@ class LocalStack:
         )
 
     def stop(self, *, delete_data: bool = False) -> None:
-        """End every process of the stack; its data stays unless told otherwise.
+        """End every process of the stack; keep its data unless `delete_data` is set.
 
         Args:
-            delete_data: Also remove its folder: metadata, logs, token, and the files of tables
-                that lie in it.
+            delete_data: Also remove the stack's folder: metadata, logs, token, and the files of
+                tables in that folder.
         """
         stop_stack(self._folder, delete_data=delete_data)
 
@@ -213,19 +213,19 @@ class LocalStack:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End it."""
+        """Stop the stack."""
         self.stop()
 
 
 def stop_stack(folder: StackFolder, *, delete_data: bool = False) -> bool:
-    """End whatever is left of a stack, also of a start that was killed half-way.
+    """End all remaining processes of a stack, including those of an interrupted start.
 
     Args:
-        folder: The stack's.
+        folder: The stack's folder.
         delete_data: Also remove the folder.
 
     Returns:
-        Whether there was anything to end.
+        Whether the stack had a state file.
     """
     with folder.locked():
         state = folder.load()
@@ -237,12 +237,12 @@ def stop_stack(folder: StackFolder, *, delete_data: bool = False) -> bool:
 
 
 def shut_down(folder: StackFolder) -> None:
-    """Shut down the compactors of a stack that runs, so that its jobs end or are handed back.
+    """Shut down the compactors of a running stack, so that its jobs end or are handed back.
 
-    The stack goes on without compactors until `stop` ends it.
+    The stack continues without compactors until `stop` ends it.
 
     Args:
-        folder: The stack's.
+        folder: The stack's folder.
     """
     state = folder.load()
     if state is not None and state.gateway_url and all(map(state.role_alive, RAY_ROLES)):
@@ -258,7 +258,7 @@ def _make_room(
     """Clean up after a crash; return the state of a stack that only lacks its supervisor.
 
     Raises:
-        RefusedError: The stack runs. The message names what it does not run with.
+        RefusedError: The stack is running. The message names the settings that are not applied.
     """
     state = folder.load()
     if state is None:
@@ -293,7 +293,7 @@ def _take_over(
     on_progress: Progress,
     environ: Mapping[str, str],
 ) -> StackState:
-    """Start a supervisor for a stack that has lost its own; it starts other parts that are dead."""
+    """Start a supervisor for a stack that lost its own; the supervisor restarts dead parts."""
     on_progress("the supervisor has ended: starting another one; living processes continue")
     usual = {**environ, "JAVA_HOME": state.java_home}
     machine = find_machine(options, usual, Path(state.private_folder).parent)
@@ -302,7 +302,7 @@ def _take_over(
 
 
 def _supervised(starter: Starter, state: StackState) -> StackState:
-    """Start the supervisor of a stack whose other parts run."""
+    """Start the supervisor of a stack whose other parts are running."""
     orders = SupervisorOrders(
         mark=state.mark,
         folder=starter.folder,
@@ -323,7 +323,7 @@ def _start(
     on_progress: Progress,
     environ: Mapping[str, str],
 ) -> StackState:
-    """Start all parts; on any failure, also an interrupt, end those that were started."""
+    """Start all parts; on any failure or interrupt, end those that were started."""
     machine = inspect_machine(options, environ, private.parent)
     clock = SystemClock()
     state = StackState(
@@ -346,7 +346,7 @@ def _start(
         if options.supervised:
             state = _supervised(starter, state)
     except BaseException as error:
-        # What was written down last is more than what was returned last.
+        # The saved state may be newer than `state`: a step saves each part before it returns.
         _end(folder, folder.load() or state)
         if isinstance(error, PartError):
             raise ConfigError(f"{error} (see {starter.logs(state).path(error.part)})") from error
@@ -355,7 +355,7 @@ def _start(
 
 
 def _end(folder: StackFolder, state: StackState) -> None:
-    """End the supervisor, then the other processes, Redis last of all, and forget the stack."""
+    """End the supervisor, then the other processes, Redis last; remove the stack's state."""
     end_supervisor(state)
     end_processes(state.mark, state.processes, spare=is_redis)
     if stubborn := end_processes(state.mark, state.processes):

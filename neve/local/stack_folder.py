@@ -1,7 +1,7 @@
-"""What a stack keeps on disk: a folder with a file that says what runs, and a temporary one.
+"""The files of a stack: a permanent folder with the state file, and a temporary folder.
 
-The temporary folder holds what lives as long as the stack: sockets, Ray's session, scratch of
-Spark.
+The temporary folder exists as long as the stack runs. It holds sockets, Ray's session and Spark's
+scratch files.
 """
 
 import fcntl
@@ -27,21 +27,21 @@ from neve.local.processes import ProcessRef
 
 PREFIX = "neve-"
 SOCKET_CHARACTERS_MAX = 103
-"""Longest path of a socket that every system takes."""
+"""Longest socket path that every system accepts."""
 RAY_CHARACTERS = 64
-"""What Ray adds to its folder for its sockets."""
+"""Length that Ray adds to its folder's path for its sockets."""
 OWN_CHARACTERS = len(f"/{PREFIX}01234567/ray")
 BASE_CHARACTERS_MAX = SOCKET_CHARACTERS_MAX - RAY_CHARACTERS - OWN_CHARACTERS
 
 
 def base_folder(usual: Path | None = None) -> Path:
-    """Return where temporary files go; its name leaves room for Ray's sockets.
+    """Return the folder for temporary files; its path is short enough for Ray's sockets.
 
     Args:
-        usual: Where they go if its name is short enough; the system's choice if left out.
+        usual: Preferred folder, used if its path is short enough; the system's if omitted.
 
     Raises:
-        ConfigError: Others may replace what is in it.
+        ConfigError: Other users may replace files in the folder.
     """
     usual = usual or Path(tempfile.gettempdir())
     base = usual if len(str(usual)) <= BASE_CHARACTERS_MAX else Path("/tmp")
@@ -54,18 +54,18 @@ def base_folder(usual: Path | None = None) -> Path:
 
 
 def new_folder(base: Path) -> Path:
-    """Return a folder that does not exist yet, in what `base_folder` has returned."""
+    """Return a new random path inside the folder from `base_folder`."""
     return base / f"{PREFIX}{secrets.token_hex(4)}"
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder for nobody but its owner, or close one of ours that others may enter.
+    """Create a folder that only its owner may enter, or restrict an existing folder to its owner.
 
     Args:
-        folder: Where; the folders above it are made likewise if they are missing.
+        folder: The folder; missing parent folders are created in the same way.
 
     Raises:
-        ConfigError: It is somebody else's, or others may replace it.
+        ConfigError: The folder belongs to another user, or other users may replace it.
     """
     above = folder.parent
     if not above.exists():
@@ -82,19 +82,19 @@ def make_private(folder: Path) -> None:
 
 
 def others_may_replace(folder: Path) -> bool:
-    """Return whether another user could rename or remove what a folder holds."""
+    """Return whether other users could rename or remove the files in a folder."""
     found = folder.stat()
     open_to_others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return bool(open_to_others) and not found.st_mode & stat.S_ISVTX
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a stack's folder; anything else that a state file may name is left alone."""
+    """Remove a stack's temporary folder; ignore any other folder that a state file may name."""
     if folder.name.startswith(PREFIX):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# ---------------------------------------------------------------------------- The folder that stays
+# ----------------------------------------------------------------------------- The permanent folder
 
 
 FORMAT = 2
@@ -104,13 +104,13 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class StackState:
-    """What was started so far; `ready` once everything answered."""
+    """The parts that were started so far; `ready` is set once all of them have answered."""
 
     name: str
     mark: str
     started_s: float
     private_folder: str
-    """Of what is removed with its processes."""
+    """The temporary folder, which is removed when the stack ends."""
     ready: bool = False
     redis_url: str = ""
     ray_address: str = ""
@@ -120,17 +120,17 @@ class StackState:
 
     @property
     def ray_folder(self) -> Path:
-        """Ray's sessions."""
+        """Folder of Ray's sessions."""
         return Path(self.private_folder) / "ray"
 
     @property
     def temporary(self) -> Path:
-        """Temporary files of its processes."""
+        """Folder for temporary files of the stack's processes."""
         return Path(self.private_folder) / "tmp"
 
     @property
     def redis_socket(self) -> Path:
-        """Where Redis listens; in a folder with a short name, which sockets need."""
+        """The socket of Redis, in a folder with a short path as sockets require."""
         return Path(self.private_folder) / "redis.sock"
 
     def has_role(self, role: str) -> bool:
@@ -142,13 +142,13 @@ class StackState:
         return any(p.role == role and p.alive() for p in self.processes)
 
     def running(self) -> bool:
-        """Return whether the stack came up, and lives or is being repaired."""
+        """Return whether the stack was started completely, and is alive or being repaired."""
         redis_lives = self.role_alive("redis") or not self.has_role("redis")
         lives = redis_lives and self.role_alive("raylet")
         return self.ready and (lives or self.role_alive("supervisor"))
 
     def lacks_supervisor(self) -> bool:
-        """Return whether of a stack that came up the supervisor has ended, and not all parts."""
+        """Return whether a started stack has parts alive but its supervisor has ended."""
         if not self.ready or not self.has_role("supervisor") or self.role_alive("supervisor"):
             return False
         return any(process.alive() for process in self.processes)
@@ -158,14 +158,14 @@ class StackState:
         return replace(self, processes=(*self.processes, *added))
 
     def without(self, *roles: str) -> Self:
-        """Return the state without the processes of these roles."""
+        """Return the state without the processes that have these roles."""
         left = tuple(process for process in self.processes if process.role not in roles)
         return replace(self, processes=left)
 
 
 @dataclass(frozen=True, slots=True)
 class StackFolder:
-    """The folder of one stack; all paths of a stack are named here."""
+    """The permanent folder of one stack, and the paths in it."""
 
     path: Path
 
@@ -174,9 +174,9 @@ class StackFolder:
         """Return the folder of a stack.
 
         Args:
-            home: Where all stacks live; NEVE_HOME or `~/.neve` if left out.
-            name: The stack's; lower-case letters, digits and dashes.
-            environ: Where NEVE_HOME is looked up.
+            home: Folder of all stacks; NEVE_HOME or `~/.neve` if omitted.
+            name: The stack's name: lower-case letters, digits and dashes.
+            environ: Environment with NEVE_HOME.
         """
         if NAME.fullmatch(name) is None:
             raise RequestError(
@@ -188,29 +188,29 @@ class StackFolder:
 
     @classmethod
     def started(cls, home: Path | None, environ: Mapping[str, str]) -> list[Self]:
-        """Return the folders of all stacks that run, or were never ended, by name.
+        """Return the folders of all stacks with a state file, sorted by name.
 
         Args:
-            home: Where all stacks live; NEVE_HOME or `~/.neve` if left out.
-            environ: Where NEVE_HOME is looked up.
+            home: Folder of all stacks; NEVE_HOME or `~/.neve` if omitted.
+            environ: Environment with NEVE_HOME.
         """
         base = cls.of(home, "any", environ).path.parent
         return [cls(path.parent) for path in sorted(base.glob("*/state.json"))]
 
     @classmethod
     def known(cls, home: Path | None, environ: Mapping[str, str]) -> list[Self]:
-        """Return the folders of all stacks that have left something, by name.
+        """Return the folders of all stacks with logs, sorted by name.
 
         Args:
-            home: Where all stacks live; NEVE_HOME or `~/.neve` if left out.
-            environ: Where NEVE_HOME is looked up.
+            home: Folder of all stacks; NEVE_HOME or `~/.neve` if omitted.
+            environ: Environment with NEVE_HOME.
         """
         base = cls.of(home, "any", environ).path.parent
         return [cls(path.parent) for path in sorted(base.glob("*/logs"))]
 
     @property
     def state_file(self) -> Path:
-        """What runs."""
+        """The saved state of a running stack."""
         return self.path / "state.json"
 
     @property
@@ -225,27 +225,27 @@ class StackFolder:
 
     @property
     def audit_file(self) -> Path:
-        """Who has changed what."""
+        """The audit log: which caller changed what."""
         return self.path / "audit.jsonl"
 
     @property
     def ray_token_file(self) -> Path:
-        """The token that Ray's processes show each other."""
+        """The token with which Ray's processes authenticate each other."""
         return self.path / "ray_token"
 
     @property
     def store_url_file(self) -> Path:
-        """Address of Redis with its password, for the actors."""
+        """The address of Redis with its password, for the actors."""
         return self.path / "store_url"
 
     @property
     def repairs_file(self) -> Path:
-        """What is down, as the supervisor sees it; absent: nothing is."""
+        """The supervisor's list of parts that are down; missing if none is down."""
         return self.path / "repairs.json"
 
     @property
     def settings_file(self) -> Path:
-        """What the stack was started with; secrets are hidden."""
+        """The settings that the stack was started with; secrets are hidden."""
         return self.path / "settings.json"
 
     @property
@@ -255,28 +255,28 @@ class StackFolder:
 
     @property
     def tables(self) -> Path:
-        """Where tables may be, of all that is here."""
+        """The only part of this folder in which tables are allowed."""
         return self.path / "tables"
 
     @property
     def locations_file(self) -> Path:
-        """Where else tables may be, as operators have named it."""
+        """Further table locations that operators have allowed."""
         return self.path / "locations"
 
     @property
     def logs(self) -> Path:
-        """Output of what was started."""
+        """Output of the processes."""
         return self.path / "logs"
 
     def make(self) -> None:
-        """Create the folders, for nobody but their owner."""
+        """Create the folders; only their owner may enter them."""
         with self._writing():
             for folder in (self.path, self.redis, self.logs):
                 make_private(folder)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Say of a folder that cannot be written which one it is, and what to do."""
+        """Raise any write failure as a `ConfigError` that names the folder and a remedy."""
         try:
             yield
         except OSError as error:
@@ -287,7 +287,7 @@ class StackFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the stack against another `up` or `down`, also one that crashes."""
+        """Lock the stack against a concurrent `up` or `down`; a crash releases the lock."""
         with self._writing():
             make_private(self.path)
             file = (self.path / "lock").open("w")
@@ -300,7 +300,7 @@ class StackFolder:
             yield
 
     def load(self) -> StackState | None:
-        """Return what was last written, or None if nothing runs."""
+        """Return the saved state, or None if there is none."""
         try:
             fields = json.loads(self.state_file.read_text())
         except FileNotFoundError:
@@ -310,29 +310,29 @@ class StackFolder:
         return _decode(fields, self.state_file)
 
     def save_settings(self, shown: Sequence[Mapping[str, Any]]) -> None:
-        """Write down what the stack is started with."""
+        """Save the settings that the stack is started with."""
         write_secret(self.settings_file, json.dumps(list(shown), indent=1))
 
     def load_settings(self) -> list[dict[str, Any]]:
-        """Return what the stack was started with; nothing if that was never written."""
+        """Return the settings that the stack was started with; empty if they cannot be read."""
         try:
             return list(json.loads(self.settings_file.read_text()))
         except (OSError, ValueError):
             return []
 
     def save(self, state: StackState) -> None:
-        """Replace the state file, completely or not at all."""
+        """Replace the state file atomically."""
         write_secret(self.state_file, json.dumps({"format": FORMAT, **asdict(state)}, indent=1))
 
     def secret(self, file: Path) -> str:
-        """Return the secret in a file, drawn now if there is none yet."""
+        """Return the secret in a file; generate the secret if the file is missing."""
         if not file.exists():
             write_secret(file, secrets.token_urlsafe(32))
         return file.read_text().strip()
 
 
 def _locked(lock: IO[str]) -> bool:
-    """Lock a file; wait for a moment, for a supervisor writes the state down now and then."""
+    """Lock a file; retry for a short time, because a supervisor occasionally saves the state."""
     pause = Event()
     for _ in range(LOCK_TRIES_MAX):
         try:
@@ -345,22 +345,22 @@ def _locked(lock: IO[str]) -> bool:
 
 
 def write_secret(file: Path, text: str) -> None:
-    """Write a file that only its owner may read, completely or not at all."""
+    """Atomically write a file that only its owner may read."""
     fresh = file.with_name(f"{file.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         with os.fdopen(descriptor, "w") as output:
             output.write(text)
-    except OSError:  # Of a full disk, no part of a file may be left.
+    except OSError:  # A full disk must not leave a partial file.
         fresh.unlink(missing_ok=True)
         raise
     fresh.replace(file)
 
 
 def _decode(fields: dict[str, Any], file: Path) -> StackState:
-    """Return the state from its JSON form."""
+    """Return the state from its decoded JSON."""
     if (version := fields.pop("format", None)) == 1:
-        # Ray's sessions lay directly in the folder.
+        # In format 1, Ray's sessions were directly in the temporary folder.
         fields["private_folder"] = fields.pop("ray_folder")
     elif version != FORMAT:
         raise ConfigError(f"state file {file} has another format: use the version that wrote it")

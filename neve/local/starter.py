@@ -1,6 +1,7 @@
-"""Start the parts of a stack in order, writing down each one before the next.
+"""Start the parts of a stack in order, and save each part before the next one starts.
 
-The order is: fit and find, Redis, Ray, actors. Nothing here cleans up; `stack` does.
+The order is: inspect the machine, start Redis, Ray, and the actors. `stack` cleans up after
+failures.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,21 +49,21 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What was found on the machine before anything was started."""
+    """The programs that were found on the machine before the start."""
 
     java: Java
     redis: RedisProgram | None
-    """None: the stack uses one that runs already."""
+    """None: the stack uses an existing Redis."""
     objects_on_disk: bool
 
 
 def inspect_machine(options: StackOptions, environ: Mapping[str, str], folder: Path) -> Machine:
-    """Return what the machine has; raise if a stack does not fit on it.
+    """Inspect the machine; raise if a stack does not fit on it.
 
     Args:
         options: The size of the stack.
-        environ: Where programs are looked up.
-        folder: Where Ray's files will go.
+        environ: Environment in which programs are looked up.
+        folder: Folder for Ray's files.
     """
     require_safe_listener(options.settings.gateway)
     if _has_given_store(options.settings):
@@ -72,7 +73,7 @@ def inspect_machine(options: StackOptions, environ: Mapping[str, str], folder: P
 
 
 def find_machine(options: StackOptions, environ: Mapping[str, str], folder: Path) -> Machine:
-    """Return what the machine has, for a stack of which it is known that it fits.
+    """Inspect the machine for a stack that is known to fit on it.
 
     Args:
         options: As for `inspect_machine`.
@@ -88,13 +89,13 @@ def find_machine(options: StackOptions, environ: Mapping[str, str], folder: Path
 
 
 def _has_given_store(settings: Settings) -> bool:
-    """Return whether the stack uses a Redis that runs already."""
+    """Return whether the stack uses an existing Redis."""
     return settings.is_given("store.url") or settings.is_given("store.url_file")
 
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """Starts one stack; each method returns the state with its part in it, saved."""
+    """Starts one stack; each start method saves and returns the state with the new part."""
 
     folder: StackFolder
     options: StackOptions
@@ -103,7 +104,7 @@ class Starter:
     on_progress: Progress
     clock: Clock
     save: Callable[[StackState], None]
-    """Writes a state down."""
+    """Saves a state."""
 
     def redis_server(self, state: StackState) -> RedisServer:
         """Return the stack's own Redis."""
@@ -118,7 +119,7 @@ class Starter:
         )
 
     def start_redis(self, state: StackState) -> StackState:
-        """Start Redis on the data that the stack's folder holds, unless another one is given."""
+        """Start Redis on the stack's data, unless the settings name an existing Redis."""
         if self.machine.redis is None:
             self.on_progress("using the Redis of setting store.url")
             store = self.options.settings.store
@@ -130,7 +131,7 @@ class Starter:
         return self._saved(replace(state.with_processes(process), redis_url=server.url))
 
     def start_ray(self, state: StackState) -> StackState:
-        """Start the Ray head; on a busy machine try again, within a bound."""
+        """Start the Ray head; retry a limited number of times on a busy machine."""
         self.on_progress("starting Ray")
         self.folder.secret(self.folder.ray_token_file)
         for tries in range(1, RAY_TRIES_MAX + 1):
@@ -169,11 +170,11 @@ class Starter:
         return self._saved(replace(state, gateway_url=url))
 
     def start_actor(self, state: StackState, part: str, died: Died) -> None:
-        """Start coordinator or gateway again, at the port that its callers know.
+        """Restart the coordinator or gateway on the port that its callers know.
 
         Args:
-            state: What runs.
-            part: Which of the two, by the name of its log.
+            state: The running parts.
+            part: The actor to restart, by the name of its log.
             died: As for `start_actors`.
         """
         self._run_driver(state, urlsplit(state.gateway_url).port or 0, part, died)
@@ -195,14 +196,14 @@ class Starter:
         return StackLogs(self.folder.logs, state.ray_folder)
 
     def _wanted_port(self) -> int | None:
-        """Return the port of the gateway that the operator insists on, or None."""
+        """Return the gateway port that the operator requires, or None."""
         settings = self.options.settings
         return (settings.gateway.port or None) if settings.is_given("gateway.port") else None
 
     def _settings(self, state: StackState, port: int) -> Settings:
-        """Return the service's settings with addresses of this stack.
+        """Return the service's settings with the addresses of this stack.
 
-        Secrets are files: what an actor is started with is kept by Ray's head.
+        Secrets are passed as files, because Ray's head keeps the arguments of actors.
         """
         given = self.options.service
         if token := secret_of("gateway.token", given.gateway.token, given.gateway.token_file):
@@ -221,7 +222,7 @@ class Starter:
         )
 
     def _access(self, given: AccessSettings) -> AccessSettings:
-        """Return who may do what, with the files of this stack where none is given."""
+        """Return the access settings; the stack's own files are the defaults."""
         folder = self.folder
         return replace(
             given,
@@ -240,6 +241,6 @@ class Starter:
         )
 
     def _saved(self, state: StackState) -> StackState:
-        """Write the state down and return it."""
+        """Save the state and return it."""
         self.save(state)
         return state

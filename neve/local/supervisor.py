@@ -1,16 +1,17 @@
-"""Keeps a stack up: a process next to it that starts again what has died, part by part.
+"""Keeps a stack running: a separate process that restarts dead parts.
 
-    Redis        dead, or silent for long → started again on its own data
-    Ray's head   dead, and all actors with it → started again; then coordinator and gateway
-    coordinator  silent for long → its process is ended, and an actor started
-    gateway      likewise, at the same address
+    Redis        dead, or silent for long → restarted on its own data
+    Ray's head   dead, and all actors with it → restarted; then coordinator and gateway
+    coordinator  silent for long → its process is ended and a new actor is started
+    gateway      the same, at the same address
 
-`repairs` decides what is started when. Each start runs in a thread of its own, so no part waits
-for another that it does not need. Ray itself starts an actor again that dies alone, and the
-coordinator starts the compactors: one that does not come up delays no other part.
+`repairs` decides when to start which part. Each start runs in its own thread, so a part waits only
+for the parts that it needs. If only an actor dies, Ray restarts it. The coordinator starts the
+compactors; a compactor that fails to start delays no other part.
 
-The supervisor belongs to one start of a stack: when the state file is gone, or is another start's,
-both are over, and so is every start that has just begun. `neve down` ends the supervisor first.
+The supervisor belongs to one start of a stack. When the state file is missing or belongs to another
+start, the stack has ended; the supervisor ends and abandons the starts in progress. `neve down`
+ends the supervisor first.
 """
 
 import contextlib
@@ -48,18 +49,18 @@ from neve.local.starter import Machine, Starter
 PROGRAM = "from neve.local.supervisor import main; main()"
 LOOK_INTERVAL_S = 1.0
 ASK_INTERVAL_S = 5.0
-"""Between two questions to gateway and coordinator."""
+"""Interval between requests to gateway and coordinator."""
 END_WAIT_MAX_S = 10.0
 ACTORS = (COORDINATOR, GATEWAY)
 
 
 class StackOverError(Exception):
-    """The stack was ended, or started anew by another process."""
+    """The stack was ended, or another process started it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorOrders:
-    """What a supervisor gets through its standard input: it holds secrets."""
+    """Input of a supervisor, passed through standard input because it holds secrets."""
 
     mark: str
     folder: StackFolder
@@ -70,7 +71,7 @@ class SupervisorOrders:
 
 @dataclass
 class Supervisor:
-    """Looks at a stack from time to time."""
+    """Checks a stack at intervals and restarts dead parts."""
 
     orders: SupervisorOrders
     clock: Clock
@@ -78,24 +79,26 @@ class Supervisor:
     repairs: Repairs = field(default_factory=Repairs)
     _threads: list[Thread] = field(default_factory=list)
     _ends: list[tuple[str, float, str]] = field(default_factory=list)
-    """Starts that have ended: part, when, and the error if it has failed."""
+    """Finished starts: part, time, and the error if the start failed."""
     _owed: set[str] = field(default_factory=set)
-    """Actors that the head of Ray does not have since it was started again."""
+    """Actors that are missing since the Ray head was restarted."""
     _asked_s: float | None = None
-    """When gateway and coordinator were asked last."""
+    """When gateway and coordinator were last asked."""
     _asker: Thread | None = None
     _answers: dict[str, PartSight] = field(default_factory=dict)
-    """What asking them has shown last."""
+    """The latest result of asking them."""
     _over: bool = False
     _saving: Lock = field(default_factory=Lock)
     _processes: Lock = field(default_factory=Lock)
-    """Held while Redis is started, and while what is left of Ray is ended: Redis is spared."""
+    """Held while Redis is started and while Ray's remaining processes are ended, so that the
+    cleanup never sees a half-started Redis.
+    """
 
     def run(self, stopped: Event | None = None) -> None:
-        """Look again and again until the stack is over. Nothing else ends it, not a full disk.
+        """Check the stack repeatedly until it ends; survive all other errors, such as a full disk.
 
         Args:
-            stopped: Set to end it; None: only the stack's end does.
+            stopped: Event that ends the loop; None: only the end of the stack does.
         """
         stopped = stopped or Event()
         while not stopped.wait(LOOK_INTERVAL_S):
@@ -103,13 +106,13 @@ class Supervisor:
                 self.look()
             except StackOverError:
                 break
-            except Exception as error:  # the boundary of the process: it must outlive every fault
+            except Exception as error:  # process boundary: the supervisor must survive every fault
                 self.log("look at the stack failed", cause=first_line(error))
         self.wait()
         self.log("supervisor ends")
 
     def look(self) -> None:
-        """Look once, and begin to start what is down if it is time for it.
+        """Check the stack once, and begin the starts that are due.
 
         Raises:
             StackOverError: The stack has ended.
@@ -133,7 +136,7 @@ class Supervisor:
         self._note(now_s)
 
     def wait(self) -> None:
-        """Return when no start is under way."""
+        """Wait until no start is in progress."""
         for thread in tuple(self._threads):
             thread.join()
 
@@ -144,7 +147,7 @@ class Supervisor:
         except StackOverError:
             self._over = True
             return
-        except Exception as error:  # the boundary of a start: other parts must not suffer from it
+        except Exception as error:  # boundary of a start: a failure must not affect other parts
             cause = first_line(error)
             self.log("part does not start", down=part, cause=cause)
         else:
@@ -152,7 +155,7 @@ class Supervisor:
             self.log("part is up again", up=part, took_s=took_s)
         self._ends.append((part, self.clock.now_s(), cause))
 
-    # --------------------------------------------------------------------------- What a look shows
+    # --------------------------------------------------------------------- Observation of the parts
 
     def _sights(self, state: StackState, now_s: float) -> dict[str, PartSight]:
         sights, roles = {}, {process.role for process in state.processes}
@@ -171,7 +174,7 @@ class Supervisor:
         return PartSight(answers=self._server(state).heard())
 
     def _actor_sights(self, state: StackState, now_s: float) -> dict[str, PartSight]:
-        """Return how the actors are; a gateway that is asked may be silent for a while."""
+        """Return the condition of the actors; a thread asks them, because they may be slow."""
         may_ask = self._asker is None or not self._asker.is_alive()
         if may_ask and (self._asked_s is None or now_s - self._asked_s >= ASK_INTERVAL_S):
             self._asked_s = now_s
@@ -183,12 +186,12 @@ class Supervisor:
     def _ask(self, url: str) -> None:
         self._answers = ask_actors(url)
 
-    # ------------------------------------------------------------------------------------- Starts
+    # --------------------------------------------------------------------------------------- Starts
 
     def _start_redis(self) -> None:
         with self._processes:
             state = self._state()
-            # Also one that an earlier supervisor has started and not written down.
+            # Includes a Redis that an earlier supervisor started but did not save.
             for each in filter(is_redis, processes_of_stack(state.mark, state.processes)):
                 _kill(ProcessRef.of(REDIS, each))
             starter = self._starter(self.orders.options)
@@ -213,11 +216,11 @@ class Supervisor:
         self._owed.discard(part)
 
     def _ended_part(self) -> tuple[str, str] | None:
-        """Return what has ended while an actor is started, as `start_actors` wants it."""
+        """Return a dead part during the start of an actor; see `start_actors`."""
         return ended_part(self._state())
 
     def _options_now(self, state: StackState) -> StackOptions:
-        """Return the options with the ports that others know by now."""
+        """Return the options with the ports that callers already know."""
         settings = self.orders.options.settings
         if known_port := urlsplit(state.gateway_url).port:
             settings = replace(
@@ -239,7 +242,7 @@ class Supervisor:
             save=self._save_ray,
         )
 
-    # -------------------------------------------------------------------------- The stack's folder
+    # --------------------------------------------------------------------------- The stack's folder
 
     def _state(self) -> StackState:
         state = self.orders.folder.load()
@@ -248,7 +251,7 @@ class Supervisor:
         return state
 
     def _save_ray(self, started: StackState) -> None:
-        """Write the processes of Ray down; those of other parts may be others by now."""
+        """Save the processes of Ray; keep the current processes of other parts."""
         found = [process for process in started.processes if process.role in RAY_ROLES]
 
         def change(now: StackState) -> StackState:
@@ -258,12 +261,12 @@ class Supervisor:
         self._save(change, *found)
 
     def _save(self, change: Callable[[StackState], StackState], *started: ProcessRef) -> None:
-        """Write the state down, unless the stack has ended; else end what was started.
+        """Save the changed state; if that fails, end the processes that were just started.
 
         Raises:
-            StackOverError: It has ended.
-            OSError: The file cannot be written, as on a full disk. What is not written down must
-                not run: it would be started a second time.
+            StackOverError: The stack has ended.
+            OSError: The file cannot be written, for example on a full disk. An unsaved process must
+                not run, because it would be started a second time.
         """
         try:
             with self._saving, self.orders.folder.locked():
@@ -276,7 +279,7 @@ class Supervisor:
             raise StackOverError from error
 
     def _note(self, now_s: float) -> None:
-        """Write down what is down, for the command line; without it the work goes on."""
+        """Save the list of parts that are down, for the command line; ignore write errors."""
         notes = self.repairs.pauses.notes(now_s)
         file = self.orders.folder.repairs_file
         with contextlib.suppress(OSError):
@@ -287,13 +290,13 @@ class Supervisor:
 
 
 def ask_actors(url: str) -> dict[str, PartSight]:
-    """Ask the gateway how it is, and how the coordinator is."""
+    """Ask the gateway for its own health and the coordinator's."""
     gateway = ask_http(f"{url}/healthz")
     if not gateway.heard:
         return {GATEWAY: PartSight(answers=False), COORDINATOR: PartSight(answers=None)}
     ready = ask_http(f"{url}/readyz")
     if ready.code == 503:
-        # Without the store it says so, of the store alone.
+        # If the store is down, the answer mentions the store only.
         answers = False if "coordinator does not answer" in ready.text else None
     else:
         answers = True if ready.code == 200 else None
@@ -301,7 +304,7 @@ def ask_actors(url: str) -> dict[str, PartSight]:
 
 
 def _kill(reference: ProcessRef) -> None:
-    """End a process whatever it does; return when it is gone, or will not go."""
+    """Kill a process; wait a limited time for its end."""
     process = reference.process()
     if process is not None:
         with contextlib.suppress(psutil.Error):
@@ -310,11 +313,11 @@ def _kill(reference: ProcessRef) -> None:
 
 
 def start_supervisor(orders: SupervisorOrders, environ: Mapping[str, str]) -> ProcessRef:
-    """Start the supervisor of a stack that is up.
+    """Start the supervisor of a running stack.
 
     Args:
-        orders: Handed over through a pipe.
-        environ: Of the process, with the mark.
+        orders: Input of the supervisor, passed through a pipe.
+        environ: Environment of the process, with the mark.
     """
     log = orders.folder.logs / f"{SUPERVISOR}.log"
     with log.open("ab") as output:
@@ -330,7 +333,7 @@ def start_supervisor(orders: SupervisorOrders, environ: Mapping[str, str]) -> Pr
     assert process.stdin is not None
     with process.stdin as pipe:
         pickle.dump(orders, pipe)
-    process.returncode = 0  # It outlives this process, which must not mind when it forgets it.
+    process.returncode = 0  # It outlives this process; this avoids Python's warning.
     return ProcessRef.of(SUPERVISOR, psutil.Process(process.pid))
 
 
@@ -342,10 +345,10 @@ def end_supervisor(state: StackState) -> None:
 
 
 def main() -> None:
-    """Run the supervisor on the orders that come through standard input."""
+    """Run the supervisor on the orders from standard input."""
     orders = pickle.load(sys.stdin.buffer)
     assert isinstance(orders, SupervisorOrders), type(orders)
-    # Nothing that it starts may wait for what it reads.
+    # The processes that it starts must not share its standard input.
     os.close(sys.stdin.fileno())
     os.open(os.devnull, os.O_RDONLY)
     least = orders.options.settings.log.level

@@ -1,12 +1,12 @@
-"""Névé on a Ray cluster and a Redis that run already: `neve serve`.
+"""Névé on an existing Ray cluster and Redis: `neve serve`.
 
-    preflight        what keeps a service from starting here, a sentence each
+    preflight        checks before a start; one sentence per problem
     service_actors   coordinator and gateway: find, start, replace, end
-    watch            how each of them is, seen from outside; what follows from it
-    watchdog         the loop of `neve serve`: start, watch, leave
-    trial            what `neve serve` would need, tried for `neve doctor` and `neve status`
-    probes           `/live` and `/ready`, for whoever watches the watchdog
+    watch            the condition of each actor, and the remedy
+    watchdog         the loop of `neve serve`: start, watch, stop
+    trial            tests the requirements of `neve serve`, for `neve doctor` and `neve status`
+    probes           `/live` and `/ready`, for monitoring of the watchdog
 
-The actors are detached: they outlive this process, and several such processes may watch the
-same ones. Nobody but the watchdog imports Ray into the command line.
+The actors are detached. They outlive this process, and several such processes may watch the same
+actors. The watchdog is the only part of the command line that imports Ray.
 """

@@ -1,4 +1,4 @@
-"""What keeps a service from starting on a cluster, a sentence each, before anything is started."""
+"""Checks before a service starts on a cluster; each problem is one sentence."""
 
 import asyncio
 import os
@@ -16,33 +16,33 @@ from common.settings import Settings, StoreSettings
 
 
 class SilentStoreError(ConfigError, UnavailableError):
-    """The Redis of setting `store.url` does not answer: it may be down, or not be meant."""
+    """The Redis of setting `store.url` does not answer: it is down, or the setting is wrong."""
 
 
 class NotYetError(ConfigError, UnavailableError):
-    """A cluster cannot be joined, and may be in a moment: its head may be starting."""
+    """A cluster cannot be joined now; a retry may succeed, because its head may be starting."""
 
 
 CONNECT_WAIT_S = 10.0
-"""Longest wait for a TCP connection to Ray. Ray itself would try for minutes."""
+"""Longest wait for a TCP connection to Ray. Ray itself would retry for minutes."""
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 CLIENT_SCHEME = "ray"
 LOCAL_NAMES = frozenset({"auto", "local"})
 
 
-# ------------------------------------------------------------------------------------------- Ray
+# ---------------------------------------------------------------------------------------------- Ray
 
 
 def checked_address(given: str | None, environ: Mapping[str, str]) -> str:
-    """Return the address of the Ray cluster that is meant, if somebody listens there.
+    """Return the address of the configured Ray cluster; require that a server listens there.
 
     Args:
-        given: Written by the operator; None: as `RAY_ADDRESS` says.
-        environ: Where that is looked up.
+        given: The operator's address; None: use `RAY_ADDRESS`.
+        environ: Environment with `RAY_ADDRESS`.
 
     Raises:
-        ConfigError: None is named, or it cannot be read.
-        NotYetError: Nobody listens there.
+        ConfigError: No address is given, or the address is invalid.
+        NotYetError: No server listens at the address.
     """
     address = given or environ.get(ADDRESS_VARIABLE, "")
     if not address or address in LOCAL_NAMES:
@@ -81,14 +81,14 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 
 def joining_problem(address: str, error: BaseException) -> ConfigError:
-    """Return why a cluster cannot be joined, as a sentence that says what to do.
+    """Return why a cluster cannot be joined, with advice for the operator.
 
     Args:
-        address: The cluster's.
-        error: What Ray raised.
+        address: Address of the cluster.
+        error: The error that Ray raised.
 
     Returns:
-        A `NotYetError` if another try may help.
+        A `NotYetError` if a retry may help.
     """
     text = str(error).strip()
     if type(error).__name__ == "AuthenticationError" or re.search(r"(?i)authenticat|token", text):
@@ -106,7 +106,7 @@ def joining_problem(address: str, error: BaseException) -> ConfigError:
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
     said = lines[0]
-    if said.endswith(":") and len(lines) > 1:  # A headline: the reason ends what follows.
+    if said.endswith(":") and len(lines) > 1:  # A headline: the last line holds the reason.
         said = f"{said} {lines[-1]}"
     return NotYetError(
         f"the Ray cluster at {address} cannot be joined: {type(error).__name__}: {said[:300]}"
@@ -114,7 +114,7 @@ def joining_problem(address: str, error: BaseException) -> ConfigError:
 
 
 def _shown_token(environ: Mapping[str, str]) -> str:
-    """Return what Ray finds in an environment to show, in words."""
+    """Return a phrase for the token that Ray finds in an environment."""
     if environ.get("RAY_AUTH_MODE") != "token":
         return "no token, because RAY_AUTH_MODE is not `token`"
     path = environ.get("RAY_AUTH_TOKEN_PATH", "")
@@ -124,10 +124,10 @@ def _shown_token(environ: Mapping[str, str]) -> str:
 
 
 def missing_resources(settings: Settings, nodes: Offers) -> Iterator[str]:
-    """Yield what no node of the cluster offers yet, a sentence each.
+    """Yield a sentence for each required resource that no node of the cluster offers.
 
     Args:
-        settings: Of the service.
+        settings: Settings of the service.
         nodes: Ray resources of each node.
     """
     service = settings.cluster.service_resource
@@ -146,14 +146,15 @@ def missing_resources(settings: Settings, nodes: Offers) -> Iterator[str]:
             )
 
 
-# ----------------------------------------------------------------------------------------- Redis
+# -------------------------------------------------------------------------------------------- Redis
 
 
 def require_store(store: StoreSettings) -> tuple[str, ...]:
-    """Refuse a Redis that does not answer as one that holds a store; return its warnings.
+    """Require a usable Redis with a store; return its warnings.
 
     Raises:
-        ConfigError: Names the setting and what is wrong. A `SilentStoreError`: no answer.
+        ConfigError: Names the setting and the problem.
+        SilentStoreError: Redis does not answer.
     """
 
     async def ask() -> tuple[str, ...]:
@@ -167,7 +168,7 @@ def require_store(store: StoreSettings) -> tuple[str, ...]:
             await link.close()
 
     try:
-        # In a thread: whoever asks may have an event loop of its own.
+        # In a thread, because the caller may already run an event loop.
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(asyncio.run, ask()).result()
     except UnavailableError as error:
@@ -176,14 +177,14 @@ def require_store(store: StoreSettings) -> tuple[str, ...]:
         raise ConfigError(f"setting store.url: {error}") from error
 
 
-# --------------------------------------------------------------------------------------- Secrets
+# ------------------------------------------------------------------------------------------ Secrets
 
 
 def secret_remarks(settings: Settings) -> Iterator[str]:
-    """Yield a sentence for each secret that Ray's head would keep.
+    """Yield a sentence for each secret that Ray's head would store.
 
     Args:
-        settings: Of the service. Actors on other nodes are started with them.
+        settings: Settings of the service, which are passed to actors on other nodes.
     """
     held = {
         "store.url": "@" in settings.store.url and not settings.store.url_file,

@@ -1,6 +1,7 @@
-"""`/live` and `/ready`: what Kubernetes asks the process of `neve serve`.
+"""`/live` and `/ready`: the Kubernetes probes of the `neve serve` process.
 
-Plain HTTP of the standard library, in threads of its own: it answers while the watchdog waits.
+Plain HTTP of the standard library, in its own threads, so that probes are answered while the
+watchdog waits.
 """
 
 import json
@@ -13,33 +14,33 @@ from typing import Any
 from common.errors import ConfigError
 
 IDLE_MAX_S = 5.0
-"""A caller that sends nothing for this time is hung up on."""
+"""A client that sends nothing for this time is disconnected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a probe is answered."""
+    """Answer to a probe."""
 
     well: bool
     facts: Mapping[str, Any]
 
 
 class Probes:
-    """A server of probes, until it is closed."""
+    """HTTP server for the probes, until it is closed."""
 
     def __init__(
         self, host: str, port: int, *, live: Callable[[], Health], ready: Callable[[], Health]
     ) -> None:
-        """Listen at once.
+        """Start listening.
 
         Args:
             host: Address to listen on.
-            port: Port to listen on; 0: any free one.
-            live: Whether the process does its work.
-            ready: Whether what it watches answers.
+            port: Port to listen on; 0: any free port.
+            live: Returns whether the process makes progress.
+            ready: Returns whether the watched actors answer.
 
         Raises:
-            ConfigError: Somebody else listens there.
+            ConfigError: The address cannot be used.
         """
         pages = {"/live": live, "/ready": ready}
         handler = type("ProbeHandler", (_Handler,), {"pages": pages})
@@ -58,14 +59,14 @@ class Probes:
         self._thread.start()
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers 200 if all is well, else 503; the body says why, as JSON."""
+    """Answers 200 if healthy, else 503; the JSON body holds the reasons."""
 
     pages: Mapping[str, Callable[[], Health]] = {}
     timeout = IDLE_MAX_S
@@ -92,4 +93,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-        """Say nothing: probes come every few seconds."""
+        """Log nothing, because probes arrive every few seconds."""

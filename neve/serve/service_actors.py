@@ -1,6 +1,6 @@
 """Coordinator and gateway on a Ray cluster: find, start, replace and end them.
 
-Needs Ray to be initialised, as a driver of the cluster or through Ray Client.
+Ray must be initialised, as a driver of the cluster or through Ray Client.
 """
 
 import json
@@ -32,7 +32,7 @@ NAME_GONE_WAIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One actor of the service, and how it is asked whether it works."""
+    """One actor of the service, and the method that checks whether it works."""
 
     name: str
     actor: str
@@ -47,25 +47,25 @@ PARTS = {
         _Part("gateway", GATEWAY_NAME, neve.gateway.actor.start, "address"),
     )
 }
-"""In the order in which they are started."""
+"""In start order."""
 
 
 def edition_of(settings: Settings) -> str:
-    """Return what tells apart services of different settings or releases."""
+    """Return a digest that identifies a service's settings and release."""
     told = asdict(replace(settings, sources={}))
     return digest([__version__, json.dumps(told, sort_keys=True, default=str)])
 
 
 class ServiceActors:
-    """The two actors that are there once."""
+    """The two actors that exist once per service."""
 
     def __init__(self, settings: Settings) -> None:
-        """Know what to start them with; nothing is started yet."""
+        """Keep the settings; start nothing."""
         self._settings = settings
         self._edition = edition_of(settings)
 
     def look(self, part: str) -> Sight:
-        """Return how an actor is. Takes `ANSWER_WAIT_S` at most if it is silent."""
+        """Return the condition of an actor; wait at most `ANSWER_WAIT_S` for its answer."""
         actor = self._actor(part)
         if actor is None:
             return Sight.GONE
@@ -74,41 +74,41 @@ class ServiceActors:
         return Sight.SILENT if self.is_placeable() else Sight.WAITS
 
     def is_placeable(self) -> bool:
-        """Return whether a node has what the settings want for the service."""
+        """Return whether a node has the resource that the settings require for the service."""
         wanted = self._settings.cluster.service_resource
         return not wanted or bool(ray.cluster_resources().get(wanted))
 
     def start(self, part: str) -> None:
-        """Start an actor, or find the one that runs.
+        """Start an actor, or find the running one.
 
         Raises:
-            ConfigError: The gateway does not come up.
+            ConfigError: The gateway does not start.
         """
         wanted = self._settings.cluster.service_resource
         pin = {"resources": {wanted: PIN_AMOUNT}} if wanted else {}
         PARTS[part].start(self._settings, edition=self._edition, **pin)
 
     def is_other(self, part: str) -> bool:
-        """Return whether an actor answers that was started with other settings, or another release.
+        """Return whether an actor answers and has other settings or another release.
 
-        One that does not answer is taken for the same: whoever watches it deals with its silence.
+        An actor that does not answer does not count as other; the watchdog handles its silence.
         """
         actor = self._actor(part)
         edition = None if actor is None else self._ask(actor, "edition")
         return edition is not None and edition != self._edition
 
     def restart(self, part: str) -> None:
-        """End the process of an actor; Ray starts it again with the settings that it had."""
+        """End the process of an actor; Ray restarts it with its previous settings."""
         actor = self._actor(part)
         if actor is not None:
             ray.kill(actor, no_restart=False)
 
     def end(self, part: str, wait: Callable[[float], object]) -> None:
-        """End an actor for good; return when its name is free.
+        """End an actor permanently; wait until its name is free.
 
         Args:
-            part: Which one.
-            wait: Waits for some seconds.
+            part: The actor to end.
+            wait: Waits for a number of seconds.
 
         Raises:
             ConfigError: The name does not become free.
@@ -122,13 +122,13 @@ class ServiceActors:
         raise ConfigError(f"{part} does not end: Ray still knows it after {NAME_GONE_WAIT_S:.0f} s")
 
     def gateway_address(self) -> str:
-        """Return where the gateway listens, as far as it answers: host, or its node's, and port."""
+        """Return the gateway's address, or an empty text if it does not answer."""
         actor = self._actor("gateway")
         told = None if actor is None else self._ask(actor, "reached_at")
         return "" if told is None else str(told)
 
     def problems(self) -> tuple[str, ...] | None:
-        """Return what the coordinator knows to be wrong, a sentence each; None: it is silent."""
+        """Return the coordinator's problems, one sentence each; None if it does not answer."""
         actor = self._actor("coordinator")
         status = None if actor is None else self._ask(actor, "status")
         if not isinstance(status, CoordinatorStatus):
@@ -142,9 +142,9 @@ class ServiceActors:
         )
 
     def drain_compactors(self) -> int:
-        """Let every compactor end its jobs and end for good; return how many there were."""
+        """Let every compactor end its jobs, then end it permanently; return their number."""
         compactors = shut_down_all()
-        for compactor in compactors:  # One that did not answer has no job, or is frozen.
+        for compactor in compactors:  # One that did not answer has no job or is frozen.
             ray.kill(compactor, no_restart=True)
         return len(compactors)
 
@@ -155,7 +155,7 @@ class ServiceActors:
             return None
 
     def _ask(self, actor: Any, question: str) -> Any:
-        """Return an actor's answer; None: there was none in time."""
+        """Return an actor's answer; None if it did not answer in time."""
         try:
             return ray.get(getattr(actor, question).remote(), timeout=ANSWER_WAIT_S)
         except (ray.exceptions.RayError, TimeoutError):

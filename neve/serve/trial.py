@@ -1,10 +1,10 @@
-"""Tries what `neve serve` would need, in a process of its own: for `neve doctor` and `neve status`.
+"""Tests the requirements of `neve serve` in its own process, for `neve doctor` and `neve status`.
 
     python -m neve.serve.trial
 
-It reads the environment of `neve serve`: `RAY_ADDRESS`, `NEVE_CONFIG`, `NEVE_STORE_URL` and so on,
-and prints a JSON document of results. Ray may hang for minutes, and cannot be interrupted; this
-process can be ended.
+The process reads the environment of `neve serve` (`RAY_ADDRESS`, `NEVE_CONFIG`, `NEVE_STORE_URL`
+and so on) and prints the results as a JSON document. Ray may hang for minutes and cannot be
+interrupted; a separate process can be killed.
 """
 
 import json
@@ -28,22 +28,22 @@ TRIAL_MAX_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of one thing that was tried."""
+    """Result of one check."""
 
     what: str
     found: str
-    """A sentence."""
+    """The result as a sentence."""
     refused: bool = False
-    """Whether `neve serve` would not start because of it."""
+    """Whether this prevents the start of `neve serve`."""
     odd: bool = False
-    """Whether it would start, and say this."""
+    """Whether `neve serve` would start with this warning."""
 
 
-# -------------------------------------------------------------------------- For whoever asks for it
+# -------------------------------------------------------------------------- In the caller's process
 
 
 def try_cluster() -> tuple[Tried, ...]:
-    """Try what the environment names; empty: it names no Ray cluster."""
+    """Check the cluster of the environment; return no results if `RAY_ADDRESS` is not set."""
     if not os.environ.get(ADDRESS_VARIABLE):
         return ()
     command = [sys.executable, "-m", "neve.serve.trial"]
@@ -65,11 +65,11 @@ def try_cluster() -> tuple[Tried, ...]:
     return tuple(Tried(**load) for load in json.loads(document[-1]))
 
 
-# ----------------------------------------------------------------------------------- In its process
+# ---------------------------------------------------------------------- In the process of the trial
 
 
 def main() -> None:
-    """Try everything and print what came of it."""
+    """Run all checks and print their results."""
     sys.stdout.write(json.dumps([asdict(attempt_try) for attempt_try in _tried()]) + "\n")
 
 
@@ -110,7 +110,7 @@ def _check_token(settings: "Settings") -> str:
 
 def _cluster(settings: "Settings") -> tuple[str, tuple[str, ...]]:
     address = checked_address(None, os.environ)
-    # Ray is slow to load, and an address where nobody listens needs none of it.
+    # Ray is slow to load, and is not needed for an address without a server.
     from neve.serve.watchdog import joined, nodes_of_cluster
 
     with joined(address):

@@ -1,4 +1,4 @@
-"""How the actors of a service are, seen from outside, and what follows from it. Pure."""
+"""The condition of a service's actors as seen from outside, and the remedies. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -6,39 +6,39 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 GONE_ACTION_PAUSE_S = 10.0
-"""An actor that does not start is tried again so often."""
+"""Shortest interval between two starts of an actor."""
 SILENCE_MAX_S = 60.0
-"""An actor that has not answered for this time is ended, so that Ray starts it again."""
+"""An actor that has not answered for this time is ended, so that Ray restarts it."""
 
 
 class ServeStep(StrEnum):
-    """What `neve serve` says that it does; text and JSON have the same names."""
+    """Steps that `neve serve` reports; text and JSON output use the same names."""
 
     NOTE = "note"
-    """Something is odd, and ought to be looked at."""
+    """Something needs the operator's attention."""
     WAITS = "waits"
     JOINED = "joined"
-    """It is part of the Ray cluster."""
+    """The process has joined the Ray cluster."""
     REPLACES = "replaces"
-    """An actor of other settings or another release is ended."""
+    """An actor with other settings or of another release is ended."""
     STARTED = "started"
     ANSWERS = "answers"
-    """The service does; the rest of the line says where."""
+    """The service answers; the line continues with its address."""
     DRAINS = "drains"
     """Compactors end their jobs."""
     ENDED = "ended"
-    """The whole service is."""
+    """The whole service has ended."""
 
 
 class News:
-    """Sentences that hold for a while: each is news once, until it has not held."""
+    """Filters repeated sentences: a sentence is new if the previous call did not include it."""
 
     def __init__(self) -> None:
-        """Know of none."""
+        """Start without sentences."""
         self._told: frozenset[str] = frozenset()
 
     def of(self, sentences: Iterable[str]) -> tuple[str, ...]:
-        """Return those that did not hold before. Only other numbers are no news."""
+        """Return the new sentences. A sentence that differs only in numbers is not new."""
         found = {re.sub(r"[\d,.]+", "#", sentence): sentence for sentence in sentences}
         fresh = tuple(each for key, each in found.items() if key not in self._told)
         self._told = frozenset(found)
@@ -46,15 +46,15 @@ class News:
 
 
 class Sight(StrEnum):
-    """What one look at an actor shows."""
+    """Observed condition of an actor."""
 
     ANSWERS = "answers"
     SILENT = "silent"
-    """It exists and does not answer: it starts, waits for a node, or hangs."""
+    """The actor exists but does not answer: it is starting, waits for a node, or hangs."""
     WAITS = "waits"
-    """Ray has not placed it anywhere yet."""
+    """The actor waits for a node; Ray has not scheduled it."""
     GONE = "gone"
-    """Nobody has such a name: it was ended for good, or never started."""
+    """No actor has this name: it was ended permanently, or never started."""
 
 
 class Remedy(StrEnum):
@@ -63,36 +63,36 @@ class Remedy(StrEnum):
     NOTHING = "nothing"
     START = "start"
     RESTART = "restart"
-    """End its process. Ray starts it again."""
+    """End its process; Ray restarts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartWatch:
-    """What is remembered of one actor between two looks."""
+    """State of one actor between two observations."""
 
     part: str
     answers: bool = False
     heard_s: float | None = None
-    """When it last answered, was started, or was restarted; None: not looked at yet."""
+    """When it last answered, was started or restarted; None before the first observation."""
     acted_s: float | None = None
     """When it was last started."""
     restarts: int = 0
     """How often it was restarted because of silence."""
 
     def silent_s(self, now_s: float) -> float:
-        """Return for how long it has not answered."""
+        """Return how long the actor has not answered, in seconds."""
         return 0.0 if self.answers or self.heard_s is None else max(0.0, now_s - self.heard_s)
 
     def seen(self, sight: Sight, now_s: float) -> "tuple[PartWatch, Remedy]":
-        """Return what is remembered after a look, and what to do.
+        """Return the state after an observation, and the remedy.
 
         Args:
-            sight: What the look has shown.
-            now_s: The time now, of a clock that never goes back.
+            sight: The observed condition.
+            now_s: The time now, from a monotonic clock.
         """
         since_s = now_s if self.heard_s is None else self.heard_s
         if sight in (Sight.ANSWERS, Sight.WAITS):
-            # A restart does not help who waits for a node.
+            # A restart does not help an actor that waits for a node.
             return replace(self, answers=sight is Sight.ANSWERS, heard_s=now_s), Remedy.NOTHING
         watched = replace(self, answers=False, heard_s=since_s)
         if sight is Sight.GONE:

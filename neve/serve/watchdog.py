@@ -1,8 +1,8 @@
-"""`neve serve`: bring the service up, watch it, leave it running or take it down.
+"""`neve serve`: start the service, watch it, then leave it running or stop it.
 
-Every round looks at each actor once. One that is gone is started, one that is silent for long is
-restarted. A cluster that cannot be asked any more ends the process: whoever started it starts it
-again, with a fresh connection.
+Every round checks each actor once. A missing actor is started, and an actor that is silent for long
+is restarted. If the cluster cannot be reached for long, the process exits: its supervisor starts it
+again with a fresh connection.
 """
 
 import os
@@ -42,32 +42,32 @@ from neve.serve.watch import News, PartWatch, Remedy, ServeStep, Sight
 
 ROUND_INTERVAL_S = 5.0
 LIVE_MAX_S = 90.0
-"""A watchdog whose last round is longer ago hangs."""
+"""A watchdog whose last round ended longer ago than this counts as hanging."""
 LOST_MAX_S = 120.0
-"""A cluster that could not be asked for this time is given up."""
+"""The watchdog gives up if it cannot reach the cluster for this time."""
 FIRST_ROUND_S = 0.5
 JOIN_PAUSE_S = 1.0
-"""Between two tries to join a cluster."""
+"""Pause between two tries to join a cluster."""
 PROBLEMS_INTERVAL_S = 15.0
-"""How often the coordinator is asked what is wrong."""
+"""Interval between requests for the coordinator's problems."""
 
 Say = Callable[[ServeStep, str], None]
 
 
 @contextmanager
 def joined(address: str) -> Iterator[None]:
-    """Join a Ray cluster, as a driver or through Ray Client, and leave it again.
+    """Join a Ray cluster, as a driver or through Ray Client; leave it at the end.
 
     Raises:
-        ConfigError: It cannot be joined; the message says why and what to do.
-        NotYetError: It cannot be joined now; another try may help.
+        ConfigError: The cluster cannot be joined; the message names the cause and a remedy.
+        NotYetError: The cluster cannot be joined now; a retry may help.
     """
     try:
         _show_token(address)
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except Exception as error:
-        ray.shutdown()  # What is left of the try would keep another one from joining.
-        # The boundary to Ray: it raises whatever its many layers raise.
+        ray.shutdown()  # Leftovers of this try would prevent a retry.
+        # Boundary to Ray, whose layers raise many kinds of errors.
         raise joining_problem(address, error) from error
     try:
         yield
@@ -76,9 +76,10 @@ def joined(address: str) -> Iterator[None]:
 
 
 def _show_token(address: str) -> None:
-    """Ask Ray for next to nothing: of a token that it refuses, it tells who asks so.
+    """Send Ray a minimal request, which fails at once if Ray rejects the token.
 
-    Drivers only say that they cannot connect then, and Ray Client tries on for half a minute.
+    With a rejected token, a driver only reports that it cannot connect, and Ray Client retries for
+    half a minute.
     """
     scheme, _, place = address.rpartition("://")
     channel = init_grpc_channel(place)
@@ -91,7 +92,8 @@ def _show_token(address: str) -> None:
             stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
             stub.GetClusterId(gcs_service_pb2.GetClusterIdRequest(), timeout=CONNECT_WAIT_S)
     except Exception as error:
-        # Of gRPC, which is Ray's and nobody else's. Whatever else it is, joining says it better.
+        # An error of gRPC, which only Ray uses here. For all other errors, joining gives a better
+        # message.
         if "UNAUTHENTICATED" in str(error):
             raise
     finally:
@@ -100,16 +102,16 @@ def _show_token(address: str) -> None:
 
 @contextmanager
 def joined_in_time(address: str | None, wait_s: float, clock: Clock, say: Say) -> Iterator[str]:
-    """Join a Ray cluster whose head may be starting; yield its address.
+    """Join a Ray cluster whose head may still be starting; yield its address.
 
     Args:
         address: As for `checked_address`.
-        wait_s: How long to try again.
-        clock: Measures that.
-        say: Hears what keeps it from joining, each thing once.
+        wait_s: How long to retry.
+        clock: Measures the wait.
+        say: Called once with each reason that prevents joining.
 
     Raises:
-        ConfigError: It cannot be joined.
+        ConfigError: The cluster cannot be joined.
     """
     end_s, news = clock.now_s() + wait_s, News()
     while True:
@@ -130,7 +132,7 @@ def joined_in_time(address: str | None, wait_s: float, clock: Clock, say: Say) -
 
 
 def nodes_of_cluster() -> Offers:
-    """Return the Ray resources of each node that is up."""
+    """Return the Ray resources of each live node."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
@@ -138,13 +140,13 @@ class Watchdog:
     """Watches the actors of one service."""
 
     def __init__(self, settings: Settings, clock: Clock, log: Log, stop: threading.Event) -> None:
-        """Start nothing yet.
+        """Prepare the watch; start nothing.
 
         Args:
-            settings: Of the service.
-            clock: For silences.
-            log: Hears what is done.
-            stop: Ends the watch when it is set.
+            settings: Settings of the service.
+            clock: Measures the silence of actors.
+            log: Called with each action.
+            stop: Event that ends the watch.
         """
         self._settings = settings
         self._actors = ServiceActors(settings)
@@ -153,20 +155,20 @@ class Watchdog:
         self._round_s = self._asked_s = clock.now_s()
         self._problems: dict[str, str] = {}
         self._started: list[str] = []
-        """Parts that the last round has started."""
+        """Parts that the last round started."""
         self._news, self._news_s = News(), -PROBLEMS_INTERVAL_S
 
     def bring_up(self, say: Say) -> str:
-        """Find or start every actor; return the gateway's address once all answer.
+        """Find or start every actor, wait for all answers, and return the gateway's address.
 
-        Those of other settings or another release are replaced: the newest `neve serve` wins,
-        once, when it starts.
+        Actors with other settings or of another release are replaced. This happens only at the
+        start, so the newest `neve serve` wins.
 
         Args:
-            say: Hears of each step.
+            say: Called with each step.
 
         Returns:
-            The address; empty if the watch was ended first.
+            The address; empty if `stop` was set first.
         """
         for sentence in missing_resources(self._settings, nodes_of_cluster()):
             say(ServeStep.NOTE, sentence)
@@ -187,13 +189,13 @@ class Watchdog:
         return "" if self._stop.is_set() else self._actors.gateway_address()
 
     def watch(self, say: Say) -> None:
-        """Look at every actor again and again, until `stop` is set.
+        """Check every actor repeatedly, until `stop` is set.
 
         Args:
-            say: Hears what is wrong with the service, each thing once while it lasts.
+            say: Called with the problems of the service, once per problem while it lasts.
 
         Raises:
-            UnavailableError: The cluster could not be asked for `LOST_MAX_S`.
+            UnavailableError: The cluster could not be reached for `LOST_MAX_S`.
         """
         while True:
             self.tell_problems(say)
@@ -204,7 +206,7 @@ class Watchdog:
                 say(ServeStep.STARTED, part)
 
     def tell_problems(self, say: Say) -> None:
-        """Say what the coordinator knows to be wrong; not often, and nothing twice."""
+        """Report the coordinator's new problems, at most once per `PROBLEMS_INTERVAL_S`."""
         now_s = self._clock.now_s()
         if now_s - self._news_s < PROBLEMS_INTERVAL_S:
             return
@@ -212,16 +214,16 @@ class Watchdog:
         try:
             problems = self._actors.problems()
         except (ConnectionError, RuntimeError, ray.exceptions.RayError):
-            return  # The next round notes that the cluster cannot be asked.
+            return  # The next round records that the cluster cannot be reached.
         if problems is not None:
             for sentence in self._news.of(problems):
                 say(ServeStep.NOTE, sentence)
 
     def round(self) -> None:
-        """Look at every actor once, and do what follows.
+        """Check every actor once and apply the remedies.
 
         Raises:
-            UnavailableError: As `watch`.
+            UnavailableError: As for `watch`.
         """
         self._started = []
         for part in PARTS:
@@ -235,7 +237,7 @@ class Watchdog:
         self._round_s = self._clock.now_s()
 
     def _note_lost(self, part: str, error: Exception) -> None:
-        """Keep in mind that the cluster cannot be asked; give it up in the end."""
+        """Record that the cluster cannot be reached; raise after `LOST_MAX_S`."""
         self._watches[part], _ = self._watches[part].seen(Sight.WAITS, self._clock.now_s())
         self._problems[part] = f"the cluster cannot be asked: {first_line(error)}"
         if self._clock.now_s() - self._asked_s > LOST_MAX_S:
@@ -271,17 +273,17 @@ class Watchdog:
             self._log("part is started", up=part)
 
     def live(self) -> Health:
-        """Return whether rounds go on."""
+        """Return whether rounds are making progress."""
         ago_s = self._clock.now_s() - self._round_s
         return Health(ago_s < LIVE_MAX_S, {"last_round_s": round(ago_s, 1)})
 
     def ready(self) -> Health:
-        """Return whether every actor answered when it was last looked at."""
+        """Return whether every actor answered at its last check."""
         waiting = self._reasons()
         return Health(not waiting, {"waiting": waiting})
 
     def _reasons(self) -> dict[str, str]:
-        """Return why parts do not answer, by their names."""
+        """Return why parts do not answer, keyed by part name."""
         now_s = self._clock.now_s()
         return {
             part: self._problems.get(part)
@@ -291,7 +293,7 @@ class Watchdog:
         }
 
     def take_down(self, say: Say) -> None:
-        """End the whole service: compactors first, once their jobs have ended."""
+        """End the whole service: first the compactors, after their jobs, then the other actors."""
         say(ServeStep.DRAINS, "waiting for running jobs; a second signal ends this at once")
         count = self._actors.drain_compactors()
         self._log("compactors drained", count=count)
@@ -301,7 +303,7 @@ class Watchdog:
 
 
 def end_on_signals(stop: threading.Event) -> None:
-    """Let SIGTERM and SIGINT end the watch; a second one ends the process as it always would."""
+    """Make SIGTERM and SIGINT end the watch; a second signal has its default effect."""
 
     def asked(number: int, _frame: object) -> None:
         stop.set()
@@ -316,42 +318,42 @@ def end_on_signals(stop: threading.Event) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """What `neve serve` was told, besides the settings."""
+    """Options of `neve serve` other than the settings."""
 
     address: str | None = None
-    """Of the Ray cluster; None: as `RAY_ADDRESS` says."""
+    """Address of the Ray cluster; None: use `RAY_ADDRESS`."""
     wait_s: float = 0.0
-    """How long to wait for a cluster that cannot be joined yet."""
+    """How long to wait for a cluster that cannot be joined at first."""
     once: bool = False
-    """Return when the service answers."""
+    """Return as soon as the service answers."""
     with_service: bool = False
-    """Take the service down when told to end."""
+    """Stop the service when a signal ends the watch."""
     health_host: str = "127.0.0.1"
     health_port: int | None = None
-    """Of the probes; None: there are none."""
+    """Port of the probes; None: no probes."""
 
 
 def serve_until_told(
     settings: Settings, orders: Orders, say: Say, answers: Callable[[Mapping[str, Any]], None]
 ) -> None:
-    """Bring a service up on a cluster and watch it until a signal comes.
+    """Start a service on a cluster and watch it until a signal arrives.
 
     Args:
-        settings: Of the service.
-        orders: What else was told.
-        say: Hears of each step.
-        answers: Hears where the service is, once it answers.
+        settings: Settings of the service.
+        orders: Options other than the settings.
+        say: Called with each step.
+        answers: Called with the service's addresses once it answers.
 
     Raises:
-        ConfigError: Something keeps it from starting here.
-        UnavailableError: The cluster could not be asked any more.
+        ConfigError: The service cannot start here.
+        UnavailableError: The cluster can no longer be reached.
     """
     stop, clock = threading.Event(), SystemClock()
     with (
         joined_in_time(orders.address, orders.wait_s, clock, say) as address,
         ExitStack() as open_things,
     ):
-        end_on_signals(stop)  # Ray has taken them for itself.
+        end_on_signals(stop)  # After joining, because Ray installs its own handlers.
         watchdog = Watchdog(settings, clock, event_log("serve", settings.log.level), stop)
         port = None
         if orders.health_port is not None:

@@ -1,24 +1,24 @@
-"""`neve simulate`: days of compaction in seconds, decided by the code of the service.
+"""`neve simulate`: days of compaction in seconds, with the decisions of the service's code.
 
     a specification (TOML) → tables, arrivals, cluster → events on a virtual clock → figures → page
 
 In reading order:
 
     example        the specification that `--example` prints
-    specification  a document becomes values, or a sentence that says what is wrong
-    sections       one section of it, read key by key within bounds
-    recording      arrivals of a service, gathered and read; files to begin with
-    service        a specification of a table of a running service
-    arrivals       when files come, to which tablet, how large
+    specification  turns a document into values, or raises an error that names the key
+    sections       reads one section key by key, with bounds
+    recording      records and reads arrivals of a service; initial files
+    service        builds a specification from a table of a running service
+    arrivals       when files arrive, in which tablet, and how large
     rows           how many rows a merge leaves, as expected numbers
-    disturbances   requests of users, attempts that die, compactors that are lost: when
-    tablet         files of a tablet, and what a commit leaves
+    disturbances   times of user requests, attempt failures and compactor losses
+    tablet         the files of a tablet, and the result of a commit
     cluster        compactors, slots, volumes, scaling
-    control        the controller, and what its decisions let start
-    requests       what a request does in its tablet, by the steps of the service
-    world          the events, and the decisions that follow from them
-    figures        samples, waits and sums; backlog and live bytes
+    control        the controller, and the jobs that it admits
+    requests       the steps of a request in its tablet, as in the service
+    world          the events, and the resulting decisions
+    figures        samples, wait times and totals; backlog and live bytes
     charts         lines over time as SVG
-    side_by_side   variants in processes of their own
-    report         JSON, CSV, pictures, and a page that stands alone
+    side_by_side   runs each variant in its own process
+    report         JSON, CSV, pictures, and a self-contained HTML page
 """

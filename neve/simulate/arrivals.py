@@ -1,8 +1,9 @@
-"""When files come, to which tablet, how large: drawn from one seed, or played from a recording.
+"""When files arrive, in which tablet, and how large: drawn from a seed or replayed.
 
-Rates are constant in pieces: a quarter of an hour for the daily curve, cut where bursts begin and
-end. Inside a piece flushes are a Poisson process, or come at equal intervals; what is left of an
-interval at the end of a piece goes on at the rate of the next one, so that pieces leave no trace.
+Rates are piecewise constant: pieces last a quarter of an hour for the daily curve, and are cut at
+the start and end of bursts. Within a piece, flushes are a Poisson process or arrive at equal
+intervals. The rest of an interval at the end of a piece continues at the rate of the next piece, so
+that the boundaries of pieces have no effect.
 """
 
 from bisect import bisect_right
@@ -17,12 +18,12 @@ from neve.simulate.specification import DAY_S, ArrivalRule, TableRule
 
 PIECE_S = 900.0
 SIZE_FACTOR_MAX = 64.0
-"""No file is so many times larger than the mean."""
+"""Limit of a file's size, as a multiple of the mean."""
 
 
 @dataclass(slots=True)
 class ArrivingFile:
-    """A file that a writer brings. Numbers of rows are of writes, before keys meet in the file."""
+    """A file from a writer. Row counts are numbers of writes, before duplicate keys merge."""
 
     size_bytes: int
     rows: float
@@ -33,7 +34,7 @@ class ArrivingFile:
 
 @dataclass(slots=True)
 class Flush:
-    """Files that come to one tablet at one moment."""
+    """Files that arrive in one tablet at the same time."""
 
     at_s: float
     tablet: int
@@ -41,12 +42,12 @@ class Flush:
 
 
 def flushes(table: TableRule, seed: int, length_s: float) -> Iterator[Flush]:
-    """Yield all flushes of a table, in order of time.
+    """Yield all flushes of a table, ordered by time.
 
     Args:
-        table: Whose.
-        seed: Of the run. Tables of one run draw independently of each other.
-        length_s: Until when.
+        table: The table.
+        seed: Seed of the run. Tables of a run draw independently of each other.
+        length_s: End of the arrivals, in seconds.
     """
     chance = Random(f"{seed}/{table.name}")
     rule = table.arrivals
@@ -60,7 +61,7 @@ def flushes(table: TableRule, seed: int, length_s: float) -> Iterator[Flush]:
 
 
 class _TabletChoice:
-    """Chooses tablets: in turn, or by a Zipf law."""
+    """Chooses tablets: round-robin, uniformly, or by a Zipf distribution."""
 
     def __init__(self, table: TableRule, chance: Random) -> None:
         self._tablets, self._chance = table.tablets, chance
@@ -86,7 +87,7 @@ class _TabletChoice:
 def _file(rule: ArrivalRule, row_bytes: int, chance: Random) -> ArrivingFile:
     size = float(rule.size_bytes)
     if spread := rule.size_spread:
-        # The mean of such a law is above its median by half the square of the spread.
+        # The mean of a log-normal distribution exceeds its median by a factor of exp(spread² / 2).
         size *= min(SIZE_FACTOR_MAX, exp(chance.gauss(0.0, spread) - spread * spread / 2))
     rows = max(1.0, size / row_bytes)
     is_late = rule.late > 0 and chance.random() < rule.late
@@ -125,7 +126,7 @@ def _edges(rule: ArrivalRule, length_s: float) -> list[float]:
 
 
 def rate_at(rule: ArrivalRule, at_s: float) -> float:
-    """Return flushes per second at a time."""
+    """Return the flushes per second at a given time."""
     hour = at_s % DAY_S / 3600.0
     rate = rule.flushes_s * (1.0 + rule.daily * cos(2 * pi * (hour - rule.peak_hour) / 24.0))
     for burst in rule.bursts:
@@ -137,7 +138,7 @@ def rate_at(rule: ArrivalRule, at_s: float) -> float:
 def _played(
     rule: ArrivalRule, recording: Recording, tablets: int, length_s: float
 ) -> Iterator[Flush]:
-    """Yield what was recorded, again from its beginning when it is over."""
+    """Yield the recorded arrivals; start over at the end of the recording."""
     begin_s = 0.0
     while begin_s < length_s:
         for arrival in recording.arrivals:

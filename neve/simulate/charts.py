@@ -1,7 +1,7 @@
-"""Lines over time as SVG, by own small code: they stand in a page or in files of their own.
+"""Line charts over time as SVG, for a page or for separate files.
 
-Colours come from the page (`--line-0`, `--ink`, …), so that it can be light or dark. Lines differ
-by their dashes, too, for those who cannot tell the colours apart.
+Colours come from the page (`--line-0`, `--ink`, …), which can be light or dark. Lines also differ
+by their dashes, for readers who cannot distinguish the colours.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ WIDTH, HEIGHT = 560, 236
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 14, 34
 TICKS_MAX = 5
 POINTS_MAX = 400
-"""Points of a line; of more, each of these stands for the largest one of its part."""
+"""Maximum number of points of a line; longer lines keep the largest point of each part."""
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4", "1 4")
 COLOURS = {
     "light": ("#1f6f9f", "#c2571a", "#3d7f3a", "#8a4fa3", "#a8324a", "#6b6b22"),
@@ -37,10 +37,10 @@ def chart(
     """Return a chart as an SVG element.
 
     Args:
-        title: What is drawn, for those who cannot see it.
-        lines: In the order of their colours.
-        form: Makes the text of a value.
-        base: Of the units of values: 1024 for bytes.
+        title: Text alternative of the chart.
+        lines: The lines, in the order of their colours.
+        form: Formats a value.
+        base: Base of the units of values: 1024 for bytes.
     """
     right = max((line.points[-1][0] for line in lines if line.points), default=1.0) or 1.0
     step, top = _axis(max((y for line in lines for _, y in line.points), default=0.0), base)
@@ -65,7 +65,7 @@ def chart(
 def picture(
     title: str, lines: Sequence[Line], form: Callable[[float], str], base: float = 10.0
 ) -> str:
-    """Return a chart as a file of its own, with its title and the names of its lines."""
+    """Return a chart as a complete SVG file, with its title and the names of its lines."""
     inner = chart(title, lines, form, base).partition("\n")[2].removesuffix("</svg>")
     rows = 1 + (len(lines) + 2) // 3
     head = 20 + 16 * rows
@@ -85,7 +85,7 @@ def picture(
 
 
 def key_mark(at: int) -> str:
-    """Return the sample of a line, to stand beside its name."""
+    """Return a sample of a line, for the legend."""
     return (
         f'<svg viewBox="0 0 28 10" width="28" height="10" aria-hidden="true">{_key(at, 0, 9)}</svg>'
     )
@@ -101,7 +101,7 @@ def _key(at: int, x: float, y: float) -> str:
 
 
 def _value_marks(step: float, top: float, form: Callable[[float], str]) -> list[str]:
-    """Return lines from left to right, each with its value."""
+    """Return horizontal grid lines with their values."""
     parts: list[str] = []
     for at in range(round(top / step) + 1):
         y = _y(at * step, top)
@@ -114,7 +114,7 @@ def _value_marks(step: float, top: float, form: Callable[[float], str]) -> list[
 
 
 def _time_marks(right: float) -> list[str]:
-    """Return the hours, days or minutes below a chart, and which of them it is."""
+    """Return the marks of the time axis and the name of its unit."""
     step, unit, name = _time_step(right)
     parts = [
         f'<text x="{_x(at * step, right):.1f}" y="{HEIGHT - 14}" text-anchor="middle" '
@@ -129,7 +129,7 @@ def _time_marks(right: float) -> list[str]:
 
 
 def _time_step(right: float) -> tuple[float, float, str]:
-    """Return the hours between two marks, the hours of their unit, and its name."""
+    """Return the hours between two marks, the hours per unit, and the unit's name."""
     for unit, name in ((24.0, "days"), (1.0, "hours"), (1 / 60, "minutes")):
         if right / unit >= 2.5:
             return unit * max(1.0, _round_step(right / unit / 8)), unit, name
@@ -137,7 +137,7 @@ def _time_step(right: float) -> tuple[float, float, str]:
 
 
 def _axis(value: float, base: float) -> tuple[float, float]:
-    """Return the distance of two marks and the top of an axis that shows values up to this one."""
+    """Return the step between two marks and the top of an axis for values up to `value`."""
     if value <= 0:
         return 1.0, 1.0
     unit = base ** floor(log2(value) / log2(base) + 1e-9)
@@ -146,7 +146,7 @@ def _axis(value: float, base: float) -> tuple[float, float]:
 
 
 def _round_step(value: float) -> float:
-    """Return the next number of the row …, 0.5, 1, 2, 5, 10, … that is not below a value."""
+    """Return the smallest number of …, 0.5, 1, 2, 5, 10, … that is not below a value."""
     power = 10.0 ** floor(log10(value) + 1e-9)
     return next(each * power for each in (1, 2, 5, 10) if each * power >= value * 0.999)
 
@@ -160,7 +160,7 @@ def _y(value: float, top: float) -> float:
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
-    """Return few enough points: of each part the highest one, so that no peak is lost."""
+    """Reduce the points to the highest one of each part, so that no peak is lost."""
     if len(points) <= POINTS_MAX:
         return list(points)
     size = ceil(len(points) / POINTS_MAX)

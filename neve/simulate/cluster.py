@@ -1,10 +1,10 @@
-"""Who does the work in a simulation: compactors with slots, volumes that they share, scaling.
+"""The simulated cluster: compactors with slots, shared volumes, and scaling.
 
 A job first takes the overhead of its cluster and then moves its input bytes. All jobs of a group on
-a volume move alike fast: as fast as a slot can, or an equal part of what the volume gives. So each
-group has one clock per volume. It counts the bytes that a job would have moved since the beginning,
-and a job ends when the clock has come to its own end. That is exact processor sharing for the price
-of a heap.
+a volume have the same speed: the limit of a slot, or an equal share of the volume's limit. Each
+group therefore has one clock per volume, which counts the bytes that a job would have moved since
+the beginning. A job ends when the clock reaches the job's goal. This implements exact processor
+sharing with only a heap.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ from neve.simulate.specification import GroupRule
 from neve.simulate.tablet import SimulatedTablet
 
 DONE_BYTES = 0.5
-"""A job with fewer bytes left has ended: clocks are floating numbers."""
+"""A job with fewer bytes left has ended, because clocks are floating-point numbers."""
 
 
 # ------------------------------------------------------------------------------------- Moving bytes
@@ -34,23 +34,23 @@ DONE_BYTES = 0.5
 
 @dataclass(slots=True, eq=False)
 class SimulatedAttempt:
-    """A job under way on a slot."""
+    """A running job on a slot."""
 
     job: Job
     tablet: SimulatedTablet
     compactor: "SimulatedCompactor"
     begun_s: float
     lane: "Lane | None" = None
-    """Where it moves bytes; None: it has not begun to."""
+    """Where it moves bytes; None before it starts to."""
     goal: float = 0.0
-    """What its lane's clock shows when all its bytes are moved, or when it dies."""
+    """The clock of its lane at the job's end: all bytes are moved, or the attempt dies."""
     dies_after: float = 1.0
-    """Share of its bytes after which it dies; 1: it does not."""
+    """Fraction of its bytes after which it dies; 1: it does not die."""
     gone: bool = False
-    """Whether it has died before its time: what was foreseen of it is void."""
+    """Whether it died early; its scheduled events are then void."""
 
     def moved_share(self, now_s: float) -> float:
-        """Return which part of its bytes it has moved, 0 to 1."""
+        """Return the fraction of bytes that it has moved, 0 to 1."""
         if self.lane is None or not self.job.input_bytes:
             return 0.0
         left = self.goal - self.lane.clock_at(now_s)
@@ -59,30 +59,30 @@ class SimulatedAttempt:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Jobs of one group on one volume, the next one to end first."""
+    """Jobs of one group on one volume, ordered by their end."""
 
     slot_bytes_s: float
     volume: "Volume"
     clock: float = 0.0
-    """Bytes that a job which was always there would have moved."""
+    """Bytes that a job would have moved since the beginning."""
     seen_s: float = 0.0
     rate: float = 0.0
     turn: int = 0
-    """Raised whenever the rate changes or a job comes: ends that were foreseen before are void."""
+    """Incremented when the rate changes or a job enters; earlier scheduled ends are then void."""
     _ends: list[tuple[float, int, SimulatedAttempt]] = field(default_factory=list)
     _entered: int = 0
 
     def clock_at(self, now_s: float) -> float:
-        """Return what the clock shows."""
+        """Return the clock at a given time."""
         return self.clock + self.rate * (now_s - self.seen_s)
 
     def advance(self, now_s: float) -> None:
-        """Let time pass at the present rate."""
+        """Advance the clock at the current rate."""
         self.clock = self.clock_at(now_s)
         self.seen_s = now_s
 
     def enter(self, attempt: SimulatedAttempt, now_s: float) -> None:
-        """Let a job begin to move its bytes."""
+        """Add a job, which starts to move its bytes."""
         self.advance(now_s)
         self._entered += 1
         attempt.lane = self
@@ -90,22 +90,22 @@ class Lane:
         heappush(self._ends, (attempt.goal, self._entered, attempt))
 
     def leave(self, attempt: SimulatedAttempt) -> None:
-        """Take a job out that has died."""
+        """Remove a dead job."""
         self._ends = [end for end in self._ends if end[2] is not attempt]
         heapify(self._ends)
 
     def pop_ended(self, now_s: float) -> list[SimulatedAttempt]:
-        """Take out the jobs that have moved all their bytes."""
+        """Remove and return the jobs that have moved all their bytes."""
         self.advance(now_s)
         ended: list[SimulatedAttempt] = []
-        # After a long time one step of the clock may be more than half a byte.
+        # For a large clock, the floating-point resolution may exceed half a byte.
         reached = self.clock + max(DONE_BYTES, self.clock * 1e-12)
         while self._ends and self._ends[0][0] <= reached:
             ended.append(heappop(self._ends)[2])
         return ended
 
     def next_end_s(self) -> float | None:
-        """Return when the next job ends at the present rate; None: there is none."""
+        """Return when the next job ends at the current rate; None if there is no job."""
         if not self._ends:
             return None
         return self.seen_s + max(0.0, self._ends[0][0] - self.clock) / self.rate
@@ -113,19 +113,19 @@ class Lane:
 
 @dataclass(slots=True, eq=False)
 class Volume:
-    """Storage that tables share."""
+    """Storage that tables share, with a byte rate limit."""
 
     limit_bytes_s: float = inf
     moving: int = 0
-    """Jobs that move bytes now."""
+    """Number of jobs that are moving bytes."""
     lanes: list[Lane] = field(default_factory=list)
 
     def set_rates(self, now_s: float, most: float = inf) -> list[Lane]:
-        """Give each job its part of the limit; return the lanes whose rate has changed.
+        """Assign each job its share of the limit; return the lanes whose rate has changed.
 
         Args:
             now_s: The time now.
-            most: Bytes per second that no job may move more than, whatever the volume gives.
+            most: Maximum bytes per second of a job, regardless of the volume's limit.
         """
         part = min(most, self.limit_bytes_s / self.moving if self.moving else inf)
         changed: list[Lane] = []
@@ -143,7 +143,7 @@ class Volume:
 
 @dataclass(slots=True, eq=False)
 class SimulatedCompactor:
-    """A compactor that answers."""
+    """A running compactor."""
 
     name: str
     slots: int
@@ -152,22 +152,22 @@ class SimulatedCompactor:
 
 
 class SimulatedGroup:
-    """The compactors of a group. Always true: none runs more jobs than it has slots."""
+    """The compactors of a group. Invariant: no compactor runs more jobs than it has slots."""
 
     def __init__(self, rule: GroupRule, rules: AutoscalerRules) -> None:
-        """Begin with the least number of compactors, which are there at once."""
+        """Start with the minimum number of compactors, which are ready immediately."""
         self.rule, self.name = rule, rule.group.name
         self.lanes: dict[str, Lane] = {}
-        """By the name of the volume."""
+        """Keyed by the name of the volume."""
         self.compactors: dict[str, SimulatedCompactor] = {}
         self.starting: dict[str, float] = {}
-        """Compactor → since when."""
+        """Compactor → time of its start."""
         self.committed_bytes = 0
         self.running: dict[SimulatedAttempt, None] = {}
         self.compactor_s = 0.0
-        """Seconds of compactors so far, started ones included."""
+        """Compactor-seconds so far, including starting compactors."""
         self.busy_s = 0.0
-        """Seconds of slots with a job so far."""
+        """Slot-seconds with a job so far."""
         self._free: deque[SimulatedCompactor] = deque()
         self._rules = rules
         self._memory, self._rate = Memory(), RewriteRate()
@@ -183,11 +183,11 @@ class SimulatedGroup:
 
     @property
     def count(self) -> int:
-        """Compactors that are there or starting."""
+        """Number of running and starting compactors."""
         return len(self.compactors) + len(self.starting)
 
     def note_time(self, now_s: float) -> None:
-        """Count the time that compactors and slots have been there; called before they change."""
+        """Add the elapsed time to the totals; called before compactors or slots change."""
         passed_s = now_s - self._seen_s
         if passed_s > 0:
             self.compactor_s += self.count * passed_s
@@ -195,7 +195,7 @@ class SimulatedGroup:
             self._seen_s = now_s
 
     def free_slot(self) -> SimulatedCompactor | None:
-        """Return a compactor with a free slot, the one that has waited longest; None: all busy."""
+        """Return the compactor of the longest free slot; None if all are busy."""
         while self._free:
             compactor = self._free[0]
             if not compactor.draining and compactor.name in self.compactors:
@@ -204,7 +204,7 @@ class SimulatedGroup:
         return None
 
     def begin(self, attempt: SimulatedAttempt, now_s: float) -> None:
-        """Let a job run on the compactor that `free_slot` has returned."""
+        """Start a job on the compactor that `free_slot` returned."""
         self.note_time(now_s)
         compactor = self._free.popleft()
         assert compactor is attempt.compactor
@@ -213,12 +213,12 @@ class SimulatedGroup:
         self.running[attempt] = None
 
     def end(self, attempt: SimulatedAttempt, now_s: float) -> None:
-        """Let a job commit, and give its slot back."""
+        """Commit a job and free its slot."""
         self.committed_bytes += attempt.job.input_bytes
         self.give_back(attempt, now_s)
 
     def give_back(self, attempt: SimulatedAttempt, now_s: float) -> None:
-        """Give the slot of a job back; a draining compactor leaves with its last one."""
+        """Free the slot of a job; remove a draining compactor after its last job."""
         self.note_time(now_s)
         del self.running[attempt]
         compactor = attempt.compactor
@@ -229,10 +229,10 @@ class SimulatedGroup:
             del self.compactors[compactor.name]
 
     def lose(self, number: int, now_s: float) -> tuple[list[SimulatedAttempt], str]:
-        """Lose a compactor; return what it runs, which ends, and who starts in its place.
+        """Lose a compactor; return the attempts that it ran, and the name of its successor.
 
         Args:
-            number: Of the compactor, among those that are there.
+            number: Index of the compactor among the running ones.
             now_s: The time now.
         """
         self.note_time(now_s)
@@ -247,16 +247,16 @@ class SimulatedGroup:
         return dying, successor
 
     def ready(self, name: str, now_s: float) -> None:
-        """Let a compactor that was started come up, unless it was drained meanwhile."""
+        """Make a starting compactor available, unless its start was cancelled."""
         self.note_time(now_s)
         if self.starting.pop(name, None) is not None:
             self._appear(name)
 
     def scale(self, waiting: GroupLoad, now_s: float) -> list[str]:
-        """Have the policy decide; return the names of compactors that start now.
+        """Apply the autoscaler's policy; return the names of compactors that start now.
 
         Args:
-            waiting: What the queue knows of the group; the compactors are filled in here.
+            waiting: The group's load without its compactors, which are added here.
             now_s: The time now.
         """
         self.note_time(now_s)

@@ -1,10 +1,10 @@
-"""The controller in a simulation: the service's own loop, asked at its period.
+"""The controller in a simulation: the service's control loop, run once per period.
 
-    shares    on the turns of each queue
-    slots     on hand-out, of jobs that nobody waits for; the autoscaler's target, too
-    bytes/s   on all jobs that move bytes, an equal part each
+    shares    limit the turns of each queue
+    slots     limit assignment of non-urgent jobs, and are the autoscaler's target
+    bytes/s   limit all jobs that move bytes; each job gets an equal share
 
-No reader reports how long it has waited, so the foreground is never in the way.
+The simulation has no readers that report wait times, so foreground load has no effect.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,15 +20,17 @@ from coordinator.core.control.measurements import ClusterFacts
 from neve.simulate.sections import Section
 
 PERIOD_S = 10.0
-"""A service decides each second; a longer period makes days cheap, and backlogs move slowly."""
+"""A service decides every second. A longer period makes simulated days cheap, and backlogs change
+slowly.
+"""
 _CAPPED = frozenset({LaneClass.SYSTEM, LaneClass.STATISTICS})
-"""Classes of jobs that have a cap of slots; for urgent ones somebody waits."""
+"""Classes of jobs with a slot cap; urgent jobs have none, because a user waits for them."""
 GIB = 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRule:
-    """Which controller there is, and what it may do."""
+    """The controller and its limits."""
 
     name: str
     plugin: ControllerPlugin = field(repr=False)
@@ -37,11 +39,11 @@ class ControlRule:
 
 
 def read_control(section: Section, group_slots: Mapping[str, int]) -> ControlRule:
-    """Return what the section `control` says.
+    """Read the section `control`.
 
     Args:
-        section: The section, which is there.
-        group_slots: Group → slots of all compactors that may run.
+        section: The section, which must exist.
+        group_slots: Group → slots of the maximum number of compactors.
 
     Raises:
         RequestError: Names the key, its value and what was expected.
@@ -77,10 +79,10 @@ def read_control(section: Section, group_slots: Mapping[str, int]) -> ControlRul
 
 
 class SimulatedControl:
-    """The loop of one run, and what its decision lets start."""
+    """The control loop of one run, and the admission of jobs by its decision."""
 
     def __init__(self, rule: ControlRule) -> None:
-        """Decide nothing yet."""
+        """Create the loop without a first decision."""
         self._loop = ControlLoop(rule.plugin.controller(rule.options), rule.rules)
         self.period_s = rule.rules.period_s
 
@@ -96,19 +98,19 @@ class SimulatedControl:
         return None if limit is None else limit / MOVED_PER_INPUT
 
     def look(self, facts: ClusterFacts, now_s: float) -> ControlDecision:
-        """Return what holds until the next look."""
+        """Return the decision until the next call."""
         return self._loop.look(facts, now_s)
 
     def slots_of(self, group: str) -> int | None:
-        """Return how many slots a group shall have; None: all that there are."""
+        """Return the target number of slots of a group; None: all slots."""
         return self._loop.slots_of(group)
 
     def admission(self, group: str, running: Callable[[], int]) -> Callable[[Job], bool] | None:
-        """Return what says whether a job may start now; None: any may.
+        """Return a filter for jobs that may start now; None if all jobs may start.
 
         Args:
-            group: Whose compactors wait.
-            running: Returns how many of its jobs with a cap run.
+            group: The group with free slots.
+            running: Returns the number of the group's running jobs with a cap.
         """
         slots = self.slots_of(group)
         if slots is None or running() < slots:
@@ -117,5 +119,5 @@ class SimulatedControl:
 
 
 def is_capped(job: Job) -> bool:
-    """Return whether a job is one of those that have a cap of slots."""
+    """Return whether a job's class has a slot cap."""
     return lane_class(job) in _CAPPED

@@ -1,6 +1,6 @@
-"""What disturbs a simulation: requests of users, attempts that die, compactors that are lost.
+"""Disturbances of a simulation: user requests, attempt failures, compactor losses.
 
-Rules and chance only. What the service makes of it is decided elsewhere, by its own code.
+This module has only the rules and the random draws. The service's own code decides the response.
 """
 
 from collections.abc import Iterator
@@ -11,21 +11,21 @@ from common.model.job import BOOST_MAX
 from neve.simulate.sections import Section
 
 REQUESTS_MAX = 1_000_000
-"""That may be made in one run."""
+"""Maximum number of requests in one run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRule:
-    """How often somebody asks for a whole tablet of a table."""
+    """How often users request the compaction of a whole tablet."""
 
     every_s: float
-    """Between two requests, on average."""
+    """Mean time between two requests."""
     boost: int = 0
-    """Added to the priority of their jobs."""
+    """Added to the priority of the requests' jobs."""
 
 
 def read_requests(section: Section) -> RequestRule:
-    """Return what the section `requests` of a table says.
+    """Read the section `requests` of a table.
 
     Raises:
         RequestError: Names the key, its value and what was expected.
@@ -41,14 +41,14 @@ def read_requests(section: Section) -> RequestRule:
 def submissions(
     rule: RequestRule, table: str, tablets: int, seed: int, length_s: float
 ) -> Iterator[tuple[float, int]]:
-    """Yield when requests are made, and the numbers of their tablets: a Poisson process.
+    """Yield the times of requests and their tablet numbers: a Poisson process.
 
     Args:
-        rule: How often.
+        rule: The rate of requests.
         table: Name of the table.
-        tablets: How many it has.
-        seed: Of the run.
-        length_s: Until when.
+        tablets: Number of tablets of the table.
+        seed: Seed of the run.
+        length_s: End of the requests, in seconds.
     """
     chance, at_s = Random(f"{seed}/{table}/requests"), 0.0
     while (at_s := at_s + chance.expovariate(1.0 / rule.every_s)) < length_s:
@@ -57,18 +57,18 @@ def submissions(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRule:
-    """How often attempts and compactors die."""
+    """The rates of attempt failures and compactor losses."""
 
     attempts: float = 0.0
-    """Share of the attempts that die when a part of their bytes is moved, by chance which."""
+    """Fraction of attempts that die after a random share of their bytes."""
     compactor_life_s: float = 0.0
-    """Mean time until a compactor is lost, with all that it runs; 0: none is."""
+    """Mean time until a compactor is lost with its running jobs; 0: no losses."""
     restart_s: float = 60.0
-    """From the loss of a compactor until there is another one in its place."""
+    """Time from the loss of a compactor until its replacement is ready."""
 
 
 def read_failures(section: Section) -> FailureRule:
-    """Return what the section `cluster.failures` says.
+    """Read the section `cluster.failures`.
 
     Raises:
         RequestError: Names the key, its value and what was expected.
@@ -86,27 +86,28 @@ def read_failures(section: Section) -> FailureRule:
 
 
 class Failures:
-    """Draws what dies, and when. The same seed gives the same deaths."""
+    """Draws failures and their times. The same seed gives the same failures."""
 
     def __init__(self, rule: FailureRule, seed: int) -> None:
         self.rule = rule
         self._attempts, self._losses = Random(f"{seed}/attempts"), Random(f"{seed}/compactors")
 
     def dies_after(self) -> float:
-        """Return after which share of its bytes an attempt dies; 1: it does not."""
+        """Return the fraction of bytes after which an attempt dies; 1: it does not die."""
         chance = self._attempts
         if not self.rule.attempts or chance.random() >= self.rule.attempts:
             return 1.0
         return chance.random()
 
     def next_loss_s(self, compactors: int) -> float:
-        """Return the time until one of so many compactors is lost."""
+        """Return the time until one of `compactors` compactors is lost."""
         return self._losses.expovariate(compactors / self.rule.compactor_life_s)
 
     def lost(self, compactors: int, most: int) -> int | None:
-        """Return which of the compactors that are there is lost; None: the one is not there.
+        """Return the index of the lost compactor; None if no running compactor is hit.
 
-        Losses are drawn as if there were always `most`, and those of the others have no effect.
+        Losses are drawn as if `most` compactors were always running; a loss of one that is not
+        running has no effect.
         """
         drawn = int(self._losses.random() * most)
         return drawn if drawn < compactors else None

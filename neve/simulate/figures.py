@@ -1,4 +1,4 @@
-"""What a run came to: samples over time, waits of jobs, sums, and what tablets owe."""
+"""Results of a run: samples over time, wait times of jobs, totals, and the backlog."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from neve.simulate.tablet import SimulatedTablet
 BIN_WIDTH = log2(1.02)
 WAIT_LEAST_S = 0.001
 SETTLED_AFTER = 0.1
-"""Means leave out this share of the time, in which tables fill."""
+"""Means exclude this first share of the run, in which tables fill."""
 
 
 class WaitHistogram:
-    """Times in bins of 2 %, so that a million of them take no room."""
+    """A histogram of times with bins of 2 %, so that memory use is independent of their number."""
 
     def __init__(self) -> None:
         self._bins: Counter[int] = Counter()
@@ -26,14 +26,14 @@ class WaitHistogram:
         self.longest_s = 0.0
 
     def note(self, wait_s: float) -> None:
-        """Count a time."""
+        """Record a time."""
         at = 0 if wait_s <= WAIT_LEAST_S else ceil(log2(wait_s / WAIT_LEAST_S) / BIN_WIDTH)
         self._bins[at] += 1
         self.count += 1
         self.longest_s = max(self.longest_s, wait_s)
 
     def percentile_s(self, share: float) -> float:
-        """Return a time that this share of all times is not above; at most 2 % too long."""
+        """Return the percentile of the times; the result is at most 2 % too long."""
         left = share * self.count
         for at, count in sorted(self._bins.items()):
             left -= count
@@ -45,31 +45,31 @@ class WaitHistogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The state at one moment. Sums are from the beginning to this moment."""
+    """The state at one moment. Totals are since the beginning of the run."""
 
     at_s: float
     arrived_bytes: int
     rewritten_bytes: int
     stored_bytes: int
     live_bytes: int
-    """What would be left if each tablet were merged into one file."""
+    """Bytes that would be left if each tablet were merged into one file."""
     files: int
     files_per_tablet: float
     files_per_key: float
-    """Files of a tablet that may hold a key, on average."""
+    """Mean number of files of a tablet that may hold a key."""
     backlog_bytes: int
-    """By the trackers."""
+    """As measured by the trackers."""
     queued_jobs: int
     queued_bytes: int
     oldest_s: float
     """How long the oldest queued job has waited."""
     running_jobs: int
     compactors: int
-    """Those that start included."""
+    """Includes starting compactors."""
     wasted_bytes: int = 0
-    """Bytes of inputs that attempts had moved when they died."""
+    """Input bytes that failed attempts had moved."""
     open_requests: int = 0
-    """Requests of users that are not done."""
+    """User requests that are not finished."""
 
     @property
     def write_amplification(self) -> float:
@@ -84,48 +84,48 @@ class Sample:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """All figures of one run."""
+    """All results of one run."""
 
     variant: str
     planners: tuple[str, ...]
     length_s: float
     samples: list[Sample] = field(default_factory=list)
     waits: WaitHistogram = field(default_factory=WaitHistogram)
-    """Of jobs, from the plan that first wanted them to their start."""
+    """Wait times of jobs, from the first plan with the job to its start."""
     jobs: Counter[str] = field(default_factory=Counter)
-    """Finished ones, by what they did: rewrite, drop, move."""
+    """Finished jobs by action: rewrite, drop, move."""
     initial_bytes: int = 0
     arrived_files: int = 0
     arrived_bytes: int = 0
     rewritten_bytes: int = 0
     read_bytes: int = 0
-    """By jobs."""
+    """Bytes that jobs read."""
     dropped_bytes: int = 0
-    """Bytes of inputs less bytes of outputs."""
+    """Input bytes minus output bytes."""
     stored_bytes: int = 0
     files: int = 0
     files_max: int = 0
-    """Most files that a tablet had at one moment."""
+    """Largest number of files that a tablet had at one moment."""
     plans: int = 0
     deferred: int = 0
-    """How often a full queue refused or shed a job."""
+    """How often a full queue rejected or evicted a job."""
     compactor_s: float = 0.0
     busy_slot_s: float = 0.0
     ended_s: float = 0.0
     requests_done: int = 0
     requests_failed: int = 0
     request_waits: WaitHistogram = field(default_factory=WaitHistogram)
-    """Of requests of users, until their first job starts."""
+    """Times from user requests to the start of their first job."""
     request_times: WaitHistogram = field(default_factory=WaitHistogram)
-    """Of requests of users, until they are done."""
+    """Times from user requests to their end."""
     failed_attempts: int = 0
     lost_compactors: int = 0
     lost_attempts: int = 0
     """Attempts that ended with their compactor."""
     wasted_bytes: int = 0
-    """Bytes of inputs that attempts had moved when they died."""
+    """Input bytes that failed attempts had moved."""
     at_rest: bool = True
-    """Whether all work was done in the end."""
+    """Whether all work was done at the end."""
 
     @property
     def write_amplification(self) -> float:
@@ -134,12 +134,12 @@ class Outcome:
 
     @property
     def space_amplification(self) -> float:
-        """Mean of bytes stored per byte that a reader could see."""
+        """Mean bytes stored per byte that a reader could see."""
         return self._mean([(sample.at_s, sample.space_amplification) for sample in self.samples])
 
     @property
     def files_per_tablet(self) -> float:
-        """Mean number of files of a tablet: what a scan of all of it opens."""
+        """Mean number of files of a tablet, which a scan of the whole tablet opens."""
         return self._mean([(sample.at_s, sample.files_per_tablet) for sample in self.samples])
 
     @property
@@ -149,26 +149,26 @@ class Outcome:
 
     @property
     def backlog_bytes(self) -> float:
-        """Mean backlog."""
+        """Mean backlog, in bytes."""
         return self._mean([(sample.at_s, float(sample.backlog_bytes)) for sample in self.samples])
 
     @property
     def backlog_bytes_max(self) -> int:
-        """Largest backlog of all samples."""
+        """Largest backlog of any sample."""
         return max((sample.backlog_bytes for sample in self.samples), default=0)
 
     @property
     def drain_s(self) -> float:
-        """How long work went on after the last arrival."""
+        """How long work continued after the end of the arrivals."""
         return max(0.0, self.ended_s - self.length_s)
 
     @property
     def compactor_hours(self) -> float:
-        """Hours of compactors, those included in which they start or wait."""
+        """Compactor-hours, including starting and idle compactors."""
         return self.compactor_s / 3600.0
 
     def _mean(self, values: list[tuple[float, float]]) -> float:
-        """Return the mean over the time in which files arrive, without its beginning."""
+        """Return the time-weighted mean while files arrive, without the initial phase."""
         inside = [value for value in values if value[0] <= self.length_s]
         settled = [each for each in inside if each[0] >= self.length_s * SETTLED_AFTER] or inside
         if len(settled) < 2:
@@ -179,15 +179,15 @@ class Outcome:
         return area / (settled[-1][0] - settled[0][0])
 
 
-# ------------------------------------------------------------- What tablets owe, and what is alive
+# --------------------------------------------------------------------------- Backlog and live bytes
 
 
 Progress = Mapping[TabletId, Mapping[str, int]]
-"""Tablet → path of an input → bytes of it that are rewritten."""
+"""Tablet → path of an input → rewritten bytes of that input."""
 
 
 class TabletMeasures:
-    """Backlog and live bytes of all tablets, as of the last measurement."""
+    """Backlog and live bytes of all tablets at the last measurement."""
 
     def __init__(self) -> None:
         self._changed: dict[SimulatedTablet, None] = {}
@@ -196,7 +196,7 @@ class TabletMeasures:
 
     @property
     def backlog_bytes(self) -> float:
-        """Bytes that are still to be rewritten."""
+        """Bytes that remain to be rewritten."""
         return sum(self._backlogs.values())
 
     @property
@@ -205,14 +205,14 @@ class TabletMeasures:
         return sum(self._live.values())
 
     def note_change(self, tablet: SimulatedTablet) -> None:
-        """Have a tablet measured the next time."""
+        """Include a tablet in the next measurement."""
         self._changed[tablet] = None
 
     def measure(self, progress: Progress, now_s: float) -> None:
-        """Measure the tablets that have changed, and those in which time or jobs go on.
+        """Measure tablets that have changed, run jobs, or have a TTL.
 
         Raises:
-            PluginError: A tracker misbehaves.
+            PluginError: A tracker fails.
         """
         changed, self._changed = self._changed, {}
         for tablet in changed:

@@ -1,13 +1,13 @@
-"""Arrivals of a running service: how they are gathered, written down, read again; and its files.
+"""Arrivals of a running service: recorded, written and read; and the service's files.
 
 A recording is a JSON document:
 
     {"table": "events", "tablets": 16, "length_s": 3600, "estimated": 0,
      "arrivals": [{"at": 0.4, "tablet": 3, "size": 8388608, "rows": 1000, "tombstones": 0}, …]}
 
-`at` counts from the beginning of the recording, in seconds. A file that was compacted between two
-looks is known by the history only: its time is that of the job, and its size a share of what the
-job read. `estimated` counts such files.
+`at` is the time since the beginning of the recording, in seconds. A file that was compacted between
+two listings appears in the history only. Its time is the start of the job, and its size is the mean
+input size of the job. `estimated` counts such files.
 """
 
 from bisect import bisect_left
@@ -26,12 +26,12 @@ LENGTH_MAX_S = 400 * 86_400.0
 _FIELDS = frozenset({"table", "tablets", "length_s", "estimated", "arrivals"})
 _ARRIVAL_FIELDS = frozenset({"at", "tablet", "size", "rows", "tombstones"})
 KEY_STEPS = 1 << 40
-"""Keys of a simulated tablet are whole numbers up to this one."""
+"""Largest key of a simulated tablet; keys are whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedArrival:
-    """One file that came."""
+    """One file that arrived."""
 
     at_s: float
     tablet: int
@@ -42,24 +42,24 @@ class RecordedArrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What came in a time, ascending by time."""
+    """The arrivals of a period, ordered by time."""
 
     table: str
     tablets: int
     length_s: float
     arrivals: tuple[RecordedArrival, ...]
     estimated: int = 0
-    """Arrivals of which time and size are estimates."""
+    """Number of arrivals with an estimated time and size."""
 
 
-# --------------------------------------------------------------------------------- Read and written
+# ------------------------------------------------------------------------------ Reading and writing
 
 
 def read_recording(document: object, where: str) -> Recording:
-    """Return the recording in a document.
+    """Read a recording from a document.
 
     Raises:
-        RequestError: Names the place, the value and what was expected.
+        RequestError: Names the position, the value and what was expected.
     """
     body = an_object(document, where, _FIELDS)
     length_s = a_number(body.get("length_s"), f"{where}.length_s")
@@ -104,7 +104,7 @@ def _arrival(entry: object, where: str) -> RecordedArrival:
 
 
 def recording_document(recording: Recording) -> dict[str, Any]:
-    """Return a recording as `read_recording` takes it."""
+    """Return a recording as a document for `read_recording`."""
     return {
         "table": recording.table,
         "tablets": recording.tablets,
@@ -123,28 +123,28 @@ def recording_document(recording: Recording) -> dict[str, Any]:
     }
 
 
-# ----------------------------------------------------------------------------------------- Gathered
+# ---------------------------------------------------------------------------------------- Recording
 
 
 @dataclass(slots=True)
 class ArrivalRecorder:
-    """Gathers what comes to a table, from looks at its files and its history.
+    """Records the arrivals of a table from listings of its files and from its history.
 
-    Always true: a file counts once, whether it was seen in a listing or in a job.
+    Invariant: a file counts once, whether it was seen in a listing or in a job.
     """
 
     table: str
     since_s: float
     _found: dict[str, tuple[str, RecordedArrival]] = field(default_factory=dict)
-    """Path → its tablet, and the arrival with a tablet number that is not known yet."""
+    """Path → tablet and arrival; the tablet number of the arrival is set in `recording`."""
     _before: set[str] = field(default_factory=set)
-    """Files that were there before."""
+    """Files that are not arrivals: older than the recording, or outputs of jobs."""
     _jobs: set[str] = field(default_factory=set)
     _tablets: dict[str, int] = field(default_factory=dict)
     _estimated: int = 0
 
     def note_files(self, files: Iterable[File]) -> None:
-        """Note the files of a listing."""
+        """Record the files of a listing."""
         for file in files:
             self._tablets.setdefault(file.tablet, len(self._tablets))
             if file.added_at_s < self.since_s or file.job is not None:
@@ -155,7 +155,7 @@ class ArrivalRecorder:
                 self._found[file.path] = (file.tablet, arrival)
 
     def note_history(self, finished: Iterable[Finished]) -> None:
-        """Note the inputs of jobs that no listing has shown."""
+        """Record inputs of jobs that no listing has shown."""
         committed = [each for each in finished if each.outputs and each.started_s >= self.since_s]
         made = {path for each in committed for path in each.outputs}
         self._before |= made
@@ -179,7 +179,7 @@ class ArrivalRecorder:
             self._found[path] = (job.tablet, RecordedArrival(at_s, 0, size_bytes, rows))
 
     def recording(self, until_s: float) -> Recording:
-        """Return what has come so far.
+        """Return the arrivals so far.
 
         Args:
             until_s: The time now.
@@ -198,18 +198,18 @@ class ArrivalRecorder:
         )
 
 
-# ------------------------------------------------------------------- Files from which a run begins
+# --------------------------------------------------------------------------- Initial files of a run
 
 
 def start_files(document: object, where: str) -> tuple[tuple[tuple[int, DataFile], ...], int]:
-    """Return files to begin with, each with the number of its tablet, and how many tablets.
+    """Return initial files with their tablet numbers, and the number of tablets.
 
     Args:
-        document: A list as `neve table files TABLE --json` prints it.
-        where: Its place, for messages.
+        document: A list in the format of `neve table files TABLE --json`.
+        where: Name of the document, for error messages.
 
     Raises:
-        RequestError: Names the place, the value and what was expected.
+        RequestError: Names the position, the value and what was expected.
     """
     entries = a_list(document, where)
     if len(entries) > FILES_MAX:
@@ -227,7 +227,7 @@ def start_files(document: object, where: str) -> tuple[tuple[tuple[int, DataFile
 
 
 def _with_simulated_keys(files: Sequence[DataFile]) -> list[DataFile]:
-    """Return files of a tablet with keys by their rank: how far apart keys lie is not known."""
+    """Return a tablet's files with keys by rank, because the distances of keys are unknown."""
     bounds = sorted(
         {key for file in files for key in (file.key_min, file.key_max) if key is not None}
     )
@@ -248,17 +248,17 @@ def _place(bounds: Sequence[bytes], key: bytes | None, default: float) -> float:
 
 
 def simulated_key(place: float) -> bytes:
-    """Return the key at a share of the keys of a simulated tablet."""
+    """Return the key at a fraction of the key range of a simulated tablet."""
     return b"\x01" + (round(place * KEY_STEPS) + (1 << 63)).to_bytes(8, "big")
 
 
 def key_behind(place: float) -> bytes:
-    """Return the key that follows the one at a share of the keys of a simulated tablet."""
+    """Return the key after the one at a fraction of the key range of a simulated tablet."""
     return simulated_key(place + 1 / KEY_STEPS)
 
 
 def place_of_key(key: bytes | None, default: float) -> float:
-    """Return the share of the keys of a simulated tablet at which a key lies."""
+    """Return the position of a key as a fraction of a simulated tablet's key range."""
     if key is None:
         return default
     number = int.from_bytes(key[1:9].ljust(8, b"\0"), "big") - (1 << 63)
@@ -266,7 +266,7 @@ def place_of_key(key: bytes | None, default: float) -> float:
 
 
 def json_listing(files: Iterable[File]) -> list[Mapping[str, Any]]:
-    """Return files of a service as `start_files` takes them."""
+    """Return files of a service as a document for `start_files`."""
     return [
         {
             "path": file.path,

@@ -1,4 +1,4 @@
-"""Results for people and programs: JSON, CSV, pictures, and a page that stands alone."""
+"""Results for people and programs: JSON, CSV, pictures, and a self-contained HTML page."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ from neve.simulate.figures import Outcome, Sample, WaitHistogram
 
 
 def as_document(outcomes: Sequence[Outcome], *, samples: bool = True) -> dict[str, Any]:
-    """Return the results as JSON knows them."""
+    """Return the results as a JSON document."""
     return {"variants": [_document(outcome, samples=samples) for outcome in outcomes]}
 
 
@@ -86,7 +86,7 @@ def _rounded(value: float) -> float:
 
 
 def as_csv(outcomes: Sequence[Outcome]) -> str:
-    """Return all samples, one per line."""
+    """Return all samples as CSV, one per line."""
     text = io.StringIO()
     names = [field.name for field in fields(Sample)]
     names += ["write_amplification", "space_amplification"]
@@ -176,7 +176,7 @@ CURVES: Mapping[str, _Curve] = {
         _number,
     ),
 }
-"""Name of a picture → its title, what it shows, the value of a sample, and the text of a value."""
+"""Name of a picture → title, description, value of a sample, and formatter of a value."""
 MORE_CURVES: Mapping[str, _Curve] = {
     "open-requests": (
         "Requests",
@@ -191,11 +191,11 @@ MORE_CURVES: Mapping[str, _Curve] = {
         format_bytes,
     ),
 }
-"""Those that are shown where there is something to see."""
+"""Pictures that are shown only if a sample has a non-zero value."""
 
 
 def curves_of(outcomes: Sequence[Outcome]) -> Mapping[str, _Curve]:
-    """Return what is drawn of some runs."""
+    """Return the curves to draw for some runs."""
     samples = [sample for outcome in outcomes for sample in outcome.samples]
     more = {
         name: curve
@@ -217,7 +217,7 @@ def _lines(outcomes: Sequence[Outcome], value: Callable[[Sample], float]) -> lis
 
 
 def pictures(outcomes: Sequence[Outcome]) -> dict[str, str]:
-    """Return SVG pictures by the names of their files."""
+    """Return SVG pictures, keyed by file name."""
     return {
         f"{name}.svg": picture(title, _lines(outcomes, value), form, _base(form))
         for name, (title, _, value, form) in curves_of(outcomes).items()
@@ -245,7 +245,7 @@ SUMMARY: Sequence[tuple[str, str, Callable[[Outcome], str]]] = (
     ("hours", "of compactors, also while they wait", lambda o: f"{o.compactor_hours:,.1f}"),
     ("jobs", "that were done", lambda o: f"{sum(o.jobs.values()):,}"),
 )
-"""Columns of the summary: name, what it means, and the text of a run."""
+"""Columns of the summary: name, meaning, and formatter of an outcome."""
 REQUEST_COLUMNS: Sequence[tuple[str, str, Callable[[Outcome], str]]] = (
     ("done", "requests of users", lambda o: f"{o.requests_done:,}"),
     ("failed", "requests of users", lambda o: f"{o.requests_failed:,}"),
@@ -268,29 +268,29 @@ def _time(times: WaitHistogram, share: float) -> str:
 
 
 def short_bytes(size_bytes: float) -> str:
-    """Return a size in at most three digits where it is less than 1,000 of its unit: `106 MiB`."""
+    """Return a size with at most three digits if it is below 1,000 of its unit: `106 MiB`."""
     number, _, unit = format_bytes(size_bytes).partition(" ")
     return f"{float(number):.0f} {unit}" if float(number) >= 100 else f"{number} {unit}"
 
 
 def days_text(length_s: float) -> str:
-    """Return how long files arrive."""
+    """Return the length of the arrivals in days, as text."""
     days = length_s / 86_400
     return "1 day" if days == 1 else f"{days:.4g} days"
 
 
 def drain_text(outcome: Outcome) -> str:
-    """Return how long a run went on after the last arrival, or that it was not done."""
+    """Return how long a run continued after the arrivals; `>` if work remained."""
     text = format_duration(outcome.drain_s)
     return text if outcome.at_rest else f"> {text}"
 
 
 def as_page(outcomes: Sequence[Outcome], specification: str) -> str:
-    """Return one HTML page with everything in it; nothing is loaded from elsewhere.
+    """Return one self-contained HTML page, which loads no other resources.
 
     Args:
-        outcomes: In the order of the variants.
-        specification: Its text, to be shown below.
+        outcomes: The outcomes, in the order of the variants.
+        specification: Text of the specification, shown at the end.
     """
     first = outcomes[0]
     what = (
@@ -319,12 +319,12 @@ def _legend(outcomes: Sequence[Outcome]) -> str:
 
 
 def has_requests(outcomes: Sequence[Outcome]) -> bool:
-    """Return whether any user has asked for anything."""
+    """Return whether any user request has ended."""
     return any(outcome.requests_done or outcome.requests_failed for outcome in outcomes)
 
 
 def has_failures(outcomes: Sequence[Outcome]) -> bool:
-    """Return whether any attempt or compactor has died."""
+    """Return whether any attempt failed or any compactor was lost."""
     return any(outcome.failed_attempts or outcome.lost_compactors for outcome in outcomes)
 
 
@@ -342,7 +342,7 @@ def _columns(
     columns: Sequence[tuple[str, str, Callable[[Outcome], str]]],
     outcomes: Sequence[Outcome],
 ) -> str:
-    """Return a table with a line for each variant."""
+    """Return an HTML table with one row per variant."""
     head = "".join(
         f'<th scope="col" title="{escape(meaning)}">{escape(name)}</th>'
         for name, meaning, _ in columns
@@ -388,7 +388,7 @@ ROWS_SHOWN = 25
 
 
 def _figures(title: str, lines: Sequence[Line], form: Callable[[float], str]) -> str:
-    """Return the figures behind a chart, few enough to be read."""
+    """Return a table of a chart's figures, thinned to a readable number of rows."""
     longest = max(lines, key=lambda line: len(line.points)).points
     step = max(1, -(-len(longest) // ROWS_SHOWN))
     head = '<th scope="col">hours</th>' + "".join(

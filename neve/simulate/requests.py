@@ -1,8 +1,8 @@
-"""Users who ask for whole tablets, in a simulation: what happens is decided as in the service.
+"""User requests for whole tablets in a simulation, decided by the service's own code.
 
-A tablet with a request is shown to `next_step` and to `plan_tablet` as the store would show it.
-Here is only what else the store does: markers, selections, and the end of a request in its tablet.
-Of several requests in one tablet the oldest goes on, and the others wait.
+`next_step` and `plan_tablet` get a tablet with a request in the form in which the store holds it.
+This module implements only the store's part: markers, selections, and the end of a request in its
+tablet. If a tablet has several requests, the oldest proceeds and the others wait.
 """
 
 from collections import deque
@@ -41,10 +41,10 @@ class OpenRequest:
 
     request: Request
     marked: bool = False
-    """Whether it waits for jobs that run; no system job begins meanwhile."""
+    """Whether it waits for running jobs; no system job starts in the meantime."""
     selection: Selection | None = None
     started: bool = False
-    """Whether a job of it has started."""
+    """Whether a job of the request has started."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Requests:
     outcome: Outcome
     groups: tuple[Group, ...]
     given_up: Callable[[Job], str | None]
-    """Returns why a job is not tried any more; None: it is."""
+    """Returns why a job is no longer tried; None if it may be tried."""
     _open: dict[SimulatedTablet, deque[OpenRequest]] = field(default_factory=dict)
     _tables: dict[str, tuple[Table, Service]] = field(default_factory=dict)
     _fallback: Planner = field(default_factory=lambda: load_planner(DEFAULT_PLANNER))
@@ -67,7 +67,7 @@ class Requests:
         return tablet in self._open
 
     def submit(self, tablet: SimulatedTablet, rule: RequestRule, now_s: float) -> None:
-        """Let a user ask for all files of a tablet."""
+        """Add a user request for all files of a tablet."""
         self._made += 1
         request = Request(
             id=f"request-{self._made:07}",
@@ -78,15 +78,15 @@ class Requests:
         self._open.setdefault(tablet, deque()).append(OpenRequest(request))
 
     def wanted(self, tablet: SimulatedTablet, now_s: float, begin_s: float) -> TabletPlan:
-        """Take all steps that can be taken in a tablet now; return the jobs that are wanted then.
+        """Take all possible steps in a tablet now; return the resulting plan.
 
         Args:
-            tablet: Has a request.
-            now_s: The time now, since the run began.
-            begin_s: When it began, since the epoch.
+            tablet: A tablet with a request.
+            now_s: The time now, in seconds since the start of the run.
+            begin_s: Start of the run, in seconds since the epoch.
 
         Raises:
-            PluginError: The planner misbehaves.
+            PluginError: The planner fails or returns an invalid plan.
         """
         while (first := self._first(tablet)) is not None:
             plan = self._plan(tablet, first, begin_s + now_s)
@@ -96,9 +96,9 @@ class Requests:
         return self._plan(tablet, None, begin_s + now_s)
 
     def note_start(self, tablet: SimulatedTablet, job: Job, now_s: float) -> None:
-        """Note that a job starts: with its first one a request no longer waits.
+        """Record the start of a job; the wait of a request ends with its first job.
 
-        A system job may have files of a request whose hold has expired. Then the request selects
+        A system job may take files of a request whose hold has expired. The request then selects
         again.
         """
         first = self._first(tablet)
@@ -114,11 +114,11 @@ class Requests:
             self.outcome.request_waits.note(now_s - first.request.submitted_at_s)
 
     def stored(self, tablet: SimulatedTablet) -> Tablet:
-        """Return a tablet as the store would show it."""
+        """Return a tablet as the store would hold it."""
         return _as_stored(tablet, self._first(tablet))
 
     def is_stale(self, tablet: SimulatedTablet, job: Job) -> bool:
-        """Return whether a user's job is of a selection that is there no more."""
+        """Return whether a user's job belongs to a selection that no longer exists."""
         if job.kind is not Kind.USER:
             return False
         first = self._first(tablet)
@@ -126,7 +126,7 @@ class Requests:
         return held is None or not set(job.inputs) <= set(held.files)
 
     def note_commit(self, tablet: SimulatedTablet, job: Job, outputs: Sequence[str]) -> None:
-        """Let the outputs of a request's job take the place of its inputs, as the store does."""
+        """Replace a job's inputs by its outputs in the selection, as the store does."""
         first = self._first(tablet)
         if first is None or first.selection is None or job.kind is not Kind.USER:
             return
@@ -142,7 +142,7 @@ class Requests:
         return self._open[tablet][0] if tablet in self._open else None
 
     def _step(self, tablet: SimulatedTablet, first: OpenRequest, plan: TabletPlan) -> RequestStep:
-        """Return the next step, plug-ins asked as far as it needs them."""
+        """Return the next step, with the answers of plug-ins that it needs."""
         shown = _as_stored(tablet, first)
         step = next_step(first.request, shown, NO_ANSWERS)
         if isinstance(step, AskSelector):
@@ -164,7 +164,7 @@ class Requests:
         now_s: float,
         begin_s: float,
     ) -> bool:
-        """Do what a step says; return whether there may be another one now."""
+        """Apply a step; return whether another step may follow now."""
         if isinstance(step, MarkWaiting):
             first.marked = True
             return True
@@ -206,7 +206,7 @@ class Requests:
 
 
 def as_stored_table(table: SimulatedTable, groups: tuple[Group, ...]) -> tuple[Table, Service]:
-    """Return a table as the service knows it, and the service that plans it."""
+    """Return a table as the store holds it, and the service that plans it."""
     rule = table.rule
     settings = replace(rule.settings, planner="", planner_options={})
     schema = (Column("key", "int64"), Column("at", "timestamp[us]"))
@@ -226,7 +226,7 @@ def as_stored_table(table: SimulatedTable, groups: tuple[Group, ...]) -> tuple[T
 
 
 def _as_stored(tablet: SimulatedTablet, first: OpenRequest | None) -> Tablet:
-    """Return a tablet as the store would show it."""
+    """Return a tablet as the store would hold it."""
     selection = None if first is None else first.selection
     waits = {} if first is None or not first.marked else {first.request.id: 0.0}
     running: Mapping[str, Reservation] = {

@@ -1,19 +1,19 @@
-"""How many rows a merge leaves, as expected numbers: no key is ever drawn.
+"""The expected number of rows after a merge; no keys are drawn.
 
-A file of a keyed table is known by three numbers:
+A file of a keyed table is described by three numbers:
 
-    inserts   rows with keys that no other file had when they were written
-    draws     writes that fell on keys of the tablet, whoever wrote them first
-    deletes   those of the draws that are tombstones
+    inserts   rows with keys that were new when they were written
+    draws     writes to the tablet's key population, with or without an earlier row
+    deletes   the draws that are tombstones
 
-All three add up when files are merged, whatever the order. How many rows are left follows from the
-sums. Of `n` keys, `d` draws hit
+Merges add up all three numbers, in any order. The number of remaining rows follows from the sums.
+Of `n` keys, `d` draws hit
 
     E(d) = n · (1 - (1 - 1/n)^d)
 
-different ones: Cárdenas, "Analysis and performance of inverted data base structures", CACM 18(5),
-1975. Keys that are drawn more often than others are taken class by class, by a Zipf law. The share
-`inserts / n` of the keys that were hit is among the inserted rows, and replaces those.
+different keys: Cárdenas, "Analysis and performance of inverted data base structures", CACM 18(5),
+1975. For skewed draws, the sum runs over classes of keys of a Zipf distribution. Of the keys that
+were hit, a fraction `inserts / n` belongs to inserted rows and replaces them.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from functools import lru_cache
 from itertools import pairwise
 from math import expm1, inf, log1p
 
-# ------------------------------------------------------------------------ Keys and how many are hit
+# ------------------------------------------------------------------------------------ Keys and hits
 
 
 @lru_cache(maxsize=256)
 def _zipf_classes(keys: int, skew: float) -> tuple[tuple[float, float], ...]:
-    """Return classes of keys by rank: the first ranks alone, later ones with their neighbours.
+    """Return classes of keys by rank: single keys for the first ranks, then growing ranges.
 
-    Each is its number of keys and the chance of one draw to hit one of them.
+    A class is its number of keys and the probability that a draw hits one specific key of it.
     """
     edges = [1]
     while edges[-1] <= keys:
@@ -43,10 +43,10 @@ def _zipf_classes(keys: int, skew: float) -> tuple[tuple[float, float], ...]:
 
 
 def _zipf_mass(first: int, behind: int, skew: float) -> float:
-    """Return the sum of rank to the power of -skew, from one rank to before another."""
+    """Return the sum of rank^-skew over the ranks from `first` to before `behind`."""
     if behind == first + 1:
         return float(first**-skew)
-    # About the integral from half a rank before the first to half a rank behind the last.
+    # Approximated by the integral from half a rank before the first to half a rank after the last.
     low, high = first - 0.5, behind - 0.5
     if abs(skew - 1.0) < 1e-9:
         return log1p((high - low) / low)
@@ -55,19 +55,19 @@ def _zipf_mass(first: int, behind: int, skew: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class KeyPopulation:
-    """The keys of a tablet on which updates and deletes fall."""
+    """The keys of a tablet that updates and deletes choose from."""
 
     keys: int
-    """At the beginning; inserts bring more."""
+    """Initial number of keys; inserts add more."""
     skew: float = 0.0
-    """Exponent of the Zipf law by which keys are chosen; 0: all alike."""
+    """Exponent of the Zipf distribution of chosen keys; 0: uniform."""
 
     def hit(self, draws: float, keys: float) -> float:
-        """Return the expected number of different keys that draws fall on.
+        """Return the expected number of different keys that draws hit.
 
         Args:
             draws: Number of writes.
-            keys: Number of keys now. Those that came later are chosen like those before them.
+            keys: Current number of keys. Keys that were added later follow the same distribution.
         """
         if draws <= 0 or keys < 1:
             return 0.0
@@ -79,45 +79,45 @@ class KeyPopulation:
         return -scale * sum(count * expm1(-each * chance) for count, chance in classes)
 
 
-# --------------------------------------------------------------------------- What files are made of
+# --------------------------------------------------------------------------------- Content of files
 
 
 @dataclass(slots=True)
 class Content:
-    """What is in one file of a keyed table; numbers are expected values. It never changes."""
+    """The content of one file of a keyed table, as expected values. It never changes."""
 
     inserts: float
     draws: float = 0.0
     deletes: float = 0.0
     start: float = 0.0
-    """Where its keys begin, as a share of the tablet's; keys lie evenly."""
+    """Start of its key range, as a fraction of the tablet's; keys are evenly spread."""
     end: float = 1.0
     first: int = 0
-    """Number of the oldest arrival in it."""
+    """Number of its oldest arrival."""
     last: int = 0
-    """Number of the newest one."""
+    """Number of its newest arrival."""
     deleted_from_s: float = inf
-    """When the oldest tombstone in it was written."""
+    """When its oldest tombstone was written."""
     deleted_to_s: float = -inf
-    """When the newest one was."""
+    """When its newest tombstone was written."""
 
     @property
     def span(self) -> float:
-        """The share of the tablet's keys between its first and its last one."""
+        """The length of its key range, as a fraction of the tablet's."""
         return self.end - self.start
 
 
 def rows_in(
     inserts: float, draws: float, deletes: float, keys: float, population: KeyPopulation
 ) -> tuple[float, float]:
-    """Return how many rows such writes leave, and how many of them are tombstones.
+    """Return the number of rows after these writes, and the number of tombstones among them.
 
     Args:
-        inserts: Rows with keys of their own.
-        draws: Writes on keys of the tablet.
-        deletes: Those of the draws that are tombstones.
-        keys: Keys that there are in this range.
-        population: How they are chosen.
+        inserts: Rows with new keys.
+        draws: Writes to the key population of the tablet.
+        deletes: Draws that are tombstones.
+        keys: Number of keys in this range.
+        population: The keys and their distribution.
     """
     if not draws:
         return inserts, 0.0
@@ -134,15 +134,15 @@ def merged(
     cuts: Sequence[float] = (),
     purged: float = 0.0,
 ) -> list[tuple[Content, float, float]]:
-    """Return what a merge writes: for each output its content, its rows, and its tombstones.
+    """Return the outputs of a merge, each with its content, rows and tombstones.
 
     Args:
-        contents: Of the inputs.
-        keys: Keys of the whole tablet.
-        population: How they are chosen.
-        cuts: Where outputs are cut, as shares of the tablet's keys.
-        purged: Share of the tombstones that go, and with them the rows that they delete; above 0
-            only where nothing older lies outside.
+        contents: Contents of the inputs.
+        keys: Number of keys of the whole tablet.
+        population: The keys and their distribution.
+        cuts: Boundaries of outputs, as fractions of the tablet's key range.
+        purged: Fraction of the tombstones to drop, with the rows that they delete; above 0 only if
+            no older file is outside the merge.
     """
     low, high = min(content.start for content in contents), max(content.end for content in contents)
     edges = sorted({content.start for content in contents} | {content.end for content in contents})
@@ -161,7 +161,7 @@ def _merged_range(
     population: KeyPopulation,
     purged: float,
 ) -> tuple[Content, float, float]:
-    """Return one output; between two steps the same inputs have keys."""
+    """Return one output; between two adjacent steps, the set of inputs with keys is constant."""
     inserts = draws = deletes = rows = dead = 0.0
     for start, end in pairwise(steps):
         some, drawn, gone = _writes_between(contents, start, end)
@@ -169,7 +169,7 @@ def _merged_range(
         inserts, draws, deletes = inserts + some, draws + drawn, deletes + gone
         rows, dead = rows + left, dead + tombstones
     if purged and deletes:
-        # What is left are keys with one row each: from now on they are like inserted ones.
+        # The remaining keys have one row each, so they count as inserts from now on.
         rows, dead = rows - dead * purged, dead * (1.0 - purged)
         inserts = rows - dead
         draws = deletes = deletes * (1.0 - purged)
@@ -190,7 +190,7 @@ def _merged_range(
 def _writes_between(
     contents: Sequence[Content], start: float, end: float
 ) -> tuple[float, float, float]:
-    """Return the inserts, draws and deletes with keys in a range that no file ends in."""
+    """Return the inserts, draws and deletes in a key range that contains no file boundary."""
     here = [
         (content, (end - start) / content.span)
         for content in contents

@@ -1,4 +1,4 @@
-"""One section of a specification, read key by key: each value within bounds, no key unknown."""
+"""One section of a specification, read key by key with bounds; unknown keys are rejected."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,17 +9,17 @@ from neve.offline import a_count, a_list, a_number, a_switch, a_text, an_object,
 
 
 class Section:
-    """A table of the document. Whoever has read it calls `close`, which refuses what is left."""
+    """A table of the document. The reader calls `close` at the end, which rejects unread keys."""
 
     def __init__(self, value: object, where: str) -> None:
-        """Begin to read.
+        """Start reading.
 
         Args:
-            value: The table; None: an empty one.
-            where: Its place in the document, for messages.
+            value: The table; None: an empty table.
+            where: Path of the table in the document, for error messages.
 
         Raises:
-            RequestError: It is no table.
+            RequestError: The value is not a table.
         """
         self.where = where
         self._left = an_object({} if value is None else value, where)
@@ -29,15 +29,15 @@ class Section:
         return name in self._left
 
     def names(self) -> list[str]:
-        """Return the keys that are not read yet."""
+        """Return the keys that have not been read."""
         return list(self._left)
 
     def place(self, name: str) -> str:
-        """Return where a key stands, for messages."""
+        """Return the full path of a key, for error messages."""
         return f"{self.where}.{name}" if self.where else name
 
     def raw(self, name: str) -> Any:
-        """Return a value as it was written, or None."""
+        """Return a raw value, or None."""
         self._known.append(name)
         return self._left.pop(name, None)
 
@@ -66,27 +66,27 @@ class Section:
         return self._within(name, read, least, most)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a text. Without a default it has to be there."""
+        """Return a text, which is required if there is no default."""
         value = self.raw(name)
         if value is None and default is not None:
             return default
         return a_text(value, self.place(name))
 
     def switch(self, name: str, *, default: bool) -> bool:
-        """Return true or false."""
+        """Return a Boolean value."""
         value = self.raw(name)
         return default if value is None else a_switch(value, self.place(name))
 
     def table(self, name: str) -> dict[str, Any]:
-        """Return a table of free keys, empty if it is missing."""
+        """Return a table with arbitrary keys; empty if it is missing."""
         return an_object(self.raw(name) or {}, self.place(name))
 
     def section(self, name: str) -> "Section":
-        """Return a section inside this one, empty if it is missing."""
+        """Return a nested section; empty if it is missing."""
         return Section(self.raw(name), self.place(name))
 
     def sections(self, name: str, *, most: int) -> "list[Section]":
-        """Return a list of sections, empty if it is missing."""
+        """Return a list of nested sections; empty if it is missing."""
         entries = a_list(self.raw(name) or [], self.place(name))
         if len(entries) > most:
             raise RequestError(
@@ -95,10 +95,10 @@ class Section:
         return [Section(each, f"{self.place(name)}[{at}]") for at, each in enumerate(entries)]
 
     def close(self) -> None:
-        """Refuse keys that nobody has asked for.
+        """Reject keys that were not read.
 
         Raises:
-            RequestError: There is one; the message says what was probably meant.
+            RequestError: A key is unknown; the message suggests a known key.
         """
         for name in self._left:
             raise unknown_field(f"{self.place(name)}: key {name!r}", name, self._known)
@@ -112,23 +112,23 @@ class Section:
 
 
 def checked_total(what: str, value: float, most: int, advice: str) -> None:
-    """Refuse a specification whose parts are too much together.
+    """Reject a specification with too large a total.
 
     Args:
-        what: There is too much of, with its verb: `files would arrive`.
-        value: How much.
-        most: How much may be.
-        advice: What to change.
+        what: What is counted, with its verb: `files would arrive`.
+        value: The total.
+        most: The limit.
+        advice: A suggested change.
 
     Raises:
-        RequestError: It is more.
+        RequestError: The total exceeds the limit.
     """
     if value > most:
         raise RequestError(f"{value:,.0f} {what}, expected at most {most:,}; {advice}")
 
 
 def merged_documents(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with the keys of another one in it; tables are merged key by key."""
+    """Return `base` with the keys of `over`; tables are merged key by key."""
     merged = dict(base)
     for name, value in over.items():
         before = merged.get(name)

@@ -1,9 +1,9 @@
-"""A specification from a running service: what if this table had another planner?
+"""Builds a specification from a running service, to try other planners on a table.
 
-What is taken over: the files as they are now, with sizes, rows, times, tags and the order of their
-keys; the settings of the table; what has come lately, played again and again; how long jobs took.
-Compactors of all groups count as those of one group, since the service does not tell which sizes of
-jobs each of them takes.
+The specification contains the current files with sizes, rows, times, tags and key order; the
+settings of the table; the recent arrivals, replayed repeatedly; and the speed of past jobs. The
+compactors of all groups form one group, because the service does not report which job sizes a group
+accepts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ from neve.simulate.recording import (
 )
 
 LATELY_S = 86_400.0
-"""So far back is looked for what has come."""
+"""Length of the period whose arrivals are used."""
 HISTORY_MAX = 10_000
-"""Attempts that a service tells of at a time: a full answer does not reach back further."""
+"""Maximum number of attempts in an answer; a full answer may omit older attempts."""
 SLOT_BYTES_S = 50e6
-"""Of a slot where no job has been done yet."""
+"""Default speed of a slot without past jobs."""
 OVERHEAD_S = 0.5
 _NEVER = "400d"
 _PRESENT = "as it is"
@@ -43,20 +43,21 @@ def described(
     settings: Mapping[str, str],
     now_s: float,
 ) -> dict[str, Any]:
-    """Return a specification with the present planner and each of the others as variants.
+    """Return a specification with the current planner and each other planner as variants.
 
     Args:
-        table: With its settings.
-        files: All of its files.
-        history: Its newest finished attempts.
-        groups: Of the service.
-        compactors: Of the service.
-        planners: Set beside the present one.
-        settings: Of the variants; the present planner is never changed.
+        table: The table with its settings.
+        files: All files of the table.
+        history: The newest finished attempts of the table.
+        groups: Groups of the service.
+        compactors: Compactors of the service.
+        planners: Planners to compare with the current one.
+        settings: Changed settings of the other variants; the current planner's variant keeps its
+            own.
         now_s: The time now.
 
     Raises:
-        RequestError: The table has no file, or there is nothing to compare.
+        RequestError: The table has no files.
     """
     if not files:
         raise RequestError(f"table {table.name} has no files, expected some to begin with")
@@ -79,7 +80,7 @@ def described(
 def _table(
     table: Table, files: Sequence[File], recording: Recording, planner: str
 ) -> dict[str, Any]:
-    """Return a table as it is, and what comes to it."""
+    """Return the table in its current state, with its arrivals."""
     listed = json_listing(files)
     _, tablets = start_files(listed, "files")
     recorded = {"recorded": recording_document(recording)}
@@ -100,7 +101,7 @@ def _table(
 def _variants(
     own: str, planners: Sequence[str], settings: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Return the present planner first, then what it is compared with."""
+    """Return the variant of the current planner, then the variants to compare."""
     if not planners and settings:
         planners = [own]
     changed = ", ".join(f"{name}={value}" for name, value in settings.items())
@@ -118,7 +119,7 @@ def _variants(
 
 
 def _since_s(table: Table, history: Sequence[Finished], now_s: float) -> float:
-    """Return since when everything that came is known."""
+    """Return the time since when all arrivals are known."""
     since_s = max(now_s - LATELY_S, table.created_at_s)
     if len(history) >= HISTORY_MAX:
         since_s = max(since_s, min(finished.started_s for finished in history))
@@ -126,7 +127,7 @@ def _since_s(table: Table, history: Sequence[Finished], now_s: float) -> float:
 
 
 def _kept_settings(table: Table) -> dict[str, Any]:
-    """Return the settings that a simulation goes by."""
+    """Return the settings that a simulation uses."""
     left_out = {"planner", "planner_options"}
     if table.key:
         left_out.add("ttl_s")
@@ -157,7 +158,10 @@ def _group(
 
 
 def job_speed(history: Sequence[Finished]) -> tuple[float, float]:
-    """Return seconds per job and bytes per second of a slot, by least squares over past jobs."""
+    """Return the overhead per job in seconds and the bytes per second of a slot.
+
+    Both are a least-squares fit over past jobs.
+    """
     points = [
         (float(finished.bytes_in), finished.ended_s - finished.started_s)
         for finished in history
@@ -168,7 +172,7 @@ def job_speed(history: Sequence[Finished]) -> tuple[float, float]:
     mean_bytes, mean_s = fmean(x for x, _ in points), fmean(y for _, y in points)
     spread = sum((x - mean_bytes) ** 2 for x, _ in points)
     slope = sum((x - mean_bytes) * (y - mean_s) for x, y in points) / spread if spread else 0.0
-    if slope <= 0:  # Larger jobs did not take longer: all of it is overhead.
+    if slope <= 0:  # Larger jobs did not take longer, so all time is overhead.
         return round(mean_s, 3), max(SLOT_BYTES_S, mean_bytes / mean_s)
     overhead_s = max(0.001, mean_s - slope * mean_bytes)
     moving_s = max(1e-6, mean_s - overhead_s)

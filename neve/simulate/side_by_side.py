@@ -1,8 +1,8 @@
-"""Variants beside each other: each is simulated in a process of its own, on one core.
+"""Simulates variants in parallel, each in its own process on one core.
 
-A run depends on its specification alone, so results are the same however many processes there are.
-Processes are begun anew (`spawn`), since whoever simulates may have threads. They do not hear
-Ctrl-C: whoever began them ends them.
+A run depends only on its specification, so the number of processes does not change the results.
+Processes are started with `spawn`, because the caller may have threads. They ignore Ctrl-C; the
+parent process ends them.
 """
 
 import multiprocessing
@@ -24,14 +24,14 @@ from neve.simulate.world import World
 
 WORKERS_MAX = 64
 SMALL_FILES = 20_000
-"""Where fewer files arrive in all variants, starting processes takes longer than they save."""
+"""If fewer files arrive in all variants, starting processes takes longer than it saves."""
 
 Progress = Callable[[int, float], None]
-"""Hears the place of a variant, and until when it is simulated, in seconds of the run."""
+"""Called with the index of a variant and the simulated time so far, in seconds."""
 
 
 def workers_for(specifications: Sequence[Specification]) -> int:
-    """Return how many processes are worth while: one for each core, or one for small runs."""
+    """Return a useful number of processes: one per core, or one for small runs."""
     files = sum(
         files_arriving(table.arrivals, specification.length_s)
         for specification in specifications
@@ -45,16 +45,17 @@ def simulated(
     workers: int = 1,
     progress: Progress = lambda _at, _now_s: None,
 ) -> list[Outcome]:
-    """Return what each variant comes to, in their order.
+    """Simulate the variants and return their outcomes in order.
 
     Args:
-        specifications: Of the variants.
-        workers: How many are simulated at a time; with 1 all are simulated in this process.
-        progress: Hears how far variants are.
+        specifications: One specification per variant.
+        workers: Number of concurrent processes; 1: simulate all variants in this process.
+        progress: Called with the progress of variants.
 
     Raises:
-        CompactionError: As `World.run` raises it, of the first variant that fails. The others end.
-        ConfigError: A process has died; the message names its variant.
+        CompactionError: Raised by `World.run` for the first variant that fails; the others are
+            ended.
+        ConfigError: A process died; the message names its variant.
     """
     if min(workers, len(specifications)) > 1:
         return _Processes(specifications, workers, progress).outcomes()
@@ -77,7 +78,7 @@ class _Worker:
 
 @dataclass(slots=True)
 class _Processes:
-    """The processes of one comparison. All have ended when `outcomes` returns or raises."""
+    """The processes of one comparison. All of them have ended when `outcomes` returns or raises."""
 
     specifications: Sequence[Specification]
     workers: int
@@ -86,7 +87,7 @@ class _Processes:
     done: dict[int, Outcome] = field(default_factory=dict)
 
     def outcomes(self) -> list[Outcome]:
-        """Begin as many as may run, and hear them, until all are done."""
+        """Run up to `workers` processes at a time and collect all outcomes."""
         waiting = deque(enumerate(self.specifications))
         try:
             while waiting or self.running:
@@ -124,12 +125,12 @@ class _Processes:
 
 
 def _begun(at: int, specification: Specification) -> _Worker:
-    """Begin to simulate a variant."""
+    """Start the process that simulates a variant."""
     spawn = multiprocessing.get_context("spawn")
     reports, tell = spawn.Pipe(duplex=False)
     name = specification.variant or f"{at + 1}"
     process = spawn.Process(target=_simulate, args=(tell, specification), name=name, daemon=True)
-    # It inherits what is blocked here, and so never hears Ctrl-C; this process hears it afterwards.
+    # The process inherits the blocked SIGINT and ignores Ctrl-C; this process gets it afterwards.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
@@ -144,8 +145,8 @@ def _begun(at: int, specification: Specification) -> _Worker:
 
 
 def _simulate(tell: Connection, specification: Specification) -> None:
-    """Simulate a variant in a process of its own, and report."""
-    # Whoever began this process may be gone.
+    """Simulate a variant in its own process and report to the parent."""
+    # The parent process may have ended.
     with suppress(BrokenPipeError):
         try:
             tell.send(World(specification).run(tell.send))

@@ -1,7 +1,7 @@
-"""What is simulated: a TOML document becomes values, and whatever is wrong with it a sentence.
+"""Turns a TOML document into the values of a simulation; errors name the invalid key.
 
-Pure, but that plug-ins are loaded by their names, and that files which it names are read through
-a function that the caller brings. `neve.simulate.example` is such a document with comments.
+Pure, with two exceptions: plug-ins are loaded by name, and files that the document names are read
+by a function from the caller. `neve.simulate.example` is a commented document.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ DAY_S = 86_400.0
 DAYS_MAX = 400
 TABLETS_MAX = 100_000
 FILES_MAX = 20_000_000
-"""Files that may arrive in one run."""
+"""Maximum number of files that arrive in one run."""
 SAMPLES_MAX = 5_000
 TABLES_MAX = 100
 GROUPS_MAX = 20
@@ -50,17 +50,17 @@ BURSTS_MAX = 1_000
 VARIANTS_MAX = 16
 BYTES_MAX = 1 << 60
 BEGIN_S = 1_767_225_600.0
-"""1 January 2026, 00:00 UTC: runs do not depend on when they are made."""
+"""1 January 2026, 00:00 UTC, so that runs do not depend on the current time."""
 
 ReadFile = Callable[[str], object]
-"""Returns the JSON document in a file that a specification names."""
+"""Returns the JSON document in a file, by its name in the specification."""
 
-# ------------------------------------------------------------------------------------ What is said
+# ------------------------------------------------------------------------------------------- Values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burst:
-    """A time in which several times as many files arrive."""
+    """A period with a multiple of the usual arrivals."""
 
     at_s: float
     length_s: float
@@ -69,58 +69,59 @@ class Burst:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalRule:
-    """How files come to a table. One flush brings `files` files to one tablet."""
+    """How files arrive in a table. One flush brings `files` files to one tablet."""
 
     flushes_s: float
-    """Of the whole table, per second, on the average of a day."""
+    """Flushes of the whole table per second, averaged over a day."""
     files: int = 1
     size_bytes: int = 8 * 1024**2
     """Mean size of a file."""
     size_spread: float = 0.0
-    """Standard deviation of the logarithm of the size; 0: all alike."""
+    """Standard deviation of the logarithm of the size; 0: all sizes are equal."""
     regular: bool = False
-    """Whether flushes come at equal intervals, tablet after tablet; otherwise by chance."""
+    """Whether flushes arrive at equal intervals, tablet after tablet; otherwise at random."""
     updates: float = 0.0
-    """Share of rows with keys that the tablet may hold already."""
+    """Fraction of rows with keys that the tablet may already hold."""
     deletes: float = 0.0
-    """Share of rows that are tombstones."""
+    """Fraction of rows that are tombstones."""
     late: float = 0.0
-    """Share of files with rows of an earlier time."""
+    """Fraction of files with late rows."""
     late_max_s: float = 86_400.0
-    """Longest time by which rows are late."""
+    """Maximum delay of late rows."""
     daily: float = 0.0
-    """Amplitude of the daily curve: 0.5 is half as many files at night, one and a half by day."""
+    """Amplitude of the daily curve: 0.5 means 0.5 times the mean at night and 1.5 times by day."""
     peak_hour: float = 14.0
     bursts: tuple[Burst, ...] = ()
     recording: Recording | None = None
-    """Arrivals of a service, played again and again; the other rules say nothing then but shares
-    of updates and deletes."""
+    """Recorded arrivals of a service, replayed repeatedly. All other fields except `updates` and
+    `deletes` are then ignored.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRule:
-    """A table: its tablets, what comes, and who plans it."""
+    """A table: its tablets, arrivals and planner."""
 
     name: str
     tablets: int
     keyed: bool
     arrivals: ArrivalRule
     tablet_skew: float = 0.0
-    """Exponent of the Zipf law by which arrivals choose a tablet; 0: all alike."""
+    """Exponent of the Zipf distribution of arrivals over tablets; 0: uniform."""
     population: KeyPopulation = field(default_factory=lambda: KeyPopulation(1))
     row_bytes: int = 100
     initial_bytes: int = 0
-    """Of one file that each tablet has at the beginning."""
+    """Size of one initial file per tablet; 0: none."""
     files: tuple[tuple[int, DataFile], ...] = ()
-    """Files that are there at the beginning, each with the number of its tablet."""
+    """Initial files, each with the number of its tablet."""
     planner_name: str = DEFAULT_PLANNER
     planner: Planner = field(repr=False)
     options: Mapping[str, object] = field(default_factory=dict)
     settings: TableSettings = field(default_factory=TableSettings)
     tracker: tuple[str, TrackerPlugin] | None = None
-    """By its name; None: the jobs that are planned count."""
+    """Name and plug-in; None: the backlog is measured by the planned jobs."""
     requests: RequestRule | None = None
-    """None: nobody asks for anything."""
+    """None: no user requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,24 +133,24 @@ class GroupRule:
     count_min: int = 1
     count_max: int = 1
     slot_bytes_s: float = 50e6
-    """Input bytes that one slot rewrites per second where nothing limits it."""
+    """Input bytes that one slot rewrites per second without other limits."""
     start_s: float = 30.0
-    """From the start of a compactor to its first heartbeat."""
+    """Time from the start of a compactor to its first heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRule:
-    """Who does the work."""
+    """The simulated cluster."""
 
     groups: tuple[GroupRule, ...]
     job_overhead_s: float = 0.5
-    """What each job takes beside its bytes: hand-out, start, commit."""
+    """Fixed time of each job for assignment, start and commit."""
     volumes: Mapping[str, float] = field(default_factory=dict)
-    """Volume → bytes per second of all its jobs; one that is not named has no limit."""
+    """Volume → total bytes per second of its jobs; a missing volume has no limit."""
     queue_jobs_max: int = 200_000
     scaling: AutoscalerRules = field(default_factory=AutoscalerRules)
     failures: FailureRule | None = None
-    """None: nothing dies."""
+    """None: no failures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,21 +162,21 @@ class Specification:
     seed: int
     sample_s: float
     drain_max_s: float
-    """How long the run goes on without arrivals until all work is done."""
+    """Maximum time after the arrivals to finish all work."""
     tables: tuple[TableRule, ...]
     cluster: ClusterRule
     control: ControlRule | None = None
-    """None: no controller; jobs have all slots and bytes that there are."""
+    """None: no controller; jobs may use all slots and bytes."""
     begin_s: float = BEGIN_S
-    """The time at its beginning, in seconds since the epoch; a midnight."""
+    """Start of the run, in seconds since the epoch; a midnight."""
 
     @property
     def length_s(self) -> float:
-        """How long files arrive."""
+        """Length of the arrivals, in seconds."""
         return self.days * DAY_S
 
 
-# -------------------------------------------------------------------------------------- Variants
+# ----------------------------------------------------------------------------------------- Variants
 
 
 def read_specifications(
@@ -184,17 +185,17 @@ def read_specifications(
     planners: Sequence[str] = (),
     controllers: Sequence[str] = (),
 ) -> list[Specification]:
-    """Return the runs of a document, one for each variant.
+    """Read the runs of a document, one per variant.
 
     Args:
-        document: As TOML or JSON gives it.
+        document: The decoded TOML or JSON document.
         read: Returns the JSON in a file that the document names.
-        planners: Names; each is a variant of its own, in place of those of the document.
-        controllers: Names; each is a variant of its own, with each of the planners.
+        planners: Names of planners; each is a variant. They replace the document's variants.
+        controllers: Names of controllers; each is combined with each planner.
 
     Raises:
         RequestError: Names the key, its value and what was expected.
-        PluginError: A plug-in does not load.
+        PluginError: A plug-in cannot be loaded.
     """
     body = an_object(document, "the specification")
     variants = a_list(body.pop("variant", None) or [], "variant")
@@ -215,7 +216,7 @@ def read_specifications(
 
 
 def _named_variants(planners: Sequence[str], controllers: Sequence[str]) -> list[dict[str, str]]:
-    """Return a variant for each planner with each controller."""
+    """Return a variant for each combination of planner and controller."""
     chosen = [
         {"planner": planner, "controller": controller}
         for planner in planners or [""]
@@ -226,7 +227,7 @@ def _named_variants(planners: Sequence[str], controllers: Sequence[str]) -> list
 
 
 def _of_variant(body: Mapping[str, Any], variant: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the document as a variant has it."""
+    """Return the document with the changes of a variant."""
     over = Section(variant, where)
     over.raw("name")
     controller = over.raw("controller")
@@ -240,7 +241,7 @@ def _of_variant(body: Mapping[str, Any], variant: Mapping[str, Any], where: str)
         raise RequestError(f"{where}.table.{unknown[0]} is the name of no table")
     for at, table in enumerate(tables):
         if planner is not None and planner != table.get("planner", DEFAULT_PLANNER):
-            # Options are of the planner that they were written for.
+            # Options are valid only for the planner that they were written for.
             table = {name: value for name, value in table.items() if name != "options"}
             table.pop("tracker", None)
             table["planner"] = planner
@@ -311,7 +312,7 @@ def _check_together(specification: Specification) -> None:
 
 
 def files_arriving(rule: ArrivalRule, length_s: float) -> float:
-    """Return how many files come to a table in so many seconds, on the average of a day."""
+    """Return the expected number of files that arrive in a table in `length_s` seconds."""
     if rule.recording is not None:
         return len(rule.recording.arrivals) * length_s / rule.recording.length_s
     extra_s = sum((burst.times - 1) * min(burst.length_s, length_s) for burst in rule.bursts)
@@ -356,7 +357,7 @@ def _table(section: Section, read: ReadFile, length_s: float) -> TableRule:
 
 
 def _planned(section: Section, *, keyed: bool) -> dict[str, Any]:
-    """Return the planner of a table, its options, the settings, and the tracker."""
+    """Read the planner of a table, its options, the settings and the tracker."""
     name = section.text("planner", DEFAULT_PLANNER)
     with request_errors(f"{section.place('planner')}: "):
         planner = load_planner(name)
@@ -425,12 +426,12 @@ def _arrivals(
 
 
 def _content(written: object, read: ReadFile) -> object:
-    """Return the document in a file that was named, or the one that stands in its place."""
+    """Return the document in a named file, or an inline document."""
     return read(written) if isinstance(written, str) else written
 
 
 def _flushes_s(section: Section, files: int, tablets: int) -> float:
-    """Return flushes per second of the table, from an interval of each tablet or from a rate."""
+    """Return flushes per second of the table, from an interval per tablet or from a file rate."""
     if "files_per_s" in section and "every" in section:
         raise RequestError(f"{section.where} has every and files_per_s, expected one of them")
     rate = section.number("files_per_s", 0.0, least=0.0, most=1e6)
@@ -452,7 +453,7 @@ def _cluster(section: Section) -> ClusterRule:
     groups = [_group(each) for each in section.sections("group", most=GROUPS_MAX)]
     listed = tuple(rule.group for rule in groups) or (Group(name="default"),)
     try:
-        # Smallest first, the one of any size last, as a service has them.
+        # Smallest size limit first, the group without a limit last, as in a service.
         order = checked_groups("cluster", listed)
     except ConfigError as error:
         raise RequestError(str(error)) from error

@@ -1,7 +1,7 @@
-"""A tablet of a simulation: its files, what comes, and what a commit leaves.
+"""A tablet of a simulation: its files, its arrivals, and the results of commits.
 
-Files have the metadata that planners see. What is in them is a `Content` where the table has a key;
-where it has none, rows lie evenly between the first and the last time of a file.
+Files have the metadata that planners use. If the table has a key, a `Content` describes the rows of
+a file. Otherwise rows are evenly spread between the first and last time of a file.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,13 +20,13 @@ from neve.simulate.rows import Content, merged, rows_in
 from neve.simulate.specification import TableRule
 
 CUT_STEP_S = 0.001
-"""The last row before a cut is so much earlier."""
+"""Distance of the last row before a cut from the cut."""
 FIRST_KEY, LAST_KEY = simulated_key(0.0), simulated_key(1.0)
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedTable:
-    """A table with what does not change from plan to plan."""
+    """A table, with the planner's parameters that are constant during a run."""
 
     rule: TableRule
     id: str
@@ -34,13 +34,13 @@ class SimulatedTable:
     coming: Iterator[Flush]
     volume: str
     interval_s: float
-    """Between two flushes of a tablet, on average."""
+    """Mean time between two flushes of a tablet."""
     parameters: dict[str, Any]
-    """Of the planner, as far as they are those of the table."""
+    """Planner parameters that depend only on the table."""
 
 
 class SimulatedTablet:
-    """Always true: `stored_bytes` and `spans` are those of its files."""
+    """State of one tablet. Invariant: `stored_bytes` and `spans` are the sums over its files."""
 
     __slots__ = (
         "contents", "due_s", "files", "id", "keys", "names", "planned_bytes", "queued", "reserved",
@@ -48,11 +48,11 @@ class SimulatedTablet:
     )  # fmt: skip
 
     def __init__(self, table: SimulatedTable, number: int) -> None:
-        """Begin without files.
+        """Create a tablet without files.
 
         Args:
-            table: Whose tablet it is.
-            number: Of the tablet, from 0.
+            table: The table of the tablet.
+            number: Number of the tablet, from 0.
         """
         rule = table.rule
         last = number == rule.tablets - 1
@@ -61,25 +61,25 @@ class SimulatedTablet:
         self.files: dict[str, DataFile] = {}
         self.contents: dict[str, Content] = {}
         self.running: dict[str, RunningJob] = {}
-        """Jobs under way, by id."""
+        """Running jobs, keyed by id."""
         self.reserved: set[str] = set()
         self.keys = float(rule.population.keys)
-        """Keys that there are, or that updates may bring."""
+        """Size of the key population: existing keys, and keys that updates may add."""
         self.names = 0
         self.spans = 0.0
-        """How many files hold a key, on average: the sum of their shares of the keys."""
+        """Mean number of files per key: the sum of the files' fractions of the key range."""
         self.stored_bytes = 0
         self.planned_bytes = 0
-        """Inputs of the jobs that the last plan wants."""
+        """Input bytes of the jobs of the last plan."""
         self.queued = 0
-        """Jobs of it that are in a queue."""
+        """Number of the tablet's queued jobs."""
         self.due_s = inf
-        """When it has to be planned though nothing has changed."""
+        """When the tablet has to be planned again without a change."""
 
-    # --------------------------------------------------------------------------------- What comes
+    # ------------------------------------------------------------------------------------- Arrivals
 
     def begin_with(self, file: DataFile, number: int) -> None:
-        """Take a file that is there when the run begins."""
+        """Add an initial file."""
         start = place_of_key(file.key_min, 0.0)
         end = place_of_key(file.key_max, 1.0)
         content = Content(
@@ -92,20 +92,20 @@ class SimulatedTablet:
         self._put(file, content)
 
     def begin_with_bytes(self, size_bytes: int, begin_s: float) -> None:
-        """Take one file that holds each of the keys once."""
+        """Add one initial file that holds each key once."""
         rows = max(1, size_bytes // self.rule.row_bytes)
         content = Content(inserts=float(min(rows, self.keys)))
         time_s = begin_s if not self.rule.keyed else None
         self._put(self._file(size_bytes, rows, content, begin_s, (time_s, time_s)), content)
 
     def arrive(self, coming: ArrivingFile, number: int, now_s: float, interval_s: float) -> int:
-        """Take a file that a writer brings; return its bytes.
+        """Add a file from a writer; return its size in bytes.
 
         Args:
             coming: The file.
-            number: Of the arrival; later ones have newer rows.
+            number: Number of the arrival; later arrivals have newer rows.
             now_s: The time now, since the epoch.
-            interval_s: Time that the rows of a flush take to gather.
+            interval_s: Time over which the rows of a flush were collected.
         """
         if not self.rule.keyed:
             to_s = now_s - coming.late_s
@@ -132,22 +132,22 @@ class SimulatedTablet:
             size_bytes = max(1, round(size_bytes * rows / coming.rows))
         return self._put(self._file(size_bytes, rows, content, now_s, dead=dead), content)
 
-    # ---------------------------------------------------------------------------------- What leaves
+    # ----------------------------------------------------------------------------------------- Jobs
 
     def reserve(self, job: Job) -> None:
-        """Let a job begin. No other job has any of its inputs."""
+        """Reserve the inputs of a job, which no other job may have."""
         assert self.reserved.isdisjoint(job.inputs), job
         self.reserved.update(job.inputs)
         files = tuple(self.files[path] for path in job.inputs)
         self.running[job.id] = RunningJob(kind=job.kind, files=files)
 
     def release(self, job: Job) -> None:
-        """Let a job end of which nothing is left: its files are as they were."""
+        """End a job without outputs; its input files are unchanged."""
         del self.running[job.id]
         self.reserved.difference_update(job.inputs)
 
     def commit(self, job: Job, now_s: float) -> int:
-        """Replace the inputs of a job by its outputs; return the bytes that were written."""
+        """Replace the inputs of a job by its outputs; return the written bytes."""
         self.release(job)
         if job.action == JobAction.MOVE:
             for path in job.inputs:
@@ -168,7 +168,7 @@ class SimulatedTablet:
         cuts = [place_of_key(cut, 0.0) for cut in job.cuts]
         purged = self._purged_share(contents, now_s)
         outputs = merged(contents, self.keys, self.rule.population, cuts=cuts, purged=purged)
-        # Rows of files are whole numbers, and keys have become more: never more than came in.
+        # Row counts are rounded and keys have been added; outputs must not exceed the inputs.
         left = sum(output[1] for output in outputs)
         row_bytes = size_bytes / max(1.0, rows, left)
         written = 0
@@ -180,9 +180,9 @@ class SimulatedTablet:
         return written
 
     def _purged_share(self, contents: Sequence[Content], now_s: float) -> float:
-        """Return which part of the tombstones may go: nothing older outside, and old enough.
+        """Return the fraction of tombstones to drop: old enough, and no older file is outside.
 
-        Tombstones are taken to be spread evenly between the oldest and the newest one.
+        This assumes that tombstones are evenly spread between the oldest and the newest one.
         """
         since_s = min(content.deleted_from_s for content in contents)
         if since_s == inf:
@@ -213,7 +213,7 @@ class SimulatedTablet:
             written += self._put(file, content)
         return written
 
-    # -------------------------------------------------------------------------------------- Inside
+    # --------------------------------------------------------------------------------------- Inside
 
     def _file(
         self,
@@ -230,7 +230,7 @@ class SimulatedTablet:
         keyed = self.rule.keyed
         key_min = key_max = None
         if keyed:
-            # A cut is the last key of the output before it.
+            # A cut is the last key of the output that ends there.
             key_min = key_behind(content.start) if content.start else FIRST_KEY
             key_max = simulated_key(content.end) if content.end < 1.0 else LAST_KEY
         return DataFile(
@@ -263,7 +263,7 @@ class SimulatedTablet:
         self.spans -= content.end - content.start
 
     def check(self) -> None:
-        """Assert what is always true; for tests."""
+        """Assert the invariants; for tests."""
         assert self.files.keys() == self.contents.keys()
         assert self.stored_bytes == sum(file.size_bytes for file in self.files.values())
         held = [file.path for job in self.running.values() for file in job.files]
@@ -271,7 +271,7 @@ class SimulatedTablet:
         assert set(held) == self.reserved <= self.files.keys()
 
     def live_bytes(self, now_s: float) -> float:
-        """Return the bytes that would be left if everything were merged into one file."""
+        """Return the bytes that would be left if all files were merged into one."""
         if not self.rule.keyed:
             ttl_s = self.rule.settings.ttl_s
             if ttl_s is None:
@@ -297,11 +297,11 @@ class SimulatedTablet:
 
 
 TimedPart = tuple[float, float, float, float]
-"""First and last time, bytes and rows of what is alive of a file, or of an output."""
+"""First time, last time, bytes and rows of the live part of a file, or of an output."""
 
 
 def alive_part(file: DataFile, expiry_s: float) -> TimedPart | None:
-    """Return what of a file has not expired; None: nothing."""
+    """Return the part of a file that has not expired; None if all of it has."""
     from_s, to_s = file.time_min_s or 0.0, file.time_max_s or 0.0
     if expiry_s <= from_s:
         return from_s, to_s, float(file.size_bytes), float(file.rows)
@@ -326,7 +326,7 @@ def _timed_outputs(alive: Sequence[TimedPart], job: Job) -> Iterable[TimedPart]:
 
 
 def _between(part: TimedPart, begin_s: float, end_s: float) -> TimedPart | None:
-    """Return what of a part has times from `begin_s` to before `end_s`; None: nothing."""
+    """Return the subset of a part from `begin_s` to before `end_s`; None if it is empty."""
     from_s, to_s, size, rows = part
     if to_s <= from_s:
         return part if begin_s <= from_s < end_s else None
@@ -334,13 +334,13 @@ def _between(part: TimedPart, begin_s: float, end_s: float) -> TimedPart | None:
     if high_s <= low_s:
         return None
     share = (high_s - low_s) / (to_s - from_s)
-    # A row of exactly the time of a cut is in the output that begins there.
+    # A row with exactly the time of a cut belongs to the output that begins there.
     last_s = high_s if to_s < end_s else max(low_s, high_s - CUT_STEP_S)
     return low_s, last_s, size * share, rows * share
 
 
 def _divided(parts: Sequence[TimedPart], rows_max: int) -> Iterable[TimedPart]:
-    """Yield one output, or several of about the same number of rows where one has a limit."""
+    """Yield one output, or several outputs with equal numbers of rows if there is a limit."""
     size, rows = sum(part[2] for part in parts), sum(part[3] for part in parts)
     count = max(1, -(-int(rows) // rows_max)) if rows_max else 1
     from_s, to_s = min(part[0] for part in parts), max(part[1] for part in parts)

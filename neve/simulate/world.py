@@ -1,13 +1,13 @@
-"""The simulation itself: a clock that jumps from event to event, and the product's own decisions.
+"""The simulation: a clock that jumps from event to event, and the service's own decisions.
 
-    files arrive, jobs end, compactors come up   events, in a heap, in order of time
-    tablets that an event has changed are planned  the planner, checked as in the service
-    the plan replaces what is queued for the tablet  the queues of the coordinator
-    free slots take the best jobs                  capacity, fair share and backfill of the same
-    every few seconds the autoscaler looks         its policy, with measured rates
+    files arrive, jobs end, compactors start   events, in a heap, ordered by time
+    changed tablets are planned                the planner, checked as in the service
+    the plan replaces a tablet's queued jobs   the queues of the coordinator
+    free slots take the best jobs              the coordinator's capacity, fair share, backfill
+    every few seconds the autoscaler runs      its policy, with measured rates
 
-All events of one moment come before the plans of that moment. Attempts and compactors die where the
-specification says so, and the service's own rules of retrying say when the same is tried again.
+All events of one moment precede the plans of that moment. Attempts and compactors fail as
+specified, and the service's own retry rules decide when a failed job is tried again.
 """
 
 from collections import deque
@@ -43,19 +43,19 @@ from neve.simulate.specification import Specification, TableRule
 from neve.simulate.tablet import SimulatedTable, SimulatedTablet
 
 ROUND_S = 5.0
-"""Between two looks of the autoscaler; of longer gaps its policy counts only so much."""
+"""Interval of the autoscaler; its policy counts longer gaps only up to a limit."""
 FILES_MAX = 3_000_000
-"""Files that may be stored at one moment: beyond it memory would not last."""
+"""Maximum number of stored files, limited by memory."""
 
 Event = tuple[float, int, Callable[..., None], tuple[Any, ...]]
-"""When, the order of events at one moment, what happens, and with what."""
+"""Time, sequence number for events at one moment, function, and its arguments."""
 
 
 class World:
-    """One run. Always true: a file is an input of at most one job; slots are never exceeded."""
+    """One run. Invariant: a file is an input of at most one job; slots are never exceeded."""
 
     def __init__(self, specification: Specification) -> None:
-        """Begin at time 0, with the files that are there."""
+        """Start at time 0 with the initial files."""
         self.specification = specification
         self.now_s = 0.0
         self.outcome = _new_outcome(specification)
@@ -81,13 +81,13 @@ class World:
         self._changed: dict[SimulatedTablet, None] = {}
         self._measures, self._pressures = TabletMeasures(), Pressures(self._limits.last_plans_max)
         self._end_s = specification.length_s + specification.drain_max_s
-        """No event after it happens."""
+        """End of the run; later events are not processed."""
         self._offered: dict[str, float] = {}
-        """Queued job → when it was wanted first."""
+        """Queued job → when it was first planned."""
         self._by_age: dict[str, deque[str]] = {name: deque() for name in self.groups}
         self._queued_bytes = dict.fromkeys(self.groups, 0)
         self._pushed = self._arrival = self._arriving = 0
-        """`_arriving`: tables to which more files will come, and those of which more is asked."""
+        """`_arriving`: number of sources, of flushes or requests, that have not ended."""
         self.tables = [self._new_table(each, at) for at, each in enumerate(specification.tables)]
         self._by_id = {tablet.id: tablet for tablet in self.tablets()}
         self._begin()
@@ -98,14 +98,14 @@ class World:
             yield from table.tablets
 
     def run(self, progress: Callable[[float], None] = lambda _: None) -> Outcome:
-        """Let time pass until all work is done.
+        """Run the simulation until all work is done.
 
         Args:
-            progress: Hears every thousand moments at which time the run is, in seconds.
+            progress: Called every thousand moments with the time of the run, in seconds.
 
         Raises:
-            PluginError: A planner or a tracker misbehaves.
-            RequestError: There are more files than memory has room for.
+            PluginError: A planner or tracker fails or returns an invalid result.
+            RequestError: More than `FILES_MAX` files are stored.
         """
         moments = 0
         while self.step():
@@ -116,7 +116,7 @@ class World:
         return self.outcome
 
     def step(self) -> bool:
-        """Let all events of the next moment happen; return whether there was one."""
+        """Process all events of the next moment; return whether there was one."""
         events = self._events
         if not events or events[0][0] > self._end_s or self._is_over():
             return False
@@ -143,7 +143,7 @@ class World:
                 self._push(self._failures.next_loss_s(group.rule.count_max), self._lose, group)
         self._push(0.0, self._sample)
         if self.control is not None:
-            # What a controller limits is shared on volumes.
+            # The controller's byte limit is shared on volumes.
             for table in self.tables:
                 self._volumes.setdefault(table.volume, Volume())
             self._push(self.control.period_s, self._steer, self.control)
@@ -208,7 +208,7 @@ class World:
         self._pushed += 1
         heappush(self._events, (at_s, self._pushed, happen, given))
 
-    # ------------------------------------------------------------------------------------ Arrivals
+    # ------------------------------------------------------------------------------------- Arrivals
 
     def _next_flush(self, table: SimulatedTable) -> None:
         flush = next(table.coming, None)
@@ -250,7 +250,7 @@ class World:
         number: int,
         coming: Iterator[tuple[float, int]],
     ) -> None:
-        """Let a user ask for a whole tablet."""
+        """Submit a user request for a whole tablet."""
         tablet = table.tablets[number]
         self._requests.submit(tablet, rule, self.now_s)
         self._note_change(tablet)
@@ -290,7 +290,7 @@ class World:
     def _wanted(
         self, tablet: SimulatedTablet, table: SimulatedTable, candidates: tuple[Any, ...]
     ) -> list[Job]:
-        """Return the jobs that may be queued; one that waits for others is planned again later."""
+        """Return the jobs to queue; a job that depends on others is planned again later."""
         now_s = self.specification.begin_s + self.now_s
         parameters = PlanParameters(
             tablet=tablet.id,
@@ -312,14 +312,14 @@ class World:
         return [job for job in checked_jobs(name, plan, parameters) if not job.depends_on]
 
     def _wanted_with_request(self, tablet: SimulatedTablet) -> list[Job]:
-        """Return the jobs that may be queued where a user has asked for something."""
+        """Return the jobs that may be queued for a tablet with a user request."""
         plan = self._requests.wanted(tablet, self.now_s, self.specification.begin_s)
         if plan.due_at_s is not None:
             self._note_due(tablet, plan.due_at_s - self.specification.begin_s)
         return [job for job in plan.jobs if not job.depends_on]
 
     def _not_paused(self, tablet: SimulatedTablet, wanted: list[Job]) -> list[Job]:
-        """Return the jobs that may be tried now; the tablet is planned again for the others."""
+        """Return the jobs that may be tried now; schedule another plan for paused jobs."""
         if not self._retry.has_history(tablet.id) and not wanted:
             return wanted
         self._retry.keep(tablet.id, tablet.files)
@@ -333,12 +333,12 @@ class World:
         return allowed
 
     def _note_due(self, tablet: SimulatedTablet, at_s: float, *, even_later: bool = False) -> None:
-        """Plan a tablet again at a time, though nothing may have changed until then.
+        """Schedule another plan of a tablet, even without a change until then.
 
         Args:
-            tablet: Which.
-            at_s: When.
-            even_later: Also when no files come any more.
+            tablet: The tablet to plan.
+            at_s: Time of the plan.
+            even_later: Whether the plan may also run after the end of the arrivals.
         """
         at_s = max(at_s, self.now_s + 1.0)
         last_s = self._end_s if even_later else self.specification.length_s
@@ -352,14 +352,14 @@ class World:
             self._note_change(tablet)
 
     def _replace(self, tablet: SimulatedTablet, wanted: list[Job]) -> None:
-        """Make these the queued jobs of a tablet; what a full queue sheds is planned later."""
+        """Replace the queued jobs of a tablet; jobs that a full queue sheds are planned later."""
         self._deferrals.discard(tablet.id)
         answer = self.queues.replace(tablet.id, wanted, self.now_s)
         for job in answer.accepted:
             self._offered[job.id] = self.now_s
             self._by_age[job.group].append(job.id)
             self._queued_bytes[job.group] += job.input_bytes
-        # A job that was evicted for one of its own plan may have been let in again after it.
+        # A job that was evicted by another job of its plan may have been admitted again.
         inside = {job.id for job in (*answer.kept, *answer.accepted)}
         evicted = [job for job in answer.evicted if job.id not in inside]
         for job in (*answer.removed, *evicted):
@@ -372,7 +372,7 @@ class World:
             self._deferrals.defer(job.tablet, job.group, self.now_s)
         tablet.queued = len(answer.kept) + len(answer.accepted)
 
-    # ----------------------------------------------------------------------------------- Hand-out
+    # ------------------------------------------------------------------------------------- Hand-out
 
     def _hand_out(self) -> None:
         for name, group in self.groups.items():
@@ -391,9 +391,9 @@ class World:
             self._plan_deferred(name, queue)
 
     def _refuse(self, tablet: SimulatedTablet, job: Job) -> None:
-        """Drop a job whose files another one has taken, as the store would refuse it.
+        """Drop a job that the store would refuse: its files are taken or its selection is gone.
 
-        Users and the service may want the same files when the hold of a request has expired.
+        User and system jobs may compete for files after the hold of a request has expired.
         """
         del self._offered[job.id]
         tablet.queued -= 1
@@ -401,7 +401,7 @@ class World:
         self._push(self.now_s + 0.001, self._note_change, tablet)
 
     def _take(self, name: str, group: SimulatedGroup) -> Job | None:
-        """Take the next job of a group that the controller lets start."""
+        """Take the next job of a group that the controller admits."""
         if self.control is None:
             return self._backfill.take(name)
 
@@ -411,7 +411,7 @@ class World:
         return self._backfill.take(name, admits=self.control.admission(name, running))
 
     def _plan_deferred(self, group: str, queue: JobQueue) -> None:
-        """Plan deferred tablets again when the queue has drained to half of its bound."""
+        """Plan deferred tablets again when the queue has drained to a fraction of its bounds."""
         if not self._deferrals:
             return
         fraction = self._limits.drained_fraction
@@ -443,7 +443,7 @@ class World:
         if moves and volume is not None:
             self._push(self.now_s + overhead_s, self._begin_to_move, group, attempt, volume)
             return
-        # Nothing limits it but its slot, so its end is known already.
+        # Only its slot limits the job, so its end is already known.
         work_s = job.input_bytes * attempt.dies_after / group.rule.slot_bytes_s if moves else 0.0
         self._push(round(self.now_s + overhead_s + work_s, 3), self._end, group, attempt)
 
@@ -462,7 +462,7 @@ class World:
         self._foresee({lane: None, **self._changed_rates(volume)})
 
     def _changed_rates(self, volume: Volume) -> dict[Lane, None]:
-        """Share what there is between the jobs that move bytes; return lanes with another rate."""
+        """Divide the byte limits among the moving jobs; return the lanes whose rate has changed."""
         limit = None if self.control is None else self.control.moving_bytes_s
         if limit is None:
             return dict.fromkeys(volume.set_rates(self.now_s))
@@ -473,7 +473,7 @@ class World:
         )
 
     def _foresee(self, lanes: dict[Lane, None]) -> None:
-        """Foresee anew when the next job of each lane ends."""
+        """Reschedule the next end of each lane."""
         for lane in lanes:
             lane.turn += 1
             end_s = lane.next_end_s()
@@ -490,7 +490,7 @@ class World:
         self._foresee({lane: None, **self._changed_rates(lane.volume)})
 
     def _end(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> None:
-        """Let a job commit, if it has not died."""
+        """Commit a job, or fail it if it died."""
         if attempt.dies_after < 1.0 or attempt.gone:
             self._fail(group, attempt)
             return
@@ -517,7 +517,7 @@ class World:
     # ------------------------------------------------------------------------------------- Failures
 
     def _fail(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> None:
-        """Let an attempt die; the service says when the same is tried again."""
+        """Fail an attempt; the service's retry rules decide when the job is tried again."""
         if attempt.gone:
             return
         self._retry.note_failure(
@@ -535,7 +535,7 @@ class World:
         group.give_back(attempt, self.now_s)
 
     def _waste(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> None:
-        """Count what a dead attempt has moved for nothing, and let its files go."""
+        """Count the bytes that a dead attempt moved, and release its files."""
         attempt.gone = True
         moved = attempt.job.input_bytes * self._moved_share(group, attempt)
         self.outcome.wasted_bytes += round(moved)
@@ -544,7 +544,7 @@ class World:
         self._note_change(attempt.tablet)
 
     def _lose(self, group: SimulatedGroup) -> None:
-        """Lose a compactor with all that it runs; another one starts in its place."""
+        """Lose a compactor with its jobs, start a replacement, and schedule the next loss."""
         assert self._failures is not None
         most = group.rule.count_max
         number = self._failures.lost(len(group.compactors), most)
@@ -566,7 +566,7 @@ class World:
         self._foresee(changed)
         self._push(self.now_s + restart_s, group.ready, successor, self.now_s + restart_s)
 
-    # ------------------------------------------------------------------------------------ Scaling
+    # -------------------------------------------------------------------------------------- Scaling
 
     def _scale(self, group: SimulatedGroup) -> None:
         rule = group.rule
@@ -587,7 +587,7 @@ class World:
         self._push(self.now_s + ROUND_S, self._scale, group)
 
     def _steer(self, control: SimulatedControl) -> None:
-        """Let the controller decide, and have queues and volumes keep to it."""
+        """Run the controller, and apply its decision to queues and volumes."""
         self._measure()
         before = control.moving_bytes_s
         decision = control.look(self._facts(), self.now_s)
@@ -627,7 +627,7 @@ class World:
             ages.popleft()
         return self.now_s - offered[ages[0]] if ages else 0.0
 
-    # ------------------------------------------------------------------------------------ Sampling
+    # ------------------------------------------------------------------------------------- Sampling
 
     def _sample(self) -> None:
         self._measure()
@@ -657,11 +657,11 @@ class World:
         self._push(self.now_s + self.specification.sample_s, self._sample)
 
     def _measure(self) -> None:
-        """Measure the tablets that have changed since the last time."""
+        """Measure the tablets that have changed since the last measurement."""
         self._measures.measure(self._progress(), self.specification.begin_s + self.now_s)
 
     def _progress(self) -> dict[TabletId, dict[str, int]]:
-        """Return by tablet and path how many bytes of inputs have been rewritten."""
+        """Return the rewritten bytes of running jobs' inputs, keyed by tablet and path."""
         found: dict[TabletId, dict[str, int]] = {}
         for group in self.groups.values():
             for attempt in group.running:
@@ -684,13 +684,13 @@ class World:
     # -------------------------------------------------------------------------------------- The end
 
     def _is_over(self) -> bool:
-        """Return whether no more files come and nothing is left to do."""
+        """Return whether all arrivals have ended and no work is left."""
         if self._arriving or self._changed or self._offered or self._deferrals:
             return False
         return not any(group.running for group in self.groups.values())
 
     def _finish(self) -> None:
-        """Take the last sample and sum up."""
+        """Take the last sample and compute the totals."""
         outcome = self.outcome
         outcome.at_rest = self._is_over()
         self.now_s = max(self.now_s, self.specification.length_s)
@@ -704,11 +704,11 @@ class World:
         outcome.stored_bytes = sum(tablet.stored_bytes for tablet in self.tablets())
 
     def stored(self, tablet: SimulatedTablet) -> Tablet:
-        """Return a tablet as the store would show it; for tests."""
+        """Return a tablet as the store would hold it; for tests."""
         return self._requests.stored(tablet)
 
     def check(self) -> None:
-        """Assert what is always true; for tests."""
+        """Assert the invariants; for tests."""
         outcome = self.outcome
         stored = sum(tablet.stored_bytes for tablet in self.tablets())
         assert outcome.initial_bytes + outcome.arrived_bytes == stored + outcome.dropped_bytes

@@ -1,5 +1,5 @@
-"""How much compaction there is: built-in controllers, by the interface of `common.spi.controller`.
+"""Built-in controllers, which limit compaction; they implement `common.spi.controller`.
 
-curves  backlog over memory, or time to drain over a goal → shares along a line with points
-debt    slots that grow with what is owed, and shares that stay as they are set
+curves  backlog over memory, or time to drain over a goal → shares on a piecewise line
+debt    slots that grow with the backlog, and fixed shares
 """

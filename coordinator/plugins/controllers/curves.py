@@ -1,14 +1,14 @@
 """Controllers whose shares follow a measure of the backlog.
 
 * `control-points` is ScyllaDB's compaction controller (`backlog_controller.hh`): shares are a
-  line through points over `backlog / memory`, and level behind the last point.
-* `drain-time` asks for what drains the backlog within a goal beside what arrives:
+  piecewise linear function of `backlog / memory`, constant after the last point.
+* `drain-time` sets the rate that drains the backlog within a goal, in addition to arrivals:
 
       needed bytes/s = backlog / goal + arrivals
       shares         = 1000 · needed / (bytes/s of all slots)
 
-  While it holds, backlog' = arrivals - needed = -backlog / goal: the backlog decays with the goal
-  as its time constant, so the loop neither overshoots nor leaves a rest.
+  With this rate, backlog' = arrivals - needed = -backlog / goal: the backlog decays exponentially
+  with the goal as its time constant. The loop neither overshoots nor leaves a remainder.
 """
 
 from bisect import bisect_right
@@ -29,38 +29,39 @@ from common.spi.options import option, option_names, read_options
 from common.units import format_bytes, format_count, format_duration
 
 SCYLLA_POINTS = ((0.0, 50.0), (1.5, 100.0), (30.0, 1000.0))
-"""ScyllaDB's points of compaction. Little data that is overwritten much needs the floor."""
+"""ScyllaDB's points for compaction. Small, often overwritten data needs the minimum."""
 POINTS_MAX = 32
 
 
-# ------------------------------------------------------------------------------- A line with points
+# ---------------------------------------------------------------------------------- Piecewise lines
 
 
 @dataclass(frozen=True, slots=True)
 class ControlPoints:
-    """A line from normalised backlog to shares, level behind its last point.
+    """A piecewise line from normalised backlog to shares, constant after its last point.
 
-    Always true: backlogs rise strictly from 0, shares are above 0 and never fall.
+    Invariant: backlogs rise strictly from 0; shares are above 0 and never fall.
     """
 
     points: tuple[tuple[float, float], ...] = SCYLLA_POINTS
 
     def __post_init__(self) -> None:
-        """Refuse points that are no such line."""
+        """Reject points that violate the invariant."""
         if problem := _problem_of(self.points):
             raise ConfigError(f"controller: points {points_text(self.points)}: {problem}")
 
     def shares(self, normalized: float) -> float:
-        """Return the shares of a backlog; one that is not known gets those of the last point."""
+        """Return the shares for a backlog; an unknown backlog gets the shares of the last point."""
         last = self.points[-1]
         if not isfinite(normalized) or normalized >= last[0]:
             return last[1]
         return _between(self.points, max(0.0, normalized))
 
     def backlog(self, shares: float) -> float:
-        """Return the normalised backlog that has these shares: the inverse.
+        """Return the normalised backlog for these shares: the inverse function.
 
-        Fewer shares than the first point has mean no backlog, more than the last one its backlog.
+        Shares below the first point map to its backlog, and shares above the last point to its
+        backlog.
         """
         line = [(each, backlog) for backlog, each in self.points]
         if shares >= line[-1][0]:
@@ -68,16 +69,16 @@ class ControlPoints:
         return line[0][1] if shares <= line[0][0] else _between(line, shares)
 
     def capped(self, shares_max: float) -> "ControlPoints":
-        """Return the line with another last point, whose shares are never below those before it.
+        """Return the line with other shares at its last point, at least those of the point before.
 
-        As in ScyllaDB, the whole last stretch becomes flatter.
+        As in ScyllaDB, this flattens the whole last segment.
         """
         *before, (backlog, _) = self.points
         return ControlPoints((*before, (backlog, max(shares_max, before[-1][1]))))
 
 
 def _between(points: Sequence[tuple[float, float]], at: float) -> float:
-    """Return the height of a line at a place within it."""
+    """Interpolate a line at a position within it."""
     place = min(bisect_right([each for each, _ in points], at), len(points) - 1)
     (left, low), (right, high) = points[place - 1], points[place]
     return low + (high - low) * (at - left) / (right - left) if right > left else high
@@ -97,19 +98,19 @@ def _problem_of(points: Sequence[tuple[float, float]]) -> str | None:
 
 
 def points_text(points: Sequence[tuple[float, float]]) -> str:
-    """Return points as an option has them, such as `0:50 1.5:100 30:1000`."""
+    """Return points as option text, such as `0:50 1.5:100 30:1000`."""
     return " ".join(f"{backlog:g}:{shares:g}" for backlog, shares in points)
 
 
 def parse_points(text: str, what: str) -> ControlPoints:
-    """Return the line of a text such as `0:50 1.5:100 30:1000`.
+    """Parse a line from text such as `0:50 1.5:100 30:1000`.
 
     Args:
         text: Normalised backlog and shares of each point.
-        what: It is of, for the message.
+        what: Owner of the option, for the error message.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The text is not a valid line.
     """
     try:
         points = tuple(
@@ -126,14 +127,14 @@ def parse_points(text: str, what: str) -> ControlPoints:
 
 
 def with_system_shares(readings: ControlReadings, shares: float, *reasons: str) -> ControlDecision:
-    """Return the decision that follows from shares of the system class.
+    """Return the decision for given shares of the system class.
 
-    Slots and bytes per second are in proportion to them: 1000 shares are all that there is.
+    Slots and bytes per second are proportional to the shares: 1000 shares stand for all of them.
 
     Args:
-        readings: Tell what there is, and the shares of the other classes.
-        shares: Of the class `system`.
-        reasons: Why.
+        readings: Available slots and bytes per second, and the shares of the other classes.
+        shares: Shares of the class `system`.
+        reasons: Reasons for the decision.
     """
     part = min(1.0, shares / SHARES_FULL)
     most = readings.bytes_s_max
@@ -147,17 +148,17 @@ def with_system_shares(readings: ControlReadings, shares: float, *reasons: str) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPointsOptions:
-    """Numbers of the controller `control-points`."""
+    """Options of the controller `control-points`."""
 
     points: str = option(points_text(SCYLLA_POINTS))
     max_shares: int = option(0, at_least=0)
-    """Shares of the last point instead of its own; 0: its own."""
+    """Replaces the shares of the last point; 0: keep them."""
     static_shares: int = option(0, at_least=0)
-    """Shares whatever the backlog; 0: by the backlog."""
+    """Fixed shares; 0: set shares by the backlog."""
 
 
 class ControlPointsController:
-    """Shares by backlog over memory."""
+    """Sets shares by backlog over memory."""
 
     name = "control-points"
 
@@ -166,7 +167,7 @@ class ControlPointsController:
         self._static_shares = static_shares
 
     def decide(self, readings: ControlReadings) -> ControlDecision:
-        """Return shares by the line, or those that are fixed."""
+        """Return shares from the line, or fixed shares."""
         normalized = readings.backlog_bytes / max(1, readings.memory_bytes)
         measured = f"the backlog is {_backlog_text(readings)}, {normalized:.3g} times the memory"
         if self._static_shares:
@@ -177,7 +178,7 @@ class ControlPointsController:
 
 
 class ControlPointsControllers:
-    """Makes controllers by control points."""
+    """Factory of `control-points` controllers."""
 
     option_names = option_names(ControlPointsOptions)
 
@@ -185,7 +186,7 @@ class ControlPointsControllers:
         """Return a controller.
 
         Raises:
-            ConfigError: An option is unknown or refused.
+            ConfigError: An option is unknown or invalid.
         """
         what = "controller control-points"
         found = read_options(ControlPointsOptions, what, options)
@@ -194,25 +195,25 @@ class ControlPointsControllers:
         return ControlPointsController(line, found.static_shares)
 
 
-# ------------------------------------------------------------------------------- By time to drain
+# --------------------------------------------------------------------------------- By time to drain
 
 
 JOBS_PER_SLOT = 4
-"""While nobody knows how long a job takes; as the autoscaler's rule."""
+"""Used until a rate has been measured; the same rule as the autoscaler's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainTimeOptions:
-    """Numbers of the controller `drain-time`."""
+    """Options of the controller `drain-time`."""
 
     goal_s: float = option(600.0, at_least=1)
-    """The backlog of now should be rewritten within this time."""
+    """Time within which to rewrite the current backlog."""
     min_shares: int = option(50, at_least=1, at_most=1000)
-    """With little or no backlog."""
+    """Shares with little or no backlog."""
 
 
 class DrainTimeController:
-    """Shares that drain the backlog within a goal."""
+    """Sets the shares that drain the backlog within a goal."""
 
     name = "drain-time"
 
@@ -220,7 +221,7 @@ class DrainTimeController:
         self._goal_s, self._shares_min = goal_s, shares_min
 
     def decide(self, readings: ControlReadings) -> ControlDecision:
-        """Return the part of all slots that is needed; by jobs while the rate is not known."""
+        """Return the needed fraction of all slots; use the number of jobs until a rate is known."""
         goal = f"the goal is {format_duration(self._goal_s)}"
         backlog = f"the backlog is {_backlog_text(readings)}"
         slot_bytes_s = readings.slot_bytes_s
@@ -242,7 +243,7 @@ class DrainTimeController:
         return with_system_shares(readings, shares, told)
 
     def _by_jobs(self, readings: ControlReadings, told: str) -> ControlDecision:
-        """Return a slot for every few jobs: one that is busy for a moment tells the rate."""
+        """Return one slot per `JOBS_PER_SLOT` jobs; a busy slot soon provides a rate."""
         jobs = readings.queued_jobs + readings.busy_slots
         slots = ceil(jobs / JOBS_PER_SLOT)
         shares = max(self._shares_min, SHARES_FULL * min(1.0, slots / readings.slots_max))
@@ -253,7 +254,7 @@ class DrainTimeController:
 
 
 class DrainTimeControllers:
-    """Makes controllers by the time to drain."""
+    """Factory of `drain-time` controllers."""
 
     option_names = option_names(DrainTimeOptions)
 
@@ -261,7 +262,7 @@ class DrainTimeControllers:
         """Return a controller.
 
         Raises:
-            ConfigError: An option is unknown or refused.
+            ConfigError: An option is unknown or invalid.
         """
         found = read_options(DrainTimeOptions, "controller drain-time", options)
         return DrainTimeController(found.goal_s, found.min_shares)

@@ -1,11 +1,11 @@
-"""Controllers that set slots by what is owed, or nothing at all.
+"""Controllers that set slots by the debt, or keep the settings.
 
 * `debt` is the rule of Pebble, CockroachDB's storage engine: concurrency grows with debt.
 
       slots = least + max(files / 10, debt / 1 GiB, garbage / 0.4 · (most - least)), at most `most`
 
-  Its level 0 is the tablet with the most files here, and a cluster's GiB of debt is a setting.
-* `static` leaves everything as the settings have it: shares of classes, and no more.
+  The tablet with the most files replaces Pebble's level 0, and the debt per slot is an option.
+* `static` keeps the shares of the settings, with an optional limit of slots.
 """
 
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ from common.units import format_bytes, format_count
 
 GIB = 1024**3
 FILES_STEP = 10
-"""Files of one tablet that ask for a slot more."""
+"""Files of one tablet per additional slot."""
 GARBAGE_FULL = 0.4
-"""With so large a part of garbage all slots are asked for."""
+"""Garbage fraction at which all slots are used."""
 
 
-# ----------------------------------------------------------------------------------- Debt → slots
+# ------------------------------------------------------------------------------------- Debt → slots
 
 
 def debt_slots(
@@ -42,15 +42,15 @@ def debt_slots(
     garbage_fraction: float = 0.0,
     step_bytes: int = GIB,
 ) -> int:
-    """Return how many slots a debt asks for, from `least` to `most`.
+    """Return the number of slots for a debt, from `least` to `most`.
 
     Args:
-        least: With no debt.
-        most: With any debt.
-        debt_bytes: Bytes that are owed.
-        deepest_files: Files of the tablet that has the most.
-        garbage_fraction: Garbage of all bytes, 0 to 1.
-        step_bytes: Debt that asks for one slot more.
+        least: Slots without debt.
+        most: Maximum number of slots.
+        debt_bytes: Bytes of debt.
+        deepest_files: Number of files of the tablet with the most files.
+        garbage_fraction: Fraction of all bytes that is garbage, 0 to 1.
+        step_bytes: Debt per additional slot.
     """
     if not isfinite(debt_bytes):
         return most
@@ -61,19 +61,19 @@ def debt_slots(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebtOptions:
-    """Numbers of the controller `debt`."""
+    """Options of the controller `debt`."""
 
     allowed_bytes: int = option(0, at_least=0)
-    """Backlog beyond which there is debt."""
+    """Backlog that does not count as debt."""
     step_bytes: int = option(GIB, at_least=1)
-    """Debt that asks for one slot more."""
+    """Debt per additional slot."""
     min_slots: int = option(1, at_least=1)
     max_slots: int = option(0, at_least=0)
-    """0: as many as the settings let compactors have."""
+    """0: the maximum slots of all compactors in the settings."""
 
 
 class DebtController:
-    """Slots by debt; shares and bytes per second in proportion."""
+    """Sets slots by debt, and shares and bytes per second in proportion."""
 
     name = "debt"
 
@@ -81,7 +81,7 @@ class DebtController:
         self._options = options
 
     def decide(self, readings: ControlReadings) -> ControlDecision:
-        """Return the slots that the debt asks for."""
+        """Return the decision for the current debt."""
         own = self._options
         most = max(own.min_slots, own.max_slots or readings.slots_max)
         debt = readings.backlog_bytes - own.allowed_bytes
@@ -105,7 +105,7 @@ class DebtController:
 
 
 class DebtControllers:
-    """Makes controllers by debt."""
+    """Factory of `debt` controllers."""
 
     option_names = option_names(DebtOptions)
 
@@ -113,7 +113,7 @@ class DebtControllers:
         """Return a controller.
 
         Raises:
-            ConfigError: An option is unknown or refused.
+            ConfigError: An option is unknown or invalid.
         """
         found = read_options(DebtOptions, "controller debt", options)
         if 0 < found.max_slots < found.min_slots:
@@ -124,19 +124,19 @@ class DebtControllers:
         return DebtController(found)
 
 
-# --------------------------------------------------------------------------------- Nothing changes
+# ------------------------------------------------------------------------------------- Fixed shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticOptions:
-    """Numbers of the controller `static`."""
+    """Options of the controller `static`."""
 
     slots: int = option(0, at_least=0)
-    """Slots of system jobs and statistics in all; 0: as many as there are."""
+    """Total slots of system jobs and statistics; 0: all slots."""
 
 
 class StaticController:
-    """The shares of the settings, whatever the backlog is."""
+    """Keeps the shares of the settings, regardless of the backlog."""
 
     name = "static"
 
@@ -144,7 +144,7 @@ class StaticController:
         self._slots = slots or None
 
     def decide(self, readings: ControlReadings) -> ControlDecision:
-        """Return what the settings say."""
+        """Return the decision from the settings."""
         return ControlDecision(
             shares=readings.base_shares,
             bytes_s=readings.bytes_s_max,
@@ -154,7 +154,7 @@ class StaticController:
 
 
 class StaticControllers:
-    """Makes controllers that change nothing."""
+    """Factory of `static` controllers."""
 
     option_names = option_names(StaticOptions)
 
@@ -162,6 +162,6 @@ class StaticControllers:
         """Return a controller.
 
         Raises:
-            ConfigError: An option is unknown or refused.
+            ConfigError: An option is unknown or invalid.
         """
         return StaticController(read_options(StaticOptions, "controller static", options).slots)

@@ -1,21 +1,21 @@
 """Built-in planners, one module each; entry point group `neve.planners`.
 
-A planner is asked for one tablet at a time:
+A planner plans one tablet at a time:
 
-    ratio         merges sets of files that are large compared with their largest
-    bin_pack      fills files up to a target size and leaves files of about that size alone
-    budgeted      spends a fixed number of bytes where it lowers the most overlap
-    delta         merges updates among themselves, and into their base when there are enough
-    log_segment   copies what is live in a range of segments, and frees whole segments
+    ratio         merges sets of files that are large compared to their largest file
+    bin_pack      merges files up to a target size and keeps files near that size
+    budgeted      spends a fixed byte budget where it reduces overlap most
+    delta         merges updates with each other, and into their base when there are enough
+    log_segment   copies the live records of a range of segments, and frees whole segments
     size_tiered   merges files of about the same size
-    time_window   merges the files of each window of time to one, and drops what has expired
-    time_chunk    brings each hour, day or week to few files, cut where it ends
-    leveled       keeps files in levels, within which they do not overlap
+    time_window   merges the files of each time window into one, and drops expired files
+    time_chunk    merges the files of each hour, day or week, and cuts files at its end
+    leveled       keeps files in levels without overlap within a level
 
-    packing         bins, gain and cost: what planners share that go by a target size
-    segments        ranges of segments, what they cost and free; pauses and periods
-    tiers           buckets and picks: what planners share that go by tiers
-    key_cuts        keys at which outputs are cut to about the same size
-    chunks          time lines, scores and tasks: the notes that time_chunk is made of
+    packing         bins, gain and cost; shared by planners with a target size
+    segments        ranges of segments with cost and benefit; pauses and periods
+    tiers           buckets and picks; shared by planners with tiers
+    key_cuts        keys that divide outputs into parts of similar size
+    chunks          timelines, scores and tasks; used by time_chunk
     chunk_policies  which chunks may be compacted, and in which order
 """

@@ -1,30 +1,32 @@
-"""The bin-pack planner: fill files up to a target size, and leave files of about that size alone.
+"""The bin-pack planner: merge files up to a target size, and keep files near that size.
 
-What Iceberg's `rewrite_data_files`, Delta's `OPTIMIZE` and Amoro do. A file below `lower_share` of
-the target is small. Small files are put into bins of at most the target, and each bin that is worth
-its cost is a job of its own, so that progress is kept job by job. Three things are added for a
-service that plans again after every change:
+This is the rule of Iceberg's `rewrite_data_files`, Delta's `OPTIMIZE` and Amoro. A file below
+`lower_share` of the target is small. Small files are put into bins of at most the target size. Each
+bin that pays off is a separate job, so that progress is kept job by job. Three rules are added for
+a service that plans again after every change:
 
 * A bin that is not full must multiply the size of its largest file. Otherwise a trickle of files
-  would have everything that it has gathered rewritten with every few files.
-* What is too few or grows too little waits. After `max_wait_s` two files are enough, so that an
-  import rests at few files. The wait is longer where much would be rewritten for little.
-* Outputs of jobs under way take part in bins as if they were there.
+  would cause a rewrite of all earlier data with every few files.
+* Too few files, or files that grow too little, wait. After `max_wait_s` two files are enough, so
+  that an import ends with few files. The wait is longer if much data would be rewritten for little
+  new data.
+* Outputs of running jobs take part in bins as if they existed.
 
-Files with many dead rows are rewritten alone, or, where the table has a key, with all files that
-overlap them: only then may tombstones be dropped. Their outputs have the tag `purge=done` and are
+Files with many dead rows are rewritten alone or, in a table with a key, with all files that overlap
+them, because only then tombstones may be dropped. Their outputs have the tag `purge=done` and are
 not rewritten for the same reason again.
 
 Fixed point: a merge has at least two inputs and one output, and a rewrite for dead rows leaves a
-tag, so a tablet of n files that are not too large rests after at most 3n jobs, whatever the outputs
-weigh. One that is too large counts as many times as it is cut. Files whose
-rows expire are rewritten besides whenever half of the time that is left of a file has expired. A
-request rests after as many, in files of at most the target: one if everything fits into one.
+tag. A tablet of n files that are not too large therefore has no work left after at most 3n jobs,
+regardless of the output sizes. A file that is too large counts once per part. In addition, files
+are rewritten whenever half of their remaining time range has expired. A request has the same bound
+and ends in files of at most the target size: one file if all rows fit into it.
 
-A file above `upper_share` is cut into files of about the target, where the table has no key: rows
-are divided by their number. Its outputs have the tag `cut=done` and are not cut again, whatever
-they weigh. Of a table with a key no metadata tells the keys that would divide a file. Files all of
-whose rows have expired are rewritten to nothing; they will be dropped without being read.
+A file above `upper_share` is cut into files of about the target size if the table has no key; rows
+are divided by count. Its outputs have the tag `cut=done` and are not cut again, regardless of their
+size. In a table with a key, the metadata does not contain keys that would divide a file. Files
+whose rows have all expired are rewritten without outputs; in future, they will be dropped without
+being read.
 """
 
 import math
@@ -58,7 +60,7 @@ from coordinator.plugins.planners.packing import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinPackOptions:
-    """Numbers that the planner goes by. Refuses what would make it run in circles."""
+    """Options and settings of the planner. Rejects values that would cause endless jobs."""
 
     target_bytes: int = of_table("target_bytes", at_least=1)
     lower_share: float = option(0.75, above=0, at_most=1)
@@ -75,17 +77,17 @@ class BinPackOptions:
 
     @property
     def lower_bytes(self) -> float:
-        """Files below this are small."""
+        """Files below this size are small."""
         return self.target_bytes * self.lower_share
 
     @property
     def upper_bytes(self) -> float:
-        """Files above this are too large."""
+        """Files above this size are too large."""
         return self.target_bytes * self.upper_share
 
     @property
     def enough_files(self) -> int:
-        """Files of a bin that need not wait; no more than one job may have."""
+        """Number of files at which a bin does not wait; limited by the files of one job."""
         return min(self.min_input_files, self.max_files)
 
 
@@ -97,16 +99,16 @@ def _options(settings: TableSettings | None, options: Mapping[str, object]) -> B
 
 
 CUT = ("cut", "done")
-"""Tag of an output that is part of a file that was too large."""
+"""Tag of the parts of a file that was too large."""
 PURGED = ("purge", "done")
 """Tag of an output that was written to drop dead rows."""
 OUTPUTS_MAX = 1000
-"""Of one job."""
+"""Maximum number of outputs of one job."""
 
 
 @dataclass(slots=True)
 class _Work:
-    """Jobs found so far, and why other files are left."""
+    """State of one plan: jobs so far, and reasons for files that are left."""
 
     parameters: PlanParameters
     options: BinPackOptions
@@ -120,23 +122,23 @@ class _Work:
         return {path for job in self.jobs for path in job.files}
 
     def leave(self, files: Sequence[DataFile], why: str) -> None:
-        """Note why files are in no job."""
+        """Record why files are in no job."""
         self.left.update((file.path, why) for file in files)
 
     def ask_again(self, at_s: float) -> None:
-        """Note that time alone will change the answer."""
+        """Request another plan at a time at which the result changes."""
         self.due_at_s = at_s if self.due_at_s is None else min(self.due_at_s, at_s)
 
 
 class BinPackPlanner:
-    """Plans by bins; see the module. Holds nothing between plans."""
+    """Plans by bins; see the module. Keeps no state between plans."""
 
     option_names = option_names(BinPackOptions)
-    """Options that it knows."""
+    """Names of the planner's options."""
     setting_names = settings_of(BinPackOptions) | {"ttl_s", "tombstone_retention_s"}
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -144,10 +146,10 @@ class BinPackPlanner:
         _options(None, options)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: A setting is refused.
+            ConfigError: A setting is invalid.
         """
         options = _options(parameters.settings, parameters.options)
         work = _Work(parameters, options, running_outputs(parameters))
@@ -165,9 +167,9 @@ class BinPackPlanner:
 
 
 def _keep_within_budget(work: _Work) -> None:
-    """Leave the jobs of least score for which budget or number of jobs has no room.
+    """Remove the jobs of lowest score that exceed the budget or the number of jobs.
 
-    Jobs under way count; each commit has the tablet planned again, so what is left has its turn.
+    Running jobs count. Each commit triggers another plan, so the remaining jobs get their turn.
     """
     options, running = work.options, work.parameters.running
     budget = options.budget_gb_hours or math.inf
@@ -187,11 +189,11 @@ def _keep_within_budget(work: _Work) -> None:
     work.jobs = [job for place, job in enumerate(work.jobs) if place in chosen]
 
 
-# --------------------------------------------------------------------------------- What a user asks
+# ------------------------------------------------------------------------------------ User requests
 
 
 def _pack_request(work: _Work) -> None:
-    """Rewrite every file of a request, in bins of the target; results that fit are merged."""
+    """Rewrite every file of a request in bins of the target size; merge results that fit."""
     parameters, options = work.parameters, work.options
     request = parameters.request.request if parameters.request is not None else None
     pool = [*parameters.candidates, *work.running.files]
@@ -228,8 +230,9 @@ def _pack_small(work: _Work) -> None:
 
 
 def _not_small(file: DataFile, options: BinPackOptions, capacity_bytes: float) -> str:
-    """Return why a file needs no other beside it; empty: it does."""
-    # Asked for every file of every plan, and most are small: texts are made only where one is read.
+    """Return why a file need not be merged; empty if it is small enough to merge."""
+    # Called for every file of every plan. Most files are small, so texts are created only if
+    # needed.
     if file.size_bytes < options.lower_bytes and file.size_bytes <= capacity_bytes:
         return ""
     size, target = format_bytes(file.size_bytes), format_bytes(options.target_bytes)
@@ -242,12 +245,12 @@ def _not_small(file: DataFile, options: BinPackOptions, capacity_bytes: float) -
 
 
 def _pack_bin(work: _Work, files: Bin, *, crowded: bool) -> None:
-    """Plan the merges of a bin, or note why it waits.
+    """Plan the merges of a bin, or record why it waits.
 
     Args:
-        work: Takes the jobs and reasons.
-        files: Of the bin, outputs to come among them.
-        crowded: Whether the tablet has more small files than its limit: nothing waits then.
+        work: Receives the jobs and reasons.
+        files: Files of the bin, including future outputs of running jobs.
+        crowded: Whether the tablet has more small files than its limit; no bin waits then.
     """
     options, count, size_bytes = work.options, len(files), total_bytes(files)
     said = f"{format_count(count, 'small file')} of {format_bytes(size_bytes)}"
@@ -267,7 +270,7 @@ def _pack_bin(work: _Work, files: Bin, *, crowded: bool) -> None:
 
 
 def _growing(files: Bin, options: BinPackOptions) -> Bin:
-    """Return the most of the smallest files that are enough and multiply their largest."""
+    """Return the longest prefix of the smallest files that has enough files and growth."""
     ordered = sorted(files, key=lambda file: (file.size_bytes, file.path))
     size_bytes, found = 0, 0
     for count, file in enumerate(ordered, 1):
@@ -278,7 +281,7 @@ def _growing(files: Bin, options: BinPackOptions) -> Bin:
 
 
 def _wait(work: _Work, files: Bin, said: str) -> None:
-    """Merge a bin that has waited long enough; else note when it will have."""
+    """Merge a bin that has waited long enough; otherwise request a plan for that time."""
     options = work.options
     coming = work.running.paths & {file.path for file in files}
     few = f"is one of {said}, which "
@@ -292,7 +295,7 @@ def _wait(work: _Work, files: Bin, said: str) -> None:
         work.leave(files, f"{few}; waits for the output of a running job")
         return
     wait_s = _wait_s(files, options.max_wait_s)
-    # Since then there has been something to merge.
+    # The wait starts with the second file, when a merge becomes possible.
     second_s = sorted(file.added_at_s for file in files)[1]
     if work.parameters.now_s >= second_s + wait_s:
         _merge(work, files, f"waited for {format_duration(wait_s)}: {said}")
@@ -302,13 +305,13 @@ def _wait(work: _Work, files: Bin, said: str) -> None:
 
 
 def _wait_s(files: Bin, max_wait_s: float) -> float:
-    """Return how long a bin waits: longer where its largest file is most of it."""
+    """Return how long a bin waits; longer if its largest file dominates."""
     largest = max(file.size_bytes for file in files)
     return patient_wait_s(max_wait_s, largest, total_bytes(files) - largest)
 
 
 def _merge(work: _Work, files: Bin, why: str) -> None:
-    """Plan the first merges of files that are to become one; those with outputs to come wait."""
+    """Plan the first merges of files that must become one; merges with future outputs wait."""
     for merge in first_merges(files, work.options.max_files):
         if any(file.path in work.running.paths for file in merge):
             work.leave(merge, "waits for the output of a running job, to be merged with it")
@@ -325,7 +328,7 @@ def _merge(work: _Work, files: Bin, why: str) -> None:
 
 
 def _cut_large(work: _Work) -> None:
-    """Cut files that are too large, each by a job of its own; say why others are left."""
+    """Cut each file that is too large in its own job; record why others are left."""
     taken, capacity = work.planned(), capacity_bytes(work.parameters)
     for file in work.parameters.candidates:
         if file.path in taken or file.size_bytes <= work.options.upper_bytes:
@@ -340,7 +343,7 @@ def _cut_large(work: _Work) -> None:
 
 
 def _uncut(file: DataFile, work: _Work) -> str:
-    """Return why a file cannot be cut into smaller ones; empty: it can."""
+    """Return why a file cannot be cut; empty if it can."""
     if file.size_bytes <= work.options.upper_bytes:
         return "it is not too large"
     if file.path in work.running.paths:
@@ -357,7 +360,7 @@ def _cut_job(work: _Work, file: DataFile, why: str) -> PlannedJob:
     parts = parts_of(
         file.size_bytes, options.target_bytes, options.lower_share, options.upper_share
     )
-    # A file whose rows nobody has counted may have any number.
+    # A file with an unknown number of rows (0) may have any number.
     parts = max(2, min(parts, file.rows or parts, OUTPUTS_MAX))
     high = format_bytes(int(options.upper_bytes))
     planned = _job(
@@ -370,7 +373,7 @@ def _cut_job(work: _Work, file: DataFile, why: str) -> PlannedJob:
 
 
 def _purge(work: _Work) -> None:
-    """Rewrite files most of whose rows are dead, with all that their rows may hide below."""
+    """Rewrite files with many dead rows, together with all files that their rows may hide."""
     taken = work.planned()
     for file in work.parameters.candidates:
         why = "" if file.path in taken else _dead_rows(file, work)
@@ -385,7 +388,7 @@ def _purge(work: _Work) -> None:
 
 
 def _overlapping(file: DataFile, parameters: PlanParameters) -> Bin:
-    """Return the files without which no dead row of a file may go, itself among them."""
+    """Return the files that a job needs to drop a file's dead rows, including the file."""
     if not parameters.keyed:
         return [file]
     every = (each for _, each in sorted(parameters.files.items()))
@@ -393,7 +396,7 @@ def _overlapping(file: DataFile, parameters: PlanParameters) -> Bin:
 
 
 def _cannot_purge(files: Bin, taken: set[str], work: _Work) -> str:
-    """Return why these files cannot be rewritten together now; empty: they can."""
+    """Return why these files cannot be rewritten together now; empty if they can."""
     options, candidates = work.options, {file.path for file in work.parameters.candidates}
     size_bytes, count = total_bytes(files), len(files)
     if any(file.path in taken or file.path not in candidates for file in files):
@@ -409,7 +412,7 @@ def _cannot_purge(files: Bin, taken: set[str], work: _Work) -> str:
 
 
 def _dead_rows(file: DataFile, work: _Work) -> str:
-    """Return why a file is worth a rewrite for its dead rows; empty: it is not, or not yet."""
+    """Return why to rewrite a file for its dead rows; empty if no rewrite is due."""
     return next(filter(None, (_deleted(file, work), _expired(file, work))), "")
 
 
@@ -429,10 +432,10 @@ def _expired(file: DataFile, work: _Work) -> str:
     first_s, last_s = file.time_min_s, file.time_max_s
     if settings.ttl_s is None or not parameters.timed or first_s is None or last_s is None:
         return ""
-    # Expired rows of a table with a key are kept as long as tombstones.
+    # In a table with a key, expired rows are kept as long as tombstones.
     kept_s = settings.ttl_s + (settings.tombstone_retention_s if parameters.keyed else 0.0)
     if PURGED in file.tags:
-        # Whatever had expired when it was written is gone, though its times may not tell.
+        # Rows that had expired when the file was written are gone, even if its times include them.
         first_s = min(last_s, max(first_s, file.added_at_s - kept_s))
         if file.added_at_s - kept_s > last_s:
             return ""
@@ -450,7 +453,7 @@ def _expired(file: DataFile, work: _Work) -> str:
 def _job(
     work: _Work, files: Bin, why: str, *, tags: tuple[tuple[str, str], ...] = ()
 ) -> PlannedJob:
-    """Return a job; within its class those come first that gain most files per cost."""
+    """Return a job; its priority within its class is the number of gained files per cost."""
     parameters, options = work.parameters, work.options
     sizes = [file.size_bytes for file in files]
     size_bytes, gain = sum(sizes), files_gained(sizes, options.target_bytes, options.lower_share)

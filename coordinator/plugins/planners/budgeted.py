@@ -1,21 +1,21 @@
-"""The budgeted planner: spend a fixed number of bytes where it lowers the most overlap.
+"""The budgeted planner: spend a fixed byte budget where it reduces overlap most.
 
-Kudu's rule. Data is laid out on a line from 0 to 1 by the key CDF: equal lengths hold equal bytes.
-The width of a file is the length that it covers. The height at a point is the number of files
-there, which is what a reader of a key has to look at. A merge of files whose widths sum to V and
-that together cover U lowers the average height by V - U. The planner looks for the set with the
-largest difference whose bytes are within the budget: a knapsack for each left end.
+This is Kudu's rule. Data is mapped to a line from 0 to 1 by the key CDF: equal lengths hold equal
+bytes. The width of a file is the length that it covers. The height at a point is the number of
+files there, which a reader of a key has to check. A merge of files whose widths sum to V and that
+together cover U reduces the average height by V - U. The planner searches the set with the largest
+difference whose bytes are within the budget: a knapsack problem for each left end.
 
-Two passes: the first bounds every knapsack by its fractional solution, and often that is enough.
-The second solves exactly those whose bound promises more. Three changes to Kudu's: no set has more
-than `max_files` files, a scan ends where no set over so wide a range can win, and a single file is
-never chosen.
+There are two passes. The first bounds every knapsack by its fractional solution, which is often
+enough. The second solves the knapsacks with better bounds exactly. Three things differ from Kudu:
+no set has more than `max_files` files, a scan ends when no set over such a wide range can win, and
+a single file is never chosen.
 
-Fixed point: a SYSTEM job has at least two inputs and at most one output, so a tablet of n files
-rests after at most n - 1 jobs, whatever the outputs weigh. A request ends in one file.
+Fixed point: a SYSTEM job has at least two inputs and at most one output, so a tablet of n files has
+no work left after at most n - 1 jobs, regardless of the output sizes. A request ends in one file.
 
-There is one job per plan: the best. With it under way the planner is asked again, and its files
-take no part then. Merges of deltas have no place here: a file has no deltas of its own.
+A plan has one job: the best one. The planner is asked again while that job is running, without the
+job's files. Merges of deltas do not apply, because a file has no deltas of its own.
 """
 
 import heapq
@@ -42,12 +42,12 @@ from coordinator.plugins.planners.packing import (
 
 MIB = 1024**2
 CHUNK = 32
-"""Files that a scan looks at before it leaves out those of too little worth; doubled each time."""
+"""Files that a scan reads before it skips files of too low value; doubled each time."""
 NARROWER = 0.95
-"""A range that narrows by less is scanned."""
+"""A range is scanned when a step narrows it by less than this factor."""
 SPREAD = 64
 ROUNDING = 1e-9
-"""Bounds of sums are this much wider, since sums of the same numbers differ by their order."""
+"""Margin of bounds, because floating-point sums depend on the order of their terms."""
 Numbers = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
@@ -56,7 +56,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetedOptions:
-    """Numbers that the planner goes by."""
+    """Options and settings of the planner."""
 
     budget_bytes: int = option(256 * MIB, at_least=MIB)
     target_file_bytes: int = option(32 * MIB, at_least=1)
@@ -84,7 +84,7 @@ def _options(settings: TableSettings | None, options: Mapping[str, object]) -> B
 
 @dataclass(frozen=True, slots=True)
 class RowSet:
-    """A file on the line of keys, between 0 and 1."""
+    """A file on the key line, between 0 and 1."""
 
     name: str
     size_bytes: int
@@ -93,20 +93,20 @@ class RowSet:
 
     @property
     def width(self) -> float:
-        """The part of all data that lies in its range of keys."""
+        """The fraction of all data in its key range."""
         return self.end - self.start
 
 
 def row_sets(files: Sequence[tuple[str, bytes, bytes, int]]) -> list[RowSet]:
-    """Lay files out by the key CDF, each taken to be spread evenly over its range of keys.
+    """Map files to the key CDF; each file is assumed to be evenly spread over its key range.
 
     Args:
-        files: Name, first key, last key and bytes of each.
+        files: Name, first key, last key and bytes of each file.
 
     Returns:
-        One for each file, by name.
+        One row set per file, sorted by name.
     """
-    # In one order, whatever came first: sums of floating-point numbers depend on it.
+    # Sorted, because floating-point sums depend on the order of their terms.
     files = sorted(files)
     points = sorted({key for _, low, high, _ in files for key in (low, high)})
     place = {key: number for number, key in enumerate(points)}
@@ -125,13 +125,14 @@ def _mass_between(
     place: Mapping[bytes, int],
     files: Sequence[tuple[str, bytes, bytes, int]],
 ) -> Numbers:
-    """Return the bytes between each two neighbouring points."""
+    """Return the bytes between adjacent points."""
     mass = np.zeros(max(0, len(points) - 1))
     numbers: dict[int, npt.NDArray[np.uint64]] = {}
     for _, low, high, size_bytes in files:
         skipped = shared_length(low, high)
         if skipped not in numbers:
-            # Within a range all keys share its prefix, so one reading serves all ranges of it.
+            # All keys in a range share its prefix, so one array serves all ranges with this prefix
+            # length.
             numbers[skipped] = np.array([number_after(key, skipped) for key in points], np.uint64)
         first, last = place[low], place[high]
         values = numbers[skipped][first : last + 1]
@@ -141,7 +142,7 @@ def _mass_between(
 
 
 def average_height(sets: Sequence[RowSet]) -> float:
-    """Return how many files a reader of one key looks at, on average over the data."""
+    """Return how many files a reader of one key checks, averaged over the data."""
     covered, end = 0.0, 0.0
     for set_ in sorted(sets, key=lambda one: (one.start, one.end)):
         covered += max(0.0, set_.end - max(end, set_.start))
@@ -149,12 +150,12 @@ def average_height(sets: Sequence[RowSet]) -> float:
     return sum(set_.width for set_ in sets) / covered if covered else 0.0
 
 
-# ------------------------------------------------------------------------------- The best set in it
+# ------------------------------------------------------------------------------------- The best set
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The best set of files, and by how much its merge lowers the average height."""
+    """The best set of files, and by how much its merge reduces the average height."""
 
     names: tuple[str, ...] = ()
     quality: float = 0.0
@@ -164,7 +165,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Item:
-    """What a file is worth; ordered by worth per weight."""
+    """Value of a file, ordered by value per weight."""
 
     density: float
     place: int
@@ -175,51 +176,51 @@ class _Item:
 
 @dataclass(slots=True)
 class _Search:
-    """A search under way."""
+    """State of a search."""
 
     options: BudgetedOptions
     items: list[_Item]
-    """Ascending by the end of their ranges."""
+    """Sorted by the end of their ranges."""
     budget: int
     best: Choice
     value_max: float
-    """No set is worth more, wherever it lies."""
+    """Upper bound of the value of any set."""
     quality_min: float
-    """Sets of a lower quality need not be found."""
+    """Sets of a lower quality may be missed."""
     starts: Numbers
     ends: Numbers
     densities: Numbers
     values: Numbers
     weights: Numbers
     by_density: npt.NDArray[np.int64]
-    """Places, those worth most per weight first."""
+    """Indexes, highest value per weight first."""
 
     def score(self, value: float, union: float) -> float:
-        """Return the quality of a set: less than `value - union` where files overlap."""
+        """Return the quality of a set: lower than `value - union` if files overlap."""
         return value - union * (1.0 if value <= union else self.options.width_penalty)
 
     def offer(self, items: Sequence[_Item], quality: float, stage: str) -> None:
-        """Keep a set of at least two files if it is the best so far."""
+        """Store a set of at least two files if it is the best so far."""
         if quality > self.best.quality and len(items) > 1:
             names = tuple(sorted(item.row_set.name for item in items))
             self.best = Choice(names, quality, stage)
 
 
 TOLD_MAX = 500
-"""Of more files a quality that is too low for a job need not be exact: it would take long."""
+"""With more files, a quality too low for a job may be inexact, which saves time."""
 
 
 def best_choice(
     sets: Sequence[RowSet], options: BudgetedOptions, cap_bytes: float = math.inf
 ) -> Choice:
-    """Return the best set within the budget; without names if none is above `min_quality`.
+    """Return the best set within the budget; without names if no set exceeds `min_quality`.
 
-    The quality is that of the best set in either case, if there are at most `TOLD_MAX` files.
+    With at most `TOLD_MAX` files, the quality is that of the best set in either case.
 
     Args:
-        sets: Of one tablet.
-        options: The budget, and what a set is worth.
-        cap_bytes: Most bytes of a job, kept to the byte. The budget counts whole MiB, as Kudu does.
+        sets: Files of one tablet.
+        options: The budget, and the valuation of sets.
+        cap_bytes: Maximum bytes of a job, never exceeded. The budget counts whole MiB, as in Kudu.
     """
     if len(sets) < 2:
         return Choice()
@@ -254,13 +255,13 @@ def best_choice(
 
 
 UNITS_MIN = 1024
-"""Parts of a cap that is below the budget: sizes are rounded up to one."""
+"""Minimum number of units of a cap below the budget; sizes are rounded up to units."""
 
 
 def _weights(
     sets: Sequence[RowSet], options: BudgetedOptions, cap_bytes: float
 ) -> tuple[int, list[int]]:
-    """Return the budget and the weight of each file, in MiB or in parts of a lower cap."""
+    """Return the budget and the weight of each file, in MiB or in units of a lower cap."""
     if cap_bytes < options.budget_bytes:
         unit = max(1, min(MIB, int(cap_bytes) // UNITS_MIN))
         budget = int(cap_bytes) // unit
@@ -269,7 +270,7 @@ def _weights(
         budget = options.budget_bytes // MIB
         weights = [max(1, set_.size_bytes // MIB) for set_ in sets]
     if len(sets) > options.max_files:
-        # No more than `max_files` of such a weight are within the budget.
+        # At most `max_files` files of this weight fit into the budget.
         least = budget // (options.max_files + 1) + 1
         weights = [max(least, weight) for weight in weights]
     return budget, weights
@@ -282,7 +283,7 @@ def _item(place: int, row_set: RowSet, weight: int, options: BudgetedOptions) ->
 
 
 def _value_max(items: Sequence[_Item], budget: int) -> float:
-    """Return the value of the best fractional choice among all."""
+    """Return the value of the best fractional choice of all files."""
     value, room = 0.0, budget
     for item in sorted(items, reverse=True):
         if item.units >= room:
@@ -293,7 +294,7 @@ def _value_max(items: Sequence[_Item], budget: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Promise:
-    """What the sets of one left end can be worth at most, and where the last good one may end."""
+    """Upper bound of the sets of one left end, and the index at which the last good set may end."""
 
     left: _Item
     upper: float
@@ -301,18 +302,19 @@ class _Promise:
 
 
 def _approximate(search: _Search) -> list[_Promise]:
-    """Find the best set by fractional knapsacks; return what each left end promises at most."""
+    """Find the best set by fractional knapsacks; return the upper bound of each left end."""
     by_start = sorted(search.items, key=lambda item: (item.row_set.start, item.place))
-    # Some from everywhere first: a good set among them spares most of the others.
+    # Start with a sample of the whole line; a good set in it prunes most other left ends.
     spread = [each for first in range(SPREAD) for each in by_start[first::SPREAD]]
     return [_scan(search, left) for left in spread]
 
 
 def _window(search: _Search, left: _Item) -> list[int]:
-    """Return the places, by end, of the files that better sets from a left end may have.
+    """Return the indexes, by end, of files that a better set from a left end may contain.
 
-    A better set over a range is worth more than the best so far and the range together. What any
-    set in the range is worth at most bounds the range, and a narrower range bounds that again.
+    The value of a better set exceeds the sum of the best quality so far and the set's range. The
+    maximum value in a range therefore limits the range, and the narrower range again limits the
+    value.
     """
     start, best = left.row_set.start, max(search.best.quality, search.quality_min)
     reach, places = search.value_max - best, search.by_density
@@ -327,7 +329,7 @@ def _window(search: _Search, left: _Item) -> list[int]:
 
 
 def _fractional(search: _Search, places: npt.NDArray[np.int64]) -> float:
-    """Return what a part of the budget's size of some files is worth, the best of them first."""
+    """Return the fractional knapsack value of some files, given by descending density."""
     filled = np.cumsum(search.weights[places])
     whole = int(np.searchsorted(filled, search.budget, "right"))
     value = float(search.values[places[:whole]].sum())
@@ -338,7 +340,7 @@ def _fractional(search: _Search, places: npt.NDArray[np.int64]) -> float:
 
 
 def _scan(search: _Search, left: _Item) -> _Promise:
-    """Scan files by the end of their range, from one left end; return the best upper bound."""
+    """Scan files from one left end, sorted by the end of their range; return the upper bound."""
     start, end = left.row_set.start, left.row_set.end
     budget, approximation = search.budget, search.options.approximation
     heap = list[_Item]()
@@ -349,7 +351,7 @@ def _scan(search: _Search, left: _Item) -> _Promise:
         chunk = np.array(places[done : done + step])
         done, step = done + step, step * 2
         if weight > budget:
-            # A file of less worth than the least would fall out at once, and only adds width.
+            # A file of lower density than the lowest would drop out at once, and only adds width.
             chunk = chunk[search.densities[chunk] >= heap[0].density]
         for place in chunk.tolist():
             item = search.items[place]
@@ -372,7 +374,7 @@ def _scan(search: _Search, left: _Item) -> _Promise:
 
 
 def _solve_exactly(search: _Search, promises: Sequence[_Promise]) -> None:
-    """Solve the knapsacks whose bound promises more than the best by the approximation."""
+    """Solve the knapsacks whose bound exceeds the best quality times the approximation."""
     for promise in sorted(promises, key=lambda each: (-each.upper, each.left.place)):
         if promise.upper <= search.best.quality * search.options.approximation:
             return
@@ -380,7 +382,7 @@ def _solve_exactly(search: _Search, promises: Sequence[_Promise]) -> None:
 
 
 def _knapsack(search: _Search, promise: _Promise) -> None:
-    """Solve one knapsack: a table of the best value by weight, a row for each file scanned."""
+    """Solve one knapsack with a table of the best value by weight, one row per scanned file."""
     start, end = promise.left.row_set.start, promise.left.row_set.end
     values = np.zeros(search.budget + 1)
     scanned, taken = list[_Item](), list[Flags]()
@@ -412,14 +414,14 @@ def _chosen(scanned: Sequence[_Item], taken: Sequence[Flags], budget: int) -> li
 
 
 class BudgetedPlanner:
-    """Plans by budget; see the module. Holds nothing between plans."""
+    """Plans by budget; see the module. Keeps no state between plans."""
 
     option_names = option_names(BudgetedOptions)
-    """Options that it knows."""
+    """Names of the planner's options."""
     setting_names = settings_of(BudgetedOptions)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -427,10 +429,10 @@ class BudgetedPlanner:
         _options(None, options)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the job wanted now and why each other candidate was left.
+        """Return the job to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: A setting is refused.
+            ConfigError: A setting is invalid.
         """
         options = _options(parameters.settings, parameters.options)
         if parameters.kind is Kind.USER:
@@ -439,7 +441,7 @@ class BudgetedPlanner:
 
 
 def _best_plan(parameters: PlanParameters, options: BudgetedOptions) -> Plan:
-    """Return the job that lowers the average height most within the budget."""
+    """Return the job that reduces the average height most within the budget."""
     placed = [
         (file.path, file.key_min, file.key_max, file.size_bytes)
         for file in parameters.candidates
@@ -465,7 +467,7 @@ def _best_plan(parameters: PlanParameters, options: BudgetedOptions) -> Plan:
 
 
 def _request_plan(parameters: PlanParameters, options: BudgetedOptions) -> Plan:
-    """Bring the files of a request to one, smallest first."""
+    """Merge the files of a request into one, smallest first."""
     coming = running_outputs(parameters)
     pool = [*parameters.candidates, *coming.files]
     own = None if parameters.request is None else parameters.request.request

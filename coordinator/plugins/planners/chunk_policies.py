@@ -1,7 +1,7 @@
-"""Which chunks of a timeline may be compacted, how far, and in which order.
+"""Policies: which chunks of a timeline may be compacted, to what extent, and in which order.
 
-Rules of Apache Druid's compaction, beside those of the notes in `chunks.py`: intervals that are
-skipped, full or minor compaction, fragmentation, slots. Pure functions.
+These are rules of Apache Druid's compaction, in addition to those of `chunks.py`: skipped
+intervals, full or minor compaction, fragmentation, slots. Pure functions.
 """
 
 from bisect import bisect_left
@@ -12,17 +12,17 @@ from datetime import UTC, datetime
 from common.errors import ConfigError
 
 Interval = tuple[float, float]
-"""From a time to before another."""
+"""Start (inclusive) and end (exclusive)."""
 
 # ---------------------------------------------------------------------------------------- Intervals
 
 
 def read_intervals(name: str, written: str) -> list[Interval]:
-    """Return intervals that are written `2024-05-01/2024-05-08`, several with blanks between them.
+    """Parse intervals such as `2024-05-01/2024-05-08`, separated by blanks.
 
     Args:
-        name: Of what it is a value, for messages.
-        written: Dates or times in UTC; the second is the first one after the interval.
+        name: Name of the option, for error messages.
+        written: Dates or times in UTC; the end is exclusive.
 
     Raises:
         ConfigError: Names the interval and what is expected.
@@ -48,12 +48,12 @@ def read_intervals(name: str, written: str) -> list[Interval]:
 def skip_interval(
     latest: float, offset: float, granularity: float, origin: float = 0.0
 ) -> Interval | None:
-    """Return what is skipped because new data still arrive there; None: nothing.
+    """Return the interval to skip because new data still arrives; None if there is none.
 
     Args:
-        latest: End of the latest segment.
-        offset: How far it reaches back from there; 0: nothing is skipped.
-        granularity: Length of a chunk; the interval begins with one.
+        latest: End of the newest segment.
+        offset: Minimum length of the interval, back from `latest`; 0: skip nothing.
+        granularity: Length of a chunk; the interval starts at the start of a chunk.
         origin: Start of any chunk.
     """
     if offset <= 0:
@@ -63,7 +63,7 @@ def skip_interval(
 
 
 def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return intervals in order, those that overlap or touch as one."""
+    """Return sorted intervals; overlapping and adjacent intervals are merged."""
     found: list[Interval] = []
     for start, end in sorted(intervals):
         if found and start <= found[-1][1]:
@@ -74,7 +74,7 @@ def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def search_intervals(timeline: Interval, skipped: Iterable[Interval]) -> list[Interval]:
-    """Return what is left of a timeline without the intervals that are skipped."""
+    """Return the parts of a timeline outside the skipped intervals."""
     begin, finish = timeline
     found: list[Interval] = []
     for start, end in merge_intervals(skipped):
@@ -85,12 +85,12 @@ def search_intervals(timeline: Interval, skipped: Iterable[Interval]) -> list[In
 
 
 def overlapped(start: float, end: float, intervals: Sequence[Interval]) -> Interval | None:
-    """Return the last interval that shares a time with a range, or None.
+    """Return the last interval that overlaps a range, or None.
 
     Args:
-        start: Of the range.
-        end: Of the range.
-        intervals: As `merge_intervals` returns them.
+        start: Start of the range.
+        end: End of the range.
+        intervals: Merged intervals; see `merge_intervals`.
     """
     at = bisect_left(intervals, (end,))
     return intervals[at - 1] if at and intervals[at - 1][1] > start else None
@@ -101,23 +101,24 @@ def overlapped(start: float, end: float, intervals: Sequence[Interval]) -> Inter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """From when on a chunk is compacted; names and defaults are Druid's."""
+    """Thresholds for the compaction of a chunk; names and defaults are Druid's."""
 
     min_count: int = 100
-    """Files that are not compacted yet."""
+    """Minimum number of uncompacted files."""
     min_bytes: int = 10 * 1024**2
-    """Their bytes."""
+    """Minimum bytes of the uncompacted files."""
     max_avg: int = 2 * 1024**3
-    """Bytes of one of them, on average."""
+    """Maximum mean size of an uncompacted file, in bytes."""
     pct_bytes: float = 0.0
-    """Their share of all bytes in percent, below which they alone are compacted; 0: off."""
+    """If uncompacted files hold a lower percentage of all bytes, only they are compacted; 0: off.
+    """
     pct_rows: float = 0.0
-    """Their share of all rows in percent, below which they alone are compacted; 0: off."""
+    """If uncompacted files hold a lower percentage of all rows, only they are compacted; 0: off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """Some files of a chunk together."""
+    """Totals of some files of a chunk."""
 
     count: int = 0
     bytes: int = 0
@@ -128,16 +129,16 @@ FULL, MINOR, NONE = "FULL", "MINOR", "NONE"
 
 
 def eligibility(uncompacted: Extent | None, compacted: Extent, thresholds: Thresholds) -> str:
-    """Return whether a chunk is compacted, and why not or not wholly.
+    """Return whether a chunk is compacted fully, partly or not at all, and why.
 
     Args:
-        uncompacted: Files that no compaction has made; None: nobody knows.
-        compacted: The others.
-        thresholds: See there.
+        uncompacted: Files that no compaction has written; None if unknown.
+        compacted: All other files.
+        thresholds: The thresholds.
 
     Returns:
-        `FULL`; `MINOR:bytes` or `MINOR:rows`: only what is not compacted, and which share is
-        small; `NONE:count`, `NONE:bytes` or `NONE:avg`: not, and which threshold is not met.
+        `FULL`; `MINOR:bytes` or `MINOR:rows`: only uncompacted files, with the low share;
+        `NONE:count`, `NONE:bytes` or `NONE:avg`: no compaction, with the threshold that is not met.
     """
     if uncompacted is None:
         return FULL
@@ -159,12 +160,12 @@ def _percent(part: int, rest: int) -> float:
 
 
 def fragmentation_index(count: int, size_bytes: int, min_count: int, max_avg: int) -> float:
-    """Return how fragmented files are that are not compacted yet: more and smaller ones first.
+    """Return the fragmentation of uncompacted files: higher for more and smaller files.
 
     Args:
-        count: How many there are.
-        size_bytes: Of all of them.
-        min_count: Weight of smallness; see `Thresholds`.
+        count: Number of files.
+        size_bytes: Total size of the files.
+        min_count: Weight of small sizes; see `Thresholds`.
         max_avg: See `Thresholds`.
     """
     if count < 1:
@@ -176,12 +177,12 @@ def fragmentation_index(count: int, size_bytes: int, min_count: int, max_avg: in
 
 
 def compaction_slots(workers: int, ratio: float, cap: int) -> int:
-    """Return how many of all workers compact at a time, at least 1.
+    """Return the number of workers that may compact concurrently, at least 1.
 
     Args:
-        workers: Of the cluster.
-        ratio: Share of them.
-        cap: At most so many.
+        workers: Number of workers of the cluster.
+        ratio: Fraction of the workers.
+        cap: Upper limit.
     """
     return max(1, min(int(workers * ratio), cap))
 
@@ -190,6 +191,6 @@ def compaction_slots(workers: int, ratio: float, cap: int) -> int:
 
 
 def fixed_place(start: float, end: float, order: Sequence[Interval]) -> int | None:
-    """Return the place of a range in a fixed order, None: it is not in there."""
+    """Return the index of a range in a fixed order; None if no interval contains the range."""
     places = (at for at, each in enumerate(order) if each[0] <= start and end <= each[1])
     return next(places, None)

@@ -1,19 +1,19 @@
-"""Chunks of a timeline, their scores, and the tasks that bring them into shape.
+"""Chunks of a timeline, their scores, and the tasks that compact them.
 
-The algorithm of "Compaction Notes" for Apache Druid (Paul Rogers, 2023), as pure functions over
-segments: files with a time range. It is no planner; `time_chunk.py` is the one that uses it.
-Times are numbers of any unit, the same one everywhere.
+This is the algorithm of "Compaction Notes" for Apache Druid (Paul Rogers, 2023), as pure functions
+over segments: files with a time range. The planner `time_chunk.py` uses these functions. Times are
+numbers in any unit, but all in the same unit.
 
     segments ──► spans                    runs without a gap
              ──► chunks, each with a score
-             ──► candidates               neighbouring chunks that share segments
-             ──► tasks                    small ones joined, large ones split
+             ──► candidates               adjacent chunks that share segments
+             ──► tasks                    small candidates joined, large ones split
              ──► dependencies             tasks that share a segment wait for each other
 
-What the notes leave open is decided like this: candidates without a chunk that is to be compacted
-are none. The size of a segment counts whole in each chunk, and once in the cost of a task. A
-segment of exactly the largest size is not too large. A segment that was made as small as it can
-be (`settled`) counts as one of the largest size, so that it is not cut again and again.
+The notes leave some questions open, which are decided as follows. Candidates need at least one
+chunk to compact. The size of a segment counts fully in each of its chunks, and once in the cost of
+a task. A segment of exactly the maximum size is not too large. A segment that cannot be made
+smaller (`settled`) counts with at most the maximum size, so that it is not cut repeatedly.
 """
 
 import math
@@ -29,7 +29,7 @@ from common.errors import RequestError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Rows of a range of time, `start` to before `end`."""
+    """Rows of a time range, `start` to before `end`."""
 
     id: str
     start: float
@@ -37,18 +37,18 @@ class Segment:
     size: int
     """Bytes."""
     tombstone: bool = False
-    """It only says that the range is empty: it is in no chunk."""
+    """Whether it only marks its range as empty; it is then in no chunk."""
     settled: bool = False
-    """It is as small as the last task could make it."""
+    """Whether the last task made it as small as possible."""
     version: int = 0
-    """Segments of a greater version hide those below it; see `visible`."""
+    """Segments of a greater version hide those of smaller versions; see `visible`."""
     minor_version: int = 0
-    """Among segments of one version and range: a greater one hides those that it was made of."""
+    """Within one version and range, a segment of a greater minor version hides its inputs."""
     partitions: tuple[int, int] = (0, 1)
-    """First partition that it was made of, and the first one after those."""
+    """Range of partitions that it was made of; the end is exclusive."""
 
     def __post_init__(self) -> None:
-        """Refuse what no segment can be.
+        """Reject invalid segments.
 
         Raises:
             RequestError: Names the segment, the value and what is expected.
@@ -62,19 +62,19 @@ class Segment:
             raise RequestError(f"segment {self.id}: size is {self.size}, expected at least 0")
 
     def size_up_to(self, max_size: int) -> int:
-        """Return its size; a settled one is not larger than any segment may be."""
+        """Return its size, limited to `max_size` if it is settled."""
         return min(self.size, max_size) if self.settled else self.size
 
 
 def read_timeline(written: Sequence[Mapping[str, Any]]) -> list[Segment]:
-    """Return the segments of a timeline in order, each once.
+    """Read the segments of a timeline, sorted and without duplicates.
 
     Args:
-        written: Segments in any order, with the fields of `Segment`; or chunks, each with its
-            `segments`, where a segment that spans chunks is listed in each of them.
+        written: Segments in any order, with the fields of `Segment`; or chunks with their
+            `segments`, where each chunk lists all segments that overlap it.
 
     Raises:
-        RequestError: Two segments have one id, or a range is none.
+        RequestError: Two segments have the same id, or a range is invalid.
     """
     entries: list[Mapping[str, Any]] = []
     for entry in written:
@@ -88,15 +88,16 @@ def read_timeline(written: Sequence[Mapping[str, Any]]) -> list[Segment]:
 
 
 def in_order(segments: Iterable[Segment]) -> list[Segment]:
-    """Return segments by start, then end."""
+    """Return segments sorted by start, then end."""
     return sorted(segments, key=lambda each: (each.start, each.end, each.id))
 
 
 def visible(segments: Iterable[Segment]) -> list[Segment]:
-    """Return the segments that nothing hides, in order.
+    """Return the segments that are not hidden, in order.
 
-    A segment is hidden if segments of greater versions cover its whole range, or if one of the
-    same version and range with a greater minor version was made of all its partitions.
+    A segment is hidden if segments of greater versions cover its whole range. It is also hidden if
+    a segment of the same version and range, with a greater minor version, includes all its
+    partitions.
     """
     ordered = in_order(segments)
     return [segment for segment in ordered if not _is_hidden(segment, ordered)]
@@ -119,7 +120,7 @@ def _is_hidden(segment: Segment, others: Sequence[Segment]) -> bool:
 
 
 def spans_of(segments: Iterable[Segment]) -> list[tuple[float, float]]:
-    """Return the runs of segments that touch or overlap, as ranges."""
+    """Return the ranges of runs of adjacent or overlapping segments."""
     found: list[tuple[float, float]] = []
     for segment in in_order(segments):
         if found and segment.start <= found[-1][1]:
@@ -133,28 +134,28 @@ def spans_of(segments: Iterable[Segment]) -> list[tuple[float, float]]:
 
 
 class ChunkState(StrEnum):
-    """What is to be done with a chunk."""
+    """What to do with a chunk."""
 
     EMPTY = "empty"
     STABLE = "stable"
     COMPACT = "compact"
     NO_OPINION = "no_opinion"
-    """It is compacted with a neighbour, or not at all."""
+    """The chunk is compacted only together with a neighbour."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a rule says of a chunk."""
+    """Result of a rule for a chunk."""
 
     state: ChunkState
     priority: float = 0.0
-    """Of `COMPACT`: 0 to 1, larger first."""
+    """Priority of `COMPACT`: 0 to 1, larger first."""
 
     def __post_init__(self) -> None:
-        """Refuse a priority that is none.
+        """Reject an invalid priority.
 
         Raises:
-            RequestError: It is not within 0 and 1.
+            RequestError: The priority is not between 0 and 1.
         """
         if not 0 <= self.priority <= 1:
             raise RequestError(f"priority of a chunk is {self.priority}, expected 0 to 1")
@@ -162,22 +163,22 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a rule may look at: the segments of a chunk, tombstones left out."""
+    """Input of a rule: the segments of a chunk, without tombstones."""
 
     segments: tuple[Segment, ...]
     max_size: int
-    """Most bytes of a segment."""
+    """Maximum bytes of a segment."""
     overlap: bool = False
-    """Whether a segment is in a neighbouring chunk, too."""
+    """Whether a segment is also in an adjacent chunk."""
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each segment."""
+        """Size of each segment, in bytes."""
         return [segment.size_up_to(self.max_size) for segment in self.segments]
 
     @property
     def ideal(self) -> int:
-        """As many segments would do, at least 1."""
+        """Smallest sufficient number of segments, at least 1."""
         return max(1, math.ceil(sum(self.sizes) / self.max_size))
 
     @property
@@ -187,23 +188,23 @@ class Contents:
 
 
 Rule = Callable[[Contents], Score | None]
-"""Returns a score, or None to leave the question to the next rule."""
+"""Returns a score, or None to defer to the next rule."""
 
 
 def is_empty(contents: Contents) -> Score | None:
-    """Say that a chunk without segments is empty."""
+    """Score a chunk without segments as empty."""
     return None if contents.segments else Score(ChunkState.EMPTY)
 
 
 def is_stable(contents: Contents) -> Score | None:
-    """Say that a chunk is stable if no size is too large and no smaller number would do."""
+    """Score a chunk as stable if no segment is too large and fewer segments do not suffice."""
     if contents.oversize or len(contents.segments) != contents.ideal:
         return None
     return Score(ChunkState.NO_OPINION if contents.overlap else ChunkState.STABLE)
 
 
 def is_to_be_compacted(contents: Contents) -> Score | None:
-    """Compact, the more urgently the more segments are too many or bytes in too large ones."""
+    """Score a chunk as to be compacted; excess segments and oversize bytes raise the priority."""
     count = len(contents.segments)
     excess = (count - contents.ideal) / count
     return Score(
@@ -212,11 +213,11 @@ def is_to_be_compacted(contents: Contents) -> Score | None:
 
 
 RULES: tuple[Rule, ...] = (is_empty, is_stable, is_to_be_compacted)
-"""Of the notes, in order: the first one with an answer counts."""
+"""The rules of the notes; the first rule with an answer decides."""
 
 
 def score(contents: Contents, rules: Sequence[Rule] = RULES) -> Score:
-    """Return the answer of the first rule that has one; without any, a chunk has no opinion."""
+    """Return the answer of the first rule that has one; `NO_OPINION` if no rule has."""
     answers = (rule(contents) for rule in rules)
     return next((answer for answer in answers if answer is not None), Score(ChunkState.NO_OPINION))
 
@@ -224,7 +225,7 @@ def score(contents: Contents, rules: Sequence[Rule] = RULES) -> Score:
 def score_sizes(
     sizes: Iterable[int], max_size: int, *, overlap: bool = False, rules: Sequence[Rule] = RULES
 ) -> Score:
-    """Return the score of a chunk with segments of these sizes."""
+    """Return the score of a chunk whose segments have these sizes."""
     segments = tuple(
         Segment(id=str(at), start=0.0, end=1.0, size=size) for at, size in enumerate(sizes)
     )
@@ -236,33 +237,33 @@ def score_sizes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeChunk:
-    """A range of the timeline of the wanted length."""
+    """A range of the timeline with the configured length."""
 
     index: int
-    """Its place among all chunks; its neighbours are one less and one more."""
+    """Its index among all chunks; neighbours differ by 1."""
     start: float
     end: float
     segments: tuple[Segment, ...]
-    """Those that it shares a time with, in order; tombstones left out."""
+    """Segments that overlap the chunk, in order, without tombstones."""
     prior: bool
-    """Whether one of them is in the chunk before, too."""
+    """Whether a segment is also in the previous chunk."""
     later: bool
-    """Whether one of them is in the chunk after, too."""
+    """Whether a segment is also in the next chunk."""
     score: Score
 
     @property
     def state(self) -> ChunkState:
-        """What is to be done with it."""
+        """What to do with the chunk."""
         return self.score.state
 
     @property
     def ids(self) -> list[str]:
-        """Of its segments, in order."""
+        """Ids of its segments, in order."""
         return [segment.id for segment in self.segments]
 
 
 def chunk_numbers(segment: Segment, granularity: float, origin: float = 0.0) -> range:
-    """Return the places of the chunks that a segment is in."""
+    """Return the indexes of a segment's chunks."""
     first = (segment.start - origin) // granularity
     last = -((origin - segment.end) // granularity) - 1
     return range(int(first), int(last) + 1)
@@ -276,13 +277,13 @@ def occupied_chunks(
     rules: Sequence[Rule] = RULES,
     origin: float = 0.0,
 ) -> list[TimeChunk]:
-    """Return the chunks that have segments, in order.
+    """Return the chunks with segments, in order.
 
     Args:
-        segments: Visible ones, in any order.
+        segments: Visible segments, in any order.
         granularity: Length of a chunk.
-        max_size: Most bytes of a segment.
-        rules: By which they are scored.
+        max_size: Maximum bytes of a segment.
+        rules: Rules that score the chunks.
         origin: Start of any chunk.
     """
     members: dict[int, list[Segment]] = {}
@@ -304,9 +305,9 @@ def chunks_of(
     rules: Sequence[Rule] = RULES,
     origin: float = 0.0,
 ) -> list[TimeChunk]:
-    """Return all chunks from the first segment to the last, also empty ones; see `occupied_chunks`.
+    """Return all chunks from the first segment to the last, including empty chunks.
 
-    A chunk for each step: for timelines of a bounded length.
+    Use this only for timelines of bounded length; see `occupied_chunks`.
     """
     occupied = occupied_chunks(segments, granularity, max_size, rules=rules, origin=origin)
     found = {chunk.index: chunk for chunk in occupied}
@@ -348,14 +349,14 @@ Chunks = tuple[TimeChunk, ...]
 
 
 def cost_of(chunks: Iterable[TimeChunk]) -> int:
-    """Return the bytes of all segments of some chunks, each counted once."""
+    """Return the total bytes of the segments of some chunks; each segment counts once."""
     return sum(
         {segment.id: segment.size for chunk in chunks for segment in chunk.segments}.values()
     )
 
 
 def _add_sizes(sizes: dict[str, int], chunks: Iterable[TimeChunk]) -> int:
-    """Note the sizes of segments of some chunks; return by how much their sum has grown."""
+    """Add the segment sizes of some chunks; return by how much the total has grown."""
     fresh = {segment.id: segment.size for chunk in chunks for segment in chunk.segments}
     added = sum(size for name, size in fresh.items() if name not in sizes)
     sizes.update(fresh)
@@ -363,7 +364,7 @@ def _add_sizes(sizes: dict[str, int], chunks: Iterable[TimeChunk]) -> int:
 
 
 def candidates_of(chunks: Iterable[TimeChunk]) -> list[Chunks]:
-    """Return runs of chunks that share segments and of which one is to be compacted."""
+    """Return runs of chunks that share segments and include a chunk to compact."""
     found: list[list[TimeChunk]] = []
     joins = False
     for chunk in chunks:
@@ -378,11 +379,11 @@ def candidates_of(chunks: Iterable[TimeChunk]) -> list[Chunks]:
 
 
 def join_small(candidates: Iterable[Chunks], small_cost: int) -> list[Chunks]:
-    """Return candidates, each small one joined to the one before where that is small, too.
+    """Join each small candidate to the previous candidate if that is also small.
 
     Args:
-        candidates: In order.
-        small_cost: Most bytes of a small one. What was joined may be small no more.
+        candidates: Candidates in order.
+        small_cost: Maximum bytes of a small candidate. A joined candidate may exceed it.
     """
     found: list[list[TimeChunk]] = []
     sizes: dict[str, int] = {}
@@ -399,15 +400,15 @@ def join_small(candidates: Iterable[Chunks], small_cost: int) -> list[Chunks]:
 def split_large(
     candidates: Iterable[Chunks], max_cost: float, chunks_max: int | None = None
 ) -> list[Chunks]:
-    """Return candidates cut at ends of chunks, before they pass a limit.
+    """Split candidates at ends of chunks before they exceed a limit.
 
-    A single chunk may be over the limit. A part of which no chunk is to be compacted is kept:
-    the parts beside it cut the segments that it shares with them, and that may change its score.
+    A single chunk may exceed the limit. A part without a chunk to compact is kept: adjacent parts
+    cut the segments that it shares with them, which may change its score.
 
     Args:
-        candidates: In order.
-        max_cost: Most bytes of a task.
-        chunks_max: Most chunks of a task; None: any number.
+        candidates: Candidates in order.
+        max_cost: Maximum bytes of a task.
+        chunks_max: Maximum number of chunks of a task; None: no limit.
     """
     found: list[Chunks] = []
     for run in candidates:
@@ -425,18 +426,18 @@ def split_large(
 
 
 class Colour(StrEnum):
-    """Which tasks run first."""
+    """Whether a task can start at once."""
 
     RED = "red"
     BLACK = "black"
-    """It waits for others."""
+    """The task waits for other tasks."""
 
 
 def depend_on_previous(tasks: Sequence[frozenset[str]]) -> list[tuple[int, ...]]:
-    """Return which tasks each waits for: the one before, if they share a segment.
+    """Return the dependencies of each task: the previous task, if they share a segment.
 
     Args:
-        tasks: The segments of each, in order of time.
+        tasks: The segments of each task, in order of time.
     """
     return [
         (at - 1,) if at and segments & tasks[at - 1] else () for at, segments in enumerate(tasks)
@@ -444,13 +445,13 @@ def depend_on_previous(tasks: Sequence[frozenset[str]]) -> list[tuple[int, ...]]
 
 
 def depend_on_neighbours(tasks: Sequence[frozenset[str]]) -> list[tuple[int, ...]]:
-    """Return which tasks each waits for, so that every other one of a chain begins at once.
+    """Return the dependencies of each task; every second task of a chain starts at once.
 
-    A task that shares a segment with an earlier red one is black. It waits for all red ones that it
-    shares a segment with, and for such black ones before it. No cycle is possible.
+    A task that shares a segment with an earlier red task is black. It waits for all red tasks that
+    share a segment with it, and for earlier black tasks that do. Cycles are impossible.
 
     Args:
-        tasks: The segments of each, in order of time.
+        tasks: The segments of each task, in order of time.
     """
     users: dict[str, list[int]] = {}
     for at, segments in enumerate(tasks):
@@ -471,58 +472,58 @@ def depend_on_neighbours(tasks: Sequence[frozenset[str]]) -> list[tuple[int, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Chunks that are rewritten together. What sticks out of them is written apart."""
+    """Chunks that are rewritten together. Rows outside the chunks are written to separate files."""
 
     name: str
     chunks: tuple[TimeChunk, ...]
     depends_on: tuple[str, ...] = ()
-    """Names of tasks that have to be done before."""
+    """Names of tasks that must finish first."""
     oversize: bool = False
-    """It is one chunk, and costs more than a task should."""
+    """Whether it is a single chunk that exceeds the maximum cost of a task."""
 
     @property
     def color(self) -> Colour:
-        """Black if it waits for others."""
+        """Black if it waits for other tasks."""
         return Colour.BLACK if self.depends_on else Colour.RED
 
     @property
     def priority(self) -> float:
-        """The greatest one of its chunks."""
+        """The highest priority of its chunks."""
         return max(chunk.score.priority for chunk in self.chunks)
 
     @property
     def cost(self) -> int:
-        """Bytes of its segments."""
+        """Total bytes of its segments."""
         return cost_of(self.chunks)
 
     @property
     def starts(self) -> list[float]:
-        """When its chunks begin."""
+        """Start times of its chunks."""
         return [chunk.start for chunk in self.chunks]
 
     @property
     def segments(self) -> list[str]:
-        """Ids, sorted."""
+        """Sorted ids of its segments."""
         return sorted({id_ for chunk in self.chunks for id_ in chunk.ids})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLimits:
-    """How large tasks are, and how they wait for each other."""
+    """Limits of task sizes, and the kind of dependencies."""
 
     small_cost: int = 0
     max_cost: float = math.inf
     chunks_max: int | None = None
     dependencies: str = "multi"
-    """`simple`: each waits for the one before. `multi`: see `depend_on_neighbours`."""
+    """`simple`: see `depend_on_previous`. `multi`: see `depend_on_neighbours`."""
 
 
 def tasks_of(chunks: Iterable[TimeChunk], limits: TaskLimits) -> list[Task]:
-    """Return the tasks that bring chunks into shape, in order of time.
+    """Return the tasks that compact chunks, in order of time.
 
     Args:
-        chunks: In order.
-        limits: Of the tasks.
+        chunks: Chunks in order.
+        limits: Limits of the tasks.
     """
     joined = join_small(candidates_of(chunks), limits.small_cost)
     parts = split_large(joined, limits.max_cost, limits.chunks_max)
@@ -543,7 +544,7 @@ def tasks_of(chunks: Iterable[TimeChunk], limits: TaskLimits) -> list[Task]:
 
 @dataclass(frozen=True, slots=True)
 class TimelinePlan:
-    """All that the notes derive from a timeline."""
+    """All results of the algorithm for a timeline."""
 
     spans: list[tuple[float, float]]
     chunks: list[TimeChunk]
@@ -558,14 +559,14 @@ def plan_timeline(
     *,
     rules: Sequence[Rule] = RULES,
 ) -> TimelinePlan:
-    """Return spans, chunks and tasks of the segments that nothing hides.
+    """Return spans, chunks and tasks of the visible segments.
 
     Args:
-        segments: In any order.
+        segments: Segments in any order.
         granularity: Length of a chunk.
-        max_size: Most bytes of a segment.
-        limits: Of the tasks; None: no limit.
-        rules: By which chunks are scored.
+        max_size: Maximum bytes of a segment.
+        limits: Limits of the tasks; None: no limits.
+        rules: Rules that score the chunks.
     """
     seen = visible(segments)
     chunks = chunks_of(seen, granularity, max_size, rules=rules)

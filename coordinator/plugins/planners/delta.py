@@ -1,23 +1,24 @@
-"""The delta planner: updates and deletes are merged among themselves, and seldom into their base.
+"""The delta planner: merge updates and deletes with each other, and rarely into their base.
 
-What Apache Kudu's delta compactions do, for tables with a key. The base of a tablet is its large
-files that are apart in key; deltas are the smaller files over them (`common.spi.deltas`).
+These are Apache Kudu's delta compactions, for tables with a key. The base of a tablet consists of
+its large files with disjoint key ranges; deltas are the smaller files that overlap the base
+(`common.spi.deltas`).
 
-    minor   merges deltas with each other: readers open fewer files, and versions that a newer one
-            hides go. The base, which is large, is not touched.
-    major   merges a set's base with its deltas when enough of its rows are updated: then a reader
+    minor   merges deltas with each other. Readers open fewer files, and hidden versions are
+            dropped. The large base is not rewritten.
+    major   merges a set's base with its deltas when enough of its rows are updated. A reader then
             opens one file per key again.
 
-A large base with many deltas is rewritten rarely by this, and never for a few updates. What else
-differs from Kudu: rows are whole here, so a major job rewrites all columns; and a set that is more
-than one job takes is first cut. Neighbours that are small and that nothing overlaps, as new keys
-make them, are merged, too, since no delta compaction would ever take them.
+A large base with many deltas is therefore rewritten rarely, and never for a few updates. Two things
+differ from Kudu. Rows are whole, so a major job rewrites all columns; and a set that is too large
+for one job is first cut. Small adjacent files without overlap, which result from new keys, are also
+merged, because no delta compaction would include them.
 
-Which rows may go is decided by the row rules alone, job by job.
+Only the row rules decide which rows a job may drop.
 
-Fixed point: a minor job makes one file of several. A major job leaves files that are apart and that
-no delta overlaps. A cut makes one delta into parts of which each reaches fewer base files, and is
-made only where a set has one delta. Neighbours become one file. A request ends in one file.
+Fixed point: a minor job merges several files into one. A major job leaves disjoint files without
+deltas. A cut divides one delta into parts that each overlap fewer base files, and is made only in a
+set with one delta. Adjacent files become one file. A request ends in one file.
 """
 
 import math
@@ -45,7 +46,7 @@ from coordinator.plugins.planners.tiers import (
 
 _NAME = "planner delta"
 OUTPUTS_MAX = 1000
-"""Of one job."""
+"""Maximum number of outputs of one job."""
 
 
 # ------------------------------------------------------------------------------------------ Options
@@ -53,7 +54,7 @@ OUTPUTS_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaOptions:
-    """Numbers that the planner goes by."""
+    """Options and settings of the planner."""
 
     minor_files: int = option(4, at_least=2)
     major_ratio: float = option(0.1, above=0)
@@ -69,20 +70,20 @@ class DeltaOptions:
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Columns whose updates count; empty: all updates."""
+        """Columns whose updates count; empty: all updates count."""
         return tuple(name for name in self.columns.split("+") if name)
 
     def major_from(self, scans_s: float) -> float:
-        """Return the share of updated rows from which on a base is merged with its deltas.
+        """Return the fraction of updated rows at which a base is merged with its deltas.
 
         Args:
-            scans_s: Scans of the tablet per second: one and more lower the share most.
+            scans_s: Scans of the tablet per second; the effect is largest from one scan on.
         """
         return self.major_ratio / (1 + self.scan_weight * min(1.0, scans_s))
 
     @property
     def tombstone_rules(self) -> TierOptions:
-        """What says when a file is rewritten alone for its tombstones."""
+        """Rules for rewriting a single file for its tombstones."""
         return TierOptions(
             tombstone_threshold=self.tombstone_threshold,
             tombstone_compaction_interval_s=self.tombstone_compaction_interval_s,
@@ -100,13 +101,13 @@ def _options(given: Mapping[str, object], settings: TableSettings | None = None)
 
 
 class DeltaPlanner:
-    """Plans by base and deltas; see the module. Holds nothing between plans."""
+    """Plans by base and deltas; see the module. Keeps no state between plans."""
 
     option_names = option_names(DeltaOptions)
     setting_names = settings_of(DeltaOptions)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -114,20 +115,20 @@ class DeltaPlanner:
         _options(options)
 
     def check_table(self, *, keyed: bool, timed: bool) -> None:
-        """Refuse tables without a key.
+        """Reject tables without a key.
 
         Raises:
-            ConfigError: Says what to choose instead.
+            ConfigError: The message names alternatives.
         """
         if not keyed:
             instead = "bin-pack, size-tiered" + (" or time-window" if timed else "")
             raise ConfigError(f"needs a table with a key; choose {instead}")
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: An option or setting is refused.
+            ConfigError: An option or setting is invalid.
         """
         options = _options(parameters.options, parameters.settings)
         draft = PlanDraft(parameters, options.file_limit)
@@ -145,7 +146,7 @@ class DeltaPlanner:
 
 @dataclass(slots=True)
 class _Work:
-    """What is planned for."""
+    """State of one plan."""
 
     parameters: PlanParameters
     options: DeltaOptions
@@ -157,30 +158,30 @@ class _Work:
         self.free = {file.path: file for file in self.parameters.candidates}
 
     def are_free(self, files: Sequence[DataFile]) -> bool:
-        """Return whether nobody else uses any of some files."""
+        """Return whether none of the files is in use."""
         return all(file.path in self.free for file in files)
 
     def fits(self, files: Sequence[DataFile]) -> bool:
-        """Return whether one job takes so much."""
+        """Return whether the files fit into one job."""
         few = len(files) <= self.options.max_files
         return few and total_bytes(files) <= capacity_bytes(self.parameters)
 
     def rewrite(
         self, files: Sequence[DataFile], reason: str, kind: str = "", cuts: tuple[bytes, ...] = ()
     ) -> None:
-        """Plan a job; `kind` is the tag of its outputs."""
+        """Add a job; `kind` is the tag value of its outputs."""
         tags = ((DELTA_TAG, kind),) if kind else ()
         self.draft.add_job(files, reason, tags=tags, cuts=cuts)
         for file in files:
             self.free.pop(file.path, None)
 
     def leave(self, files: Sequence[DataFile], reason: str) -> None:
-        """Say why the free files among some are left."""
+        """Record why the free files among some files are left."""
         self.draft.leave([file for file in files if file.path in self.free], reason)
 
 
 def _plan_sets(work: _Work) -> None:
-    """Plan jobs for all sets that want one; each set gets one at a time."""
+    """Plan jobs for all sets; each set gets one job at a time."""
     sets = delta_sets(work.parameters.files.values())
     for set_ in sets:
         _plan_set(work, set_)
@@ -191,7 +192,7 @@ def _plan_sets(work: _Work) -> None:
 
 
 def _plan_set(work: _Work, each: DeltaSet) -> None:
-    """Plan what a set wants: its major compaction, or else a minor one."""
+    """Plan the major compaction of a set, or else a minor one."""
     options, parameters = work.options, work.parameters
     if not each.deltas:
         work.leave(each.files, "is base data, and no delta overlaps it")
@@ -214,7 +215,7 @@ def _percent(share: float) -> str:
 
 
 def _major(work: _Work, each: DeltaSet, says: str) -> None:
-    """Merge a base with its deltas; where that is too much for a job, make it less."""
+    """Merge a base with its deltas; if that is too large for a job, reduce the set first."""
     if work.fits(each.files):
         if work.are_free(each.files):
             parts = math.ceil(total_bytes(each.files) / work.options.target_bytes)
@@ -231,7 +232,7 @@ def _major(work: _Work, each: DeltaSet, says: str) -> None:
 
 
 def _minor(work: _Work, each: DeltaSet, says: str, least: int) -> None:
-    """Merge the smallest free deltas of a set, if there are enough of them."""
+    """Merge the smallest free deltas of a set, if there are enough."""
     free = [file for file in each.deltas if file.path in work.free]
     ordered = sorted(free, key=lambda file: (file.size_bytes, file.path))
     least = min(least, work.options.max_files)
@@ -264,7 +265,7 @@ def _cut_apart(work: _Work, each: DeltaSet, says: str) -> None:
 
 
 def _cuts_of(work: _Work, base: Sequence[DataFile], delta: DataFile) -> tuple[bytes, ...]:
-    """Return the ends of base files after which a delta is cut; none: that would not help."""
+    """Return the ends of base files at which to cut a delta; empty if a cut does not help."""
     span = span_of([delta])
     cuts, group = list[bytes](), list[DataFile]()
     for file in within_reach(base, span):
@@ -276,7 +277,7 @@ def _cuts_of(work: _Work, base: Sequence[DataFile], delta: DataFile) -> tuple[by
 
 
 def _merge_neighbours(work: _Work, sets: Sequence[DeltaSet]) -> None:
-    """Merge base files that are small, next to each other, and that nothing overlaps."""
+    """Merge small adjacent base files without overlap."""
     below = small_bytes_below(work.options.target_bytes, work.options.small_share)
     run = list[DataFile]()
     for set_ in sets:

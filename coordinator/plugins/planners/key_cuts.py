@@ -1,8 +1,8 @@
-"""Keys at which outputs are cut, so that they come out at about the same size.
+"""Keys at which outputs are cut into parts of similar size.
 
-What is known of a file is its smallest and greatest key, so bytes are taken to be spread evenly
-between them. A cut is a key that bounds a file where one lies near; otherwise it is a value
-between two of them, which takes the types of the key columns.
+Only the smallest and the greatest key of a file are known, so its bytes are assumed to be evenly
+spread between them. A cut is a nearby bound of a file if there is one. Otherwise a cut is a value
+between two bounds, which requires the types of the key columns.
 """
 
 from bisect import bisect_left
@@ -15,35 +15,36 @@ from common.model.key_values import KeyType
 from common.model.keys import SPLIT_BYTES_MAX, decode_key, encode_key
 
 SLACK = 0.1
-"""Of an output's bytes: how far a known key may lie from where the cut should be."""
+"""Maximum distance of a file's bound from the ideal cut, as a fraction of an output's bytes."""
 CUT_BYTES_MAX = 64
-"""Of a key that no file has: the merge kernel tells longer ones apart only by reading them."""
+"""Limit of a computed key, because the merge kernel can compare longer keys only by reading them.
+"""
 _DIGITS = 8
 
 
 def shared_length(low: Sequence[int], high: Sequence[int]) -> int:
-    """Return how many bytes, or characters, two keys have in common at their beginning."""
+    """Return the length of the common prefix of two keys, in bytes or characters."""
     pairs = enumerate(zip(low, high, strict=False))
     return next((at for at, (one, other) in pairs if one != other), min(len(low), len(high)))
 
 
 def number_after(key: bytes, skipped: int) -> int:
-    """Return the eight bytes behind a common beginning as a number that sorts like the key."""
+    """Return the eight bytes after a common prefix as a number that sorts like the key."""
     return int.from_bytes(key[skipped : skipped + _DIGITS].ljust(_DIGITS, b"\0"), "big")
 
 
 def cut_keys(
     files: Sequence[DataFile], parts: int, key_types: Sequence[KeyType] = ()
 ) -> tuple[bytes, ...]:
-    """Return keys that cut what is merged of some files into parts of about equal bytes.
+    """Return keys that cut the merge of some files into parts of similar size.
 
     Args:
-        files: Inputs of one job; those without known keys do not count.
-        parts: How many outputs are wanted.
-        key_types: Of the table's key columns; empty: cuts are at bounds of files only.
+        files: Inputs of one job; files without known keys are ignored.
+        parts: Wanted number of outputs.
+        key_types: Types of the table's key columns; empty: cut at bounds of files only.
 
     Returns:
-        At most `parts` - 1 keys, ascending; fewer, or none, where no key lies near enough.
+        At most `parts` - 1 keys, ascending; fewer if no key is near enough to an ideal cut.
     """
     found = _density(files)
     points = found.points
@@ -62,14 +63,14 @@ def cut_keys(
 
 @dataclass(frozen=True, slots=True)
 class _Density:
-    """Where the bytes of some files lie."""
+    """Distribution of the bytes of some files over keys."""
 
     points: Sequence[bytes]
-    """All keys that bound files, ascending."""
+    """All bounds of files, ascending."""
     filled: Sequence[float]
-    """Bytes up to each of them, itself included."""
+    """Cumulative bytes up to each point, inclusive."""
     single: Sequence[float]
-    """Bytes of files that have no other key."""
+    """Bytes of files with only this key."""
 
 
 def _density(files: Sequence[DataFile]) -> _Density:
@@ -99,7 +100,7 @@ def _density(files: Sequence[DataFile]) -> _Density:
 def _cut_at(
     aim: float, share: float, found: _Density, key_types: Sequence[KeyType]
 ) -> bytes | None:
-    """Return the key up to which there are about `aim` bytes; None: none is near."""
+    """Return the key with about `aim` bytes up to it; None if no key is near."""
     points, filled = found.points, found.filled
     high = min(bisect_left(filled, aim), len(points) - 1)
     low = max(0, high - 1)
@@ -115,16 +116,16 @@ def _cut_at(
 def key_between(
     low: bytes, high: bytes, share: float, key_types: Sequence[KeyType]
 ) -> bytes | None:
-    """Return a key, or the beginning of one, that lies between two others.
+    """Return a key, or a prefix of one, between two keys.
 
     Args:
         low: The smaller key.
         high: The greater one.
-        share: Where between them, 0 to 1.
-        key_types: Of the key columns.
+        share: Position between them, 0 to 1.
+        key_types: Types of the key columns.
 
     Returns:
-        None where the keys cannot be read, or their types have nothing between two values.
+        None if the keys cannot be decoded, or their types have no value between the two.
     """
     try:
         pairs = zip(decode_key(low, key_types), decode_key(high, key_types), strict=False)
@@ -159,9 +160,9 @@ def _value_between(low: object, high: object, share: float, kind: KeyType) -> ob
 
 
 def _digits_between(low: list[int], high: list[int], share: float, base: int) -> list[int]:
-    """Return digits between those of two texts: what they have in common, and a few more.
+    """Return digits between those of two texts: their common prefix, and a few more digits.
 
-    Texts are taken to be ASCII behind that; the caller checks what comes of others.
+    Texts are assumed to be ASCII after the prefix; the caller checks the result for other texts.
     """
     same = shared_length(low, high)
     first, last = (_value(each[same : same + _PLACES], base) for each in (low, high))

@@ -1,27 +1,28 @@
-"""The leveled planner: files of a level do not overlap, and each level is larger than the last.
+"""The leveled planner: files of a level do not overlap, and each level is larger than the previous.
 
-The rule of LevelDB's, RocksDB's and Cassandra's strategy of this name, for tables with a key. A
-reader of one key opens the files of level 0 and one file per level. New files are level 0 and
-overlap. What comes out of a job has the tag `level` and about `max_file_bytes`; level n holds up to
-`fan_out` to the power of n of these. A level that holds more sends files to the next one, merged
-there with all files that they overlap.
+This is leveled compaction as in LevelDB, RocksDB and Cassandra, for tables with a key. A reader of
+one key opens the files of level 0 and one file per level. New files are in level 0 and may overlap.
+Outputs of jobs have the tag `level` and a size of about `max_file_bytes`; level n holds up to
+`fan_out`^n such files. A level that holds more sends files to the next level, where they are merged
+with all files that they overlap.
 
-What differs from the families, where the next file of a level goes by turns and one job runs at a
-time:
+Those systems choose the files of a level round-robin and run one job at a time. This planner
+differs:
 
-* Of a level that is too large, those files go first that overlap least of the next one, per byte.
-  A file that has waited for `starvation_s` goes before them.
-* All levels that are too large get jobs at once, as many as it takes, where keys are apart.
-* A row wins by its version, whatever its level. So part of level 0 may go on while older files
-  stay, and a file that overlaps another of its level, for whatever reason, counts as level 0.
-* A file that overlaps nothing in the next level moves: nothing is read, only its tag changes.
-* No job has more than `max_files` inputs. A file that overlaps too many of the next level is first
-  cut, where those are cut, into files that do not.
+* From a level that is too large, the files with the least overlap per byte in the next level move
+  first. A file that has waited for `starvation_s` takes precedence.
+* All levels that are too large get jobs at once, as many as needed, on disjoint key ranges.
+* A row wins by its version, regardless of its level. Part of level 0 may therefore move on while
+  older files stay. A file that overlaps another file of its level, for any reason, counts as level
+  0.
+* A file without overlap in the next level is moved: only its tag changes, and no data is read.
+* No job has more than `max_files` inputs. A file that overlaps too many files of the next level is
+  first cut at their boundaries into files that overlap fewer.
 
-Fixed point: each job either moves rows to a higher level, or cuts a file that overlaps too many
-others into files that do not, or makes fewer files of level 0, or moves what overlaps others of its
-level to level 0. There are nine levels, and outputs of a job never overlap other files of their
-level. A request ends in files that do not overlap.
+Fixed point: each job moves rows to a higher level, or cuts a file that overlaps too many others
+into files that do not, or reduces the number of files in level 0, or moves files that overlap
+others of their level to level 0. There are nine levels, and outputs of a job never overlap other
+files of their level. A request ends in files that do not overlap.
 """
 
 import math
@@ -52,11 +53,11 @@ from coordinator.plugins.planners.tiers import (
 _NAME = "planner leveled"
 LEVEL_TAG = "level"
 CUT_TAG = (LEVEL_TAG, "0")
-"""Tag of a file of level 0 that was cut, or merged, so that it fits into one job with level 1."""
+"""Tag of a level 0 file that was cut or merged so that it fits into one job with level 1."""
 LEVEL_MAX = 8
-"""There are nine levels; the last one may hold any amount."""
+"""Number of the last level, which may hold any amount; there are nine levels."""
 OUTPUTS_MAX = 1000
-"""Of one job."""
+"""Maximum number of outputs of one job."""
 
 
 # ------------------------------------------------------------------------------------------ Options
@@ -64,7 +65,7 @@ OUTPUTS_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeveledOptions(TierOptions):
-    """Sizes of files and levels, and tiers in level 0."""
+    """Options of file and level sizes, and of tiers in level 0."""
 
     enforce_min_threshold: bool = option(True)
     max_file_bytes: int = of_table("target_bytes", at_least=1)
@@ -74,7 +75,7 @@ class LeveledOptions(TierOptions):
     starvation_s: float = option(86_400.0, above=0)
 
     def target_bytes(self, level: int) -> float:
-        """Return how much a level from 1 on holds."""
+        """Return the target size of a level, from level 1 on."""
         return float(self.fan_out) ** level * self.max_file_bytes
 
 
@@ -88,13 +89,13 @@ def _options(given: Mapping[str, object], settings: TableSettings | None = None)
 
 
 class LeveledPlanner:
-    """Plans by levels; see the module. Holds nothing between plans."""
+    """Plans by levels; see the module. Keeps no state between plans."""
 
     option_names = option_names(LeveledOptions)
     setting_names = settings_of(LeveledOptions)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -102,20 +103,20 @@ class LeveledPlanner:
         _options(options)
 
     def check_table(self, *, keyed: bool, timed: bool) -> None:
-        """Refuse tables without a key.
+        """Reject tables without a key.
 
         Raises:
-            ConfigError: Says what to choose instead.
+            ConfigError: The message names alternatives.
         """
         if not keyed:
             instead = "bin-pack, size-tiered" + (" or time-window" if timed else "")
             raise ConfigError(f"needs a table with a key; choose {instead}")
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: An option or setting is refused.
+            ConfigError: An option or setting is invalid.
         """
         options = _options(parameters.options, parameters.settings)
         draft = PlanDraft(parameters, options.file_limit)
@@ -123,7 +124,7 @@ class LeveledPlanner:
             draft.leave(parameters.candidates, "has no key, which planner leveled needs")
             return draft.plan()
         work = _Work(parameters, options, draft, levels_of(parameters.files.values()))
-        # A reader of one key opens no more than these.
+        # A reader of one key opens at most this number of files.
         depth = sum(1 for level in work.levels[1:] if level.files)
         draft.files_counted = len(work.levels[0].files) + depth
         if parameters.kind is Kind.USER:
@@ -138,11 +139,11 @@ class LeveledPlanner:
 
 Span = tuple[bytes, bytes]
 _ABOVE = b"\xff" * 64
-"""Above every encoded key."""
+"""Greater than every encoded key."""
 
 
 def span_of(files: Iterable[DataFile]) -> Span:
-    """Return the keys from the smallest to the greatest of some files; unknown ones are all."""
+    """Return the key range of some files; a file with unknown keys covers all keys."""
     spans = [
         (file.key_min or b"", _ABOVE if file.key_max is None else file.key_max) for file in files
     ]
@@ -151,7 +152,7 @@ def span_of(files: Iterable[DataFile]) -> Span:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The files of one level; from level 1 on they ascend and do not overlap."""
+    """The files of one level; from level 1 on, they are sorted and do not overlap."""
 
     files: tuple[DataFile, ...] = ()
     starts: tuple[bytes, ...] = ()
@@ -163,13 +164,13 @@ class Level:
         return total_bytes(self.files)
 
     def within_reach(self, span: Span) -> tuple[DataFile, ...]:
-        """Return the files that overlap some keys."""
+        """Return the files that overlap a key range."""
         low, high = span
         return self.files[bisect_left(self.ends, low) : bisect_right(self.starts, high)]
 
 
 def level_of(file: DataFile) -> int:
-    """Return the level that a file's tag says; a file without such a tag is level 0."""
+    """Return the level in a file's tag; a file without the tag is in level 0."""
     said = dict(file.tags).get(LEVEL_TAG, "")
     return min(int(said), LEVEL_MAX) if said.isdecimal() else 0
 
@@ -177,11 +178,11 @@ def level_of(file: DataFile) -> int:
 def levels_of(files: Iterable[DataFile]) -> list[Level]:
     """Return the nine levels of a tablet.
 
-    A file that overlaps another one of its level counts as level 0, until as many as possible
-    stay. That happens where tablets, planners or options were others before.
+    A file that overlaps another file of its level counts as level 0; as many files as possible keep
+    their level. Such overlap results from changed tablets, planners or options.
 
     Args:
-        files: All of the tablet, in anybody's hands.
+        files: All files of the tablet, including files in use.
     """
     tagged: list[list[DataFile]] = [[] for _ in range(LEVEL_MAX + 1)]
     for file in files:
@@ -208,13 +209,13 @@ def levels_of(files: Iterable[DataFile]) -> list[Level]:
 
 
 def overlap(one: Span, other: Span) -> bool:
-    """Return whether two ranges of keys have a key in common."""
+    """Return whether two key ranges overlap."""
     return one[0] <= other[1] and other[0] <= one[1]
 
 
 @dataclass(slots=True)
 class _Work:
-    """What is planned for, and what is taken so far."""
+    """State of one plan: parameters, levels, and files that are still free."""
 
     parameters: PlanParameters
     options: LeveledOptions
@@ -223,7 +224,7 @@ class _Work:
     free: dict[str, DataFile] = field(default_factory=dict)
     """Candidates that are in no job of this plan."""
     coming: list[tuple[Span, int]] = field(default_factory=list)
-    """Keys and level of what jobs will write, of this plan and those under way."""
+    """Key range and level of the outputs of planned and running jobs."""
 
     def __post_init__(self) -> None:
         self.free = {file.path: file for file in self.parameters.candidates}
@@ -231,17 +232,17 @@ class _Work:
             if job.files:
                 levels = range(LEVEL_MAX + 1)
                 if job.kind is Kind.SYSTEM:
-                    # Metadata does not tell which of the two a job writes to.
+                    # The metadata does not show to which of the two levels a job writes.
                     deepest = max(map(level_of, job.files))
                     levels = range(deepest, min(deepest + 2, LEVEL_MAX + 1))
                 self.coming += [(span_of(job.files), level) for level in levels]
 
     def candidates_of(self, level: int) -> list[DataFile]:
-        """Return the files of a level that are free."""
+        """Return the free files of a level."""
         return [file for file in self.levels[level].files if file.path in self.free]
 
     def move(self, files: Sequence[DataFile], level: int, reason: str) -> None:
-        """Plan a job by which files become those of another level, and stay as they are."""
+        """Add a job that moves files to another level without a rewrite."""
         self.rewrite(files, level, reason, action=JobAction.MOVE)
 
     def rewrite(
@@ -252,7 +253,7 @@ class _Work:
         cuts: tuple[bytes, ...] = (),
         action: JobAction = JobAction.REWRITE,
     ) -> None:
-        """Plan a job whose outputs are of a level."""
+        """Add a job with outputs in a level."""
         tags = ((LEVEL_TAG, str(level)),)
         self.draft.add_job(files, reason, tags=tags, cuts=cuts, action=action)
         self.coming.append((span_of(files), level))
@@ -260,13 +261,13 @@ class _Work:
             self.free.pop(file.path, None)
 
     def cuts(self, files: Sequence[DataFile]) -> tuple[bytes, ...]:
-        """Return the keys that cut outputs to the size of a file."""
+        """Return the keys at which to cut outputs to the file size."""
         parts = math.ceil(total_bytes(tuple(files)) / self.options.max_file_bytes)
         return cut_keys(files, min(parts, OUTPUTS_MAX), self.parameters.key_types)
 
 
 def _plan_levels(work: _Work) -> None:
-    """Plan jobs for all levels that hold too much, the highest first."""
+    """Plan jobs for all levels that are too large, the highest first."""
     options, parameters = work.options, work.parameters
     if parameters.explains:
         _leave_all(work)
@@ -294,7 +295,7 @@ def _plan_levels(work: _Work) -> None:
 
 
 def _leave_all(work: _Work) -> None:
-    """Say of all candidates which level they are; jobs and particular reasons come later."""
+    """Record the level of all candidates; jobs and specific reasons replace this later."""
     for number, level in enumerate(work.levels):
         holds = f"is in level {number}, which holds {format_bytes(level.size_bytes)}"
         if 0 < number < LEVEL_MAX:
@@ -303,12 +304,12 @@ def _leave_all(work: _Work) -> None:
 
 
 def _tier_level0(work: _Work, files: Sequence[DataFile], where: str, *, alone: bool) -> None:
-    """Merge files of level 0 of about one size."""
+    """Merge files of similar size in level 0."""
     pick_tiers(work.draft, files, work.options, work.parameters, alone=alone, where=where)
 
 
 def _settle(work: _Work) -> None:
-    """Have files that overlap others of their level become what they count as: level 0."""
+    """Move files that count as level 0, because they overlap others of their level, to level 0."""
     files = [file for file in work.candidates_of(0) if level_of(file)]
     for start in range(0, len(files), work.options.max_files):
         some = files[start : start + work.options.max_files]
@@ -319,47 +320,47 @@ def _settle(work: _Work) -> None:
         )
 
 
-# ------------------------------------------------------------------------ From a level to the next
+# ------------------------------------------------------------------------- From a level to the next
 
 
 @dataclass(frozen=True, slots=True)
 class _Push:
-    """A job that takes files of a level to the next one."""
+    """A job that takes files of a level to the next level."""
 
     files: tuple[DataFile, ...]
     overlapped: tuple[DataFile, ...]
-    """Files of the next level."""
+    """Overlapped files of the next level."""
 
     @property
     def inputs(self) -> tuple[DataFile, ...]:
-        """All inputs."""
+        """All inputs of the job."""
         return (*self.files, *self.overlapped)
 
     @property
     def cost(self) -> float:
-        """Bytes of the next level that are rewritten per byte that enters it."""
+        """Rewritten bytes of the next level per byte that enters it."""
         return total_bytes(self.overlapped) / max(1, total_bytes(self.files))
 
 
 def _can_cut(work: _Work, push: _Push) -> bool:
-    """Return whether a job is too large, and parts of its file overlap fewer of the next level."""
+    """Return whether a job is too large and a cut of its file would reduce the overlap."""
     return not _fits(work, push) and len(push.overlapped) > 1
 
 
 def _push_of(work: _Work, files: Sequence[DataFile], level: int) -> _Push:
-    """Return the job that takes files to the level after `level`."""
+    """Return the job that takes files of a level to the next level."""
     return _Push(tuple(files), work.levels[level + 1].within_reach(span_of(files)))
 
 
 def _fits(work: _Work, push: _Push) -> bool:
-    """Return whether one job takes so much."""
+    """Return whether the inputs fit into one job."""
     return len(push.inputs) <= work.options.width and total_bytes(push.inputs) <= capacity_bytes(
         work.parameters
     )
 
 
 def _is_free(work: _Work, push: _Push, level: int) -> bool:
-    """Return whether nobody uses what a job needs, or writes where it writes."""
+    """Return whether a job's inputs are free and no other job writes to its output range."""
     span = span_of(push.inputs)
     return all(file.path in work.free for file in push.inputs) and not any(
         to == level + 1 and overlap(span, other) for other, to in work.coming
@@ -367,7 +368,7 @@ def _is_free(work: _Work, push: _Push, level: int) -> bool:
 
 
 def _push_level(work: _Work, level: int) -> None:
-    """Plan what brings a level down to its target: the files that cost least, or wait longest."""
+    """Plan jobs that reduce a level to its target, with the cheapest or longest waiting files."""
     options = work.options
     if not work.levels[level].files:
         return
@@ -395,7 +396,7 @@ def _push_level(work: _Work, level: int) -> None:
 
 
 def _turn(work: _Work, push: _Push) -> tuple[float, float, float, str]:
-    """Return by what the files of a level are ordered: who is starving, then who costs least."""
+    """Return the sort key of a level's files: starving files first, then the lowest cost."""
     (file,) = push.files
     starving = work.parameters.now_s - file.added_at_s >= work.options.starvation_s
     since_s = file.added_at_s if starving and file.added_at_s > 0 else math.inf
@@ -403,7 +404,7 @@ def _turn(work: _Work, push: _Push) -> tuple[float, float, float, str]:
 
 
 def _with_neighbours(work: _Work, push: _Push, level: int) -> _Push:
-    """Return a job with the files of the same level that go along for nothing."""
+    """Return a job with additional files of its level that cause no more overlap."""
     low, high = span_of(push.inputs)
     found = push
     for file in work.levels[level].within_reach((low, high)):
@@ -427,13 +428,15 @@ def _push(work: _Work, push: _Push, level: int, why: str) -> None:
 
 
 MOVED_MAX = 1.5
-"""Of the size of a file: a larger one is rewritten, since it is to be cut."""
+"""Relative to the file size: larger files are rewritten, because they must be cut."""
 MOVED_MIN = 0.5
-"""Of the size of a file: a smaller one of level 0 is not moved, since nothing would merge it."""
+"""Relative to the file size: smaller files of level 0 are not moved, because no job would merge
+them.
+"""
 
 
 def _can_move(work: _Work, push: _Push, level: int) -> bool:
-    """Return whether files may become those of the next level as they are."""
+    """Return whether files may move to the next level unchanged."""
     size = work.options.max_file_bytes
     if push.overlapped or any(file.size_bytes > MOVED_MAX * size for file in push.files):
         return False
@@ -444,9 +447,9 @@ def _can_move(work: _Work, push: _Push, level: int) -> bool:
 
 
 def _cut_apart(work: _Work, files: Sequence[DataFile], level: int) -> bool:
-    """Plan the cut of files that overlap too much of the next level; return whether it helps.
+    """Plan a cut of files that overlap too much of the next level; return whether it helps.
 
-    Each part overlaps no more of the next level than one job takes.
+    The overlap of each part with the next level fits into one job.
     """
     span = span_of(files)
     rest_bytes, cuts, group = capacity_bytes(work.parameters), list[bytes](), list[DataFile]()
@@ -475,11 +478,11 @@ def _cut_apart(work: _Work, files: Sequence[DataFile], level: int) -> bool:
 
 
 SEEDS_MAX = 64
-"""Files of level 0 that a job may begin with: the oldest."""
+"""Maximum number of files of level 0, oldest first, that are tried as the first of a job."""
 
 
 def _push_level0(work: _Work) -> None:
-    """Take level 0 to level 1: what is cheap, else what can be made so, else what goes at all."""
+    """Push level 0 to level 1: cheap jobs, else cuts or merges, else any possible job."""
     size = format_bytes(work.levels[0].size_bytes)
     score = f"level 0 holds {size}, at least {format_bytes(work.options.max_file_bytes)}"
     pushed = False
@@ -510,7 +513,7 @@ def _push_level0(work: _Work) -> None:
 
 
 def _best_push(work: _Work) -> _Push | None:
-    """Return the job for level 0 that rewrites least of level 1 per byte; None: there is none."""
+    """Return the job that rewrites least of level 1 per byte of level 0; None without a job."""
     files = work.candidates_of(0)
     found = [_grown(work, seed, files) for seed in files[:SEEDS_MAX]]
     return min(
@@ -521,7 +524,7 @@ def _best_push(work: _Work) -> _Push | None:
 
 
 def _grown(work: _Work, seed: DataFile, files: Sequence[DataFile]) -> _Push | None:
-    """Return a job that begins with one file of level 0 and takes along what fits beside it."""
+    """Return a job with one file of level 0, extended by other files at no higher cost."""
     push = _push_of(work, [seed], 0)
     if not _fits(work, push) or not _is_free(work, push, 0):
         return None
@@ -535,7 +538,7 @@ def _grown(work: _Work, seed: DataFile, files: Sequence[DataFile]) -> _Push | No
 
 
 def _within(work: _Work, files: Sequence[DataFile]) -> list[DataFile]:
-    """Return the first of some files, as many as one job takes."""
+    """Return the first files, as many as fit into one job."""
     found: list[DataFile] = []
     for file in files[: work.options.width]:
         if found and total_bytes([*found, file]) > capacity_bytes(work.parameters):
@@ -545,7 +548,7 @@ def _within(work: _Work, files: Sequence[DataFile]) -> list[DataFile]:
 
 
 def _mergeable(work: _Work) -> list[DataFile]:
-    """Return files of level 0 that, as one file, still fit into one job with level 1."""
+    """Return files of level 0 whose merge still fits into one job with level 1."""
     files = work.candidates_of(0)
     for seed in files[:SEEDS_MAX]:
         found = [seed]
@@ -563,19 +566,19 @@ def _mergeable(work: _Work) -> list[DataFile]:
 
 
 def _waits_for_level1(work: _Work) -> bool:
-    """Return whether level 0 could go on if files of level 1 were not in use."""
+    """Return whether level 0 only waits for files that are in use."""
     singles = (_push_of(work, [file], 0) for file in work.candidates_of(0))
     return any(_fits(work, single) and not _is_free(work, single, 0) for single in singles)
 
 
-# ---------------------------------------------------------------------------------------- Requests
+# ----------------------------------------------------------------------------------------- Requests
 
 
 def _plan_request(work: _Work) -> None:
-    """Rewrite what a request has chosen to files that do not overlap, in the lowest level for all.
+    """Rewrite the files of a request without overlap, to the lowest level that can hold them all.
 
-    Files that overlap each other are one set. A set of more files than one job takes is merged in
-    steps, and the last one cuts.
+    Files that overlap each other form a set. A set that is too large for one job is merged in
+    steps; the last step cuts.
     """
     candidates = work.parameters.candidates
     if is_under_way(Kind.USER, work.parameters):
@@ -600,13 +603,13 @@ def _plan_request(work: _Work) -> None:
 
 
 def _level_for(size_bytes: int, options: LeveledOptions) -> int:
-    """Return the first level that holds so much."""
+    """Return the first level whose target size is large enough."""
     levels = range(1, LEVEL_MAX)
     return next((level for level in levels if options.target_bytes(level) >= size_bytes), LEVEL_MAX)
 
 
 def _overlapping_sets(files: Sequence[DataFile]) -> list[list[DataFile]]:
-    """Return files in sets: whatever overlaps is in the same one."""
+    """Group files into sets; overlapping files are in the same set."""
     found: list[list[DataFile]] = []
     end = b""
     for file in sorted(files, key=lambda each: (*span_of([each]), each.path)):

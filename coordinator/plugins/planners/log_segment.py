@@ -1,25 +1,25 @@
 """The log-segment planner: copy the live rows of a range of segments, and free whole segments.
 
-What LinkedIn's Ambry does with the log of a store. Files stand in a line from the oldest to the
-newest, as segments of one size. Whatever is live in a range of neighbours is copied to new
-segments, and the range is freed. Three policies choose the range: all of them, the one with the
-least cost per benefit, or the latter with the former from time to time.
+This is how LinkedIn's Ambry compacts the log of a store. Files are ordered from oldest to newest,
+as segments of equal size. The live rows of a range of adjacent segments are copied to new segments,
+and the range is freed. Three policies choose the range: all segments, the range with the lowest
+cost per benefit, or the second with the first at intervals.
 
-Three things differ, since files here are immutable and of any size:
+Three things differ, because files are immutable and of any size:
 
-* A rewrite drops only what rows of its inputs hide. So a job on a table with a key also takes the
-  files that may hide rows of its range. Outputs have the tag `reclaim=done`; they are rewritten for
-  dead rows again only if no file that matters is left outside.
-* A file is a segment, unless its tag `segment` says with which others it is one. A file larger
-  than a segment counts as several.
-* When a store was last compacted as a whole is not remembered. Periods are cut at fixed moments
-  that differ by tablet, and a file is due that was there before the last of them.
+* A rewrite drops only rows that its inputs hide. In a table with a key, a job therefore also takes
+  the files that may hide rows of its range. Outputs have the tag `reclaim=done`. They are rewritten
+  for dead rows again only if the job includes all files that matter.
+* A file is a segment; files with the same tag `segment` form one segment. A file larger than a
+  segment counts as several segments.
+* The time of the last full compaction is not stored. Periods start at fixed times that differ by
+  tablet, and a file is due if it was added before the current period.
 
-Fixed point: a job has at most as many outputs as inputs. One that is chosen by statistics either
-has fewer, or takes at least one file with statistics, which its outputs lack: a tablet of n files
-rests after at most 2n such jobs. `compact-all`, `hybrid` and the middle range rewrite a file once
-per period besides. Whoever has a tablet analysed anew begins anew, with files of which as many
-rows are dead as are worth it.
+Fixed point: a job has at most as many outputs as inputs. A job that is chosen by statistics has
+fewer outputs, or takes at least one file with statistics, which its outputs lack. A tablet of n
+files therefore has no work left after at most 2n such jobs. `compact-all`, `hybrid` and the middle
+range also rewrite a file once per period. A new analysis of the tablet restarts this count, for
+files with enough dead rows.
 """
 
 import heapq
@@ -56,7 +56,7 @@ _NAME = "planner log-segment"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSegmentOptions:
-    """Numbers that the planner goes by; defaults are Ambry's."""
+    """Options of the planner; defaults are Ambry's."""
 
     policy: str = option(STATS_BASED, one_of=(COMPACT_ALL, STATS_BASED, HYBRID))
     segment_bytes: int = of_table("target_bytes", at_least=1)
@@ -86,24 +86,24 @@ class LogSegmentOptions:
 
     @property
     def floor_bytes(self) -> int:
-        """Cost of a segment at least."""
+        """Minimum cost of a segment."""
         return int(self.cost_floor_share * self.segment_bytes) if self.weight_on_benefit else 0
 
     @property
     def full_period_s(self) -> float | None:
-        """Time between two compactions of everything; None: the policy has none."""
+        """Time between two full compactions; None: the policy has none."""
         if self.policy == STATS_BASED:
             return None
         return self.check_every_s if self.policy == COMPACT_ALL else self.full_every_s
 
     @property
     def retention_s(self) -> float | None:
-        """Time for which deletes are in no job; None: no time."""
+        """Time during which deletes are kept out of jobs; None: no such time."""
         return retention_s(self.deleted_retention_hours, self.deleted_retention_days)
 
 
 def retention_s(hours: float | None = None, days: float | None = None) -> float | None:
-    """Return the retention of deletes from Ambry's two ways to say it; None: nobody says it.
+    """Return the retention of deletes from Ambry's two options; None if neither is given.
 
     Raises:
         ConfigError: Both are given and differ.
@@ -121,11 +121,11 @@ def retention_s(hours: float | None = None, days: float | None = None) -> float 
 def read_segment_options(
     given: Mapping[str, object], settings: TableSettings | None = None
 ) -> LogSegmentOptions:
-    """Return the options, checked also beside each other.
+    """Read the options, and check that they are consistent.
 
     Args:
         given: Option → value.
-        settings: Of the table, for defaults.
+        settings: Settings of the table, for defaults.
 
     Raises:
         ConfigError: Names the option, its value and what is expected.
@@ -139,7 +139,7 @@ def read_segment_options(
             f" {options.largest_record_bytes} leave no room in a segment of"
             f" {options.segment_bytes} bytes, expected a smaller sum"
         )
-    options.retention_s  # noqa: B018 - refuses what contradicts itself
+    options.retention_s  # noqa: B018 - rejects contradictory options
     return options
 
 
@@ -161,47 +161,47 @@ def _check_divides(segment_bytes: int, capacity: int | None) -> None:
 RECLAIMED = ("reclaim", "done")
 """Tag of an output that was written to drop dead rows."""
 POSITION = "log"
-"""Tag that keeps an output where its first input stood."""
+"""Tag that keeps an output at the log position of its first input."""
 SIZE = "segment_bytes"
-"""Tag of the segment size that a tablet was first compacted with."""
+"""Tag with the segment size of a tablet's first compaction."""
 TRIES_MAX = 64
-"""Ranges that are looked at for files that hide their rows, best first."""
+"""Maximum number of ranges, best first, for which hiding files are searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSegment:
-    """Files that are compacted together: one, or those with the same tag `segment`."""
+    """Files that are compacted together: one file, or the files with the same tag `segment`."""
 
     files: tuple[DataFile, ...]
     position: float
-    """Where it stands in the log: its tag, or the time of its first row or file."""
+    """Position in the log: from a tag, or the time of its first row or file."""
     used: int
-    """Segments that it occupies: a single live byte keeps a whole one."""
+    """Number of segments that it occupies; a single live byte keeps a whole segment."""
     blocked: str = ""
-    """Why it is not eligible; empty: it is."""
+    """Why it is not eligible; empty if it is."""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its files."""
+        """Total size of its files."""
         return sum(file.size_bytes for file in self.files)
 
     @property
     def live_bytes(self) -> int:
-        """Bytes that a copy keeps; a file that nobody has measured is taken to be all live."""
+        """Bytes that a copy keeps; files without statistics count as fully live."""
         return sum(map(file_live_bytes, self.files))
 
     @property
     def is_measured(self) -> bool:
-        """Whether all of its files have statistics."""
+        """Whether all its files have statistics."""
         return all(file.live_bytes is not None for file in self.files)
 
 
 def _with_first_size(
     options: LogSegmentOptions, files: Mapping[str, DataFile]
 ) -> LogSegmentOptions:
-    """Return the options with the segment size that the log was first compacted with, if it was.
+    """Return the options with the segment size of the log's first compaction, if there was one.
 
-    Ambry reads the size when a store is made, and never again.
+    Ambry reads the size only when a store is created.
     """
     sizes = (dict(file.tags).get(SIZE, "") for file in files.values())
     first = min((int(size) for size in sizes if size.isdecimal() and int(size) > 0), default=None)
@@ -211,12 +211,12 @@ def _with_first_size(
 
 
 def file_live_bytes(file: DataFile) -> int:
-    """Return the live bytes of a file, all of it where nobody has measured."""
+    """Return the live bytes of a file; its size if there are no statistics."""
     return file.size_bytes if file.live_bytes is None else min(file.live_bytes, file.size_bytes)
 
 
 def _segments(parameters: PlanParameters, options: LogSegmentOptions) -> list[LogSegment]:
-    """Return the log of a tablet, oldest first, with why segments are not eligible."""
+    """Return the segments of a tablet's log, oldest first, with reasons if not eligible."""
     free = {file.path for file in parameters.candidates}
     made = dict[str, list[DataFile]]()
     for path, file in sorted(parameters.files.items()):
@@ -270,7 +270,7 @@ def _in_journal(files: Sequence[DataFile], options: LogSegmentOptions, now_s: fl
 
 
 def _young_deletes(files: Sequence[DataFile], options: LogSegmentOptions, now_s: float) -> str:
-    """Return why deletes keep a segment out of jobs: in one job with it, a row would go."""
+    """Return why deletes keep a segment out of jobs: a job would drop rows too early."""
     ripe_s = _ripe_at_s(files, options)
     if ripe_s is None or ripe_s <= now_s:
         return ""
@@ -278,7 +278,7 @@ def _young_deletes(files: Sequence[DataFile], options: LogSegmentOptions, now_s:
 
 
 def _ripe_at_s(files: Sequence[DataFile], options: LogSegmentOptions) -> float | None:
-    """Return when the deletes of a segment count; None: it has none, or they count at once."""
+    """Return when the deletes of a segment take effect; None if there are none or no retention."""
     if options.retention_s is None:
         return None
     since = [file.tombstones_since_s or file.added_at_s for file in files if file.tombstones]
@@ -304,13 +304,13 @@ def _closes_at_s(files: Sequence[DataFile], options: LogSegmentOptions) -> float
 
 
 class LogSegmentPlanner:
-    """Plans by segments of a log; see the module. Holds nothing between plans."""
+    """Plans by segments of a log; see the module. Keeps no state between plans."""
 
     option_names = option_names(LogSegmentOptions)
     setting_names = settings_of(LogSegmentOptions)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -318,10 +318,10 @@ class LogSegmentPlanner:
         read_segment_options(options)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: An option or setting is refused.
+            ConfigError: An option or setting is invalid.
         """
         given = read_segment_options(parameters.options, parameters.settings)
         options = _with_first_size(given, parameters.files)
@@ -340,7 +340,7 @@ class LogSegmentPlanner:
 
 
 class _Log:
-    """The segments of a tablet while its plan is made."""
+    """The segments of a tablet during a plan."""
 
     def __init__(
         self, parameters: PlanParameters, options: LogSegmentOptions, draft: PlanDraft
@@ -358,7 +358,7 @@ class _Log:
         self._draft.leave((file for file in segment.files if file.path in free), why)
 
     def _facts(self, segment: LogSegment) -> str:
-        """Return what is known of an eligible segment, for those that are left."""
+        """Return the facts about an eligible segment, for reasons."""
         least = self._options.min_reclaim_segments
         reclaim = f"no range with it frees {least} segment" + ("s" if least > 1 else "")
         if self._options.policy == COMPACT_ALL:
@@ -371,10 +371,10 @@ class _Log:
         live = format_bytes(segment.live_bytes)
         return f"is live in {live} of {format_bytes(segment.size_bytes)}; {reclaim} at less cost"
 
-    # ---- Whether at all
+    # ---- Preconditions
 
     def may_compact(self) -> bool:
-        """Return whether the store is segmented and full enough; say so where it is not."""
+        """Return whether the store is segmented and full enough; record a reason if not."""
         options, capacity = self._options, self._options.capacity_bytes
         if capacity is None:
             return True
@@ -398,7 +398,7 @@ class _Log:
         self._draft.leave(self._parameters.candidates, why)
 
     def ask_again(self) -> None:
-        """Note when time alone will change the answer."""
+        """Request another plan for the next time at which the result may change."""
         options, now_s = self._options, self._parameters.now_s
         if not self._segments or not self._parameters.candidates:
             return
@@ -417,10 +417,10 @@ class _Log:
         if closes_s is not None:
             self._draft.ask_again(closes_s)
 
-    # ---- Which range
+    # ---- Choice of the range
 
     def compact(self) -> None:
-        """Plan what the policy wants: everything that is due, else the middle, else the best."""
+        """Plan by the policy: all due segments, else the middle range, else the best range."""
         options = self._options
         if options.full_period_s is not None and self._compact_all(options.full_period_s):
             return
@@ -431,7 +431,7 @@ class _Log:
         self._compact_best()
 
     def _compact_all(self, every_s: float) -> bool:
-        """Plan everything that was there when the period began; return whether there is any."""
+        """Plan all segments older than the current period; return whether any job was planned."""
         due = self._due(every_s)
         why = f"{self._options.policy}: every {format_duration(every_s)} all closed segments"
         planned = False
@@ -448,7 +448,7 @@ class _Log:
     def _compact_middle(self, every_s: float) -> bool:
         options, due = self._options, self._due(every_s)
         for run in _runs(self._segments, lambda segment: not segment.blocked):
-            # Whatever has been written since the period began is not little: it is new.
+            # Segments that were written since the start of the period count as fully live.
             live = [
                 each.live_bytes if due(each) else options.segment_bytes * each.used for each in run
             ]
@@ -484,7 +484,7 @@ class _Log:
         return is_due
 
     def _chunks(self, run: Sequence[LogSegment]) -> Iterator[list[LogSegment]]:
-        """Yield neighbours by as many as one job may have; what is too large for any is left."""
+        """Yield groups of adjacent segments that fit into one job; leave those that never fit."""
         chunk = list[LogSegment]()
         for segment in run:
             if not self._fits([segment]):
@@ -511,7 +511,7 @@ class _Log:
         )
 
     def _compact_best(self) -> None:
-        """Plan the range with the least cost per benefit whose dead rows a job can drop."""
+        """Plan the range with the lowest cost per benefit whose dead rows a job can drop."""
         options = self._options
         for _, run, found in heapq.nsmallest(TRIES_MAX, self._ranges(), key=lambda each: each[0]):
             chosen = run[found.first : found.last + 1]
@@ -553,7 +553,8 @@ class _Log:
             ):
                 inside = [file for each in run[found.first : found.last + 1] for file in each.files]
                 outputs = max(1, segments_needed(found.cost, options.usable_bytes))
-                # As many outputs as inputs would be no end, but for inputs with statistics.
+                # If no input has statistics, outputs must be fewer than inputs; otherwise jobs
+                # never end.
                 most = len(inside) - all(file.live_bytes is None for file in inside)
                 if found.benefit >= options.min_reclaim_segments and outputs <= most:
                     ratio, benefit, first = by_ratio(found)
@@ -561,9 +562,9 @@ class _Log:
             before += len(run)
 
     def _hiding(self, chosen: Sequence[LogSegment]) -> tuple[list[LogSegment], str]:
-        """Return the segments without which dead rows of a range would stay, or why there are none.
+        """Return the segments that a job needs to drop a range's dead rows, or why it cannot.
 
-        What was rewritten once and is as dead as before waits until all that matters is free.
+        A file that was rewritten before waits until all segments that matter are free.
         """
         dead = [
             file
@@ -618,7 +619,7 @@ class _Log:
 def _runs(
     segments: Sequence[LogSegment], chosen: Callable[[LogSegment], bool]
 ) -> Iterator[list[LogSegment]]:
-    """Yield the longest ranges of neighbours that are chosen."""
+    """Yield the maximal runs of adjacent chosen segments."""
     run = list[LogSegment]()
     for segment in segments:
         if chosen(segment):
@@ -631,13 +632,13 @@ def _runs(
 
 
 def _without_live_ends(run: list[LogSegment]) -> list[LogSegment]:
-    """Return a range without the segments at its ends that are all live; maybe none is left."""
+    """Return a range without the fully live segments at its ends; the result may be empty."""
     dead = [at for at, each in enumerate(run) if each.live_bytes < each.size_bytes]
     return run[dead[0] : dead[-1] + 1] if dead else []
 
 
 def _matters(other: DataFile, file: DataFile) -> bool:
-    """Return whether dead rows of a file may stay in a rewrite because another is not in it."""
+    """Return whether a rewrite without `other` may have to keep dead rows of a file."""
     if not may_share_keys(other, file.key_min, file.key_max):
         return False
     hides = (
@@ -652,7 +653,7 @@ def _matters(other: DataFile, file: DataFile) -> bool:
 
 
 def _cuts(files: Sequence[DataFile], outputs: int) -> tuple[bytes, ...]:
-    """Return keys that cut live bytes into about equal outputs, where ranges of keys end."""
+    """Return keys that cut live bytes into similar outputs, at ends of key ranges."""
     if outputs < 2 or any(file.key_min is None or file.key_max is None for file in files):
         return ()
     known = sorted(

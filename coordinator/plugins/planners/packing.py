@@ -1,8 +1,8 @@
-"""What planners share that fill files up to a size: bins, jobs of bounded width, gain and cost.
+"""Code of planners with a target size: bins, jobs of bounded width, gain and cost.
 
-Values only. The formulas of gain, cost, score and greedy choice are AutoComp's (SIGMOD 2025), with
-its numbers: a file is small below 0.75 of the target, and a job costs memory for as long as it
-reads at 2 MiB/s.
+Pure functions. The formulas of gain, cost, score and greedy choice are AutoComp's (SIGMOD 2025),
+with its constants: a file is small below 0.75 of the target, and a job uses memory while it reads
+at 2 MiB/s.
 """
 
 import math
@@ -17,7 +17,7 @@ from common.spi.planner import PlanParameters
 
 
 SMALL_SHARE = 0.75
-"""A file of less than this share of the target is small."""
+"""A file below this fraction of the target is small."""
 READ_BYTES_S = 2 * 1024**2
 GAIN_WEIGHT = 0.7
 COST_WEIGHT = 0.3
@@ -31,23 +31,23 @@ def small_bytes_below(target_bytes: float, share: float = SMALL_SHARE) -> float:
 def files_gained(
     sizes: Sequence[float], target_bytes: float, small_share: float = SMALL_SHARE
 ) -> int:
-    """Return by how many files a merge of the small ones lowers their number; at least 0."""
+    """Return by how many files a merge of the small files reduces their number; at least 0."""
     small = [size for size in sizes if size < small_bytes_below(target_bytes, small_share)]
     return max(0, len(small) - math.ceil(sum(small) / target_bytes))
 
 
 def cost_gb_hours(size_bytes: float) -> float:
-    """Return what a job costs that reads so many bytes: two units of memory and a start."""
+    """Return the cost of a job in GB-hours: two units of memory while it reads, and a start."""
     return size_bytes / READ_BYTES_S / 3600 * 2 + 0.5
 
 
 def size_skew(sizes: Sequence[float], target_bytes: float) -> float:
-    """Return the mean squared distance of sizes from the target; 0: all are as large as it."""
+    """Return the mean squared distance of sizes from the target; 0 if all match it."""
     return sum((target_bytes - size) ** 2 for size in sizes) / len(sizes) if sizes else 0.0
 
 
 def autocomp_scores(candidates: Sequence[tuple[float, float]]) -> list[float]:
-    """Return a score for each pair of gain and cost: 0.7 of the gain less 0.3 of the cost."""
+    """Return a score for each pair of gain and cost: 0.7 · gain - 0.3 · cost, both scaled."""
     gains = _scaled([gain for gain, _ in candidates])
     costs = _scaled([cost for _, cost in candidates])
     return [
@@ -63,12 +63,12 @@ def _scaled(values: Sequence[float]) -> list[float]:
 def autocomp_choice(
     candidates: Sequence[tuple[float, float]], budget: float, count_max: int
 ) -> list[int]:
-    """Return which candidates run, best score first: while the cost so far is below the budget.
+    """Return the candidates to run, best score first, until the budget is spent.
 
     Args:
         candidates: Pairs of gain and cost.
-        budget: For all together; the last one may exceed it.
-        count_max: Most candidates that run.
+        budget: Limit of the total cost; the last candidate may exceed it.
+        count_max: Maximum number of candidates to run.
     """
     scores = autocomp_scores(candidates)
     best = sorted(range(len(candidates)), key=lambda place: (-scores[place], place))
@@ -89,7 +89,7 @@ Bin = list[DataFile]
 
 
 def first_fit_decreasing(files: Sequence[DataFile], capacity_bytes: float) -> list[Bin]:
-    """Return bins of at most `capacity_bytes`; a larger file has a bin of its own."""
+    """Return bins of at most `capacity_bytes`; a larger file gets its own bin."""
     bins, room = list[Bin](), list[float]()
     for file in sorted(files, key=lambda each: (-each.size_bytes, each.path)):
         fits = (place for place, free in enumerate(room) if file.size_bytes <= free)
@@ -103,7 +103,7 @@ def first_fit_decreasing(files: Sequence[DataFile], capacity_bytes: float) -> li
 
 
 def next_fit(files: Sequence[DataFile], capacity_bytes: float) -> list[Bin]:
-    """Return bins of neighbours in the order that is given; a larger file has its own bin."""
+    """Return bins of adjacent files in the given order; a larger file gets its own bin."""
     bins, room = list[Bin](), 0.0
     for file in files:
         if not bins or file.size_bytes > room:
@@ -117,11 +117,11 @@ def next_fit(files: Sequence[DataFile], capacity_bytes: float) -> list[Bin]:
 def range_order(
     files: Sequence[DataFile], *, keyed: bool
 ) -> Callable[[DataFile], tuple[bytes | float, ...]] | None:
-    """Return the order of files whose neighbours have near ranges; None: they have no ranges.
+    """Return a sort key that puts files with near ranges together; None without ranges.
 
     Args:
-        files: All that are to be ordered.
-        keyed: Whether the table has a key, which comes before times.
+        files: All files to sort.
+        keyed: Whether the table has a key, which takes precedence over times.
     """
     if keyed and all(file.key_min is not None and file.key_max is not None for file in files):
         return lambda file: (file.key_min or b"", file.key_max or b"")
@@ -131,7 +131,7 @@ def range_order(
 
 
 def bins_of(files: Sequence[DataFile], capacity_bytes: float, *, keyed: bool) -> list[Bin]:
-    """Return files in bins: neighbours in range where ranges are known, else first fit."""
+    """Return files in bins: by adjacent ranges if ranges are known, else by first fit."""
     order = range_order(files, keyed=keyed)
     if order is None:
         return first_fit_decreasing(files, capacity_bytes)
@@ -139,14 +139,15 @@ def bins_of(files: Sequence[DataFile], capacity_bytes: float, *, keyed: bool) ->
 
 
 def forced_merges(ordered: Sequence[T], max_files: int) -> list[Sequence[T]]:
-    """Return the merges to begin with, so that files become one whatever their sizes.
+    """Return the first merges of files that must become one, regardless of their sizes.
 
-    Full merges run side by side. With more than one but less than two jobs' worth, the smallest
-    are merged until the rest fits into one job, so the largest are rewritten once.
+    Full merges run concurrently. If the files fill more than one but less than two jobs, the
+    smallest files are merged until the rest fits into one job. The largest files are then rewritten
+    once.
 
     Args:
-        ordered: Smallest first; all of them are to become one file in the end.
-        max_files: Most inputs of a merge.
+        ordered: All files to merge, smallest first.
+        max_files: Maximum number of inputs of a merge.
     """
     count = len(ordered)
     if count <= max_files:
@@ -158,14 +159,14 @@ def forced_merges(ordered: Sequence[T], max_files: int) -> list[Sequence[T]]:
 
 
 def first_merges(files: Sequence[DataFile], max_files: int) -> list[Bin]:
-    """Return the merges to begin with, so that files become one, the large ones rewritten once.
+    """Return the first merges of files that must become one; large files are rewritten once.
 
     No merge has more than `max_files` inputs. The smallest files are merged first, and only as many
-    of them as it takes for one last merge to hold the rest.
+    as needed for one last merge to hold the rest.
 
     Args:
-        files: All that are to become one file.
-        max_files: Most inputs of a merge, at least 2.
+        files: All files to merge.
+        max_files: Maximum number of inputs of a merge, at least 2.
     """
     ordered = sorted(files, key=lambda file: (file.size_bytes, file.path))
     excess = len(ordered) - max_files
@@ -183,14 +184,14 @@ def first_merges(files: Sequence[DataFile], max_files: int) -> list[Bin]:
 def parts_of(
     size_bytes: int, target_bytes: int, lower_share: float = SMALL_SHARE, upper_share: float = 1.8
 ) -> int:
-    """Return into how many files about as large as the target a file is cut: Iceberg's rule.
+    """Return into how many files of about the target size a file is cut: Iceberg's rule.
 
-    A rest that would be a small file goes into the others, as long as they stay below half the way
-    from the target to the largest file, or a tenth above the target if that is less.
+    A remainder that would be a small file is distributed to the other files. Their size must stay
+    below the midpoint of target and upper limit, and below 1.1 times the target.
 
     Args:
-        size_bytes: Of all rows.
-        target_bytes: Wanted of each part.
+        size_bytes: Size of all rows.
+        target_bytes: Target size of a part.
         lower_share: Share of the target below which a part is small.
         upper_share: Share of the target above which a file is too large.
     """
@@ -204,40 +205,40 @@ def parts_of(
 
 
 PATIENCE = 10.0
-"""Where a merge reads this many times the bytes that are new to it, its files wait longer."""
+"""If a merge reads more than this many times its new bytes, its files wait longer."""
 
 
 def patient_wait_s(wait_s: float, old_bytes: int, fresh_bytes: int) -> float:
-    """Return how long files wait to be merged with a larger one: longer the larger that is.
+    """Return how long files wait to be merged with a larger file; a larger file means longer.
 
     Args:
-        wait_s: The wait where little is rewritten.
-        old_bytes: What is rewritten though nothing is new to it.
-        fresh_bytes: What is new.
+        wait_s: The wait if few old bytes are rewritten.
+        old_bytes: Bytes that the merge rewrites again.
+        fresh_bytes: New bytes.
     """
     return wait_s * max(1.0, old_bytes / (PATIENCE * max(1, fresh_bytes)))
 
 
-# ---------------------------------------------------------------------------------- Outputs to come
+# ----------------------------------------------------------------------------------- Future outputs
 
 
 def capacity_bytes(parameters: PlanParameters) -> float:
-    """Return the most bytes of a job, infinite for any."""
+    """Return the maximum bytes of a job; infinite without a limit."""
     most = parameters.job_bytes_max
     return math.inf if most is None else float(most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningOutputs:
-    """Files that jobs under way will have written: as large as their inputs at most."""
+    """Projected outputs of running jobs, each as large as the sum of its inputs."""
 
     files: tuple[DataFile, ...]
     paths: frozenset[str]
-    """Names that stand for them; no path of a file begins like these."""
+    """Placeholder paths of the outputs; real paths never start like these."""
 
 
 def running_outputs(parameters: PlanParameters) -> RunningOutputs:
-    """Return what the jobs of the same kind will leave, so that plans look ahead."""
+    """Return the outputs of running jobs of the same kind, so that plans can look ahead."""
     mine = [job for job in parameters.running if job.kind is parameters.kind and job.files]
     files = tuple(_output_of(number, job.files) for number, job in enumerate(mine))
     return RunningOutputs(files=files, paths=frozenset(file.path for file in files))

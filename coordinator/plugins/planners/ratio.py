@@ -1,16 +1,16 @@
-"""The ratio planner: merge sets of files that are large compared with their largest.
+"""The ratio planner: merge sets of files that are large compared to their largest file.
 
-Accumulo's rule with its look-ahead, so that a table behaves as its users know, minus
-three faults: priorities go by the real file limit, no job has more than `max_files`
-inputs, and `max_files` below 2 is refused.
+This is Accumulo's rule with its look-ahead, so that a table behaves as Accumulo's users expect.
+Three faults are fixed: priorities use the real file limit, no job has more than `max_files` inputs,
+and `max_files` below 2 is rejected.
 
-A set qualifies if its largest file times the ratio is less than the whole set: what
-is rewritten then at least multiplies in size, so every byte is rewritten a number of
-times that is logarithmic in the size of the tablet.
+A set qualifies if its largest file times the ratio is less than the size of the whole set.
+Rewritten files then grow by at least this factor, so the number of rewrites of a byte is
+logarithmic in the size of the tablet.
 
-Fixed point: a SYSTEM job has at least two inputs and at most one output, so a tablet
-of n files is at rest after at most n - 1 jobs, whatever the outputs weigh. A request
-is at rest after as many, plus one where a single file has to be rewritten.
+Fixed point: a SYSTEM job has at least two inputs and at most one output, so a tablet of n files has
+no work left after at most n - 1 jobs, regardless of the output sizes. A request needs at most one
+job more, if a single file has to be rewritten.
 """
 
 from bisect import bisect_left, insort
@@ -31,7 +31,7 @@ from coordinator.plugins.planners.packing import forced_merges
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioRule:
-    """Numbers that the planner goes by. Refuses what would make it run in circles."""
+    """Options and settings of the planner. Rejects values that would cause endless jobs."""
 
     ratio: float = of_table("ratio", at_least=1)
     max_files: int = of_table("max_files", at_least=2)  # One file is no merge.
@@ -40,14 +40,14 @@ class RatioRule:
 
 
 def rule_of(settings: TableSettings, options: Mapping[str, object]) -> RatioRule:
-    """Return the rule for a table; options win over the table's settings.
+    """Return the rule for a table; options override the table's settings.
 
     Raises:
-        ConfigError: An option is unknown or a value is refused.
+        ConfigError: An option is unknown or a value is invalid.
     """
     if options:
         return read_options(RatioRule, "planner ratio", options, settings)
-    # Asked for every tablet of a scan.
+    # Cached, because a scan calls this for every tablet.
     return _rule(settings.ratio, settings.max_files, settings.lowest_ratio, settings.file_limit)
 
 
@@ -62,18 +62,18 @@ def _rule(ratio: float, max_files: int, lowest_ratio: float, file_limit: int) ->
     return read_options(RatioRule, "planner ratio", given)
 
 
-# -------------------------- Which sets of files are worth merging together? Numbers and tuples only
+# ------------------------------------------------------- Choice of sets, on numbers and tuples only
 
 
 SizedFile = tuple[int, int, str]
-"""Bytes, 0 for a file and the number of a projected one (from 1), path.
+"""Bytes; 0 for a real file, or the number of a projected file (from 1); path.
 
-Sorted by these: at equal size projected files come behind files.
+In this order, projected files sort after real files of equal size.
 """
 
 
 def files_within(files: Sequence[SizedFile], cap_bytes: int | None) -> Sequence[SizedFile]:
-    """Return the smallest files whose sum stays within the cap; `files` are sorted."""
+    """Return the smallest files whose total is within the cap; `files` are sorted."""
     if cap_bytes is None or sum(file[0] for file in files) <= cap_bytes:
         return files
     sums = accumulate(file[0] for file in files)
@@ -82,17 +82,17 @@ def files_within(files: Sequence[SizedFile], cap_bytes: int | None) -> Sequence[
 
 
 def find_set(files: Sequence[SizedFile], ratio: float, max_files: int) -> Sequence[SizedFile]:
-    """Return the set to merge first, smallest files first; empty if none qualifies.
+    """Return the set to merge first, smallest files first; empty if no set qualifies.
 
-    Windows of `max_files` move over the sorted files by one. All of the first one is
-    searched. A later window repeats its predecessor without the smallest file, which
-    only lowers sums, so of it nothing but the set that ends in its new last file can
-    qualify: the whole window. That makes the search linear.
+    A window of `max_files` files moves over the sorted files by one. The first window is searched
+    completely. A later window is its predecessor without the smallest file, which only lowers the
+    sums, plus a new last file. Only the whole window can therefore qualify. This makes the search
+    linear.
 
     Args:
-        files: Sorted.
+        files: Sorted files.
         ratio: The ratio that must be exceeded.
-        max_files: Most files in a set.
+        max_files: Maximum number of files in a set.
     """
     width = min(len(files), max_files)
     if width < 2:
@@ -112,11 +112,11 @@ def find_set(files: Sequence[SizedFile], ratio: float, max_files: int) -> Sequen
 
 
 def _best_prefix(files: Sequence[SizedFile], width: int, ratio: float) -> int:
-    """Return the place of the last file of the best prefix of a window, or 0.
+    """Return the index of the last file of the best prefix of a window, or 0.
 
-    The shortest run of qualifying prefixes wins, unless its output would be larger
-    than the last file of the next one: then the small merge would have stood in the
-    way of the larger one, which is better done at once.
+    The first run of qualifying prefixes wins, unless its output would be larger than the last file
+    of the next run. In that case the small merge would block the larger merge, so the larger merge
+    is done directly.
     """
     best = good = 0
     best_sum = 0
@@ -138,16 +138,16 @@ def _best_prefix(files: Sequence[SizedFile], width: int, ratio: float) -> int:
 def best_of_any_ratio(
     files: Sequence[SizedFile], max_files: int, lowest_ratio: float
 ) -> tuple[Sequence[SizedFile], float]:
-    """Return the set with the highest ratio and that ratio, above `lowest_ratio`, or none.
+    """Return the set with the highest ratio above `lowest_ratio`, if any, and the best ratio.
 
-    For a tablet of too many files in which nothing qualifies: of all sets that are
-    neighbours in size, the one that rewrites least for what it merges. Among equals
-    the last wins, which has the most files.
+    Used for a tablet of too many files in which no set qualifies. Of all sets of files adjacent in
+    size, this is the set with the fewest rewritten bytes per merged byte. Among equal ratios the
+    last set wins, which has the most files.
 
     Args:
-        files: Sorted.
-        max_files: Most files in a set.
-        lowest_ratio: A set must do better than this.
+        files: Sorted files.
+        max_files: Maximum number of files in a set.
+        lowest_ratio: The ratio of a set must be higher.
     """
     width = min(len(files), max_files)
     found: Sequence[SizedFile] = ()
@@ -171,24 +171,24 @@ _FORCED_REASON = "a request merges all files into one"
 
 @dataclass(slots=True)
 class _PlannedSets:
-    """Sets for jobs, why they were chosen, and files that wait for another job's output."""
+    """Chosen sets, the reason, and files that wait for another job's output."""
 
     sets: list[Sequence[SizedFile]] = field(default_factory=list)
     why: str = ""
     waiting: set[str] = field(default_factory=set)
     beside: str = ""
-    """What else is to be said of files in no set."""
+    """Additional reason for files in no set."""
 
 
 class RatioPlanner:
-    """Plans by ratio; see the module. Holds nothing between plans."""
+    """Plans by ratio; see the module. Keeps no state between plans."""
 
     option_names = option_names(RatioRule)
     """Settings that options may override."""
     setting_names = settings_of(RatioRule)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -196,10 +196,10 @@ class RatioPlanner:
         rule_of(TableSettings(), options)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: A setting is refused.
+            ConfigError: A setting is invalid.
         """
         rule = rule_of(parameters.settings, parameters.options)
         files = sorted([(file.size_bytes, 0, file.path) for file in parameters.candidates])
@@ -220,11 +220,11 @@ class RatioPlanner:
 def _by_ratio(
     files: list[SizedFile], parameters: PlanParameters, rule: RatioRule, cap_bytes: int | None
 ) -> _PlannedSets:
-    """Find sets until none qualifies, looking ahead over what runs and what is planned.
+    """Find sets until none qualifies; include the outputs of running and planned jobs.
 
-    The output of every job under way or just planned takes part as a projected file.
-    A set with such a file in it must wait for it, but what it would give takes part in
-    turn: files that will be wanted soon for a larger merge are not spent on a worse one.
+    The output of every running or planned job takes part as a projected file. A set with a
+    projected file must wait for it, but the output of that set takes part in turn. Files that a
+    larger merge needs soon are therefore not spent on a worse merge.
     """
     found = _PlannedSets(why=f"ratio {rule.ratio:g}")
     pool = list(files)
@@ -243,7 +243,7 @@ def _by_ratio(
         projected += 1
         insort(pool, (_total(chosen), projected, ""))
         if len(chosen) < rule.max_files and found.sets:
-            # What is left is larger: it is better merged with the outputs to come.
+            # The remaining files are larger; it is better to merge them with future outputs.
             break
     return found
 
@@ -251,7 +251,7 @@ def _by_ratio(
 def _bring_to_one(
     found: _PlannedSets, files: list[SizedFile], parameters: PlanParameters, rule: RatioRule
 ) -> None:
-    """Make sure that a user's files end as one, the largest rewritten as seldom as possible."""
+    """Ensure that a user's files become one; rewrite the largest files as rarely as possible."""
     if not found.sets:
         if not any(job.kind is Kind.USER for job in parameters.running):
             found.sets, found.why = forced_merges(files, rule.max_files), _FORCED_REASON
@@ -264,7 +264,7 @@ def _bring_to_one(
     rest = [file for file in files if file[2] not in chosen]
     insort(rest, (_total(first), 1, ""))
     if not find_set(rest, rule.ratio, rule.max_files):
-        # The step after this one would be forced, and would rewrite what this one wrote.
+        # The next step would be forced, and would rewrite the output of this step.
         found.sets, found.why = forced_merges(files, rule.max_files), _FORCED_REASON
 
 
@@ -275,7 +275,7 @@ def _relieve(
     rule: RatioRule,
     cap_bytes: int | None,
 ) -> None:
-    """Find a set by a lower ratio in a tablet of too many files where nothing else helps."""
+    """Find a set by a lower ratio, if a tablet has too many files and no other job."""
     count = len(parameters.files)
     if not 0 < rule.file_limit < count:
         return
@@ -322,7 +322,7 @@ def _left(
     rule: RatioRule,
     cap_bytes: int | None,
 ) -> dict[str, str]:
-    """Say of every candidate that is in no job, why."""
+    """Return a reason for every candidate that is in no job."""
     left = dict.fromkeys(
         [path for _, _, path in files], _nothing(parameters.kind, rule) + found.beside
     )

@@ -1,6 +1,6 @@
-"""Ambry's arithmetic of segments: ranges, what they cost and free; rates, pauses and periods.
+"""Ambry's arithmetic of segments: ranges with cost and benefit; rates, pauses and periods.
 
-Values only, on plain numbers. `log_segment.py` is the planner that goes by it.
+Pure functions on numbers, used by the planner in `log_segment.py`.
 """
 
 import math
@@ -15,30 +15,30 @@ from common.model.tablet import TabletId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRange:
-    """A range of neighbours, both ends in it, and what it costs and brings to compact it."""
+    """An inclusive range of adjacent segments, with the cost and benefit of its compaction."""
 
     first: int
     last: int
     benefit: int
-    """Segments that are free afterwards."""
+    """Segments that the compaction frees."""
     cost: int
-    """Live bytes that are copied."""
+    """Live bytes to copy."""
     ratio: float
-    """Bytes copied per segment freed, with the weight that was asked for."""
+    """Copied bytes per freed segment, with the requested weight."""
 
 
 def live_bytes_of(valid_shares: Iterable[float], segment_bytes: int) -> list[int]:
-    """Return the live bytes of full segments of which so much is live (0 to 1)."""
+    """Return the live bytes of full segments with these live fractions (0 to 1)."""
     return [int(share * segment_bytes) for share in valid_shares]
 
 
 def usable_bytes(segment_bytes: int, header_bytes: int = 0, largest_record_bytes: int = 0) -> int:
-    """Return how much of a segment is sure to be filled: a record does not cross its end."""
+    """Return how many bytes of a segment are certainly filled; a record does not cross its end."""
     return segment_bytes - header_bytes - largest_record_bytes
 
 
 def segments_needed(live_bytes: int, usable: int) -> int:
-    """Return how many segments hold so many live bytes."""
+    """Return how many segments are needed for the live bytes."""
     return -(-live_bytes // usable)
 
 
@@ -50,17 +50,17 @@ def best_range(
     floor_bytes: int = 0,
     used: Sequence[int] | None = None,
 ) -> SegmentRange | None:
-    """Return the range with the least cost per benefit, or None: none frees enough.
+    """Return the range with the lowest cost per benefit; None if no range frees enough.
 
-    Of equal ratios the greater benefit wins, then the older range.
+    Ties are resolved by the greater benefit, then by the older range.
 
     Args:
-        live_bytes: Of each segment, oldest first.
+        live_bytes: Live bytes of each segment, oldest first.
         usable: Bytes that fit into a segment (`usable_bytes`).
-        min_reclaim: Segments that a range must free at least.
-        floor_bytes: Cost of a segment at least, as far as the ratio goes (Ambry's weight on
-            benefit): almost empty segments do not win by small cost alone. 0: no floor.
-        used: Segments that each entry occupies; None: one.
+        min_reclaim: Minimum number of segments that a range must free.
+        floor_bytes: Minimum cost of a segment for the ratio (Ambry's weight on benefit), so that
+            nearly empty segments do not win by low cost alone. 0: no minimum.
+        used: Number of segments that each entry occupies; None: one each.
     """
     found = ranges(live_bytes, usable, floor_bytes=floor_bytes, used=used)
     worth = (each for each in found if each.benefit >= min_reclaim)
@@ -68,7 +68,7 @@ def best_range(
 
 
 def by_ratio(found: SegmentRange) -> tuple[float, int, int]:
-    """Return the order of ranges: least ratio, then greatest benefit, then the older one."""
+    """Return the sort key of ranges: lowest ratio, then greatest benefit, then oldest."""
     return found.ratio, -found.benefit, found.first
 
 
@@ -80,15 +80,15 @@ def ranges(
     used: Sequence[int] | None = None,
     fits: Callable[[int, int], bool] = lambda first, last: True,
 ) -> Iterator[SegmentRange]:
-    """Yield all ranges that free a segment; arguments as of `best_range`.
+    """Yield all ranges that free at least one segment; see `best_range`.
 
     Args:
-        live_bytes: Of each segment, oldest first.
+        live_bytes: Live bytes of each segment, oldest first.
         usable: Bytes that fit into a segment.
-        floor_bytes: Cost of a segment at least, for the ratio.
-        used: Segments that each entry occupies; None: one.
-        fits: Whether a job may have the entries from the first to the last; one that may not
-            may have none that is longer.
+        floor_bytes: Minimum cost of a segment for the ratio.
+        used: Number of segments that each entry occupies; None: one each.
+        fits: Returns whether a job may have the entries from first to last. If not, longer ranges
+            are not tried.
     """
     for first in range(len(live_bytes)):
         cost, weighted, occupied = 0, 0, 0
@@ -114,15 +114,15 @@ def middle_range(
     floor_bytes: int = 0,
     used: Sequence[int] | None = None,
 ) -> SegmentRange | None:
-    """Return the range from the first to the last segment of which little is live, or None.
+    """Return the range from the first to the last segment with few live bytes, or None.
 
     Args:
-        live_bytes: Of each segment, oldest first.
-        segment_bytes: Of each segment.
+        live_bytes: Live bytes of each segment, oldest first.
+        segment_bytes: Size of a segment.
         usable: Bytes that fit into a segment.
-        live_share: Share of a segment up to which it is little.
-        floor_bytes: Cost of a segment at least, for the ratio, which is reported alone.
-        used: Segments that each entry occupies; None: one.
+        live_share: Live fraction up to which a segment counts as nearly empty.
+        floor_bytes: Minimum cost of a segment for the ratio, which is only reported.
+        used: Number of segments that each entry occupies; None: one each.
     """
     counts = [1] * len(live_bytes) if used is None else used
     empty = [
@@ -149,24 +149,24 @@ SLEEP_MAX_MS = 10_000
 
 
 def throttle_sleep_ms(observed_rate: float, desired_rate: float) -> int:
-    """Return how long a copy sleeps that was faster than it should be; rates in one unit."""
+    """Return how long a copy that is too fast sleeps, in ms; both rates have the same unit."""
     if observed_rate <= desired_rate:
         return 0
     return min(SLEEP_MAX_MS, int((observed_rate / desired_rate - 1) * 1000))
 
 
 def next_wait_ms(wait_ms: int, not_compacted: int, stores: int) -> int:
-    """Return the wait until the next round: up to half as long where few stores were compacted.
+    """Return the wait until the next round: down to half if few stores were compacted.
 
     Args:
-        wait_ms: Between two rounds.
-        not_compacted: Stores in which the last round found nothing to do.
-        stores: All.
+        wait_ms: Base wait between two rounds.
+        not_compacted: Number of stores without work in the last round.
+        stores: Number of all stores.
     """
     return wait_ms - wait_ms // 2 * not_compacted // stores if stores else wait_ms
 
 
 def period_start_s(now_s: float, every_s: float, tablet: TabletId) -> float:
-    """Return when the present period of a tablet began; tablets' periods begin all over it."""
+    """Return the start of a tablet's current period; periods of tablets are staggered."""
     stagger = int(digest([tablet.table, tablet.end]), 16) / 16**16 * every_s
     return math.floor((now_s - stagger) / every_s) * every_s + stagger

@@ -1,15 +1,15 @@
-"""The size-tiered planner: merge files of about the same size.
+"""The size-tiered planner: merge files of similar size.
 
-The rule of Cassandra's and ScyllaDB's strategy of this name: files are put into tiers of about
-one size, and a tier of `min_threshold` files becomes one file, which belongs to a higher tier.
-Each byte is rewritten once per tier. See `tiers.py` for the parts and the differences.
+This is the rule of the strategy of the same name in Cassandra and ScyllaDB. Files are grouped into
+tiers of similar size. A tier of `min_threshold` files becomes one file of a higher tier, so each
+byte is rewritten once per tier. See `tiers.py` for the parts and the differences.
 
-A tablet in which nothing else is to be done has one file at a time rewritten alone, to drop its
-tombstones. When planners can ask for drops, nothing changes here: such a file keeps live rows.
+If a tablet has no other work, one file at a time is rewritten alone to drop its tombstones. Such a
+file keeps its live rows, so drop jobs do not replace this rewrite.
 
-Fixed point: a job has at least two inputs and at most one output, or is the rewrite of one file
-that is not tried again before `tombstone_compaction_interval_s`. A tablet of n files is at rest
-after at most n - 1 jobs of the first kind and n of the second, whatever the outputs weigh.
+Fixed point: a job has at least two inputs and at most one output, or it rewrites one file, which is
+not repeated before `tombstone_compaction_interval_s`. A tablet of n files has no work left after at
+most n - 1 jobs of the first kind and n of the second, regardless of the output sizes.
 """
 
 from collections.abc import Mapping
@@ -32,13 +32,13 @@ _NAME = "planner size-tiered"
 
 
 class SizeTieredPlanner:
-    """Plans by tiers of size; see the module. Holds nothing between plans."""
+    """Plans by size tiers; see the module. Keeps no state between plans."""
 
     option_names = option_names(TierOptions)
     setting_names = settings_of(TierOptions)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -46,10 +46,10 @@ class SizeTieredPlanner:
         _options(options)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: An option or setting is refused.
+            ConfigError: An option or setting is invalid.
         """
         options = _options(parameters.options, parameters.settings)
         draft = PlanDraft(parameters, options.file_limit)

@@ -1,10 +1,10 @@
-"""Files of about one size, and what is picked of them: shared by planners that work in tiers.
+"""Tiers of files of similar size, and the choice of jobs: shared by planners with tiers.
 
-Buckets, thresholds and the single-file job for tombstones follow Cassandra and ScyllaDB. Two
-things differ: every tier that is large enough gets a job at once, as jobs here run on many
-machines; and a file is not rewritten for tombstones that the rewrite could not drop.
+Buckets, thresholds and the single-file job for tombstones follow Cassandra and ScyllaDB, with two
+differences. Every tier that is large enough gets a job at once, because jobs run on many machines.
+A file is not rewritten for tombstones that the rewrite could not drop.
 
-`PlanDraft` gathers jobs, reasons and the next date of a plan. It is no planner.
+`PlanDraft` collects jobs, reasons and the time of the next plan. It is not a planner.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,12 +20,12 @@ from common.spi.planner import PlanParameters
 from common.units import format_bytes, format_count, format_duration
 from coordinator.plugins.planners.packing import forced_merges
 
-# ------------------------------------------------------------------------- Options of the families
+# -------------------------------------------------------------------------- Options of the families
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierOptions:
-    """Numbers by which tiers are formed and picked; names and defaults are the families' own."""
+    """Options of tiers and picks; names and defaults are those of Cassandra and ScyllaDB."""
 
     min_threshold: int = option(4, at_least=2)
     max_threshold: int = option(32, at_least=2)
@@ -43,21 +43,21 @@ class TierOptions:
 
     @property
     def width(self) -> int:
-        """Most files of one job: the table's limit holds for every planner."""
+        """Maximum number of files of one job; the table's limit applies to every planner."""
         return min(self.max_threshold, self.max_files)
 
     @property
     def reached_from(self) -> int:
-        """Number of files from which on a tier gets a job."""
+        """Minimum number of files of a tier for a job."""
         return min(self.min_threshold, self.width)
 
 
 def check_tier_options(plugin: str, options: TierOptions) -> None:
-    """Refuse options that contradict each other.
+    """Reject options that contradict each other.
 
     Args:
-        plugin: What the options are of, for the message.
-        options: Each within its own bounds.
+        plugin: Owner of the options, for the error message.
+        options: Options that are valid individually.
 
     Raises:
         ConfigError: `min_threshold` is above `max_threshold`.
@@ -76,12 +76,12 @@ Tags = tuple[tuple[str, str], ...]
 
 
 class PlanDraft:
-    """A plan in the making. A file has one job or one reason; what is left last counts."""
+    """A plan under construction. A file has one job or one reason; the last reason wins."""
 
     files_counted: int
-    """Files that count towards the limit, and for the priority of jobs that are added."""
+    """Number of files for the file limit and for the priority of added jobs."""
     explains: bool
-    """Whether anybody reads why files are left; otherwise no such text need be made."""
+    """Whether the caller needs reasons for files that are left; otherwise none are created."""
 
     def __init__(self, parameters: PlanParameters, file_limit: int) -> None:
         self.files_counted = len(parameters.files)
@@ -94,7 +94,7 @@ class PlanDraft:
 
     @property
     def has_jobs(self) -> bool:
-        """Whether anything is planned so far."""
+        """Whether the draft has any jobs."""
         return bool(self._jobs)
 
     def add_job(
@@ -107,15 +107,15 @@ class PlanDraft:
         outputs_expected: int | None = None,
         action: JobAction = JobAction.REWRITE,
     ) -> None:
-        """Plan a job: a rewrite to one file, if nothing else is said.
+        """Add a job; by default, a rewrite to one file.
 
         Args:
-            files: Its inputs.
-            reason: A sentence that a person understands.
-            tags: Of its outputs.
-            cuts: Keys after which another output begins.
-            outputs_expected: As in `PlannedJob`; None: what action and cuts ask for.
-            action: What it does; a drop expects no output.
+            files: Inputs of the job.
+            reason: A sentence for people.
+            tags: Tags of the outputs.
+            cuts: Keys after which another output starts.
+            outputs_expected: As in `PlannedJob`; None: derived from action and cuts.
+            action: Action of the job; a drop has no outputs.
         """
         parameters = self._parameters
         total = sum(file.size_bytes for file in files)
@@ -139,19 +139,19 @@ class PlanDraft:
         )
 
     def leave(self, files: Iterable[DataFile], reason: str) -> None:
-        """Say why files are in no job."""
+        """Record why files are in no job."""
         if self.explains:
             self._left.update((file.path, reason) for file in files)
 
     def add_note(self, file: DataFile, note: str) -> None:
-        """Say one thing more of a file that is left."""
+        """Add a note to the reason of a file that is left."""
         if not self.explains:
             return
         said = self._left.get(file.path)
         self._left[file.path] = f"{said}; {note}" if said else note
 
     def ask_again(self, at_s: float) -> None:
-        """Have the planner asked at a time to come; one that is past is no reason to ask."""
+        """Request another plan at a future time; ignore past times."""
         if at_s > self._parameters.now_s and (self._due_at_s is None or at_s < self._due_at_s):
             self._due_at_s = at_s
 
@@ -171,12 +171,12 @@ def _outputs_expected(action: JobAction, cuts: Sequence[bytes], given: int | Non
 
 
 def smallest_within(files: Sequence[DataFile], width: int, cap: int | None) -> tuple[DataFile, ...]:
-    """Return the smallest files, at most `width`, whose sum stays within the cap.
+    """Return the smallest files, at most `width`, with a total size within the cap.
 
     Args:
-        files: Sorted by size.
-        width: Most files.
-        cap: Most bytes of a job; None: any.
+        files: Files sorted by size.
+        width: Maximum number of files.
+        cap: Maximum bytes of a job; None: no limit.
     """
     chosen: list[DataFile] = []
     total = 0
@@ -189,12 +189,12 @@ def smallest_within(files: Sequence[DataFile], width: int, cap: int | None) -> t
 
 
 def by_size(files: Iterable[DataFile]) -> list[DataFile]:
-    """Return files, smallest first."""
+    """Return the files sorted by size, smallest first."""
     return sorted(files, key=lambda file: (file.size_bytes, file.path))
 
 
 def moment(at_s: float) -> str:
-    """Return a time for people: `2026-03-01 12:30 UTC`."""
+    """Format a time for people: `2026-03-01 12:30 UTC`."""
     try:
         found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at_s)
     except OverflowError:
@@ -206,20 +206,20 @@ def moment(at_s: float) -> str:
 
 
 Tier = list[DataFile]
-"""Files of about one size, smallest first."""
+"""Files of similar size, smallest first."""
 
 
 def buckets(files: Iterable[DataFile], options: TierOptions, now_s: float) -> list[Tier]:
-    """Return tiers, smallest files first.
+    """Group files into tiers, smallest files first.
 
-    A file joins the tier before it if it is within `bucket_low` and `bucket_high` of the tier's
-    average, and the average does not then leave the tier's smallest file behind. All files below
-    `min_file_bytes` are one tier, unless one of them came less than `min_file_age_s` ago: small
-    files that still arrive would have all the others rewritten each time.
+    A file joins the previous tier if its size is within `bucket_low` and `bucket_high` of the
+    tier's average, and the tier's smallest file stays within `bucket_low` of the new average. All
+    files below `min_file_bytes` form one tier, unless one of them was added less than
+    `min_file_age_s` ago. Otherwise each new small file would cause a rewrite of all the others.
 
     Args:
-        files: Of any size and order.
-        options: Of the planner.
+        files: Files of any size, in any order.
+        options: Options of the planner.
         now_s: The time now.
     """
     ordered = by_size(files)
@@ -246,9 +246,9 @@ def _joins(tier: Tier, total: int, size: int, tiny_bytes: int, options: TierOpti
 
 
 def youngest_tiny(files: Iterable[DataFile], options: TierOptions, now_s: float) -> DataFile | None:
-    """Return the youngest file below `min_file_bytes` if it is younger than `min_file_age_s`.
+    """Return the newest file below `min_file_bytes` if it is younger than `min_file_age_s`.
 
-    A file of which nobody knows when it came (0) is old.
+    A file with an unknown time of arrival (0) counts as old.
     """
     recent = [
         file
@@ -269,19 +269,19 @@ def pick_tiers(
     alone: bool = True,
     where: str = "",
 ) -> None:
-    """Plan a size-tiered pass over files: each is in a job, or is left with a reason.
+    """Plan size-tiered jobs over files; each file is in a job or is left with a reason.
 
-    Tiers of `min_threshold` files and more get jobs of their smallest files, the fullest tier
-    first. If there is none, `enforce_min_threshold` is off and nothing else is under way, the
+    Tiers of at least `min_threshold` files get jobs of their smallest files, the fullest tier
+    first. If no tier qualifies, `enforce_min_threshold` is off and no other job is running, the
     fullest tier of at least two files gets one job.
 
     Args:
         draft: Gets jobs and reasons.
-        files: All that may be merged with each other.
-        options: Of the planner.
-        parameters: What was asked.
-        alone: Whether nothing is under way among these files: only then fewer files will do.
-        where: Ends each reason: `, in window 7`.
+        files: All files that may be merged with each other.
+        options: Options of the planner.
+        parameters: Parameters of the plan.
+        alone: Whether no job is running on these files; only then fewer files suffice.
+        where: Suffix of each reason: `, in window 7`.
     """
     tiers = buckets(files, options, parameters.now_s)
     tiers.sort(key=lambda tier: (-min(len(tier), options.width), tier[0].size_bytes))
@@ -343,7 +343,7 @@ def _why_left(tier: Tier, options: TierOptions) -> str:
 
 
 def too_large(cap: int | None) -> str:
-    """Return why files are left that no group takes together."""
+    """Return the reason for files that are too large for any group together."""
     shown = "any" if cap is None else format_bytes(cap)
     return f"with the smaller files of its tier it is more than any group accepts ({shown})"
 
@@ -351,7 +351,7 @@ def too_large(cap: int | None) -> str:
 def _note_tiny(
     draft: PlanDraft, files: Sequence[DataFile], options: TierOptions, now_s: float
 ) -> None:
-    """Say that small files are no tier yet, and when they will be."""
+    """Add a note that small files do not form a tier at present, and when they will."""
     tiny = [file for file in files if file.size_bytes < options.min_file_bytes]
     youngest = youngest_tiny(tiny, options, now_s)
     if youngest is None or len(tiny) < 2:
@@ -369,11 +369,11 @@ def _note_tiny(
         draft.add_note(file, note)
 
 
-# -------------------------------------------------------------------------------- Tombstones, alone
+# --------------------------------------------------------------------- Single files with tombstones
 
 
 RETENTION_SLACK = 0.25
-"""Of a retention: versions are marked as reached a sixth of a retention apart, and by scans."""
+"""Fraction of a retention. Scans record reached versions, a sixth of a retention apart."""
 
 
 def pick_tombstones(
@@ -384,17 +384,18 @@ def pick_tombstones(
     *,
     kept_tag: str = "",
 ) -> None:
-    """Plan the rewrite of one file whose tombstones can be dropped, if there is one.
+    """Plan the rewrite of one file with droppable tombstones, if there is one.
 
-    Of the tier with the largest files that has any, the file with the oldest rows. A file is
-    tried again after `tombstone_compaction_interval_s` at the earliest, whatever became of it.
+    The file with the oldest rows is chosen, from the tier of the largest files with such a file. A
+    file is tried again after `tombstone_compaction_interval_s` at the earliest, regardless of the
+    result.
 
     Args:
-        draft: Gets the job, and notes on files whose tombstones have to wait.
-        files: In no job and in nobody's hands.
-        options: Of the planner.
-        parameters: What was asked.
-        kept_tag: Name of a tag that the output has from the file; empty: none.
+        draft: Gets the job, and notes on files with tombstones that have to wait.
+        files: Files that are in no job and not in use.
+        options: Options of the planner.
+        parameters: Parameters of the plan.
+        kept_tag: Name of a tag that the output inherits from the file; empty: none.
     """
     cap = parameters.job_bytes_max
     found: DataFile | None = None
@@ -424,7 +425,7 @@ def _tombstone_share(file: DataFile) -> float:
 def _tombstones_are_ready(
     draft: PlanDraft, file: DataFile, options: TierOptions, parameters: PlanParameters
 ) -> bool:
-    """Return whether a file is worth a job of its own; note why not where it has tombstones."""
+    """Return whether a file qualifies for its own job; if not, note why for its tombstones."""
     share = _tombstone_share(file)
     if share < options.tombstone_threshold:
         return False
@@ -447,9 +448,9 @@ def _tombstones_are_ready(
 
 
 def file_with_older_rows(file: DataFile, parameters: PlanParameters) -> DataFile | None:
-    """Return another file of the tablet that may hold what dead rows of a file hide, or None.
+    """Return another file that may hold rows that this file's dead rows hide, or None.
 
-    What is not known of a file may be so.
+    Unknown bounds of a file count as possible matches.
     """
     for other in parameters.files.values():
         if other.path != file.path and may_hold_older_between(
@@ -471,18 +472,19 @@ def bring_to_one(
     tags: Tags = (),
     where: str = "",
 ) -> None:
-    """Plan the next step of a request that ends in one file, the largest rewritten last.
+    """Plan the next step of a request that ends in one file; the largest files come last.
 
-    Full jobs run beside each other; with less than two of them left, the smallest files are
-    merged until the rest fits into one job. A single file is rewritten unless it is a result.
+    Full jobs run concurrently. With less than two full jobs left, the smallest files are merged
+    until the rest fits into one job. A single file is rewritten unless it is a result of the
+    request.
 
     Args:
         draft: Gets jobs and reasons.
-        files: All that are to become one.
-        width: Most files of one job.
-        parameters: What was asked.
-        tags: Of the last output.
-        where: Of these files, for reasons: ` of window 7`.
+        files: All files to merge into one.
+        width: Maximum number of files of one job.
+        parameters: Parameters of the plan.
+        tags: Tags of the last output.
+        where: Phrase for these files in reasons: ` of window 7`.
     """
     ordered = by_size(files)
     if len(ordered) == 1 and is_result(ordered[0], parameters):
@@ -500,10 +502,10 @@ def bring_to_one(
 
 
 def is_result(file: DataFile, parameters: PlanParameters) -> bool:
-    """Return whether a file was made by a job of the request that is planned for."""
+    """Return whether a job of the current request wrote the file."""
     return parameters.request is not None and file.request == parameters.request.request
 
 
 def is_under_way(kind: Kind, parameters: PlanParameters) -> bool:
-    """Return whether a job of a kind runs in the tablet."""
+    """Return whether a job of this kind is running in the tablet."""
     return any(job.kind is kind for job in parameters.running)

@@ -1,18 +1,19 @@
-"""The time-chunk planner: few files per hour, day or month, and each file in one of them.
+"""The time-chunk planner: few files per hour, day or week, each within one such chunk.
 
-For tables without a key that have a time column. Time is divided into chunks of one length. A
-chunk is in shape if its files lie inside of it, none is larger than the target, and no smaller
-number would do. Others are rewritten together with the chunks that they share files with, and
-outputs are cut at the ends of chunks; see `chunks.py`. Which chunks may be compacted, and in which
-order, is Druid's (`chunk_policies.py`): by default the newest data are left for a day.
+For tables with a time column and without a key. Time is divided into chunks of equal length. A
+chunk is stable if its files lie inside it, no file is larger than the target, and fewer files do
+not suffice. Other chunks are rewritten together with the chunks that they share files with, and
+outputs are cut at the ends of chunks; see `chunks.py`. Druid's policies (`chunk_policies.py`)
+decide which chunks may be compacted, and in which order. By default, the data of the last day is
+skipped.
 
-A job may have a bounded number of files and bytes. A task with more is done in steps: files that
-span chunks are cut first, then the smallest of each chunk are merged. A file that spans very many
-chunks is cut into long pieces first. Files all of whose rows have expired are dropped.
+The files and bytes of a job are bounded. A larger task is done in steps: files that span chunks are
+cut first, then the smallest files of each chunk are merged. A file that spans very many chunks is
+first cut into long pieces. Files whose rows have all expired are dropped.
 
-Fixed point: whatever outputs weigh, a job removes files that span ends of chunks, or files above
-the target that were not cut before, or at least one file of a chunk. Outputs have a tag; one that
-is too large all the same counts as full. What a job would only do again is left.
+Fixed point: regardless of output sizes, a job removes files that span ends of chunks, files above
+the target that were not cut before, or at least one file of a chunk. Outputs have a tag; an output
+that is still too large counts as full. A job that would repeat the last one is not planned.
 """
 
 import math
@@ -76,7 +77,7 @@ from coordinator.plugins.planners.tiers import is_result, moment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeChunkOptions:
-    """Numbers and names that the planner goes by."""
+    """Options and settings of the planner."""
 
     granularity_s: float = option(86_400.0, at_least=1)
     origin_s: float = option(0.0, at_least=0)
@@ -98,7 +99,7 @@ class TimeChunkOptions:
 
     @property
     def thresholds(self) -> Thresholds | None:
-        """From when on a chunk is compacted; None: from the first file on."""
+        """Thresholds for the compaction of a chunk; None if they have no effect."""
         found = Thresholds(
             min_count=self.min_count,
             min_bytes=self.min_uncompacted_bytes,
@@ -136,27 +137,28 @@ def _options(
 
 
 CHUNKS_MAX = TIME_CUTS_MAX // 2
-"""Of a task: chunks that do not follow each other have two ends each at which a job cuts. A file
-that spans more is cut into long pieces first."""
+"""Maximum number of chunks of a task, because a job cuts at both ends of chunks that are not
+adjacent. A file that spans more chunks is first cut into long pieces.
+"""
 OUTPUTS_MAX = 5000
-"""Of a job that cuts by size."""
+"""Maximum number of outputs of a job that cuts by size."""
 TAG, STEP_TAG = "chunk", "chunk-step"
-"""Of outputs: of a job that brings chunks into shape, and of one that is a step on the way."""
+"""Tags of outputs: of a final job for its chunks, and of an intermediate step."""
 EXPIRY_MARGIN_S = 2.0
-"""Times of files are rounded; rows of so long ago have expired beyond doubt."""
+"""Margin for rounded times of files; rows that are older by this margin have certainly expired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit:
-    """One job to be."""
+    """A future job."""
 
     segments: tuple[Segment, ...]
     start_s: float
     end_s: float
-    """What is to be in shape afterwards."""
+    """End of the range of chunks that the job compacts."""
     cuts_at_s: tuple[float, ...] = ()
     final: bool = True
-    """Whether its chunks are in shape then."""
+    """Whether its chunks are stable after the job."""
     priority: float = 0.0
     why: str = ""
 
@@ -167,7 +169,7 @@ class _Unit:
 
 @dataclass(slots=True)
 class _Work:
-    """What was asked, and what is found so far."""
+    """State of one plan."""
 
     parameters: PlanParameters
     options: TimeChunkOptions
@@ -176,9 +178,9 @@ class _Work:
     depends: dict[int, tuple[int, ...]] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
     notes: dict[int, str] = field(default_factory=dict)
-    """Chunk → why it is left, where its score does not tell."""
+    """Chunk → why it is left, if its score is not the reason."""
     chunks: list[tuple[TimeChunk, TimeChunk]] = field(default_factory=list)
-    """Each chunk as it is, and as it may be compacted."""
+    """Each chunk in its current form, and in the form that may be compacted."""
     in_use: list[Interval] = field(default_factory=list)
     skipped: list[Interval] = field(default_factory=list)
     fixed: list[Interval] = field(default_factory=list)
@@ -191,7 +193,7 @@ class _Work:
         self.left.update((segment.id, why) for segment in segments)
 
     def fits(self, segments: Sequence[Segment]) -> bool:
-        """Return whether one job may have all of these."""
+        """Return whether the segments fit into one job."""
         most = self.parameters.job_bytes_max
         size = sum(segment.size for segment in segments)
         return len(segments) <= self.options.max_files and (most is None or size <= most)
@@ -209,21 +211,21 @@ class _Work:
 
 
 class TimeChunkPlanner:
-    """Plans by chunks of time; see the module. Holds nothing between plans."""
+    """Plans by time chunks; see the module. Keeps no state between plans."""
 
     option_names = option_names(TimeChunkOptions)
     setting_names = settings_of(TimeChunkOptions) | {"ttl_s"}
 
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
-        """Score chunks by rules.
+        """Create a planner with the given rules.
 
         Args:
-            rules: In order; the first one with an answer counts.
+            rules: Rules that score chunks; the first rule with an answer decides.
         """
         self._rules = tuple(rules)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -231,10 +233,10 @@ class TimeChunkPlanner:
         _options(options)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: An option or setting is refused.
+            ConfigError: An option or setting is invalid.
         """
         options = _options(parameters.options, parameters.settings)
         if why := _no_chunks(parameters):
@@ -253,14 +255,14 @@ class TimeChunkPlanner:
 
 
 def _no_chunks(parameters: PlanParameters) -> str:
-    """Return why a table has no chunks of time; empty: it has."""
+    """Return why a table has no time chunks; empty if it has."""
     if parameters.keyed:
         return "time-chunk needs a table without a key: with a key, outputs are cut at keys"
     return "" if parameters.timed else "time-chunk needs a table with a time column"
 
 
 def _rule_of_request(parameters: PlanParameters) -> Rule:
-    """Return the rule that a request rewrites whatever is no result of it."""
+    """Return the rule that a request rewrites all chunks with files that are not its results."""
 
     def rule(contents: Contents) -> Score | None:
         files = (parameters.files[segment.id] for segment in contents.segments)
@@ -272,7 +274,7 @@ def _rule_of_request(parameters: PlanParameters) -> Rule:
 
 
 def _segment(file: DataFile, options: TimeChunkOptions) -> Segment:
-    """Return a file on the timeline; one without times is at 0."""
+    """Return a file as a segment; a file without times is at time 0."""
     start_s, last_s = file.time_min_s or 0.0, file.time_max_s or file.time_min_s or 0.0
     tags = dict(file.tags)
     return Segment(
@@ -295,11 +297,11 @@ def _is_wide(segment: Segment, options: TimeChunkOptions) -> bool:
     return len(_chunks_of(segment, options)) > CHUNKS_MAX
 
 
-# ----------------------------------------------------------------- Expired, without times, and wide
+# ------------------------------------------------------------------ Expired, untimed and wide files
 
 
 def _expired(parameters: PlanParameters) -> tuple[list[DataFile], list[DataFile]]:
-    """Return the files whose rows have all expired, and the others."""
+    """Split the candidates into files whose rows have all expired, and other files."""
     ttl_s = parameters.settings.ttl_s
     if ttl_s is None or parameters.kind is Kind.USER:
         return [], list(parameters.candidates)
@@ -312,7 +314,7 @@ def _expired(parameters: PlanParameters) -> tuple[list[DataFile], list[DataFile]
 
 
 def _plan_untimed(work: _Work, files: Sequence[DataFile]) -> None:
-    """Merge files whose rows have no time, as if they were a chunk."""
+    """Merge files without times as if they were one chunk."""
     segments = tuple(in_order(_segment(file, work.options) for file in files))
     found = score(Contents(segments, work.options.target_bytes), work.rules)
     if found.state is ChunkState.COMPACT:
@@ -322,7 +324,7 @@ def _plan_untimed(work: _Work, files: Sequence[DataFile]) -> None:
 
 
 def _cut_wide(work: _Work, wide: Sequence[Segment], timed: Sequence[Segment]) -> None:
-    """Cut files that span very many chunks into long pieces, unless they may stay as they are."""
+    """Cut files that span very many chunks into long pieces, unless they may stay unchanged."""
     options = work.options
     for segment in wide:
         chunks = _chunks_of(segment, options)
@@ -363,7 +365,7 @@ def _too_large(work: _Work) -> str:
 
 
 def _plan_chunks(work: _Work, segments: Sequence[Segment]) -> None:
-    """Add the jobs that bring chunks into shape; say why the other files are left."""
+    """Add the jobs that compact chunks; record why other files are left."""
     options, most = work.options, work.parameters.job_bytes_max
     found = occupied_chunks(
         segments,
@@ -395,7 +397,7 @@ def _plan_chunks(work: _Work, segments: Sequence[Segment]) -> None:
 
 
 def _allowed(work: _Work, chunk: TimeChunk) -> TimeChunk:
-    """Return a chunk as it may be compacted: stable where it may not be, less where it is minor."""
+    """Apply the policies: mark a forbidden chunk as stable; reduce a minor one to new files."""
     if why := _forbidden(work, chunk):
         work.notes[chunk.index] = why
         return replace(chunk, score=Score(ChunkState.STABLE))
@@ -420,7 +422,7 @@ def _allowed(work: _Work, chunk: TimeChunk) -> TimeChunk:
 
 
 def _forbidden(work: _Work, chunk: TimeChunk) -> str:
-    """Return why a chunk may not be compacted now; empty: it may."""
+    """Return why a chunk may not be compacted now; empty if it may."""
     if overlapped(chunk.start, chunk.end, work.in_use):
         return "waits for a file of its chunk that is in use"
     if overlapped(chunk.start, chunk.end, work.skipped):
@@ -431,7 +433,7 @@ def _forbidden(work: _Work, chunk: TimeChunk) -> str:
 
 
 def _in_use(work: _Work) -> list[Interval]:
-    """Return where files lie that somebody else works on or holds."""
+    """Return the intervals of files that are in use or held."""
     parameters = work.parameters
     busy = {file.path for job in parameters.running for file in job.files}
     if not work.is_user:
@@ -445,7 +447,7 @@ def _skipped(work: _Work) -> list[Interval]:
     options, now_s = work.options, work.parameters.now_s
     found = read_intervals("skip_intervals", options.skip_intervals)
     times = [file.time_max_s for file in work.parameters.files.values()]
-    # A row from the future must not make everything else old.
+    # Ignore times in the future, so that such a row does not make all other data old.
     latest = [at_s for at_s in times if at_s is not None and at_s <= now_s]
     offset = skip_interval(
         max(latest, default=now_s), options.skip_offset_s, options.granularity_s, options.origin_s
@@ -454,7 +456,7 @@ def _skipped(work: _Work) -> list[Interval]:
 
 
 def _is_compacted(segment: Segment, chunk: TimeChunk, work: _Work) -> bool:
-    """Return whether a job has made a file for this very chunk, by the same options."""
+    """Return whether a job with the same options wrote a file for exactly this chunk."""
     words = dict(work.parameters.files[segment.id].tags).get(TAG, "").split(":")
     if len(words) < 4 or ":".join(words[:2]) != _tag_head(work):
         return False
@@ -481,7 +483,7 @@ def _why_left(work: _Work, chunk: TimeChunk) -> str:
 
 
 def _add_task(work: _Work, task: Task) -> None:
-    """Add the job of a task, or those of its first step if it is too large for one."""
+    """Add the job of a task, or the jobs of its first step if the task is too large for one job."""
     segments = in_order({segment for chunk in task.chunks for segment in chunk.segments})
     ends = sorted({end for chunk in task.chunks for end in (chunk.start, chunk.end)})
     unit = _Unit(
@@ -507,14 +509,14 @@ def _add_task(work: _Work, task: Task) -> None:
 
 
 def _inside(ends: Iterable[float], segments: Iterable[Segment]) -> tuple[float, ...]:
-    """Return those ends of chunks that lie inside the range of some segments."""
+    """Return the ends of chunks that lie inside the range of some segments."""
     chosen = list(segments)
     start, end = min(segment.start for segment in chosen), max(segment.end for segment in chosen)
     return tuple(at for at in ends if start < at < end)
 
 
 def _groups(work: _Work, segments: Sequence[Segment]) -> list[list[Segment]]:
-    """Return segments in the order that is given, as many at a time as a job may have."""
+    """Group segments in the given order; each group fits into one job."""
     found: list[list[Segment]] = []
     for segment in segments:
         if not work.fits([segment]):
@@ -527,10 +529,10 @@ def _groups(work: _Work, segments: Sequence[Segment]) -> list[list[Segment]]:
 
 
 def _add_contained(work: _Work, segments: Sequence[Segment], unit: _Unit) -> None:
-    """Add the jobs of files inside one chunk: one, or the first step of several.
+    """Add the jobs of files inside one chunk: a single job, or the first step of several.
 
-    Files that are too large are cut, each alone. The smallest of the others are merged as long as
-    that saves a file. A request rewrites all others, too.
+    Each file that is too large is cut in its own job. The smallest other files are merged if that
+    saves a file. A request also rewrites all other files.
     """
     if work.fits(segments):
         work.units.append(replace(unit, segments=tuple(segments)))
@@ -559,11 +561,11 @@ def _add_contained(work: _Work, segments: Sequence[Segment], unit: _Unit) -> Non
 
 
 def _plan_of(work: _Work, expired: Sequence[DataFile], files: Sequence[DataFile]) -> Plan:
-    """Return jobs, those first that wait for none; drops before all."""
+    """Return the plan: drops first, then jobs without dependencies, then the others."""
     depends = {at: work.depends.get(at, ()) for at in range(len(work.units))}
     for at in [at for at, unit in enumerate(work.units) if _is_repeated(work, unit)]:
         work.leave(work.units[at].segments, "is as the last job left it: another would do the same")
-        # What waited for it is only bound by the others.
+        # Remove it from the dependencies of other jobs.
         depends = {n: tuple(m for m in found if m != at) for n, found in depends.items() if n != at}
     ranks = {at: rank for rank, at in enumerate(sorted(depends, key=lambda at: _rank(work, at)))}
     places = sorted(depends, key=lambda at: (bool(depends[at]), at if depends[at] else ranks[at]))
@@ -593,7 +595,7 @@ def _plan_of(work: _Work, expired: Sequence[DataFile], files: Sequence[DataFile]
 def _intervals(
     work: _Work, jobs: Sequence[PlannedJob], left: Mapping[str, str]
 ) -> tuple[PlannedInterval, ...]:
-    """Return what the plan makes of the newest chunks that have files; of a request nothing."""
+    """Return the state of the newest chunks with files; empty for a request."""
     if work.is_user:
         return ()
     planned = {path: job.reason for job in jobs for path in job.files}
@@ -625,10 +627,10 @@ def _intervals(
 def _state_of(
     work: _Work, chunk: TimeChunk, allowed: TimeChunk, running: Sequence[Interval]
 ) -> tuple[IntervalState, str]:
-    """Return what decides about a chunk, in the order of Druid's checks.
+    """Return the state of a chunk and the reason, in the order of Druid's checks.
 
-    What runs or is in use comes first, then intervals that are skipped, then policies, then
-    whether the chunk is in shape.
+    Running jobs and files in use come first, then skipped intervals, then policies, then the score
+    of the chunk.
     """
     if overlapped(chunk.start, chunk.end, running):
         return IntervalState.RUNNING, "a job on its files is running"
@@ -654,7 +656,7 @@ def _next_expiry_s(parameters: PlanParameters, files: Iterable[DataFile]) -> flo
 
 
 def _rank(work: _Work, at: int) -> tuple[float, ...]:
-    """Return the order of jobs, best first."""
+    """Return the sort key of jobs, best first."""
     unit = work.units[at]
     first = {
         "newest": -unit.end_s,
@@ -680,14 +682,14 @@ def _tag_head(work: _Work) -> str:
 
 
 def _tag(work: _Work, unit: _Unit) -> tuple[str, str]:
-    """Return the tag of a job's outputs: by which options it was made and, in the end, for when."""
+    """Return the tag of a job's outputs: the options and, for a final job, the time range."""
     if not unit.final:
         return STEP_TAG, _tag_head(work)
     return TAG, f"{_tag_head(work)}:{unit.start_s:.0f}:{unit.end_s:.0f}"
 
 
 def _is_repeated(work: _Work, unit: _Unit) -> bool:
-    """Return whether the files of a job are what the last one like it has made, and no fewer."""
+    """Return whether a job would only repeat the last job that wrote its files."""
     files = [work.parameters.files[segment.id] for segment in unit.segments]
     made = {file.job for file in files}
     if unit.cuts_at_s or len(made) > 1 or made == {None} or work.ideal(unit.segments) < len(files):
@@ -733,7 +735,7 @@ def _reason(work: _Work, unit: _Unit, files: Sequence[DataFile]) -> str:
 
 
 def _drops(work: _Work, expired: Sequence[DataFile], dirty: int, points: int) -> list[PlannedJob]:
-    """Return the jobs that drop files all of whose rows have expired."""
+    """Return the jobs that drop files whose rows have all expired."""
     ordered = sorted(expired, key=lambda file: (file.time_max_s or 0.0, file.path))
     width, parameters = work.options.max_files, work.parameters
     return [

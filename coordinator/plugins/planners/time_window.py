@@ -1,23 +1,23 @@
-"""The time-window planner: files of one window of time are merged with each other only.
+"""The time-window planner: merge files only with files of the same time window.
 
-The rule of Cassandra's and ScyllaDB's strategy of this name, for time series. A file belongs to
-the window of its latest time. The newest window is size-tiered while it is written; each window
-before it becomes one file; files whose rows have all expired are dropped without being read. So
-each byte is rewritten a few times while it is new and once more when its window is over, and what
-expires together lies together. Four things differ:
+This is the rule of the strategy of the same name in Cassandra and ScyllaDB, for time series. A file
+belongs to the window of its latest time. The newest window is size-tiered while it is written. Each
+earlier window becomes one file. Files whose rows have all expired are dropped without being read.
+Each byte is therefore rewritten a few times while it is new and once more when its window is over,
+and rows that expire together are stored together. Four things differ:
 
-* The newest window is over, too, when the clock has passed its end and no file has come to it for
+* The newest window is also over when the clock has passed its end and it has received no file for
   `late_wait_s`.
-* Files that come late to a window that is one file already are gathered: they are size-tiered
-  among themselves, and merged with it when they have waited for `late_wait_s`, longer where much
-  would be rewritten for little. That file has the tag `window`.
-* All windows get their jobs at once, as jobs here run on many machines.
-* Many files that expire are dropped by one job. On a table with a key, where an expired row hides
-  older ones, files are dropped together with all that may hold such rows.
+* Files that arrive late in a merged window are size-tiered with each other first. They are merged
+  with the window's file, which has the tag `window`, after `late_wait_s`. The wait is longer if
+  much data would be rewritten for little new data.
+* All windows get their jobs at once, because jobs run on many machines.
+* One job drops many expired files. In a table with a key, an expired row hides older rows, so a
+  file is dropped together with all files that may hold such rows.
 
-Fixed point: a merge has at least two inputs and one output. A file that a drop has kept though its
+Fixed point: a merge has at least two inputs and one output. A file that a drop kept although its
 rows have expired is not dropped again before `tombstone_compaction_interval_s`. A tablet of n files
-rests after at most n - 1 merges, n drops and, if they are asked for, n rewrites for tombstones. A
+has no work left after at most n - 1 merges, n drops and, if enabled, n rewrites for tombstones. A
 request ends in one file per window.
 """
 
@@ -55,9 +55,9 @@ _NAME = "planner time-window"
 _UNITS_S = {"minutes": 60.0, "hours": 3600.0, "days": 86_400.0}
 WINDOW_MAX_S = 1000 * 86_400.0
 WINDOW_TAG = "window"
-"""Tag of the file that a window was merged to; its value is the start of the window in seconds."""
+"""Tag of the merged file of a window; its value is the start of the window in seconds."""
 KEPT = ("expired", "kept")
-"""Tag of what comes out of a drop that ended as a rewrite."""
+"""Tag of the outputs of a drop that turned into a rewrite."""
 
 
 # ------------------------------------------------------------------------------------------ Options
@@ -65,7 +65,7 @@ KEPT = ("expired", "kept")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindowOptions(TierOptions):
-    """Numbers by which windows are formed, and tiers in the newest one."""
+    """Options of windows, and of tiers in the newest window."""
 
     enforce_min_threshold: bool = option(True)
     window_unit: str = option("days", one_of=tuple(_UNITS_S))
@@ -77,7 +77,7 @@ class TimeWindowOptions(TierOptions):
 
     @property
     def length_s(self) -> float:
-        """Length of a window."""
+        """Length of a window, in seconds."""
         return self.window_s or self.window_size * _UNITS_S[self.window_unit]
 
 
@@ -96,7 +96,7 @@ def _options(
 
 
 def window_start(at_s: float, window_s: float) -> float:
-    """Return the start of the window of a time, by floor: also of times before the epoch.
+    """Return the start of the window that contains a time, which may be before the epoch.
 
     Args:
         at_s: Seconds since the epoch.
@@ -109,13 +109,13 @@ def window_start(at_s: float, window_s: float) -> float:
 
 
 class TimeWindowPlanner:
-    """Plans by windows of time; see the module. Holds nothing between plans."""
+    """Plans by time windows; see the module. Keeps no state between plans."""
 
     option_names = option_names(TimeWindowOptions)
     setting_names = settings_of(TimeWindowOptions) | {"ttl_s"}
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Refuse options by which no plan can be made.
+        """Reject options with which no plan can be made.
 
         Raises:
             ConfigError: Names the option, its value and what is expected.
@@ -123,10 +123,10 @@ class TimeWindowPlanner:
         _options(options)
 
     def check_table(self, *, keyed: bool, timed: bool) -> None:
-        """Refuse tables without a time column.
+        """Reject tables without a time column.
 
         Raises:
-            ConfigError: Says what to choose instead.
+            ConfigError: The message names alternatives.
         """
         if not timed:
             instead = "size-tiered or ratio" if keyed else "bin-pack or size-tiered"
@@ -136,10 +136,10 @@ class TimeWindowPlanner:
             )
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs wanted now and why each other candidate was left.
+        """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
-            ConfigError: An option or setting is refused.
+            ConfigError: An option or setting is invalid.
         """
         options = _options(parameters.options, parameters.settings)
         draft = PlanDraft(parameters, options.file_limit)
@@ -162,11 +162,11 @@ class TimeWindowPlanner:
 
 
 Window = float | None
-"""Start of a window in seconds; None: of files without a time."""
+"""Start of a window in seconds; None: the window of files without a time."""
 
 
 class _Work:
-    """What is planned for, the files of each window, and where jobs and reasons go."""
+    """State of one plan: parameters, files by window, and the draft."""
 
     def __init__(
         self, parameters: PlanParameters, options: TimeWindowOptions, draft: PlanDraft
@@ -175,16 +175,16 @@ class _Work:
         self.options = options
         self.draft = draft
         self.blocked: dict[str, str] = {}
-        """Path → why a file is not dropped though its rows have expired."""
+        """Path → why a file is not dropped although its rows have expired."""
         self.files = self.by_window(parameters.files.values())
-        """All files of a window, those in nobody's reach included."""
+        """All files by window, including files in use."""
         self.newest = next(iter(self.files), None)
         running = [file for job in parameters.running for file in job.files]
         self.busy = frozenset(self.by_window(running))
-        """Windows of which jobs under way have files."""
+        """Windows with files of running jobs."""
 
     def by_window(self, files: Iterable[DataFile]) -> dict[Window, list[DataFile]]:
-        """Return files by window, the newest one first; those without a time at the end."""
+        """Return files by window, newest window first; files without a time come last."""
         found: dict[Window, list[DataFile]] = {}
         for file in files:
             found.setdefault(self._window_of(file), []).append(file)
@@ -196,7 +196,7 @@ class _Work:
         return window_start(file.time_max_s, self.options.length_s)
 
     def named(self, window: Window) -> str:
-        """Return a window for people."""
+        """Return a window's description for people."""
         if window is not None:
             newest = "newest " if window == self.newest else ""
             return (
@@ -228,9 +228,9 @@ def _plan_window(work: _Work, window: Window, files: list[DataFile]) -> None:
 
 
 def _is_over(work: _Work, window: float) -> bool:
-    """Return whether a window is merged to one file: it is not the newest, or its time is over.
+    """Return whether to merge a window into one file: it is not the newest, or its time is over.
 
-    Files of which nobody knows when they came do not tell that no more will come.
+    If the arrival times of the files are unknown, more files are expected.
     """
     if window != work.newest:
         return True
@@ -249,7 +249,7 @@ def _tags(window: Window) -> Tags:
 
 
 def _merge_whole(work: _Work, window: float, files: Sequence[DataFile]) -> None:
-    """Merge files of a window that is over, in steps if they are more than one job takes."""
+    """Merge files of a finished window, in steps if they do not fit into one job."""
     draft, width, cap = work.draft, work.options.width, work.parameters.job_bytes_max
     ordered = by_size(files)
     draft.leave(files, f"is merged in a later step of {work.named(window)}")
@@ -269,7 +269,7 @@ def _merge_whole(work: _Work, window: float, files: Sequence[DataFile]) -> None:
 
 
 def _late_files_until(work: _Work, window: float, files: Sequence[DataFile]) -> float | None:
-    """Return until when files wait that came after a window was merged; None: nothing waits."""
+    """Return until when late files of a merged window wait; None if no files wait."""
     (*merged,) = (file for file in files if _tags(window)[0] in file.tags)
     if len(merged) != 1:
         return None
@@ -283,7 +283,7 @@ def _late_files_until(work: _Work, window: float, files: Sequence[DataFile]) -> 
 def _gather_late_files(
     work: _Work, window: float, files: Sequence[DataFile], ready_s: float
 ) -> None:
-    """Merge late files of about one size with each other; all others wait."""
+    """Merge late files of similar size with each other; the others wait."""
     draft, tag = work.draft, _tags(window)[0]
     late = [file for file in files if tag not in file.tags]
     where = f", and arrived late in {work.named(window)}"
@@ -302,7 +302,7 @@ def _gather_late_files(
 
 
 def _plan_request(work: _Work) -> None:
-    """Bring the files of a request to one per window."""
+    """Merge the files of a request into one file per window."""
     for window, files in work.by_window(work.parameters.candidates).items():
         work.draft.files_counted = len(work.files[window])
         if window in work.busy:
@@ -323,16 +323,16 @@ def _plan_request(work: _Work) -> None:
 
 
 def _expires_at_s(file: DataFile, work: _Work) -> float | None:
-    """Return when a file may be dropped; None: never."""
+    """Return when a file may be dropped; None if never."""
     parameters, ttl_s = work.parameters, work.parameters.settings.ttl_s
     if not parameters.timed or ttl_s is None or file.time_max_s is None:
         return None
     at_s = file.time_max_s + ttl_s + CLOCK_MARGIN_S
     if parameters.keyed:
-        # Expired rows hide older ones, and are kept as long as tombstones.
+        # Expired rows hide older rows, and are kept as long as tombstones.
         at_s += work.options.tombstone_retention_s * (1 + RETENTION_SLACK)
     if KEPT in file.tags:
-        # A drop has kept rows, for a reason that metadata does not tell.
+        # A drop has kept rows, for a reason that is not in the metadata.
         return max(at_s, file.added_at_s + work.options.tombstone_compaction_interval_s)
     return at_s
 
@@ -343,7 +343,7 @@ def _has_expired(file: DataFile, work: _Work) -> bool:
 
 
 def _ask_at_expiry(work: _Work, files: Sequence[DataFile]) -> None:
-    """Have the planner asked when the next file expires; those of some minutes together."""
+    """Request a plan when the next file expires, rounded up to `expired_check_s`."""
     step_s = work.options.expired_check_s
     for file in files:
         at_s = _expires_at_s(file, work)
@@ -354,7 +354,7 @@ def _ask_at_expiry(work: _Work, files: Sequence[DataFile]) -> None:
 def _drop_expired(work: _Work) -> set[str]:
     """Plan the drop of files whose rows have all expired; return their paths.
 
-    The size of groups does not count: footers are all that is read.
+    The size limit of groups does not apply, because only footers are read.
     """
     expired = [file for file in work.parameters.candidates if _has_expired(file, work)]
     taken: set[str] = set()
@@ -376,14 +376,16 @@ def _drop_reason(files: Sequence[DataFile], work: _Work) -> str:
 
 
 EXPIRED_MAX = 50
-"""Files of a table with a key that are looked at in one plan: each is compared with all others."""
+"""Maximum number of expired files per plan of a table with a key; each is compared with all files.
+"""
 
 
 def _sets_to_drop(expired: Sequence[DataFile], work: _Work) -> list[list[DataFile]]:
-    """Return files in sets that may be dropped, each by one job.
+    """Return sets of files that may be dropped, one set per job.
 
-    Without a key, any. With one, a file goes together with all that may hold rows which its own
-    hide. A file for which these are too many, or not all expired, is merged like others.
+    Without a key, any files form a set. With a key, a file is dropped together with all files that
+    may hold rows that its own rows hide. If these files are too many or not all expired, the file
+    is merged like any other.
     """
     most = work.options.max_files
     if not work.parameters.keyed:
@@ -407,9 +409,9 @@ def _sets_to_drop(expired: Sequence[DataFile], work: _Work) -> list[list[DataFil
 def _with_older_rows(
     file: DataFile, droppable: Mapping[str, DataFile], work: _Work
 ) -> dict[str, DataFile]:
-    """Return a file and all that may hold rows which it, or one of these, hides.
+    """Return a file and, transitively, all files that may hold rows that it hides.
 
-    Empty: they are more than one job takes, or one of them has not expired.
+    The result is empty if the files do not fit into one job, or one of them has not expired.
     """
     found, new = {file.path: file}, [file]
     while new:

@@ -1,4 +1,4 @@
-"""The backlog of planners that have no tracker: the same number whatever the files are, or 0."""
+"""The backlog of planners without a tracker: a constant, or 0, regardless of the files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from common.spi.tracker import BacklogTracker, WorkUnderWay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedBacklogOptions:
-    """The number."""
+    """The constant backlog."""
 
     backlog_bytes: int = option(0, at_least=0)
 
 
 class FixedTracker:
-    """The same backlog at all times."""
+    """A tracker with a constant backlog."""
 
     def __init__(self, backlog_bytes: int = 0) -> None:
         self._backlog_bytes = backlog_bytes
@@ -29,12 +29,12 @@ class FixedTracker:
         """Change nothing."""
 
     def backlog_bytes(self, work: WorkUnderWay) -> float:
-        """Return the number."""
+        """Return the constant."""
         return float(self._backlog_bytes)
 
 
 class FixedTrackers:
-    """Makes trackers that say `backlog_bytes`."""
+    """Factory of trackers with the option `backlog_bytes` as backlog."""
 
     option_names = option_names(FixedBacklogOptions)
     setting_names: frozenset[str] = frozenset()
@@ -43,14 +43,14 @@ class FixedTrackers:
         """Return the tracker of a tablet without files.
 
         Raises:
-            ConfigError: An option is unknown or refused.
+            ConfigError: An option is unknown or invalid.
         """
         found = read_options(FixedBacklogOptions, "tracker fixed", options)
         return FixedTracker(found.backlog_bytes)
 
 
 class NullTrackers(FixedTrackers):
-    """Makes trackers that say 0."""
+    """Factory of trackers with backlog 0."""
 
     option_names: frozenset[str] = frozenset()
 
@@ -66,4 +66,4 @@ class NullTrackers(FixedTrackers):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NoOptions:
-    """Nothing."""
+    """No options."""

@@ -1,14 +1,14 @@
 """The backlog of leveled compaction, after ScyllaDB.
 
-Level 0 owes what size-tiered compaction owes for its files. Each higher level has a target, a
-tenth of the next one's; the highest one holds what is left. A byte above a level's target moves up
-and rewrites what it meets there, up to ten files of the next level; then it counts there, and
-may move on.
+Level 0 has the backlog of size-tiered compaction of its files. Each higher level has a target size,
+a tenth of the next level's; the highest level holds the rest. Bytes above a level's target move up
+and rewrite the overlapping data, up to ten files of the next level. They then count as part of the
+next level and may move on.
 
     backlog += excess x min(10, ceil(bytes of the next level / bytes of a file))
 
-Bytes that a job has read have left their level, and those that it has written are on theirs. A
-level never has less than nothing.
+Bytes that a job has read no longer count on their level; written bytes count on the output's level.
+A level with a negative size counts as empty.
 """
 
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ from coordinator.plugins.trackers.size_tiered import (
 )
 
 SHARE_OF_HIGHEST = 1.111
-"""All levels of a full tree, of which each is a tenth of the next, by its highest."""
+"""Size of a full tree relative to its highest level, if each level is a tenth of the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeveledBacklogOptions(SizeTieredBacklogOptions):
-    """Numbers that the tracker goes by; those of tiers are for level 0."""
+    """Options of the tracker; the tier options apply to level 0."""
 
     max_file_bytes: int = of_table("target_bytes", at_least=1)
     fan_out: int = option(10, at_least=2)
@@ -40,12 +40,12 @@ class LeveledBacklogOptions(SizeTieredBacklogOptions):
 def leveled_backlog_bytes(
     levels: Mapping[int, int], max_file_bytes: int, fan_out: int = 10
 ) -> float:
-    """Return what the levels owe beside level 0's own merges.
+    """Return the backlog of the levels, without level 0's own merges.
 
     Args:
-        levels: Level → bytes on it, those under way counted where they are.
-        max_file_bytes: Of one file.
-        fan_out: How many times larger the next level may be.
+        levels: Level → bytes, including the progress of running jobs.
+        max_file_bytes: Maximum size of one file.
+        fan_out: Size ratio of two adjacent levels.
     """
     held = {level: size for level, size in levels.items() if size > 0}
     if not held:
@@ -64,18 +64,18 @@ def leveled_backlog_bytes(
 
 
 class LeveledTracker:
-    """Backlog of one tablet in levels."""
+    """Backlog of one leveled tablet."""
 
     def __init__(self, options: LeveledBacklogOptions) -> None:
         self._options = options
         self._arrived = tier_tracker(options)
-        """Level 0."""
+        """Tracker of level 0."""
         self._files: dict[str, tuple[int, int]] = {}
         """Path → level and bytes."""
         self._levels: dict[int, int] = {}
 
     def add(self, file: DataFile) -> None:
-        """Note a file on the level of its tag."""
+        """Add a file to the level in its tag."""
         self.remove(file.path)
         level = level_of(file)
         self._files[file.path] = (level, file.size_bytes)
@@ -84,14 +84,14 @@ class LeveledTracker:
             self._arrived.add(file)
 
     def remove(self, path: str) -> None:
-        """Forget a file."""
+        """Remove a file."""
         level, size_bytes = self._files.pop(path, (0, 0))
         if size_bytes:
             self._levels[level] -= size_bytes
         self._arrived.remove(path)
 
     def backlog_bytes(self, work: WorkUnderWay) -> float:
-        """Return the bytes still to be rewritten."""
+        """Return the bytes that remain to be rewritten."""
         levels = dict(self._levels)
         for path, read_bytes in work.read_bytes.items():
             level, size_bytes = self._files.get(path, (0, 0))
@@ -111,8 +111,8 @@ class LeveledTracker:
 
 
 class LeveledTrackers(TierTrackers[LeveledBacklogOptions]):
-    """Makes trackers for leveled compaction; see the module."""
+    """Factory of trackers for leveled compaction; see the module."""
 
     def __init__(self) -> None:
-        """Make trackers by the options."""
+        """Create the factory."""
         super().__init__("leveled", LeveledBacklogOptions, LeveledTracker)

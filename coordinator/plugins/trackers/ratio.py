@@ -1,7 +1,8 @@
-"""The backlog of the ratio planner: what it will have read when the tablet is at rest.
+"""The backlog of the ratio planner: the bytes that it reads until no job is left.
 
-There is no formula for it. The rule itself is run on the sizes, with outputs as large as their
-inputs together, until no set qualifies. Bytes that jobs under way have read are taken off.
+There is no closed formula. The tracker runs the planner's rule on the file sizes until no set
+qualifies, and assumes that an output is as large as the sum of its inputs. Bytes that running jobs
+have read are subtracted.
 """
 
 from bisect import bisect_left, insort
@@ -15,12 +16,12 @@ from coordinator.plugins.planners.ratio import RatioRule, SizedFile, find_set, r
 
 
 def bytes_until_rest(sizes: Iterable[tuple[int, str]], ratio: float, max_files: int) -> int:
-    """Return the bytes that merges read until no set of files qualifies.
+    """Return how many bytes merges read until no set of files qualifies.
 
     Args:
-        sizes: Bytes and path of each file.
-        ratio: The planner's.
-        max_files: Of one job.
+        sizes: Size in bytes and path of each file.
+        ratio: The planner's ratio.
+        max_files: Maximum number of input files of a job.
     """
     pool: list[SizedFile] = sorted((size, 0, path) for size, path in sizes)
     owed_bytes = merges = 0
@@ -41,20 +42,20 @@ class RatioTracker:
         self._rule = rule
         self._sizes: dict[str, int] = {}
         self._owed_bytes: int | None = 0
-        """None: files came or went."""
+        """Cached backlog; None after files were added or removed."""
 
     def add(self, file: DataFile) -> None:
-        """Note a file."""
+        """Add a file."""
         self._sizes[file.path] = file.size_bytes
         self._owed_bytes = None
 
     def remove(self, path: str) -> None:
-        """Forget a file."""
+        """Remove a file."""
         if self._sizes.pop(path, None) is not None:
             self._owed_bytes = None
 
     def backlog_bytes(self, work: WorkUnderWay) -> float:
-        """Return the bytes still to be rewritten."""
+        """Return the bytes that remain to be rewritten."""
         if self._owed_bytes is None:
             sizes = ((size, path) for path, size in self._sizes.items())
             self._owed_bytes = bytes_until_rest(sizes, self._rule.ratio, self._rule.max_files)
@@ -66,7 +67,7 @@ class RatioTracker:
 
 
 class RatioTrackers:
-    """Makes trackers for the ratio planner; see the module."""
+    """Factory of trackers for the ratio planner; see the module."""
 
     option_names = option_names(RatioRule)
     setting_names = settings_of(RatioRule)
@@ -75,6 +76,6 @@ class RatioTrackers:
         """Return the tracker of a tablet without files.
 
         Raises:
-            ConfigError: An option is unknown or refused.
+            ConfigError: An option is unknown or invalid.
         """
         return RatioTracker(rule_of(settings, options))

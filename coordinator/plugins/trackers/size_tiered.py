@@ -1,22 +1,22 @@
 """The backlog of size-tiered compaction, in two modes.
 
-A byte of a file of size S is rewritten once on each tier up to that of the whole tablet, T bytes,
-so it owes log4(T / S) rewrites; 4 is the number of files that a tier is merged from.
+A byte of a file of size S is rewritten once per tier, up to the tier of the whole tablet of T
+bytes. It therefore needs log4(T / S) rewrites, where 4 is the number of files merged per tier.
 
-`seed`, from the note on ScyllaDB's controller, counts all files. With E = S - C for a file of
-which C bytes are rewritten already, and W for files that are being written:
+`seed`, from the note on ScyllaDB's controller, counts all files. With E = S - C for a file with C
+bytes already rewritten, and W for files that are being written:
 
     backlog = sum of E log4(T / S) + sum of W log4(T / W)
 
-T counts finished files only: half an output would count the same bytes twice. A tablet whose tiers
-are all done still owes something by this formula.
+T counts finished files only, because a partial output would count the same bytes twice. By this
+formula, even a tablet without possible merges has a backlog.
 
-`interesting`, from ScyllaDB as it is today, counts only the files of tiers that are large enough
-to be merged, and no outputs. It is 0 where nothing is to be done, and falls in a straight line
-while a job runs. Control goes by this one.
+`interesting`, from current ScyllaDB, counts only the files of tiers that are large enough to be
+merged, and no outputs. It is 0 if there is no work, and falls linearly while a job runs.
+Controllers use this mode.
 
-Sums are kept relative to about T, since the difference of two large numbers is wrong in its last
-digits, and are summed anew after many changes.
+Sums are kept relative to a reference near T, because the difference of two large numbers loses
+precision. They are recomputed after many changes.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,39 +33,41 @@ from coordinator.plugins.planners.tiers import TierOptions, buckets, check_tier_
 SEED, INTERESTING = "seed", "interesting"
 MODES = (SEED, INTERESTING)
 SUMMED_ANEW_AFTER = 1024
-"""Changes of a tablet, or as many as it has files if those are more."""
+"""Number of changes after which sums are recomputed; the number of files if that is larger."""
 EXACT_UP_TO = 64
-"""Files that are summed anew at each read that follows a change."""
+"""Up to this number of files, sums are recomputed at each read after a change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeTieredBacklogOptions(TierOptions):
-    """Numbers that the tracker goes by; those of tiers are the planner's."""
+    """Options of the tracker; the tier options are those of the planner."""
 
     mode: str = option(INTERESTING, one_of=MODES)
     log_base: float = option(4.0, above=1)
-    """Files that are merged into one of the next tier."""
+    """Number of files that are merged into one of the next tier."""
     file_tax_bytes: int = option(0, at_least=0)
-    """Added to each file that counts, in mode `interesting`: many tiny files are work, too."""
+    """Added to the size of each counted file in mode `interesting`, because tiny files are work
+    too.
+    """
 
 
 OptionsType = TypeVar("OptionsType", bound=SizeTieredBacklogOptions)
 
 
-# --------------------------------------------------------------------------------- The seed's sums
+# -------------------------------------------------------------------------------- Sums of mode seed
 
 
 class TierSums:
-    """The part of the seed's formula that changes only with files: T, and the sum of S log S.
+    """The part of the `seed` formula that depends only on files: T, and the sum of S log S.
 
-    Adding and removing a file take the same time however many there are.
+    Adding and removing a file take constant time.
     """
 
     def __init__(self, log_base: float) -> None:
         self._scale = 1.0 / log2(log_base)
         self._sizes: dict[str, int] = {}
         self._reference = 1
-        """Sizes count relative to this one, about T."""
+        """Reference size, near T."""
         self._weighted = 0.0
         """Sum of S log(S / reference)."""
         self._changes = 0
@@ -75,7 +77,7 @@ class TierSums:
         return len(self._sizes)
 
     def add(self, path: str, size_bytes: int) -> None:
-        """Add a file; one of 0 bytes owes nothing."""
+        """Add a file; files of 0 bytes are ignored."""
         self.remove(path)
         if size_bytes > 0:
             self._sizes[path] = size_bytes
@@ -84,7 +86,7 @@ class TierSums:
             self._changes += 1
 
     def remove(self, path: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         size_bytes = self._sizes.pop(path, 0)
         if size_bytes:
             self.total_bytes -= size_bytes
@@ -92,11 +94,11 @@ class TierSums:
             self._changes += 1
 
     def backlog_bytes(self, read: Mapping[str, int], written: Iterable[int]) -> float:
-        """Return the backlog by the seed's formula.
+        """Return the backlog by the `seed` formula.
 
         Args:
-            read: Path → bytes of it that are rewritten.
-            written: Bytes of each output so far.
+            read: Path → rewritten bytes of the file.
+            written: Written bytes of each output so far.
         """
         self._sum_anew()
         if not self.total_bytes:
@@ -117,7 +119,7 @@ class TierSums:
         return max(0.0, effective * self._exponent(self.total_bytes) - weighted)
 
     def _sum_anew(self) -> None:
-        """Take T for the reference and sum again, so that rounding does not add up."""
+        """Set the reference to T and recompute the sum; rounding errors then do not accumulate."""
         if not self._changes:
             return
         most = max(SUMMED_ANEW_AFTER, len(self._sizes))
@@ -131,62 +133,62 @@ class TierSums:
         return size_bytes * self._exponent(size_bytes)
 
     def _exponent(self, size_bytes: int) -> float:
-        """Return log(size / reference), exact also where they are about the same."""
+        """Return log(size / reference), which is also accurate for nearly equal sizes."""
         beyond = (size_bytes - self._reference) / self._reference
         ratio = log1p(beyond) * log2(e) if abs(beyond) < 0.5 else log2(size_bytes / self._reference)
         return ratio * self._scale
 
 
 class SeedTracker:
-    """Backlog by the seed's formula."""
+    """Backlog by the `seed` formula."""
 
     def __init__(self, options: SizeTieredBacklogOptions) -> None:
         self._sums = TierSums(options.log_base)
 
     def add(self, file: DataFile) -> None:
-        """Note a file."""
+        """Add a file."""
         self._sums.add(file.path, file.size_bytes)
 
     def remove(self, path: str) -> None:
-        """Forget a file."""
+        """Remove a file."""
         self._sums.remove(path)
 
     def backlog_bytes(self, work: WorkUnderWay) -> float:
-        """Return the bytes still to be rewritten."""
+        """Return the bytes that remain to be rewritten."""
         written = (output.size_bytes for output in work.outputs)
         return self._sums.backlog_bytes(work.read_bytes, written)
 
 
-# ------------------------------------------------------------------------- Tiers that are worth it
+# --------------------------------------------------------------------------------- Mode interesting
 
 
 class InterestingTracker:
     """Backlog of the tiers that are large enough to be merged.
 
-    Tiers are formed again at the first read after files came or went.
+    Tiers are recomputed at the first read after files were added or removed.
     """
 
     def __init__(self, options: SizeTieredBacklogOptions) -> None:
         self._options = options
         self._files: dict[str, DataFile] = {}
         self._rewrites: dict[str, float] = {}
-        """File that counts → how often its bytes are still rewritten."""
+        """Counted file → expected number of rewrites of its bytes."""
         self._counted_bytes = 0
         self._owed_bytes = 0.0
         self._valid_until_s = -inf
 
     def add(self, file: DataFile) -> None:
-        """Note a file."""
+        """Add a file."""
         self._files[file.path] = file
         self._valid_until_s = -inf
 
     def remove(self, path: str) -> None:
-        """Forget a file."""
+        """Remove a file."""
         if self._files.pop(path, None) is not None:
             self._valid_until_s = -inf
 
     def backlog_bytes(self, work: WorkUnderWay) -> float:
-        """Return the bytes still to be rewritten."""
+        """Return the bytes that remain to be rewritten."""
         if work.now_s >= self._valid_until_s:
             self._form_tiers(work.now_s)
         done_bytes, done_owed = 0, 0.0
@@ -216,7 +218,7 @@ class InterestingTracker:
             (file.size_bytes + options.file_tax_bytes) * self._rewrites[file.path]
             for file in counted
         )
-        # Tiny files are one tier when the youngest of them is old enough.
+        # The tier of tiny files can change when one of them reaches the minimum age.
         ages = (
             file.added_at_s + options.min_file_age_s
             for file in files
@@ -229,21 +231,21 @@ class InterestingTracker:
 
 
 def tier_tracker(options: SizeTieredBacklogOptions) -> BacklogTracker:
-    """Return a tracker in the mode that the options name."""
+    """Return a tracker for the mode in the options."""
     return SeedTracker(options) if options.mode == SEED else InterestingTracker(options)
 
 
 class TierTrackers(Generic[OptionsType]):
-    """Makes trackers that have tiers in them: of a tablet, a level, a window."""
+    """Factory of trackers that use tiers: of a tablet, a level or a window."""
 
     def __init__(
         self, name: str, kind: type[OptionsType], make: Callable[[OptionsType], BacklogTracker]
     ) -> None:
-        """Make trackers of one name.
+        """Create a factory.
 
         Args:
-            name: For messages.
-            kind: The dataclass of their options.
+            name: Name of the trackers, for error messages.
+            kind: The options dataclass.
             make: Returns the tracker of a tablet without files.
         """
         self.option_names = option_names(kind)
@@ -254,7 +256,7 @@ class TierTrackers(Generic[OptionsType]):
         """Return the tracker of a tablet without files.
 
         Raises:
-            ConfigError: An option is unknown or refused.
+            ConfigError: An option is unknown or invalid.
         """
         found = read_options(self._kind, self._name, options, settings)
         check_tier_options(self._name, found)
@@ -262,8 +264,8 @@ class TierTrackers(Generic[OptionsType]):
 
 
 class SizeTieredTrackers(TierTrackers[SizeTieredBacklogOptions]):
-    """Makes trackers for size-tiered compaction; see the module."""
+    """Factory of trackers for size-tiered compaction; see the module."""
 
     def __init__(self) -> None:
-        """Make trackers of the mode that the options name."""
+        """Create the factory."""
         super().__init__("size-tiered", SizeTieredBacklogOptions, tier_tracker)

@@ -1,9 +1,9 @@
-"""The backlog of tablets in windows of time: each window is a size-tiered tablet of its own.
+"""The backlog of tablets with time windows: each window is a separate size-tiered tablet.
 
-`time-window` has windows of one length, counted from the epoch. `date-tiered`, Cassandra's older
-rule, has windows that get longer with age: as soon as enough of one length lie beside each other,
-they are one of the next. Since those move with the newest file, its windows are formed anew when
-files came or went. Névé has no planner of that name; the tracker is for whoever brings one.
+`time-window` uses windows of equal length, aligned to the epoch. `date-tiered`, Cassandra's older
+rule, uses windows that grow with age: enough adjacent windows of one length become one window of
+the next length. These windows move with the newest file, so they are recomputed after files are
+added or removed. Névé has no planner of that name; the tracker supports third-party planners.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,13 +23,13 @@ from coordinator.plugins.trackers.size_tiered import (
 
 DAY_S = 86_400.0
 WINDOWS_MAX = 100_000
-"""Walked by date-tiered compaction; what is older than that is in no window."""
+"""Maximum number of date-tiered windows; older files are in no window."""
 
 # -------------------------------------------------------------------------------- Sums over windows
 
 
 class _Windows:
-    """A size-tiered tracker for each window that has files, and what they owe when all is quiet."""
+    """A size-tiered tracker per window with files, and its cached backlog without running jobs."""
 
     def __init__(self, options: SizeTieredBacklogOptions) -> None:
         self._options = options
@@ -63,11 +63,11 @@ class _Windows:
     def backlog_bytes(
         self, work: WorkUnderWay, window_of: Callable[[PartialOutput], float | None]
     ) -> float:
-        """Return the sum; windows without work under way are not read again.
+        """Return the total backlog; recompute only windows that changed or have running jobs.
 
         Args:
-            work: Of all windows.
-            window_of: Where an output belongs; None: nowhere.
+            work: Work in progress in all windows.
+            window_of: Returns the window of an output; None: no window.
         """
         self._read_changed(work.now_s)
         busy: dict[float, tuple[dict[str, int], list[PartialOutput]]] = {}
@@ -76,7 +76,7 @@ class _Windows:
                 busy.setdefault(window, ({}, []))[0][path] = read_bytes
         for output in work.outputs:
             window = window_of(output)
-            # A window of nothing but unfinished files owes nothing.
+            # A window with only unfinished files has no backlog.
             if window is not None and window in self._trackers:
                 busy.setdefault(window, ({}, []))[1].append(output)
         total = self._quiet_sum
@@ -98,12 +98,12 @@ class _Windows:
         self._quiet_sum = fsum(self._quiet.values())
 
 
-# -------------------------------------------------------------------------- Windows of one length
+# ---------------------------------------------------------------------------- Windows of one length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindowBacklogOptions(SizeTieredBacklogOptions):
-    """Numbers that the tracker goes by: the planner's windows, and tiers in each of them."""
+    """Options of the tracker: the planner's windows, and the tiers in each window."""
 
     window_unit: str = option("days", one_of=("minutes", "hours", "days"))
     window_size: int = option(1, at_least=1, at_most=1000)
@@ -111,7 +111,7 @@ class TimeWindowBacklogOptions(SizeTieredBacklogOptions):
 
     @property
     def length_s(self) -> float:
-        """Length of a window."""
+        """Length of a window, in seconds."""
         own = TimeWindowOptions(
             window_unit=self.window_unit, window_size=self.window_size, window_s=self.window_s
         )
@@ -119,32 +119,32 @@ class TimeWindowBacklogOptions(SizeTieredBacklogOptions):
 
 
 class TimeWindowTracker:
-    """Backlog of one tablet in windows of one length; a file is where its latest row is."""
+    """Backlog of one tablet with equal windows; a file belongs to the window of its latest row."""
 
     def __init__(self, options: TimeWindowBacklogOptions) -> None:
         self._window_s = options.length_s
         self._windows = _Windows(options)
 
     def add(self, file: DataFile) -> None:
-        """Note a file."""
+        """Add a file."""
         self._windows.add(file, window_start(file.time_max_s or 0.0, self._window_s))
 
     def remove(self, path: str) -> None:
-        """Forget a file."""
+        """Remove a file."""
         self._windows.remove(path)
 
     def backlog_bytes(self, work: WorkUnderWay) -> float:
-        """Return the bytes still to be rewritten."""
+        """Return the bytes that remain to be rewritten."""
         return self._windows.backlog_bytes(
             work, lambda output: window_start(output.time_max_s, self._window_s)
         )
 
 
 class TimeWindowTrackers(TierTrackers[TimeWindowBacklogOptions]):
-    """Makes trackers for time-window compaction; see the module."""
+    """Factory of trackers for time-window compaction; see the module."""
 
     def __init__(self) -> None:
-        """Make trackers by the options."""
+        """Create the factory."""
         super().__init__("time-window", TimeWindowBacklogOptions, TimeWindowTracker)
 
 
@@ -153,22 +153,22 @@ class TimeWindowTrackers(TierTrackers[TimeWindowBacklogOptions]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DateTieredBacklogOptions(SizeTieredBacklogOptions):
-    """Numbers that the tracker goes by; those of tiers hold in each window."""
+    """Options of the tracker; the tier options apply to each window."""
 
     base_s: float = option(60.0, at_least=0.001)
     """Length of the newest window."""
     growth: int = option(0, at_least=0)
-    """Windows of a length that make one of the next; 0: `min_threshold`."""
+    """Number of windows of one length that form one of the next; 0: `min_threshold`."""
     max_window_s: float = option(DAY_S, at_least=0.001)
     max_age_s: float = option(0.0, at_least=0)
-    """Files whose latest row is older are left alone; 0: none are."""
+    """Files whose latest row is older are ignored; 0: no limit."""
     now_s: float | None = option(None)
-    """The newest time; none: that of the latest row."""
+    """The newest time; None: the time of the latest row."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class DateWindow:
-    """A window: times from `start` up to `end`, itself not in it."""
+    """A window: times from `start` to before `end`."""
 
     start: float
     end: float
@@ -177,13 +177,13 @@ class DateWindow:
 def date_windows(
     now: float, base: float, growth: int, longest: float = inf
 ) -> Iterator[DateWindow]:
-    """Yield windows from now back, the newest first, without an end.
+    """Yield windows backwards from `now`, without end.
 
     Args:
         now: The newest time, in any unit.
         base: Length of the newest window.
-        growth: Windows of a length beside each other that make one of the next.
-        longest: No window is longer.
+        growth: Number of adjacent windows of one length that form one of the next.
+        longest: Maximum length of a window.
     """
     size, number = base, floor(now / base)
     while True:
@@ -197,11 +197,11 @@ def date_windows(
 def in_date_windows(
     times: Iterable[tuple[str, float]], windows: Iterable[DateWindow]
 ) -> list[tuple[DateWindow, list[str]]]:
-    """Return windows that have files, the newest first, and so are the files of each.
+    """Return windows with files; windows and files are ordered newest first.
 
     Args:
-        times: Name and time of each file. One newer than the first window is left out.
-        windows: The newest first.
+        times: Name and time of each file. Files newer than the first window are left out.
+        windows: The windows, the newest first.
     """
     found: list[tuple[DateWindow, list[str]]] = []
     walk = iter(windows)
@@ -219,33 +219,33 @@ def in_date_windows(
 
 
 class DateTieredTracker:
-    """Backlog of one tablet in windows that grow with age; a file is where its first row is."""
+    """Backlog of one tablet with growing windows; a file belongs to the window of its first row."""
 
     def __init__(self, options: DateTieredBacklogOptions) -> None:
         self._options = options
         self._files: dict[str, DataFile] = {}
         self._placed: Sequence[DateWindow] = ()
         self._windows: _Windows | None = None
-        """None: files came or went."""
+        """None after files were added or removed."""
 
     def add(self, file: DataFile) -> None:
-        """Note a file."""
+        """Add a file."""
         self._files[file.path] = file
         self._windows = None
 
     def remove(self, path: str) -> None:
-        """Forget a file."""
+        """Remove a file."""
         if self._files.pop(path, None) is not None:
             self._windows = None
 
     def backlog_bytes(self, work: WorkUnderWay) -> float:
-        """Return the bytes still to be rewritten."""
+        """Return the bytes that remain to be rewritten."""
         if self._windows is None:
             self._windows = self._placed_anew()
         return self._windows.backlog_bytes(work, self._window_of)
 
     def _placed_anew(self) -> _Windows:
-        """Place files by the newest of them: the clock has no say."""
+        """Assign files to windows relative to the newest file, independent of the clock."""
         options, windows = self._options, _Windows(self._options)
         now_s = options.now_s
         if now_s is None:
@@ -273,8 +273,8 @@ class DateTieredTracker:
 
 
 class DateTieredTrackers(TierTrackers[DateTieredBacklogOptions]):
-    """Makes trackers for date-tiered compaction; see the module."""
+    """Factory of trackers for date-tiered compaction; see the module."""
 
     def __init__(self) -> None:
-        """Make trackers by the options."""
+        """Create the factory."""
         super().__init__("date-tiered", DateTieredBacklogOptions, DateTieredTracker)
