@@ -202,7 +202,7 @@ def _cancel_attempt(
     return release_attempt(cluster, attempt, ending, now_s)
 
 
-# ---------------------------------------------------------- How an attempt ends, whoever decided it
+# ------------------------------------------------------------------------- The end of an attempt
 
 
 def release_attempt(

@@ -117,7 +117,7 @@ def decide(
     return decision, replace(memory, seen_s=now_s, running=running, count=count)
 
 
-# --------------------------------------------------------------------------- What the snapshot says
+# ---------------------------------------------------------------------------------- Snapshot
 
 
 def _view(load: GroupLoad, memory: Memory, rules: AutoscalerRules) -> _View:
@@ -235,7 +235,7 @@ def _least_busy(view: _View) -> tuple[str, ...]:
     return (least.name,)
 
 
-# ------------------------------------------------------------------------------------ What is said
+# ---------------------------------------------------------------------------------- Messages
 
 
 def _blocked(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> str:
