@@ -214,7 +214,7 @@ def release_attempt(
         cluster: State that contains the attempt.
         attempt: An attempt in progress that is not being released.
         ending: The end to write.
-        now_s: The time now.
+        now_s: The current time.
     """
     releasing = replace(
         attempt,

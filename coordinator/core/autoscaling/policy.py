@@ -84,7 +84,7 @@ def decide(
         load: A new snapshot of the group.
         memory: State returned by the last decision; `Memory()` for the first.
         rules: Rules of the group.
-        now_s: The time now. If it goes back, delays stay within the rules' own times.
+        now_s: The current time. If it decreases, delays stay within the rules' own times.
     """
     give_up = tuple(
         compactor.name

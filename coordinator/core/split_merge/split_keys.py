@@ -180,7 +180,7 @@ def _share_up_to(cut: bytes, span: KeySpan) -> float:
 
 
 def _number(key: bytes, span: KeySpan) -> int:
-    """Return the bytes of a key after the common prefix of a span's bounds, as a number."""
+    """Return the first bytes of a key after the common prefix of a span's bounds, as a number."""
     same = 0
     for one, other in zip(span.key_min, span.key_max, strict=False):
         if one != other:
