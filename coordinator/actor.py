@@ -229,7 +229,7 @@ class CoordinatorActor:
         return self._state.running(self._now_s())
 
     async def owed_tablets(self, table: str, count: int) -> list[api.OwedTablet]:
-        """Return the tablets of a table in which most is still to be rewritten.
+        """Return the tablets of a table with the largest backlogs.
 
         A thread selects the largest of up to a million tablets while turns continue.
         """
@@ -245,7 +245,7 @@ class CoordinatorActor:
         return list((await self.status()).compactors)
 
     async def explain(self, table: str, tablet: str) -> api.Explanation:
-        """Return why a tablet is as it is."""
+        """Explain the state of a tablet."""
         return self._parts.explain(TabletId.parse(table, tablet), self._now_s())
 
     async def story(self, table: str, tablet: str) -> TabletStory:
@@ -279,7 +279,7 @@ class CoordinatorActor:
         self._service.submit(on.GroupResumed(group=group))
 
     async def set_limit(self, scope: str, bytes_s: int | None) -> None:
-        """Limit the bytes/s of a group or volume; 0: no limit; None: that of the settings."""
+        """Limit the bytes/s of a group or volume; 0 means no limit, None the configured limit."""
         await self._parts.limiting.set(scope, bytes_s)
 
     async def lift_quarantine(self, table: str, tablet: str | None) -> None:
@@ -322,11 +322,11 @@ class CoordinatorActor:
             self._service.submit(on.LatencyReported(table=table, latency_s=latency_s, reads=reads))
 
     async def control(self) -> api.Control:
-        """Return what the controller reads and has decided."""
+        """Return the readings and the decision of the controller."""
         return self._state.control(self._now_s())
 
     async def trigger(self, table: str) -> api.Trigger:
-        """Have the planner of a table asked now; return what it decides for each tablet."""
+        """Fire the trigger `admin` of a table; return the planner's decision for each tablet."""
         return await self._parts.triggers.ask(table)
 
     def _now_s(self) -> float:

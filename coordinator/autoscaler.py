@@ -1,4 +1,4 @@
-"""Keeps the number of compactors that the work needs, by asking the policy for each group.
+"""Adjusts the number of compactors of each group to the work, according to the policy.
 
 The policy is `core.autoscaling`. Every round reads the current state: queues, what compactors
 report, and the actors that Ray knows. State kept between rounds may be lost without harm.
@@ -165,7 +165,7 @@ class Autoscaler:
         await self._read_scales()
 
     async def shut_down(self, compactor: str, wait_max_s: float | None) -> None:
-        """Let a compactor end its jobs within a time, and then exit for good.
+        """Ask a compactor to finish its jobs within a time, and to exit.
 
         Raises:
             UnavailableError: Ray does not answer, or this coordinator cannot end compactors.
@@ -178,7 +178,7 @@ class Autoscaler:
         await self._lever.shut_down(compactor, wait_max_s)
 
     def scaling(self, group: str, compactors: Sequence[api.Compactor]) -> api.GroupScaling | None:
-        """Return how a group is scaled; None: it is not.
+        """Return the scaling status of a group, or None if the group is not scaled.
 
         Args:
             group: Name of the group.
@@ -288,7 +288,7 @@ class Autoscaler:
         return tuple(failed)
 
     def slot_rate(self, group: str) -> float | None:
-        """Return the input bytes that a busy slot of a group rewrites per second; None: unknown."""
+        """Return the input bytes/s that a busy slot of a group rewrites, or None if unknown."""
         known = self._groups.get(group)
         return None if known is None else known.rate.bytes_s(1)
 

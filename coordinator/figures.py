@@ -1,6 +1,6 @@
-"""What the parts of a coordinator have counted, as values of metrics.
+"""The counters of a coordinator's parts as metric values.
 
-`docs/reference/metrics.md` says what each metric means.
+`docs/reference/metrics.md` describes each metric.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from neve import api
 def request_figures(
     driver: RequestDriver, now_s: float, rows_transformed: int
 ) -> list[MetricValue]:
-    """Return how many requests there are, how old, and how they have ended."""
+    """Return the number, age and final states of requests."""
     requests = driver.open_requests()
     states = Counter({RequestState.ACTIVE: 0, RequestState.CANCELLING: 0})
     states.update(request.state for request in requests)
@@ -37,7 +37,7 @@ def request_figures(
 
 
 def selector_figures(selectors: SelectorCalls) -> list[MetricValue]:
-    """Return how often selectors were called, and have failed."""
+    """Return the numbers of selector calls and failures."""
     return [
         MetricValue("neve_selector_calls_total", selectors.calls),
         MetricValue("neve_selector_failures_total", selectors.failures),
@@ -45,7 +45,7 @@ def selector_figures(selectors: SelectorCalls) -> list[MetricValue]:
 
 
 def trigger_figures(counts: Mapping[tuple[str, str], int]) -> list[MetricValue]:
-    """Return what planners decided when triggers asked, by trigger and verdict."""
+    """Return the number of planner decisions by trigger and verdict."""
     return [
         MetricValue("neve_trigger_decisions_total", count, labels)
         for labels, count in sorted(counts.items())
@@ -53,7 +53,7 @@ def trigger_figures(counts: Mapping[tuple[str, str], int]) -> list[MetricValue]:
 
 
 def scan_figures(scanner: Scanner, full_scan: FullScan) -> list[MetricValue]:
-    """Return what the change feed and the full scan have found."""
+    """Return the counters of the change feed and the full scan."""
     counts = full_scan.counts
     return [
         MetricValue("neve_feed_resets_total", scanner.feed.resets),
@@ -69,7 +69,7 @@ def scan_figures(scanner: Scanner, full_scan: FullScan) -> list[MetricValue]:
 
 
 def scaling_figures(groups: Collection[api.Group]) -> list[MetricValue]:
-    """Return how many compactors each group should have, and what becomes of them."""
+    """Return the desired, starting, draining and failed compactors of each group."""
     return [
         MetricValue(metric, value, (group.group,))
         for group in groups
@@ -85,7 +85,7 @@ def scaling_figures(groups: Collection[api.Group]) -> list[MetricValue]:
 
 
 def fault_figures(faults: TableFaults) -> list[MetricValue]:
-    """Return how often each kind of work has failed, and how much is left alone now."""
+    """Return the failures by kind of work, and the number of paused tables and tablets."""
     return [
         *(
             MetricValue("neve_table_faults_total", count, (part,))
@@ -96,7 +96,7 @@ def fault_figures(faults: TableFaults) -> list[MetricValue]:
 
 
 def store_figures(health: StoreHealth) -> list[MetricValue]:
-    """Return how full the store is."""
+    """Return the memory use of the store."""
     return [
         MetricValue("neve_store_memory_bytes", health.memory_bytes),
         MetricValue("neve_store_memory_max_bytes", health.memory_max_bytes),
@@ -105,7 +105,7 @@ def store_figures(health: StoreHealth) -> list[MetricValue]:
 
 
 def scope_figures(scopes: Collection[api.Limit]) -> Iterator[MetricValue]:
-    """Yield the metrics of groups and volumes; of those without a limit fewer."""
+    """Yield the metrics of groups and volumes; those without a limit have fewer metrics."""
     for scope in scopes:
         labels = (scope.kind, scope.name)
         if scope.rate_bytes_s is not None:
@@ -119,7 +119,7 @@ def scope_figures(scopes: Collection[api.Limit]) -> Iterator[MetricValue]:
 
 
 def control_figures(control: api.Control) -> Iterator[MetricValue]:
-    """Yield what the controller has decided, and what became of it; no limit has no value."""
+    """Yield the decision of the controller and its effects; an absent limit yields no value."""
     for class_ in control.classes:
         yield MetricValue("neve_control_shares", class_.shares, (class_.name,))
         yield MetricValue("neve_control_granted_ratio", class_.granted, (class_.name,))
@@ -138,7 +138,7 @@ def control_figures(control: api.Control) -> Iterator[MetricValue]:
 
 
 def backlog_figures(backlogs: Collection[api.Backlog]) -> Iterator[MetricValue]:
-    """Yield the backlog of each table and group, and how many tables no tracker measures."""
+    """Yield the backlog of each table and group, and the number of tables without a tracker."""
     for backlog in backlogs:
         yield MetricValue("neve_backlog_bytes", backlog.size_bytes, (backlog.table or "(others)",))
     groups: Counter[str] = Counter()

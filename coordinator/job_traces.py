@@ -1,11 +1,11 @@
-"""The coordinator's spans of an attempt: the attempt itself, and what came before its compactor.
+"""The coordinator's spans of an attempt: the attempt itself, and the phases before its compactor.
 
-    plan      from the question about a tablet until its plan
-    queue     from the plan with the job until its reservation was asked for
-    reserve   from then until the job was handed to a compactor
+    plan      from the request to plan a tablet until its plan
+    queue     from the plan with the job until its reservation was requested
+    reserve   from then until the job was assigned to a compactor
 
-The shell shows events and actions as they pass, and when. Nothing here decides, and what was
-forgotten only makes spans shorter.
+The shell passes events and actions as they happen. This module makes no decisions; an evicted time
+only shortens a span.
 """
 
 from collections.abc import Callable
@@ -20,46 +20,46 @@ from coordinator.core import actions as do
 from coordinator.core import events as on
 
 NOTES_MAX = 100_000
-"""Tablets, jobs, takes and attempts of which times are kept, each."""
+"""Maximum number of tablets, jobs, takes and attempts, each, whose times are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Handed:
-    """An attempt that a compactor was given."""
+    """An attempt that was assigned to a compactor."""
 
     assignment: Assignment
     began_s: float
-    """When its tablet was asked about; if nobody knows, the first time that is known."""
+    """When planning of its tablet was requested, or else the first known time."""
 
 
 class JobTraces:
-    """Notes times, and sends the spans of an attempt when it is over."""
+    """Records times, and sends the spans of an attempt when it has ended."""
 
     def __init__(self, spans: Spans, now_s: Callable[[], float]) -> None:
-        """Know nothing yet.
+        """Create an instance without recorded times.
 
         Args:
-            spans: Where spans go.
-            now_s: Returns the time now.
+            spans: Receiver of spans.
+            now_s: Returns the current time.
         """
         self._spans, self._now_s = spans, now_s
         self._off = isinstance(spans, NoSpans)
-        """Then nothing is noted."""
+        """Whether tracing is disabled, so that no times are recorded."""
         self._asked: BoundedMap[TabletId, float] = BoundedMap(NOTES_MAX)
         self._planned: BoundedMap[str, tuple[float, float]] = BoundedMap(NOTES_MAX)
-        """Job → when its tablet was asked about, and when the plan with the job was there."""
+        """Job → times of the request to plan its tablet and of the plan."""
         self._reserving: BoundedMap[str, float] = BoundedMap(NOTES_MAX)
-        """Take → since when a reservation for it is asked for."""
+        """Take → when its reservation was requested."""
         self._handed: BoundedMap[str, _Handed] = BoundedMap(NOTES_MAX)
         self._over: BoundedMap[str, None] = BoundedMap(NOTES_MAX)
 
     def asked(self, tablet: TabletId) -> None:
-        """Note that a tablet is to be planned."""
+        """Record that planning of a tablet was requested."""
         if not self._off and tablet not in self._asked:
             self._asked.put(tablet, self._now_s())
 
     def see(self, event: on.Event) -> None:
-        """Note what an event tells."""
+        """Record the times of an event."""
         if self._off:
             return
         match event:
@@ -73,14 +73,14 @@ class JobTraces:
                 pass
 
     def reserving(self, action: do.Reserve | do.Release) -> None:
-        """Note that the reservation of a job is asked for."""
+        """Record that the reservation of a job is requested."""
         if not self._off and isinstance(action, do.Reserve):
             self._reserving.put(action.take, self._now_s())
 
     def assigned(self, action: do.Assign) -> Assignment:
         """Return an assignment with the context of its trace.
 
-        An answer that is repeated keeps the times of the first one.
+        A repeated answer keeps the times of the first one.
         """
         attempt = action.attempt
         context = self._spans.begin(attempt)
@@ -95,11 +95,11 @@ class JobTraces:
         now_s = self._now_s()
         asked_s = self._asked.pop(event.tablet)
         for job in event.plan.jobs:
-            if job.id not in self._planned:  # A job that is planned again keeps its place.
+            if job.id not in self._planned:  # A replanned job keeps its first times.
                 self._planned.put(job.id, (now_s if asked_s is None else asked_s, now_s))
 
     def _before_compactor(self, take: str, assignment: Assignment) -> _Handed:
-        """Send the spans before the compactor's; return what is needed for the attempt's own."""
+        """Send the spans before the assignment; return the values for the attempt's own span."""
         now_s, context = self._now_s(), assignment.trace
         reserving_s = self._reserving.pop(take) or now_s
         asked_s, planned_s = self._planned.pop(assignment.job.id) or (reserving_s, reserving_s)
@@ -118,7 +118,7 @@ class JobTraces:
             return
         self._over.put(attempt, None)
         now_s = self._now_s()
-        # A coordinator that was started again knows of the attempt what its compactor reports.
+        # A restarted coordinator knows only the report of the compactor.
         began_s = handed.began_s if handed else now_s - (report.elapsed_s if report else 0.0)
         known: dict[str, str | int] = {"neve.attempt": attempt, "neve.end": end.value}
         if report is not None:
@@ -129,7 +129,7 @@ class JobTraces:
 
 
 def _attributes(assignment: Assignment) -> dict[str, str | int]:
-    """Return what names a job; of its rows and files nothing but a size."""
+    """Return the attributes that identify a job; of its data, only the size is included."""
     job = assignment.job
     return {
         "neve.table": job.table_name,

@@ -1,6 +1,6 @@
-"""Lists the maintenance operations of a table: reads its tablets, and asks who decides each kind.
+"""Lists the maintenance operations of a table: reads its tablets, and collects their facts.
 
-The rows are made by `core.maintenance.operations`. Nothing is begun or changed.
+`core.maintenance.operations` creates the rows. Listing begins and changes nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +28,12 @@ from coordinator.storage.garbage_collector import GarbageCollector
 from neve import api
 
 TABLETS_MAX = 100
-"""Tablets of one listing."""
+"""Maximum number of tablets in a listing."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """What all tablets of one listing share."""
+    """Values shared by all tablets of a listing."""
 
     table: Table
     now_s: float
@@ -41,7 +41,7 @@ class _Moment:
 
 
 class Maintenance:
-    """Lists operations. Remembers nothing."""
+    """Lists operations. Stateless."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Maintenance:
         *,
         slot_rate: Callable[[str], float | None],
     ) -> None:
-        """List what these parts would do; `slot_rate` tells the measured rate of a group."""
+        """Create a listing from these parts; `slot_rate` returns the measured rate of a group."""
         self._settings = settings
         self._context = context
         self._plan = plan
@@ -66,18 +66,18 @@ class Maintenance:
 
         Args:
             table_id: Id of the table.
-            tablet: None: the first `TABLETS_MAX`.
+            tablet: The tablet; None means the first `TABLETS_MAX` tablets.
 
         Raises:
             UnknownTableError: The table is gone.
             MetadataError: The store did not answer as it should.
-            UnavailableError: It did not answer.
+            UnavailableError: The store did not answer.
         """
         store = self._context.store
         table = await store.table(table_id)
         if table is None:
             raise UnknownTableError(f"table {table_id} is gone")
-        # One more than is listed: a tablet is merged with the one behind it.
+        # Read one more tablet than listed, because a tablet is merged with its right neighbour.
         if tablet is None:
             ids = list(await store.tablet_ids(table_id, None, TABLETS_MAX + 1))
         else:
@@ -104,7 +104,7 @@ class Maintenance:
         try:
             requests = await read_request_facts(self._context.store, tablet)
             plan = self._plan(tablet, moment.table, moment.now_s, requests)
-        except CompactionError as error:  # Told in the rows that it is about.
+        except CompactionError as error:  # The affected rows show the error.
             plan, failure = TabletPlan(), str(error)
 
         def why_held(job: Job) -> str | None:

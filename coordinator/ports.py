@@ -1,4 +1,4 @@
-"""What the coordinator's shell needs from outside, apart from the store."""
+"""Ports of the coordinator's shell to external systems, apart from the store."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,34 +13,34 @@ from common.spi.planner import RequestFacts
 from coordinator.core.events import Event
 
 Submit = Callable[[Event], None]
-"""Hand an event to the state; the turn happens before it returns."""
+"""Passes an event to the state; the turn has ended when the call returns."""
 
 
 class Storage(Protocol):
-    """Deletion of files, and the mark that says whose a location is."""
+    """Deletion of files, and access to the owner's mark of a location."""
 
     async def delete(self, location: str, path: str, until_s: float) -> bool:
-        """Delete a file; return whether it was there.
+        """Delete a file; return whether it existed.
 
         Args:
-            location: Of its table.
-            path: Relative to it.
-            until_s: When it is too late, by the clock: then nothing is deleted.
+            location: Location of its table.
+            path: Path relative to the location.
+            until_s: Deadline by the clock; after it, nothing is deleted.
 
         Raises:
-            RewriteError: It was too late, or the storage refused or did not answer.
+            RewriteError: The deadline has passed, or the storage refused or did not answer.
         """
         ...
 
     async def only_copies(
         self, location: str, outputs: Sequence[str], inputs: Sequence[str]
     ) -> Sequence[str]:
-        """Return the outputs of an attempt that are whole although an input of it is missing.
+        """Return the complete outputs of an attempt if one of its inputs is missing.
 
         Args:
-            location: Of their table.
+            location: Location of their table.
             outputs: Paths that the attempt may have written.
-            inputs: Paths of what it read.
+            inputs: Paths that the attempt has read.
 
         Raises:
             RewriteError: The storage refused or did not answer.
@@ -48,7 +48,7 @@ class Storage(Protocol):
         ...
 
     async def owner(self, location: str) -> LocationOwner | None:
-        """Return what the mark of a location says, or None if there is none.
+        """Return the owner according to the mark of a location, or None if there is no mark.
 
         Raises:
             RewriteError: The storage refused or did not answer.
@@ -59,8 +59,8 @@ class Storage(Protocol):
         """Return the mark of another table format that owns a location or files in it.
 
         Args:
-            location: Of their table.
-            paths: Of the files.
+            location: Location of their table.
+            paths: Paths of the files.
 
         Raises:
             RewriteError: The storage refused or did not answer.
@@ -70,60 +70,60 @@ class Storage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """What compactors of a group need and no node has."""
+    """Resources that the compactors of a group need and no node has."""
 
     sentence: str = ""
-    """Empty: nothing is missing, or it is not known."""
+    """Description; empty if nothing is missing or the resources are unknown."""
     final: bool = False
-    """Whether nothing that Ray knows of can give it; otherwise a node may come."""
+    """Whether no node type known to Ray has the resources; otherwise a node may be added."""
 
 
 class CompactorLever(Protocol):
-    """Starts and ends compactors. Every method raises `UnavailableError` if it cannot."""
+    """Starts and stops compactors. Every method raises `UnavailableError` on failure."""
 
     @property
     def edition(self) -> str:
-        """What compactors are started with now; those of another edition are replaced."""
+        """Edition of newly started compactors; compactors of another edition are replaced."""
         ...
 
     async def names(self) -> frozenset[str]:
-        """Return the compactors that exist: that run, start, or wait for a place."""
+        """Return the existing compactors: running, starting, or waiting for a node."""
         ...
 
     async def start(self, group: str, name: str) -> None:
-        """Start a compactor of a group under a name that is free."""
+        """Start a compactor of a group under an unused name."""
         ...
 
     async def shut_down(self, name: str, wait_max_s: float | None) -> None:
-        """Let a compactor end its jobs and end for good; return at once.
+        """Ask a compactor to finish its jobs and to exit; return at once.
 
         Args:
-            name: The compactor; one that is gone is left alone.
-            wait_max_s: Longest wait for its jobs; None: `compactor.drain_timeout_s`.
+            name: The compactor; ignored if it does not exist.
+            wait_max_s: Maximum wait for its jobs; None means `compactor.drain_timeout_s`.
         """
         ...
 
     async def kill(self, name: str) -> None:
-        """End a compactor at once, for good."""
+        """Kill a compactor at once, without a restart."""
         ...
 
     async def why_gone(self, name: str) -> str:
-        """Return why a compactor that does not exist any more has died, as far as is known."""
+        """Return why a compactor that no longer exists has died, as far as is known."""
         ...
 
     async def lack(self, group: str, *, asked: bool) -> Lack:
-        """Return what compactors of a group need and no node has.
+        """Return the resources that the compactors of a group need and no node has.
 
         Args:
             group: The group.
-            asked: Whether compactors are starting. Without one, a node that has gone, as after the
-                last job, is not missed.
+            asked: Whether compactors are starting. If not, a node that was removed, for example
+                after the last job, does not count as missing.
         """
         ...
 
 
 class PlanTablet(Protocol):
-    """The registry's planners, bound. Pure."""
+    """A function that plans a tablet with the configured planners. Pure."""
 
     def __call__(
         self,
@@ -137,13 +137,13 @@ class PlanTablet(Protocol):
         """Return the plan of a tablet; arguments as for `core.planning.plan_tablet`.
 
         Raises:
-            PluginError: A planner or dispatcher misbehaved.
+            PluginError: A planner or dispatcher failed.
         """
         ...
 
 
 class QueuedJobs(Protocol):
-    """What is queued, as far as a full scan compares it with what is wanted."""
+    """The queued jobs, for comparison with the wanted jobs of a full scan."""
 
     def queued_ends(self, table: str) -> list[bytes]:
         """Return the ends of a table's tablets that have queued jobs."""
@@ -154,5 +154,5 @@ class QueuedJobs(Protocol):
         ...
 
     def is_deferred(self, tablet: TabletId) -> bool:
-        """Return whether a tablet waits to be planned again."""
+        """Return whether a tablet waits to be replanned."""
         ...

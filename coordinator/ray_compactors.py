@@ -1,6 +1,6 @@
-"""Compactors as Ray actors: which there are, started, shut down, killed.
+"""Compactors as Ray actors: list, start, shut down and kill them.
 
-The coordinator knows the module that starts them by its name alone: neither half imports the
+The coordinator loads the module that starts compactors by name, so that neither package imports the
 other.
 """
 
@@ -26,26 +26,26 @@ STARTER = "compactor.actor"
 ANSWER_MAX_S = 5.0
 SHUT_DOWN_ANSWER_MAX_S = 10.0
 AUTOSCALER_REPORT = b"__autoscaling_status"
-"""Where an autoscaler of Ray's first kind leaves its reports."""
+"""Key under which version 1 of Ray's autoscaler stores its reports."""
 LOOK_AGE_MAX_S = 4.0
-"""A look at the nodes that is older is repeated: two rounds share one."""
+"""Maximum age of cached node data, so that two rounds share one query."""
 _PREFIX = compactor_actor_name("")
 
 
 def compactor_names() -> frozenset[str]:
-    """Return the compactors that exist: that run, start, or wait for a node."""
+    """Return the existing compactors: running, starting, or waiting for a node."""
     found = ray.util.list_named_actors(all_namespaces=True)
     own = (each["name"] for each in found if each["namespace"] == NAMESPACE)
     return frozenset(name.removeprefix(_PREFIX) for name in own if name.startswith(_PREFIX))
 
 
 def shut_down_all() -> list[Any]:
-    """Shut all compactors down side by side, and wait for those that answer.
+    """Shut down all compactors concurrently, and wait for those that answer.
 
-    The coordinator starts no others in their place any more.
+    The coordinator stops starting new compactors.
 
     Returns:
-        Their actors. One that does not answer is not waited for.
+        The actors of all compactors, including those that did not answer.
     """
     _stop_scaling()
     names = sorted(map(compactor_actor_name, compactor_names()))
@@ -63,44 +63,44 @@ def shut_down_all() -> list[Any]:
 
 
 def _stop_scaling() -> None:
-    """Ask the coordinator to start nobody; one that is away, or silent, starts nobody either."""
+    """Ask the coordinator to start no compactors; a dead or silent one starts none anyway."""
     with suppress(ValueError, TimeoutError, ray.exceptions.RayError):
         coordinator = ray.get_actor(COORDINATOR_NAME, namespace=NAMESPACE)
         ray.get(coordinator.stop_scaling.remote(), timeout=ANSWER_MAX_S)
 
 
 def _longest_s(question: Any) -> float:
-    """Return the longest time that a compactor needs; 0: it has died."""
+    """Return the maximum time that a compactor needs to shut down, or 0 if it has died."""
     try:
         return float(ray.get(question))
     except ray.exceptions.RayError:
         return 0.0
 
 
-# ------------------------------------------------------------------ What nodes have, and might have
+# ------------------------------------------------------------------------------- Resources of nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownNodes:
-    """What Ray knows of its nodes, and of those that its autoscaler may add."""
+    """Resources of Ray's nodes, and of nodes that its autoscaler may add."""
 
     nodes: Offers
     types: Offers | None = None
-    """Resources of each node type; None: Ray does not know them, as under KubeRay."""
+    """Resources of each node type; None if Ray does not know them, for example with KubeRay."""
     autoscaled: bool = False
     """Whether an autoscaler reports to Ray."""
     infeasible: Offers = ()
-    """What was asked for and no node type can give, as the autoscaler says."""
+    """Requested resources that no node type has, according to the autoscaler."""
 
 
 def known_nodes() -> KnownNodes:
-    """Ask Ray's head; only a process of the cluster can."""
+    """Query Ray's head; works only in a process of the cluster."""
     nodes = tuple(node["Resources"] for node in ray.nodes() if node["Alive"])
     reply = autoscaler_pb2.GetClusterStatusReply()
     head = ray.get_runtime_context().gcs_address
     reply.ParseFromString(GcsClient(address=head).get_cluster_status(timeout_s=ANSWER_MAX_S))
     state = reply.autoscaling_state
-    config = ray._private.state.state.get_cluster_config()  # noqa: SLF001 - Ray tells it in no other way
+    config = ray._private.state.state.get_cluster_config()  # noqa: SLF001 - Ray has no public API for it
     types = None
     if config is not None:
         every = config.node_group_configs
@@ -116,12 +116,12 @@ def known_nodes() -> KnownNodes:
 
 
 def lack_of(missing: str, needs: Sequence[NodeNeed], known: KnownNodes) -> Lack:
-    """Return what is missing, with whether a node may come that has it. Pure.
+    """Return the missing resources, and whether a node with them may be added. Pure.
 
     Args:
-        missing: What no node has, as `NodeNeed.lack` says it.
-        needs: What nodes must have for the group.
-        known: What Ray knows.
+        missing: Description of the missing resources, from `NodeNeed.lack`.
+        needs: Resources that nodes must have for the group.
+        known: Ray's knowledge of nodes.
     """
     own = {need.resource for need in needs if need.resource}
     if any(not own.isdisjoint(each) for each in known.infeasible):
@@ -139,19 +139,19 @@ def lack_of(missing: str, needs: Sequence[NodeNeed], known: KnownNodes) -> Lack:
 
 
 class RayCompactorLever:
-    """Starts and ends compactor actors. Every method raises `UnavailableError` if Ray fails."""
+    """Starts and stops compactor actors. Every method raises `UnavailableError` if Ray fails."""
 
     def __init__(
         self, settings: Settings, *, node_resource: str, log_folder: str, edition: str
     ) -> None:
-        """Know what compactors are started with.
+        """Create a lever with the options of new compactors.
 
         Args:
             settings: All settings of the service.
-            node_resource: A Ray resource of the node on which they run; empty: any node, or
-                those with the resource of their group.
-            log_folder: Where they keep their log files.
-            edition: Names the settings and the release.
+            node_resource: Ray resource of the node on which compactors run; empty means any node,
+                or those with the resource of their group.
+            log_folder: Folder of their log files.
+            edition: Identifies the settings and the release.
         """
         self._settings = settings
         self._more = {
@@ -160,18 +160,18 @@ class RayCompactorLever:
             "edition": edition,
         }
         self._handles: dict[str, Any] = {}
-        """Of compactors that this process has started: a dead one tells why it died."""
+        """Handles of compactors that this process has started, to query the cause of a death."""
         self._looked: tuple[float, KnownNodes] | None = None
         self._had: set[str] = set()
-        """Groups for which the cluster has had a node."""
+        """Groups for which the cluster once had a suitable node."""
 
     @property
     def edition(self) -> str:
-        """What compactors are started with now."""
+        """Edition of newly started compactors."""
         return self._more["edition"]
 
     async def names(self) -> frozenset[str]:
-        """Return the compactors that exist: that run, start, or wait for a node."""
+        """Return the existing compactors: running, starting, or waiting for a node."""
         try:
             return await asyncio.to_thread(compactor_names)
         except (ray.exceptions.RayError, RuntimeError) as error:
@@ -180,7 +180,7 @@ class RayCompactorLever:
     async def start(self, group: str, name: str) -> None:
         """Start a compactor; it may wait for a node."""
         try:
-            # Asks Ray's head whether the name is in use, and may import much the first time.
+            # The call checks the name with Ray's head, and the first one may import large modules.
             self._handles[name] = await asyncio.to_thread(self._start, group, name)
         except (ray.exceptions.RayError, RuntimeError, ValueError, CompactionError) as error:
             raise UnavailableError(f"compactor {name} cannot be started: {error}") from error
@@ -190,19 +190,19 @@ class RayCompactorLever:
         return starter(self._settings, name=name, group=group, **self._more)
 
     async def shut_down(self, name: str, wait_max_s: float | None) -> None:
-        """Let a compactor end its jobs and end for good; return at once."""
+        """Ask a compactor to finish its jobs and to exit; return at once."""
         actor = await self._actor(name)
         if actor is not None:
             actor.shut_down.remote(wait_max_s)
 
     async def kill(self, name: str) -> None:
-        """End a compactor at once, for good."""
+        """Kill a compactor at once, without a restart."""
         actor = await self._actor(name)
         if actor is not None:
             await asyncio.to_thread(ray.kill, actor, no_restart=True)
 
     async def why_gone(self, name: str) -> str:
-        """Return why a compactor that does not exist any more has died, as far as Ray says."""
+        """Return why a compactor that no longer exists has died, as far as Ray reports it."""
         actor = self._handles.pop(name, None)
         if actor is None:
             return "its actor is gone"
@@ -216,12 +216,12 @@ class RayCompactorLever:
         return "its actor answers again"
 
     async def lack(self, group: str, *, asked: bool) -> Lack:
-        """Return what compactors of a group need and no node has.
+        """Return the resources that the compactors of a group need and no node has.
 
         Args:
             group: The group.
-            asked: Whether compactors are starting. Without one, a node that has gone, as after the
-                last job, is not missed.
+            asked: Whether compactors are starting. If not, a node that was removed, for example
+                after the last job, does not count as missing.
         """
         if group not in self._settings.groups:
             return Lack()
@@ -236,7 +236,7 @@ class RayCompactorLever:
         return lack_of(missing, needs, await self._nodes())
 
     async def _nodes(self) -> KnownNodes:
-        """Return what the nodes have: all groups of a round share one look."""
+        """Return the resources of the nodes; all groups of a round share one query."""
         now_s = asyncio.get_running_loop().time()
         if self._looked is None or now_s - self._looked[0] > LOOK_AGE_MAX_S:
             try:

@@ -1,4 +1,4 @@
-"""The plug-ins that plan, as the settings name them: loaded, and their options checked."""
+"""Loads the planning plug-ins named in the settings, and validates their options."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -31,14 +31,14 @@ from coordinator.ports import PlanTablet
 
 
 def load_planners(services: Mapping[str, Service]) -> dict[str, Planner]:
-    """Return the planners of all services by name, each asked whether it takes its options.
+    """Return the planners of all services by name, with validated options.
 
     Args:
-        services: By name.
+        services: Services by name.
 
     Raises:
-        SettingError: A planner is not installed, does not load, or refuses an option; `names`
-            has the settings that say so.
+        SettingError: A planner is not installed, does not load, or rejects an option; `names`
+            has the affected settings.
     """
     planners: dict[str, Planner] = {}
     for service in services.values():
@@ -57,22 +57,22 @@ def load_planners(services: Mapping[str, Service]) -> dict[str, Planner]:
 
 
 class InstalledPlanners(Mapping[str, Planner]):
-    """Planners by name: those of services, which are loaded, and those that a table may name.
+    """Planners by name: the loaded planners of services, and all others that are installed.
 
-    One of the latter is loaded when the first table of it is planned. What goes wrong then is
-    said of each of its tables.
+    A planner that only tables use is loaded when its first table is planned. If that fails, each of
+    its tables gets the error.
     """
 
     def __init__(self, loaded: Mapping[str, Planner]) -> None:
-        """Know of those that services use."""
+        """Create a mapping with the loaded planners of services."""
         self._loaded: dict[str, Planner | PluginError] = dict(loaded)
 
     def __getitem__(self, name: str) -> Planner:
         """Return a planner.
 
         Raises:
-            KeyError: It is not installed.
-            PluginError: It does not load.
+            KeyError: The planner is not installed.
+            PluginError: The planner does not load.
         """
         if name not in self._loaded:
             try:
@@ -87,34 +87,34 @@ class InstalledPlanners(Mapping[str, Planner]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        """Return the names of all that are installed."""
+        """Return the names of all installed planners."""
         return iter(PLANNERS.names())
 
     def __len__(self) -> int:
-        """Return how many are installed."""
+        """Return the number of installed planners."""
         return len(PLANNERS.names())
 
 
 def unread_settings(planners: Mapping[str, Planner]) -> dict[str, str]:
-    """Return the settings of tables that have no effect with these planners, and why.
+    """Return the table settings that have no effect with these planners, and the reasons.
 
     Args:
-        planners: All that may plan it, by name.
+        planners: All planners that the table may use, by name.
     """
     read = [settings_read_by(planner) for planner in planners.values()]
     declared = [each for each in read if each is not None]
     if len(declared) < len(read):
-        return {}  # A planner that does not tell may read anything.
+        return {}  # A planner without a declaration may read any setting.
     names = ", ".join(sorted(planners))
     why = f"has no effect yet: no planner that the table uses reads it ({names})"
     return dict.fromkeys(sorted(PLANNER_SETTINGS.difference(*declared)), why)
 
 
 def unread_of_table(settings: Settings) -> Callable[[TableSettings], Mapping[str, str]]:
-    """Return what tells which settings of a table its own planner does not read, and why.
+    """Return a function that returns the settings that a table's planner does not read, and why.
 
     Args:
-        settings: Of the service.
+        settings: Settings of the service.
 
     Raises:
         SettingError: As for `load_planners`.
@@ -128,7 +128,7 @@ def unread_of_table(settings: Settings) -> Callable[[TableSettings], Mapping[str
         try:
             return unread_settings({table.planner: installed[table.planner]})
         except (KeyError, PluginError):
-            return {}  # Why it does not plan is said where it should.
+            return {}  # Planning reports the error.
 
     return unread
 
@@ -137,10 +137,10 @@ def unread_of_table(settings: Settings) -> Callable[[TableSettings], Mapping[str
 
 
 def load_controller(settings: ControlSettings) -> Controller:
-    """Return the controller of the settings.
+    """Return the controller named in the settings.
 
     Raises:
-        SettingError: It is not installed, does not load, or refuses its options.
+        SettingError: The controller is not installed, does not load, or rejects its options.
     """
     options = settings.option_values()
     try:
@@ -152,7 +152,7 @@ def load_controller(settings: ControlSettings) -> Controller:
 
 
 def control_loop(settings: Settings) -> ControlLoop:
-    """Return the loop of control of a service, which has decided nothing yet.
+    """Return the control loop of a service, before its first decision.
 
     Raises:
         SettingError: As for `load_controller`.
@@ -183,7 +183,7 @@ def control_loop(settings: Settings) -> ControlLoop:
 
 
 def executors_memory_bytes(settings: Settings) -> int:
-    """Return the heaps of all executors that may run at the same time."""
+    """Return the total heap size of all executors that may run at the same time."""
     return sum(
         own.executors * parse_size_bytes(own.executor_memory)
         for group in settings.compactors_max()
@@ -195,7 +195,7 @@ def executors_memory_bytes(settings: Settings) -> int:
 
 
 class _BrokenTrackers:
-    """Stands for a plug-in that does not load: whoever asks it is told why."""
+    """Replaces a plug-in that does not load; every call raises the load error."""
 
     option_names: frozenset[str] = frozenset()
     setting_names: frozenset[str] = frozenset()
@@ -204,12 +204,12 @@ class _BrokenTrackers:
         self._problem = problem
 
     def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
-        """Raise what went wrong."""
+        """Raise the load error."""
         raise self._problem
 
 
 def load_trackers() -> dict[str, TrackerPlugin]:
-    """Return all backlog trackers by name; one that does not load spoils only its own backlogs."""
+    """Return all backlog trackers by name; one that does not load affects only its own backlogs."""
     found: dict[str, TrackerPlugin] = {}
     for name in TRACKERS.names():
         try:
@@ -220,24 +220,24 @@ def load_trackers() -> dict[str, TrackerPlugin]:
 
 
 def unknown_surroundings(_tablet: Tablet, _table: Table) -> Surroundings:
-    """Return what a process knows that hears of no reads, attempts and free space: nothing."""
+    """Return empty surroundings, for a process without data on reads, attempts and free space."""
     return Surroundings()
 
 
 def planner_for(
     settings: Settings, around: Callable[[Tablet, Table], Surroundings] = unknown_surroundings
 ) -> PlanTablet:
-    """Return the function that plans a tablet by what is configured.
+    """Return the function that plans a tablet with the configured plug-ins.
 
-    Everything is loaded now, so that a mistake stops the start and not the planning.
+    All plug-ins are loaded now, so that an error prevents the start instead of planning.
 
     Args:
-        settings: The operator's.
-        around: Tells what is known of a tablet besides its metadata.
+        settings: Settings of the operator.
+        around: Returns the facts about a tablet that are not part of its metadata.
 
     Raises:
-        SettingError: A planner or the dispatcher is not installed, does not load, or refuses
-            the options that a service gives it.
+        SettingError: A planner or the dispatcher is not installed, does not load, or rejects the
+            options of a service.
     """
     planners = InstalledPlanners(load_planners(settings.services))
     try:

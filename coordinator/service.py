@@ -1,8 +1,7 @@
-"""The shell around the pure core: events in, actions performed, answers back as events.
+"""The shell around the pure core: it receives events, performs actions, and submits the answers.
 
-One turn at a time, in one thread of one event loop; only a turn touches the state,
-so there are no locks. Actions that wait for the store run concurrently; what they
-answer arrives as an event like any other.
+Turns run one at a time in one thread of one event loop. Only a turn accesses the state, so there
+are no locks. Actions that wait for the store run concurrently; their answers arrive as events.
 """
 
 import asyncio
@@ -27,14 +26,14 @@ from coordinator.scan.scanner import Scanner
 from coordinator.store_actions import AnalysisWriter, StoreActions
 
 ANSWER_GRACE_S = 10.0
-"""How long a take whose time is up waits for the reservation that is in flight."""
+"""How long a take that has timed out waits for a pending reservation."""
 
 
 class CoordinatorService:
     """Runs the turns. Every method is called from the one event loop."""
 
     def __init__(self, state: CoordinatorState, context: ShellContext, scanner: Scanner) -> None:
-        """Wrap the state; nothing runs before `submit` is called."""
+        """Create a service around a state; nothing runs before `submit` is called."""
         self._state = state
         self._context = context
         self._scanner = scanner
@@ -53,13 +52,13 @@ class CoordinatorService:
 
     @property
     def conflicts(self) -> int:
-        """How often a change of ours was tried again after a lost race."""
+        """Number of changes that were retried after a conflict."""
         return self._store_actions.conflicts + self._analyses.conflicts
 
     def submit(self, event: on.Event) -> None:
-        """Let the state handle an event, and perform what it wants.
+        """Handle an event, and perform the resulting actions.
 
-        An event that an action raises at once waits until the turn is over.
+        An event that an action submits at once waits until the turn has ended.
         """
         self._inbox.append(event)
         if self._turning:
@@ -75,7 +74,7 @@ class CoordinatorService:
             self._turning = False
 
     async def take(self, request: TakeRequest) -> Assignment | None:
-        """Wait for a job for a compactor; None if there was none in time."""
+        """Wait for a job for a compactor; return None after a timeout."""
         future = self._takes.get(request.take)
         if future is None:
             future = asyncio.get_running_loop().create_future()
@@ -87,7 +86,7 @@ class CoordinatorService:
             self._takes.pop(request.take, None)
 
     def withdraw(self, take: str) -> None:
-        """Let a take wait no longer: its compactor cannot work now."""
+        """End the wait of a take because its compactor cannot work now."""
         self.submit(on.TakeLeft(take=take))
 
     async def _answer(
@@ -102,7 +101,7 @@ class CoordinatorService:
         return future.result() if future.done() else None
 
     async def beat(self, beat: Heartbeat) -> HeartbeatReply:
-        """Handle a heartbeat; return what the compactor has to do."""
+        """Handle a heartbeat; return the reply for the compactor."""
         future: asyncio.Future[HeartbeatReply] = asyncio.get_running_loop().create_future()
         self._beats.setdefault(beat.compactor, deque()).append(future)
         self.submit(on.CompactorHeard(beat=beat))
@@ -113,7 +112,7 @@ class CoordinatorService:
         self.submit(on.AttemptReported(report=report))
 
     async def stop(self) -> None:
-        """End what is under way; takes are answered with nothing."""
+        """Cancel all pending work; waiting takes are answered with no job."""
         for take in list(self._takes):
             self._resolve(take, None)
         for task in list(self._tasks):

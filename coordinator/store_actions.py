@@ -1,9 +1,9 @@
 """The actions of the core that the store performs: reserve, release, and write an analysis.
 
-Reserve and release run concurrently and decide nothing: what the store says becomes an
-event, and what it does not say for sure is passed on as unknown. An analysis only spares a
-later look, so it may be late, or be lost with the coordinator: analyses are written together, many
-at once, and a later one of a tablet takes the place of one that still waits.
+Reserve and release run concurrently and make no decisions: the answer of the store becomes an
+event, and an unclear answer becomes an unknown outcome. An analysis only saves a later read, so it
+may be late or be lost with the coordinator. Analyses are written in batches, and a newer analysis
+of a tablet replaces one that still waits.
 """
 
 import asyncio
@@ -41,21 +41,21 @@ from coordinator.table_faults import TableFaults
 
 
 RELEASE_TRIES_MAX = 5
-"""Then the core, which has had no answer, asks again."""
+"""Tries of one release; after that, the core requests the release again."""
 RETRY_PAUSE_S = 0.5
 
 
 class StoreActions:
-    """Performs actions on the store. Remembers nothing but a count."""
+    """Performs actions on the store. Its only state is a count of conflicts."""
 
     def __init__(self, context: ShellContext, submit: Submit) -> None:
-        """Answer through `submit`."""
+        """Create an instance that submits answers through `submit`."""
         self._context = context
         self._submit = submit
         self.conflicts = 0
 
     async def perform(self, action: do.Reserve | do.Release) -> None:
-        """Perform one action; its answer has been submitted when this returns."""
+        """Perform one action, and submit its answer before returning."""
         match action:
             case do.Reserve():
                 await self._reserve(action)
@@ -63,7 +63,7 @@ class StoreActions:
                 await self._release(action)
 
     async def _reserve(self, action: do.Reserve) -> None:
-        """Reserve under a fresh attempt id: JobReserved, JobRefused or JobReserveUnknown."""
+        """Reserve under a new attempt id; submit JobReserved, JobRefused or JobReserveUnknown."""
         job, take = action.job, action.take
         change, outcome = await self._try_reserve(action)
         answer = await self._compose(action, outcome) if isinstance(outcome, Applied) else outcome
@@ -123,11 +123,11 @@ class StoreActions:
             return compose_assignment(
                 job, applied.reservation, table, applied.tablet, applied.now_s, request=request
             )
-        except Exception as error:  # Of this table; all others go on.
+        except Exception as error:  # A failure on one table must not stop the others.
             return Unknown(reason=self._context.faults.note("handing out", table.id, error))
 
     async def _release(self, action: do.Release) -> None:
-        """Give a reservation up: AttemptSettled, or nothing while the store is silent."""
+        """Release a reservation; submit AttemptSettled, or nothing if the store does not answer."""
         for _ in range(RELEASE_TRIES_MAX):
             end = await self._released(action)
             if end is not None:
@@ -156,7 +156,7 @@ class StoreActions:
                 return None
 
     async def _settled_end(self, action: do.Release) -> AttemptEnd | None:
-        """Return how an attempt that is held no more had ended; None: held, or not known."""
+        """Return how an attempt ended; None if it is still held or the end is unknown."""
         try:
             mark = await self._context.store.outcome(action.tablet.table, action.attempt)
             tablet = await self._context.store.tablet(action.tablet)
@@ -171,7 +171,7 @@ class StoreActions:
         try:
             outcome = await self._context.apply(change)
         except ConflictError as error:
-            # Nothing was written, so nothing has to be looked for.
+            # Nothing was written, so the outcome is known.
             return Refused(code=RefusalCode.CONFLICT, reason=str(error))
         except (MetadataError, UnavailableError) as error:
             return Unknown(reason=str(error))
@@ -184,11 +184,11 @@ class StoreActions:
 
 
 WAITING_ANALYSES_MAX = 20_000
-"""Beyond that the oldest are dropped: a silent store must not fill our memory."""
+"""Maximum number of waiting analyses; the oldest are dropped while the store does not answer."""
 
 
 class AnalysisWriter:
-    """Writes analyses in the background, as long as there are some."""
+    """Writes waiting analyses in the background."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class AnalysisWriter:
         log: Log,
         faults: TableFaults | None = None,
     ) -> None:
-        """Write by tasks that `spawn` starts."""
+        """Create a writer whose tasks `spawn` starts."""
         self._faults = faults or TableFaults(log)
         self._store = store
         self._spawn = spawn
@@ -207,7 +207,7 @@ class AnalysisWriter:
         self.conflicts = 0
 
     def put(self, analysis: WriteAnalysis) -> None:
-        """Write an analysis soon."""
+        """Schedule the write of an analysis."""
         self._waiting.pop(analysis.tablet, None)
         self._waiting[analysis.tablet] = analysis
         if len(self._waiting) > WAITING_ANALYSES_MAX:
@@ -226,7 +226,7 @@ class AnalysisWriter:
             self._writing = False
 
     def _next_batch(self) -> list[WriteAnalysis]:
-        """Take out the oldest, and others of the same table."""
+        """Remove and return the oldest analysis, with others of the same table."""
         table = next(iter(self._waiting)).table
         tablets: list[TabletId] = []
         for tablet in self._waiting:

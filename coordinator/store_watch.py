@@ -1,8 +1,7 @@
-"""What a coordinator keeps asking the store: who leads, which limits hold, is it well?
+"""Regular reads of the store: the lead, the rate limits, and the health of the store.
 
-Nothing survives in the coordinator that the store does not tell. Reservations that
-were running go to the state as found; those whose compactors report within the
-grace are adopted, the others released.
+A coordinator takes all durable state from the store. Existing reservations enter the state as
+FOUND. Those whose compactors report within the grace period are adopted, the others are released.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ from coordinator.core import events as on
 from coordinator.ports import Submit
 from coordinator.scan.scanner import Scanner
 
-# ----------------------------------------- The lead: claim it, then learn everything from the store
+# ----------------------------------------------------------------------------------------- The lead
 
 
 CLAIM_PAUSE_S = 1.0
@@ -26,10 +25,10 @@ LEAD_CHECK_S = 2.0
 
 
 async def take_lead(store: TabletStore, scanner: Scanner, coordinator: str, log: Log) -> float:
-    """Claim the lead and have every tablet of every table read; return when it was claimed.
+    """Claim the lead, and schedule the read of all tablets; return the time of the claim.
 
-    The scanner's first look at the tables reads each change stream's position before
-    the tablets, so that nothing falls between.
+    The scanner reads the position of each change stream before the tablets, so that no change is
+    missed.
     """
     while True:
         try:
@@ -47,16 +46,16 @@ async def take_lead(store: TabletStore, scanner: Scanner, coordinator: str, log:
 async def until_replaced(
     store: TabletStore, coordinator: str, log: Log, claimed_s: float = 0.0
 ) -> str:
-    """Return the id of the coordinator that has replaced this one, when that is so.
+    """Wait until another coordinator has replaced this one, and return its id.
 
-    Only a later claim replaces. A store that has gone back in time shows an older one, whose
-    coordinator left when this one came: the lead is then claimed again.
+    Only a later claim replaces this coordinator. A store that has lost writes shows the claim of a
+    previous coordinator; the lead is then claimed again.
 
     Args:
-        store: Where the claim is.
-        coordinator: Id of this one.
-        log: Hears of a claim that was lost.
-        claimed_s: When this one claimed the lead; 0: before everybody else.
+        store: The store with the claim.
+        coordinator: Id of this coordinator.
+        log: Receives a lost claim.
+        claimed_s: When this coordinator claimed the lead; 0 means before all others.
     """
     while True:
         await asyncio.sleep(LEAD_CHECK_S)
@@ -74,11 +73,11 @@ async def until_replaced(
 
 
 async def _claim(store: TabletStore, coordinator: str) -> float:
-    """Write the id of the coordinator that leads; return since when it does.
+    """Write the claim of a coordinator; return its time.
 
     Raises:
-        UnavailableError: Nobody knows whether it is written; without it nothing can be
-            released for silence, and the next look may find another's id.
+        UnavailableError: The outcome is unknown. Without a claim, no reservation can be released
+            for silence, and the next check may find the id of another coordinator.
     """
     outcome = await store.apply(ClaimCoordination(coordinator=coordinator))
     if not isinstance(outcome, Applied):
@@ -92,20 +91,20 @@ async def _claim(store: TabletStore, coordinator: str) -> float:
 
 
 LIMITS_INTERVAL_S = 10.0
-"""How often limits are read again: a restored store may hold others."""
+"""Interval between reads of the limits, because a restored store may hold others."""
 LIMITS_RETRY_S = 1.0
 
 
 class RateLimits:
-    """Reads limits from the store and writes them there; decides nothing."""
+    """Reads limits from the store and writes them; makes no decisions."""
 
     def __init__(self, context: ShellContext, submit: Submit) -> None:
-        """Tell the state through `submit`."""
+        """Create an instance that passes limits to the state through `submit`."""
         self._context = context
         self._submit = submit
 
     async def load(self) -> None:
-        """Read the limits, however long it takes: no job may be handed out before."""
+        """Read the limits, and retry until it succeeds: no job may be assigned before."""
         while True:
             try:
                 await self.refresh()
@@ -119,22 +118,22 @@ class RateLimits:
         """Read the limits once.
 
         Raises:
-            MetadataError: What is stored is none.
+            MetadataError: A stored limit is invalid.
             UnavailableError: The store does not answer.
         """
         self._submit(on.LimitsSeen(limits=await self._context.store.limits()))
 
     async def set(self, scope: str, bytes_s: int | None) -> None:
-        """Write a limit; it holds from the next heartbeats on.
+        """Write a limit; it applies from the next heartbeats on.
 
         Args:
-            scope: Such as `group:default`; nothing need run under it.
-            bytes_s: 0: no limit; None: what the settings say.
+            scope: The scope, for example `group:default`; it may be unused.
+            bytes_s: The limit; 0 means no limit, None the limit of the settings.
 
         Raises:
-            RequestError: It is too low, or the scope is none.
+            RequestError: The limit is too low, or the scope is invalid.
             MetadataError: The store refused.
-            UnavailableError: The store does not answer: it may be written or not.
+            UnavailableError: The store does not answer; the limit may or may not be written.
         """
         checked_limit(bytes_s or 0, scope)
         change = SetLimit(scope=LimitScope.parse(scope), bytes_s=bytes_s)
@@ -143,7 +142,7 @@ class RateLimits:
         await self.refresh()
 
     async def run_forever(self) -> None:
-        """Read the limits now and then."""
+        """Read the limits every `LIMITS_INTERVAL_S`."""
         while True:
             await asyncio.sleep(LIMITS_INTERVAL_S)
             await self.load()
@@ -159,13 +158,13 @@ class StoreHealthWatch:
     """The last health report of the store; before the first one, the store counts as healthy."""
 
     def __init__(self, store: TabletStore, log: Log) -> None:
-        """Look at `store`; `log` hears each warning when it comes up."""
+        """Create a watch of `store`; `log` receives new warnings."""
         self.health = StoreHealth()
         self._store = store
         self._log = log
 
     async def look(self) -> None:
-        """Keep the reserve, then ask once."""
+        """Maintain the reserve, then read the health once."""
         try:
             await self._store.keep_reserve()
             health = await self._store.health()
@@ -177,7 +176,7 @@ class StoreHealthWatch:
         self.health = health
 
     async def run_forever(self) -> None:
-        """Look again and again."""
+        """Read the health every `HEALTH_INTERVAL_S`."""
         while True:
             await self.look()
             await asyncio.sleep(HEALTH_INTERVAL_S)

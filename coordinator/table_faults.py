@@ -1,12 +1,12 @@
-"""Work on one table that fails in a way nobody expected, and the loops that go on without it.
+"""Isolation of unexpected failures of work on one table, so that loops over all tables continue.
 
     a loop over all tables ─► `run` for each ─► done
-                                             └► fails: logged, counted, left alone for a while
+                                             └► fails: logged, counted, paused for a while
 
-What is left alone is the one kind of work (`collector`, `manifests`, …) on the one table
-or tablet: everything else goes on, that table's other work too. The pause doubles while
-it keeps failing; success ends it. A failure of the core is none of this: it ends the
-process, whoever called it (`CoordinatorService.failed`).
+A pause applies to one kind of work (`collector`, `manifests`, …) on one table or tablet. All other
+work continues, including other kinds of work on the same table. The pause doubles with each
+consecutive failure and ends with a success. A failure of the core is not isolated: it ends the
+process, regardless of the caller (`CoordinatorService.failed`).
 """
 
 import asyncio
@@ -27,30 +27,30 @@ BACKOFF = Backoff(base_s=5.0, max_s=300.0)
 FAULTS_MAX = 10_000
 CAUSE_CHARS_MAX = 500
 SENTENCES_MAX = 5
-"""How many tables and tablets that cannot be read `neve status` names."""
+"""Number of unreadable tables and tablets that `neve status` lists."""
 
 
 STORE_AWAY_ERRORS = (MetadataError, UnavailableError)
-"""Errors of a store or storage that does not answer: everybody waits for it."""
+"""Errors of a store or storage that does not answer; all work waits for it."""
 
 
 def is_store_away(error: Exception) -> bool:
-    """Return whether an error says that the store is away, and nothing of what it holds."""
+    """Return whether an error is due to an unavailable store, and not to its content."""
     return isinstance(error, STORE_AWAY_ERRORS) and not isinstance(error, BrokenValueError)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What went wrong, how often in a row, and when the work is tried again."""
+    """The last failure, the number of consecutive failures, and the time of the next try."""
 
     part: str
     cause: str
     times: int
     retry_at_s: float
-    """By the event loop's clock."""
+    """Time of the event loop's clock."""
 
     def sentence(self, now_s: float) -> str:
-        """Return the fault in a sentence for people."""
+        """Return a sentence that describes the fault to users."""
         often = "" if self.times == 1 else f" {self.times} times in a row"
         return (
             f"{self.part} failed{often} and pauses for"
@@ -62,7 +62,7 @@ class TableFaults:
     """The faults of a coordinator. Every method is called from one event loop."""
 
     def __init__(self, log: Log, backoff: Backoff = BACKOFF) -> None:
-        """Know of none; `backoff` says how long to leave work alone that has failed."""
+        """Create an instance without faults; `backoff` sets the length of pauses."""
         self._log = log
         self._backoff = backoff
         self._faults: BoundedMap[tuple[str, str], Fault] = BoundedMap(FAULTS_MAX)
@@ -70,7 +70,7 @@ class TableFaults:
         self._unreadable: BoundedMap[str, str] = BoundedMap(FAULTS_MAX)
         self._notices: BoundedMap[tuple[str, str], str] = BoundedMap(FAULTS_MAX)
         self.counts: Counter[str] = Counter()
-        """How often each kind of work has failed since the start."""
+        """Number of failures since the start, by kind of work."""
 
     async def run(
         self,
@@ -80,16 +80,16 @@ class TableFaults:
         expected: tuple[type[Exception], ...] = (),
         retry: Callable[[], None] | None = None,
     ) -> T | None:
-        """Do work on a table or tablet, unless it is left alone; None if it was not done.
+        """Run work on a table or tablet, unless it pauses; return None if it failed or pauses.
 
         Args:
-            part: Kind of work, as shown to people.
+            part: Kind of work, as shown to users.
             subject: Id of the table, or text of the tablet.
-            work: What to do.
-            expected: Errors that the caller deals with; not what is stored and broken, which
-                is the table's own.
-            retry: Asks for the work once more; called when the pause is over. Left out by those
-                who come round anyway.
+            work: The work to run.
+            expected: Errors that are raised to the caller, except for broken stored values,
+                which count as faults of the table.
+            retry: Schedules the work again; called when the pause is over. Not needed by callers
+                that run periodically.
         """
         known = self._faults.get((part, subject))
         if known is not None and asyncio.get_running_loop().time() < known.retry_at_s:
@@ -97,7 +97,7 @@ class TableFaults:
             return None
         try:
             done = await work()
-        except Exception as error:  # The work on one table, in the loop over all.
+        except Exception as error:  # A failure on one table must not end the loop over all tables.
             if isinstance(error, expected) and not isinstance(error, BrokenValueError):
                 raise
             self.note(part, subject, error)
@@ -107,7 +107,7 @@ class TableFaults:
         return done
 
     def _retry_later(self, part: str, subject: str, retry: Callable[[], None] | None) -> None:
-        """Have work that was not done asked for when its pause is over, once."""
+        """Schedule one call of `retry` for the end of the pause."""
         key, loop = (part, subject), asyncio.get_running_loop()
         fault = self._faults.get(key)
         if retry is None or fault is None or key in self._retries_due:
@@ -121,7 +121,7 @@ class TableFaults:
         retry()
 
     def note(self, part: str, subject: str, error: Exception) -> str:
-        """Keep a fault, and return its cause in a sentence."""
+        """Record a fault, and return its cause."""
         known = self._faults.get((part, subject))
         times = 1 if known is None else known.times + 1
         cause = redacted(f"{type(error).__name__}: {error}"[:CAUSE_CHARS_MAX])
@@ -133,7 +133,7 @@ class TableFaults:
         return cause
 
     def sentences(self, *subjects: str) -> tuple[str, ...]:
-        """Return what people should know of tables and tablets, a sentence each."""
+        """Return one sentence for users on each fault of the given tables and tablets."""
         now_s = asyncio.get_running_loop().time()
         causes = [(each, cause) for each, cause in self._unreadable if each in subjects]
         return (
@@ -142,10 +142,10 @@ class TableFaults:
         )
 
     def unreadable(self, part: str, subject: str, cause: str) -> str:
-        """Note that a table or tablet cannot be decoded; return a sentence for people.
+        """Record that a table or tablet cannot be decoded; return a sentence for users.
 
-        It is quarantined: nothing is planned there until it can be read. That is a fault of
-        `part` once, and again if the cause is another.
+        It is quarantined: it is not planned until it can be read. This counts as one fault of
+        `part`, and as another one if the cause changes.
         """
         cause = redacted(cause[:CAUSE_CHARS_MAX])
         if self._unreadable.get(subject) != cause:
@@ -155,12 +155,12 @@ class TableFaults:
         return _quarantined(subject, cause)
 
     def readable(self, subject: str) -> None:
-        """Note that a table or tablet can be read (again)."""
+        """Record that a table or tablet can be read."""
         if self._unreadable.pop(subject) is not None:
             self._log("can be read again", subject=subject)
 
     def all_unreadable(self) -> tuple[str, ...]:
-        """Return a sentence for each table and tablet that cannot be read; of many, for some."""
+        """Return a sentence for each of the first unreadable tables and tablets, and a count."""
         every = [_quarantined(subject, cause) for subject, cause in self._unreadable]
         more = len(every) - SENTENCES_MAX
         return (*every[:SENTENCES_MAX], *([f"{more} more cannot be read"] if more > 0 else []))
@@ -171,7 +171,7 @@ class TableFaults:
         Args:
             part: Kind of work that needs the operator.
             table: Id of the table.
-            sentence: What is wrong, and what to do.
+            sentence: The problem, and how to solve it.
         """
         if self._notices.get((part, table)) != sentence:
             self._notices.put((part, table), sentence)
@@ -188,21 +188,21 @@ class TableFaults:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What people should know of tables that need an operator; of many, of some."""
+        """The first notices on tables that need an operator."""
         return tuple(sentence for _, sentence in self._notices)[:SENTENCES_MAX]
 
     @property
     def unreadable_tablets(self) -> int:
-        """How many tablets, each for itself, cannot be read."""
+        """Number of unreadable tablets, without those of unreadable tables."""
         return sum(";" in subject for subject, _ in self._unreadable)
 
     @property
     def unreadable_tables(self) -> tuple[str, ...]:
-        """The tables that cannot be read, by the name or id under which that was noted."""
+        """The unreadable tables, by the name or id under which they were recorded."""
         return tuple(subject for subject, _ in self._unreadable if ";" not in subject)
 
     def forget(self, table: str) -> None:
-        """Forget a table that is gone."""
+        """Remove a dropped table."""
         for part, subject in [key for key, _ in self._faults]:
             if subject.partition(";")[0] == table:
                 self._faults.pop((part, subject))
@@ -214,7 +214,7 @@ class TableFaults:
 
     @property
     def standing(self) -> int:
-        """How many tables and tablets are left alone by some kind of work."""
+        """Number of tables and tablets for which any kind of work pauses."""
         subjects = {subject for (_, subject), _ in self._faults}
         return len(subjects.union(subject for subject, _ in self._unreadable))
 

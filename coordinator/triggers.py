@@ -1,8 +1,8 @@
-"""Has planners asked: by the trigger `periodic` when it is due, by `admin` when operators ask.
+"""Fires triggers: `periodic` when it is due, and `admin` for operators.
 
-Operators ask for analyses the same way.
-`core.triggers` has the rules. What is asked is noted in the store first, so that it outlives this
-process; then the scanner reads and plans the tablets like any that have changed.
+Operators request analyses in the same way. `core.triggers` has the rules. A trigger is first
+written to the store, so that it survives this process. Then the scanner reads and plans the tablets
+like changed ones.
 """
 
 import asyncio
@@ -34,33 +34,33 @@ from coordinator.scan.scanner import BATCH_TABLETS, Scanner
 from neve import api
 
 REPORTED_MAX = 1000
-"""Tablets of a table whose planner is asked while the operator waits; others follow."""
+"""Tablets of a table that are planned while the operator waits; the others follow later."""
 ANSWER_MAX_S = 3.0
-"""No further batch is asked after so long: the operator's call has a deadline."""
+"""Time after which no further batch is planned, because the operator's call has a deadline."""
 TRIGGERS_AT_ONCE = 20
-"""Tables that are asked about in one step, the others in the next."""
+"""Maximum number of tables whose periodic trigger fires in one step."""
 
 
 class TriggerDriver:
-    """Asks planners on behalf of triggers. All decisions are the planners'."""
+    """Fires triggers. The planners make all decisions."""
 
     def __init__(self, context: ShellContext, scanner: Scanner, state: CoordinatorState) -> None:
-        """Ask nobody yet."""
+        """Create a driver that has fired no triggers."""
         self._context = context
         self._scanner = scanner
         self._state = state
         self._periodic = PeriodicTriggers()
 
     async def run_forever(self, interval_s: float) -> None:
-        """Look each `interval_s` whether the trigger `periodic` is due somewhere."""
+        """Check every `interval_s` for tables whose trigger `periodic` is due."""
         while True:
             await self.ask_due()
             await asyncio.sleep(interval_s)
 
     async def ask_due(self) -> None:
-        """Have the planners asked of the tables for which `periodic` is due.
+        """Fire the trigger `periodic` for the tables for which it is due.
 
-        One that cannot be noted now stays due.
+        A trigger that cannot be written to the store stays due.
         """
         now_s = self._context.clock.now_s()
         for table in self._periodic.due(self._scanner.tables.values(), now_s)[:TRIGGERS_AT_ONCE]:
@@ -74,23 +74,23 @@ class TriggerDriver:
             await self._see_soon(table)
 
     async def _see_soon(self, table: Table) -> None:
-        """Have the scanner look now; what fails here it does itself, a little later."""
+        """Refresh the scanner's tables now; after a failure, its own refresh follows soon."""
         try:
             await self._scanner.refresh_tables()
         except (MetadataError, UnavailableError) as error:
             self._context.log("trigger is seen later", table=table.name, cause=str(error))
 
     async def ask(self, table_id: str) -> api.Trigger:
-        """Have a planner asked now by an operator; return what it decides for each tablet.
+        """Fire the trigger `admin` for an operator; return the decision for each tablet.
 
         Args:
             table_id: Id of the table.
 
         Raises:
             RefusedError: The table is not live, or does not have the trigger `admin`.
-            UnknownTableError: It is gone.
+            UnknownTableError: The table is gone.
             MetadataError: The store did not answer as it should.
-            UnavailableError: It did not answer.
+            UnavailableError: The store did not answer.
         """
         await self._scanner.refresh_tables()
         table = self._table(table_id)
@@ -103,12 +103,12 @@ class TriggerDriver:
         return await self._report(self._table(table_id))
 
     async def ask_analyses(self, table_id: str, tablets: Sequence[TabletId], group: str) -> None:
-        """Have the live bytes of tablets counted, also by the coordinators that come after.
+        """Request analyses of tablets in the store, so that they survive this coordinator.
 
         Args:
             table_id: Id of the table.
-            tablets: Of the table; one that has gone meanwhile is passed over.
-            group: Whose compactors count.
+            tablets: Tablets of the table; those that no longer exist are skipped.
+            group: Group whose compactors run the analyses.
 
         Raises:
             RefusedError: The table is being dropped.
@@ -134,7 +134,7 @@ class TriggerDriver:
         _require_applied(outcome, f"trigger of table {table.name}")
 
     async def _report(self, table: Table) -> api.Trigger:
-        """Plan the first tablets at once, before all that waits; the full scan plans the others."""
+        """Plan the first tablets at once, ahead of waiting ones; the full scan plans the others."""
         answers: list[api.TabletTrigger] = []
         end_s, after = asyncio.get_running_loop().time() + ANSWER_MAX_S, None
         report = api.Trigger(table=table.name, trigger=ADMIN, triggered_at_s=table.triggered_at_s)
@@ -156,7 +156,7 @@ class TriggerDriver:
     def _answer(self, tablet: TabletId, triggered_at_s: float) -> api.TabletTrigger:
         decision = self._state.trigger_decision(tablet)
         if decision is None or decision.triggered_at_s < triggered_at_s:
-            # It could not be read, or has gone; `neve explain` knows.
+            # The tablet could not be read or is gone; `neve explain` shows the reason.
             return api.TabletTrigger(tablet=tablet.text, verdict=api.TriggerVerdict.FAILED.value)
         return api.TabletTrigger(
             tablet=tablet.text,
@@ -168,7 +168,7 @@ class TriggerDriver:
 
 
 def _wish(tablet: TabletId, group: str) -> WriteAnalysis:
-    """Return the note that somebody wants a tablet's live bytes counted, and nothing else."""
+    """Return a note that only requests the analysis of a tablet."""
     return WriteAnalysis(
         tablet=tablet,
         analysis=Analysis.UNKNOWN,
@@ -179,7 +179,7 @@ def _wish(tablet: TabletId, group: str) -> WriteAnalysis:
 
 
 def _require_applied(outcome: Outcome, what: str) -> None:
-    """Raise what the store has said, unless it has done it."""
+    """Raise an error unless the store has applied the change."""
     if isinstance(outcome, Refused):
         raise RefusedError(outcome.reason, outcome.code)
     if not isinstance(outcome, Applied):

@@ -1,4 +1,4 @@
-"""Puts the parts of a coordinator together."""
+"""Assembles the parts of a coordinator."""
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
@@ -54,7 +54,7 @@ from neve import api
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorParts:
-    """The parts of one coordinator that turn, wait and read; nothing runs yet."""
+    """The assembled parts of one coordinator. Their loops are started by the actor."""
 
     store: TabletStore
     context: ShellContext
@@ -73,10 +73,10 @@ class CoordinatorParts:
     maintenance: Maintenance
 
     def explain(self, tablet: TabletId, now_s: float) -> api.Explanation:
-        """Return why a tablet is as it is, the most important reason first.
+        """Explain the state of a tablet, the most important reason first.
 
-        Nothing is remembered of a tablet that a full scan has found at rest. It is planned
-        again, so that the next call shows what its planners decide about each file.
+        The state holds no plan of a tablet that a full scan has found at rest. Such a tablet is
+        replanned, so that the next call shows its planners' decision on each file.
         """
         if not self.state.was_planned(tablet):
             self.scanner.ask(tablet)
@@ -86,7 +86,7 @@ class CoordinatorParts:
         return replace(explanation, sentences=sentences)
 
     def loops(self, settings: Settings) -> list[Coroutine[Any, Any, None]]:
-        """Return what has to run for ever, beside the collector and who leads."""
+        """Return the loops that run forever, without storage loops and the check of the lead."""
         own = settings.coordinator
         return [
             self.scanner.plan_forever(),
@@ -104,7 +104,7 @@ class CoordinatorParts:
         ]
 
     def status(self) -> CoordinatorStatus:
-        """Return the counters of the core and of everything round it."""
+        """Return the counters of the core and of the shell."""
         now_s, service = self.context.clock.now_s(), self.service
         status = self.state.status(now_s, service.turns, service.conflicts)
         faults = self.context.faults
@@ -149,28 +149,28 @@ class CoordinatorParts:
 
 @dataclass(frozen=True, slots=True)
 class FatalFilesInCore:
-    """The core's quarantine of files that end every process that reads them."""
+    """The core's quarantine of files that crash every process that reads them."""
 
     state: CoordinatorState
     submit: Submit
 
     def of(self, tablet: TabletId) -> str | None:
-        """Return why nobody should look into the files of a tablet, or None."""
+        """Return why the files of a tablet must not be read, or None."""
         return self.state.fatal_file(tablet)
 
     def note(self, tablet: TabletId, path: str, cause: str) -> None:
-        """Remember a file; the tablet is quarantined."""
+        """Quarantine a file."""
         self.submit(on.FileFatal(tablet=tablet, path=path, cause=cause))
 
 
 def storage_loops(
     settings: Settings, context: ShellContext, writable: Callable[[], Collection[Table]]
 ) -> list[Coroutine[Any, Any, None]]:
-    """Return what has to run for ever so that tables can be read and replaced files go.
+    """Return the loops that publish manifests, delete replaced files and repair tables.
 
     Args:
-        settings: The operator's.
-        context: What the shell is made of.
+        settings: Settings of the operator.
+        context: Shared dependencies of the shell.
         writable: Returns the tables whose location may be written.
     """
     own, store = settings.coordinator, context.store
@@ -198,7 +198,7 @@ def storage_loops(
 def _collecting(
     settings: Settings, context: ShellContext
 ) -> tuple[ManifestPublisher, GarbageCollector]:
-    """Return who publishes manifests, and who deletes what is in none of them any more."""
+    """Return the manifest publisher, and the collector that respects its manifests."""
     own, store = settings.coordinator, context.store
     known = context.generations.known if context.generations else lambda _table: 0
     manifests = ManifestPublisher(
@@ -234,7 +234,7 @@ async def _identities(locations: Mapping[str, str]) -> Mapping[str, LocationIden
 
 
 def _state_of(settings: Settings, context: ShellContext, *, is_scaled: bool) -> CoordinatorState:
-    """Return a core that knows nothing yet."""
+    """Return the empty state of a core."""
     own, beat_s = settings.coordinator, settings.compactor.beat_interval_s
     served = settings.served_groups()
     urgent = {name: each.urgent_slots for name, each in settings.groups.items()}
@@ -254,15 +254,15 @@ def assemble(
     remote: RangeScans | None = None,
     lever: CompactorLever | None = None,
 ) -> CoordinatorParts:
-    """Return the parts, each knowing those that it needs.
+    """Return the connected parts of a coordinator.
 
     Must be called in the event loop that will run them.
 
     Args:
-        settings: The operator's.
-        context: What the shell is made of.
-        remote: Where ranges of large tables are scanned; None: in this process.
-        lever: Starts and ends compactors; None: nobody does.
+        settings: Settings of the operator.
+        context: Shared dependencies of the shell.
+        remote: Executor for the ranges of large tables; None means this process.
+        lever: Starts and ends compactors; None disables this.
 
     Raises:
         ConfigError: A plug-in of the settings is not installed.
@@ -313,7 +313,7 @@ def assemble(
 def _surroundings(
     context: ShellContext, state: CoordinatorState, space: FreeSpace
 ) -> Callable[[Tablet, Table], Surroundings]:
-    """Return the function that tells what planners may know besides metadata."""
+    """Return the function that collects the facts for planners that are not metadata."""
 
     def around(tablet: Tablet, table: Table) -> Surroundings:
         return Surroundings(

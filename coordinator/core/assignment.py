@@ -309,7 +309,7 @@ def compose_assignment(
         reservation: The reservation that the store has written.
         table: The current table.
         tablet: The tablet as it was read under the reservation's `WATCH`.
-        now_s: The time now, for the retention of tombstones.
+        now_s: The current time, for the retention of tombstones.
         request: The job's request, for kind USER. Without it, the job fails.
     """
     held, record = frozenset(reservation.inputs), tablet.record

@@ -202,7 +202,7 @@ def _cancel_attempt(
     return release_attempt(cluster, attempt, ending, now_s)
 
 
-# ---------------------------------------------------------- How an attempt ends, whoever decided it
+# ------------------------------------------------------------------------- The end of an attempt
 
 
 def release_attempt(
@@ -214,7 +214,7 @@ def release_attempt(
         cluster: State that contains the attempt.
         attempt: An attempt in progress that is not being released.
         ending: The end to write.
-        now_s: The time now.
+        now_s: The current time.
     """
     releasing = replace(
         attempt,

@@ -1,11 +1,11 @@
-"""How much is still to be rewritten: measured with each plan, told with what runs taken off.
+"""The backlog: bytes that are still to be rewritten, less what running attempts have done.
 
-    a tablet is planned → its tracker is asked once, as if nothing ran, and once for each attempt
-    under way, as if that were done → the core keeps these numbers → when somebody asks, each
-    attempt's part falls with its progress
+    a tablet is planned → its tracker measures the backlog without running attempts, and once per
+    running attempt as if that attempt were done → the core stores these numbers → a reader gets
+    them reduced by the progress of each attempt
 
-So a read costs as much as attempts are under way, and files are looked at only when they change.
-A tablet at rest owes nothing and is not kept. Bytes are whole, so that sums are exact.
+The cost of a read therefore grows with the number of running attempts, and files are examined only
+when they change. A tablet without a backlog is not stored. Bytes are integers, so sums are exact.
 """
 
 from collections import Counter, deque
@@ -23,16 +23,16 @@ from common.wire import BacklogSample
 from neve import api
 
 PLANNED_JOBS = "planned jobs"
-"""What is measured where a planner has no tracker: inputs of the jobs that it wants and has."""
+"""Measure of a planner without a tracker: the inputs of its planned and running jobs."""
 FIXED = "fixed"
-"""What stands where a planner has no tracker and the operator has set a number."""
+"""Measure of a planner without a tracker if the operator has set a fixed backlog."""
 TABLET_BYTES_MAX: Final = 1 << 60
-"""A tracker that tells more of one tablet has failed."""
+"""A tracker that reports more for one tablet has failed."""
 PROBLEM_MAX: Final = 300
-"""Characters that are kept of why a tracker failed."""
+"""Length to which the message of a failed tracker is cut, in characters."""
 
 
-# ----------------------------------------------------------------------------- Measured with a plan
+# --------------------------------------------------------------------------------- Measuring
 
 
 def measured(
@@ -48,13 +48,13 @@ def measured(
     """Return the backlog of a tablet.
 
     Args:
-        tablet: As it was read with the plan.
-        settings: Of its table.
-        tracker: The one of its planner, with its name; None: the planner has none.
-        options: The planner's; a tracker gets those that it knows.
-        jobs: That the plan wants.
-        now_s: The time now.
-        untracked_bytes: Backlog where no tracker measures it; 0: inputs of the jobs.
+        tablet: The version that was planned.
+        settings: The settings of its table.
+        tracker: Name and plug-in of the planner's tracker; None if the planner has none.
+        options: Options of the planner; the tracker gets those that it supports.
+        jobs: Jobs of the plan.
+        now_s: The current time.
+        untracked_bytes: Backlog to report without a tracker; 0 means the inputs of the jobs.
     """
     group = _group_of(tablet, jobs)
     if tracker is None:
@@ -77,16 +77,16 @@ def measured(
         falls = {attempt: max(0, round(whole - rest)) for attempt, rest in left.items()}
         size_bytes = _checked(round(whole))
         return TabletBacklog(strategy=name, size_bytes=size_bytes, falls=falls, group=group)
-    except Exception as error:  # A plug-in must not stop the planning, or spoil a sum.
+    except Exception as error:  # A faulty plug-in must not stop planning or corrupt a sum.
         problem = f"tracker {name}: {type(error).__name__}: {error}"[:PROBLEM_MAX]
         return _untracked(tablet, jobs, group, untracked_bytes, problem)
 
 
 def _checked(size_bytes: int) -> int:
-    """Return what a tracker has told, at least 0.
+    """Return the measurement of a tracker, at least 0.
 
     Raises:
-        ValueError: No tablet can owe so much.
+        ValueError: The measurement exceeds `TABLET_BYTES_MAX`.
     """
     if size_bytes > TABLET_BYTES_MAX:
         raise ValueError(f"{float(size_bytes):.3g} bytes, expected at most {TABLET_BYTES_MAX}")
@@ -126,18 +126,18 @@ def _sizes(tablet: Tablet, paths: Iterable[str]) -> dict[str, int]:
     return {path: file.size_bytes for path, file in found.items() if file is not None}
 
 
-# ----------------------------------------------------------------------------------- Kept and told
+# ------------------------------------------------------------------------------ Storing and reading
 
 
 @dataclass(slots=True)
 class _OfTable:
-    """The tablets of a table that owe anything."""
+    """The tablets of a table that have a backlog."""
 
     tablets: dict[TabletId, TabletBacklog] = field(default_factory=dict)
     groups: Counter[str] = field(default_factory=Counter)
-    """Group → bytes; none is at 0."""
+    """Group → bytes; groups without bytes are removed."""
     failed: dict[TabletId, str] = field(default_factory=dict)
-    """Tablet → why its tracker did not measure it."""
+    """Tablet → why its tracker failed."""
 
     def put(self, tablet: TabletId, backlog: TabletBacklog) -> None:
         self.tablets[tablet] = backlog
@@ -156,24 +156,27 @@ class _OfTable:
 
 
 class Backlogs:
-    """The backlogs of all tablets that are not at rest.
+    """The backlogs of all tablets that have one.
 
-    Always true: a table's sums, by group, are those of its tablets.
+    Invariant: the sums of a table, by group, equal the sums over its tablets.
     """
 
     def __init__(self) -> None:
         self._tables: dict[str, _OfTable] = {}
 
     def put(self, tablet: TabletId, backlog: TabletBacklog | None) -> None:
-        """Note the backlog of a tablet; None, or nothing owed and nothing under way: forget it."""
+        """Store the backlog of a tablet.
+
+        None, or an empty backlog without running attempts, removes the tablet.
+        """
         self.discard(tablet)
         if backlog is not None and (backlog.size_bytes or backlog.falls):
             self._tables.setdefault(tablet.table, _OfTable()).put(tablet, backlog)
 
     def settle(self, tablet: TabletId, attempt: str, *, committed: bool) -> None:
-        """Forget an attempt that is over; take off for good what it has done if it committed.
+        """Remove an ended attempt; if it committed, reduce the backlog by its work.
 
-        The tablet is planned again, and measured anew, some milliseconds later. Without this its
+        The tablet is replanned and measured again some milliseconds later. Without this step its
         backlog would rise until then.
         """
         own = self._tables.get(tablet.table)
@@ -205,9 +208,9 @@ class Backlogs:
         """Return the backlogs of tables, the largest first.
 
         Args:
-            name_of: Id of a table → its name.
-            progress: What is under way, as `done_shares` tells it.
-            count: At most so many; the last one stands for all further tables.
+            name_of: Maps the id of a table to its name.
+            progress: Progress of the running attempts, from `done_shares`.
+            count: Maximum number of entries; the last one sums up all further tables.
         """
         fallen: dict[str, Counter[str]] = {}
         for tablet, fall in self._falls(progress).items():
@@ -236,21 +239,21 @@ class Backlogs:
     def of_table(
         self, table: str, progress: Iterable[tuple[TabletId, str, float]]
     ) -> tuple[Mapping[TabletId, TabletBacklog], Mapping[TabletId, float]]:
-        """Return the tablets of a table that owe anything, and the bytes of that done by now.
+        """Return the tablets of a table that have a backlog, and the bytes done so far of each.
 
-        Copies, so that `largest_tablets` may look at them while tablets change. Copying a
-        dictionary takes milliseconds even if it has a million entries.
+        The results are copies, so that `largest_tablets` can read them while tablets change.
+        Copying a dictionary takes milliseconds even with a million entries.
 
         Args:
-            table: Its id.
-            progress: What is under way, as `done_shares` tells it.
+            table: The id of the table.
+            progress: Progress of the running attempts, from `done_shares`.
         """
         own = self._tables.get(table)
         falls = self._falls(each for each in progress if each[0].table == table)
         return ({} if own is None else own.tablets.copy()), falls
 
     def _falls(self, progress: Iterable[tuple[TabletId, str, float]]) -> dict[TabletId, float]:
-        """Return how many bytes of tablets are done by now."""
+        """Return how many bytes of each backlog running attempts have done so far."""
         falls: dict[TabletId, float] = {}
         for tablet, attempt, share in progress:
             own = self._tables.get(tablet.table)
@@ -261,7 +264,7 @@ class Backlogs:
         return falls
 
     def check(self) -> None:
-        """Assert what is always true; for tests."""
+        """Assert the invariants; for tests."""
         for own in self._tables.values():
             assert own.tablets
             sums: Counter[str] = Counter()
@@ -288,12 +291,12 @@ def _line(name: str, own: _OfTable, fallen: Mapping[str, int]) -> api.Backlog:
 def largest_tablets(
     tablets: Mapping[TabletId, TabletBacklog], done: Mapping[TabletId, float], count: int
 ) -> list[api.OwedTablet]:
-    """Return the tablets that owe most, the largest first; of equal ones the first.
+    """Return the tablets with the largest backlogs, largest first; ties keep their order.
 
     Args:
-        tablets: Of one table, as `Backlogs.of_table` tells them.
-        done: Bytes of them that are done by now.
-        count: At most so many.
+        tablets: Tablets of one table, from `Backlogs.of_table`.
+        done: Bytes done so far, by tablet.
+        count: Maximum number of tablets.
     """
 
     def left_bytes(tablet: TabletId) -> int:
@@ -311,32 +314,32 @@ def largest_tablets(
     ]
 
 
-# ----------------------------------------------------------------------------------- Looked back at
+# ------------------------------------------------------------------------------------------ History
 
 
 HISTORY_EVERY_S: Final = 10.0
 HISTORY_COUNT_MAX: Final = 360
-"""An hour, from all of which a line can be drawn."""
+"""Samples of one hour."""
 HISTORY_TABLES_MAX: Final = 20
-"""Tables of a sample that are kept by name."""
+"""Tables that a sample lists by name."""
 
 
 class BacklogHistory:
-    """What was still to be rewritten lately. It ends with the coordinator's process."""
+    """Recent backlogs. The history is lost when the coordinator's process ends."""
 
     def __init__(self) -> None:
         self._samples: deque[BacklogSample] = deque(maxlen=HISTORY_COUNT_MAX)
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether it is time for another sample."""
+        """Return whether the next sample is due."""
         return not self._samples or now_s - self._samples[-1].at_s >= HISTORY_EVERY_S
 
     def note(self, backlogs: Sequence[api.Backlog], now_s: float) -> None:
         """Add a sample.
 
         Args:
-            backlogs: Of all tables, the largest first.
-            now_s: The time now.
+            backlogs: Backlogs of all tables, largest first.
+            now_s: The current time.
         """
         named = [backlog for backlog in backlogs if backlog.table][:HISTORY_TABLES_MAX]
         self._samples.append(
@@ -348,5 +351,5 @@ class BacklogHistory:
         )
 
     def samples(self) -> list[BacklogSample]:
-        """Return what is remembered, oldest first."""
+        """Return the stored samples, oldest first."""
         return list(self._samples)

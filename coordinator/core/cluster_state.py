@@ -1,7 +1,7 @@
-"""Everything that the coordinator knows, by the class that owns it.
+"""The coordinator's memory, composed of the classes that own its parts.
 
-Only a turn changes `ClusterState`, through the `decide` functions of the core. It decides
-nothing itself.
+Only a turn changes `ClusterState`, through the `decide` functions of the core. `ClusterState`
+itself makes no decisions.
 """
 
 from collections import Counter
@@ -42,33 +42,33 @@ from coordinator.core.triggers import TriggerDecisions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastPlan:
-    """The last plan of a tablet. It may be forgotten at any time: nothing depends on it alone."""
+    """The last plan of a tablet. It may be evicted at any time: nothing depends on it alone."""
 
     table_name: str
     version: int
-    """The record's version that the plan was made from."""
+    """Version of the tablet's record that was planned."""
     settings_version: int
     planned_s: float
     left: Mapping[str, str] = field(default_factory=dict)
-    """Path → why no job takes it."""
+    """Path → why no job takes the file."""
     wanted: int = 0
-    """Jobs of the plan."""
+    """Number of jobs in the plan."""
     holds: tuple[str, ...] = ()
-    """Which requests hold files, or wait to; a sentence each."""
+    """One sentence per request that holds files or waits for them."""
     held: tuple[str, ...] = ()
-    """Why jobs of the plan were not queued, a sentence each."""
+    """One sentence per job of the plan that was not queued."""
     failure: str = ""
     """Why planning failed; empty if it did not."""
     failures: int = 0
-    """In a row."""
+    """Number of consecutive failures."""
     triggered_at_s: float = 0.0
-    """The trigger that the plan answers; 0: none that was open."""
+    """Time of the trigger that the plan answers; 0 if none was open."""
     statistics: TabletStatistics | None = None
-    """What the last analysis had found."""
+    """Result of the last analysis."""
 
 
 class Counters:
-    """How often something happened since the coordinator was started."""
+    """Event counts since the start of the coordinator."""
 
     __slots__ = (
         "cancelled",
@@ -90,10 +90,10 @@ class Counters:
         """Bytes that committed attempts have read, by group."""
         self.failed = 0
         self.stalled = 0
-        """Failed attempts that their compactor gave up because they made no progress."""
+        """Failed attempts that a compactor abandoned because they made no progress."""
         self.cancelled = 0
         self.released = 0
-        """Attempts that ended in any other way than by a commit."""
+        """Attempts that ended without a commit."""
         self.refused = 0
         self.rows_transformed = 0
         """Rows that attempts with a transform have read."""
@@ -102,7 +102,7 @@ class Counters:
 
 
 class ClusterState:
-    """The coordinator's whole memory."""
+    """The complete memory of the coordinator."""
 
     def __init__(  # noqa: PLR0915 - every part of the memory, one after the other
         self,
@@ -114,13 +114,13 @@ class ClusterState:
         self.limits = limits
         self.control = control or ControlLoop(None, ControlRules())
         self.configured_groups = tuple(sorted(groups))
-        """Groups that the settings name; others may be known by their compactors or jobs."""
+        """Groups in the settings; further groups may be known from their compactors or jobs."""
         self.scaled_groups = frozenset(scaled)
-        """Groups of which compactors are started."""
+        """Groups whose compactors the service starts."""
         self.started_s: float | None = None
-        """When the first turn was."""
+        """Time of the first turn."""
         self.last_turn_s = 0.0
-        """When the last turn was."""
+        """Time of the last turn."""
         self.counters = Counters()
         self.tables: dict[str, Table] = {}
         self.paused_groups: dict[str, None] = {}
@@ -129,9 +129,9 @@ class ClusterState:
         self.takes = Takes(limits.takes_max, limits.settled_max)
         self.attempts = Attempts(limits.settled_max)
         self.transforming: BoundedMap[str, None] = BoundedMap(limits.settled_max)
-        """Attempts that transform rows and have not reported; for a metric only."""
+        """Attempts that transform rows and have not reported; used for a metric only."""
         self.reports: BoundedMap[str, AttemptReport] = BoundedMap(limits.settled_max)
-        """Reports of attempts that are not known yet, as after a restart."""
+        """Reports of attempts that are unknown so far, for example after a restart."""
         self.compactors = LivingCompactors(limits.compactors_max)
         self.capacity = Capacity(limits)
         self.backfill = Backfill(self.queues, self.capacity)
@@ -139,24 +139,23 @@ class ClusterState:
         self.backlogs, self.backlog_history = Backlogs(), BacklogHistory()
         self.pressures = Pressures(limits.last_plans_max)
         self.wanted_analyses: BoundedMap[TabletId, str] = BoundedMap(limits.deferrals_max)
-        """Tablets whose live bytes are to be counted, and by which group, as their records said
-        when they were planned last."""
+        """Tablet → group that shall count its live bytes, from the record of its last plan."""
         self.retry = Retry(limits)
         self.crashes = CrashHistory(limits.failures_max)
         self.deferrals, self.replan_timers = Deferrals(limits.deferrals_max), ReplanTimers()
         tablets_max = limits.last_plans_max
         self.triggers, self.heat = TriggerDecisions(tablets_max), TabletHeat(tablets_max)
         self.shares: dict[str, FairShare] = {}
-        """Turns of classes and tables, by group."""
+        """Group → fair share between classes and tables."""
 
     def note_table(self, table: Table) -> None:
-        """Remember a table and its weight."""
+        """Store a table and its weight."""
         self.tables[table.id] = table
         for share in self.shares.values():
             share.set_weight(table.id, table.settings.weight)
 
     def forget_table(self, table: str) -> None:
-        """Drop what is known of a table itself."""
+        """Remove a table, its backlog, pressures, latencies and weight."""
         self.tables.pop(table, None)
         self.backlogs.forget_table(table)
         self.pressures.forget_table(table)
@@ -165,19 +164,19 @@ class ClusterState:
             share.forget(table)
 
     def table_name(self, table: str) -> str:
-        """Return a table's name, or its id if the table has not been seen."""
+        """Return the name of a table, or its id if the table is unknown."""
         known = self.tables.get(table)
         return table if known is None else known.name
 
     def is_recent_trigger(self, table: Table) -> bool:
-        """Return whether the last trigger of a table asked since the coordinator was started."""
+        """Return whether the last trigger of a table came after the coordinator started."""
         asked_s = table.triggered_at_s
         return bool(asked_s) and self.started_s is not None and asked_s >= self.started_s
 
     def keeps_slots(self, group: str) -> bool:
-        """Return whether jobs that are not urgent have all the slots of a group that they may have.
+        """Return whether the free slots of a group are reserved for urgent jobs.
 
-        One slot is always left for them, also where fewer compactors live than were meant to.
+        One slot always remains for other jobs, even if fewer compactors run than configured.
         """
         kept = self.limits.urgent_slots.get(group, 0)
         if not kept:
@@ -195,33 +194,36 @@ class ClusterState:
         return self.capacity.jobs(group) - urgent >= max(1, slots - kept)
 
     def hands_out(self, table: str) -> bool:
-        """Return whether jobs of a table may be handed out."""
+        """Return whether jobs of a table may be assigned."""
         known = self.tables.get(table)
         return known is None or known.state is TableState.LIVE
 
     def busy_inputs(self, tablet: TabletId) -> frozenset[str]:
-        """Return the files of a tablet that attempts hold or are about to; not for iterating."""
+        """Return the files of a tablet that attempts hold or are reserving.
+
+        The set is for membership tests; its order is not deterministic.
+        """
         held = {path for attempt in self.attempts.of_tablet(tablet) for path in attempt.inputs}
         for take in self.takes.reserving_on(tablet):
             held.update(take.job.inputs)
         return frozenset(held)
 
     def is_running(self, attempt: str) -> bool:
-        """Return whether an attempt was handed out, and nobody has given it up."""
+        """Return whether an attempt is assigned and its release was not requested."""
         known = self.attempts.get(attempt)
         return known is not None and known.state is AttemptState.RUNNING
 
     def scopes_of(self, attempt: Attempt) -> tuple[LimitScope, ...]:
-        """Return which limits an attempt is under."""
+        """Return the scopes whose limits apply to an attempt."""
         return limit_scopes(attempt.group, self.volume_of(attempt.tablet.table))
 
     def volume_of(self, table: str) -> str:
-        """Return the volume of a table; of one that is not known: the default."""
+        """Return the volume of a table, or the default volume if the table is unknown."""
         known = self.tables.get(table)
         return DEFAULT_VOLUME if known is None else known.settings.volume
 
     def unserved(self, group: str) -> str | None:
-        """Return a sentence on a group that lacks a compactor; None: it has one, or needs none."""
+        """Return a warning if a group has no compactor but needs one, or None."""
         if self.compactors.of_group(group):
             return None
         jobs = len(self.queues.queue(group))
@@ -237,14 +239,18 @@ class ClusterState:
         )
 
     def full_s(self, group: str, now_s: float) -> float:
-        """Return how long a queue has shed jobs without getting half empty; 0: it has room."""
+        """Return how long the queue of a group has been full, in seconds; 0 if it has room.
+
+        A queue counts as full from its first shed job until it is half empty.
+        """
         return max(0.0, now_s - self.deferrals.full_since_s.get(group, now_s))
 
     def overload(self, group: str, now_s: float) -> str | None:
-        """Return a sentence on a group that gets more work than it does, or None.
+        """Return a warning if a group gets more work than its compactors can do, or None.
 
-        After the first-principles notes on Druid's compaction: work that arrives faster than it is
-        done fills any queue. A peak ends, and then the queue drains; what stays full is overload.
+        Source: the first-principles notes on Druid's compaction. Work that arrives faster than it
+        is done fills any queue. After a peak the queue drains; a queue that stays full indicates
+        overload.
         """
         full_s = self.full_s(group, now_s)
         if full_s < self.limits.overload_after_s:
@@ -258,11 +264,11 @@ class ClusterState:
         )
 
     def queued_jobs(self) -> list[Job]:
-        """Return all queued jobs, by group and rank."""
+        """Return all queued jobs, ordered by group and rank."""
         return [job for _, queue in self.queues for job in queue]
 
     def check(self) -> None:
-        """Assert what is always true of every part; for tests."""
+        """Assert the invariants of every part; for tests."""
         self.queues.check()
         self.takes.check()
         self.attempts.check()

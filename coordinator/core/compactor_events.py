@@ -20,7 +20,7 @@ from coordinator.core.compactors import Compactor, SignOfLife
 
 
 def decide(cluster: ClusterState, event: on.CompactorEvent, now_s: float) -> list[Action]:
-    """Return what follows from news of a compactor."""
+    """Handle an event of a compactor; return the resulting actions."""
     match event:
         case on.CompactorHeard(beat=beat):
             return _compactor_heard(cluster, beat, now_s)
@@ -36,9 +36,9 @@ def decide(cluster: ClusterState, event: on.CompactorEvent, now_s: float) -> lis
 def note_sign_of_life(
     cluster: ClusterState, news: Compactor, now_s: float
 ) -> tuple[SignOfLife, list[Action]]:
-    """Note a sign of life; if it is of a new process, all of the old one is lost.
+    """Record a sign of life; if it comes from a new process, the old one's attempts are lost.
 
-    Ray may start a process again sooner than it tells of the death of the one before.
+    Ray may restart a process before it reports the death of the previous one.
     """
     sign = cluster.compactors.note(news)
     if sign is not SignOfLife.REPLACED:
@@ -56,7 +56,7 @@ def note_sign_of_life(
 
 
 def lose_silent_compactors(cluster: ClusterState, now_s: float) -> list[Action]:
-    """Give up the compactors that have been silent for too long."""
+    """Drop the compactors that have been silent for too long, and lose their attempts."""
     actions: list[Action] = []
     for compactor in cluster.compactors.silent(now_s, cluster.limits.silence_max_s):
         cluster.compactors.lose(compactor.name)
@@ -74,9 +74,9 @@ def answer_takes_with_nothing(
     """Answer the takes of a compactor with nothing.
 
     Args:
-        cluster: Where the takes wait.
-        compactor: Whose takes.
-        except_for: An incarnation whose takes stay.
+        cluster: The coordinator's memory.
+        compactor: The compactor whose takes are answered.
+        except_for: An incarnation whose takes keep waiting.
     """
     actions: list[Action] = []
     for take in cluster.takes.of_compactor(compactor, except_for):
@@ -124,7 +124,7 @@ def _compactor_heard(cluster: ClusterState, beat: Heartbeat, now_s: float) -> li
 
 
 def _compare_listing(cluster: ClusterState, beat: Heartbeat, now_s: float) -> list[Action]:
-    """Compare what a compactor lists with what we think that it holds."""
+    """Compare the attempts that a compactor lists with those that the coordinator expects."""
     listing = {each.attempt: each for each in beat.attempts}
     actions: list[Action] = []
     for attempt in cluster.attempts.of_compactor(beat.compactor):
@@ -140,11 +140,12 @@ def _compare_listing(cluster: ClusterState, beat: Heartbeat, now_s: float) -> li
 
 
 def _note_unlisted(cluster: ClusterState, attempt: Attempt, now_s: float) -> list[Action]:
-    """Count a heartbeat without an attempt; after a few, its assignment or report was lost.
+    """Count a heartbeat that does not list an attempt; after a few, the attempt is lost.
 
-    A FOUND attempt does not wait for its grace then. The grace is for compactors that have sent
-    no heartbeat yet, and begins anew with every coordinator: while coordinators die one after
-    the other, it would never end.
+    Its assignment or its report was then lost on the way. A FOUND attempt does not wait for the
+    end of its grace period in this case. The grace period is for compactors that have not sent a
+    heartbeat so far, and restarts with every coordinator: if coordinators kept failing, it would
+    never end.
     """
     beats = attempt.unlisted_beats + 1
     limits, absent_s = cluster.limits, now_s - attempt.listed_s
@@ -158,7 +159,7 @@ def _note_unlisted(cluster: ClusterState, attempt: Attempt, now_s: float) -> lis
 
 
 def _must_cancel(cluster: ClusterState, beat: Heartbeat, progress: AttemptProgress) -> bool:
-    """Return whether a compactor holds an attempt that is over, or soon will be."""
+    """Return whether a compactor runs an attempt that has ended or is being released."""
     attempt = cluster.attempts.get(progress.attempt)
     if attempt is not None:
         return attempt.state is AttemptState.RELEASING or attempt.compactor != beat.compactor
@@ -166,7 +167,7 @@ def _must_cancel(cluster: ClusterState, beat: Heartbeat, progress: AttemptProgre
 
 
 def _compactor_gone(cluster: ClusterState, event: on.CompactorGone, now_s: float) -> list[Action]:
-    """End a process that is dead for sure; another one of the same name loses nothing."""
+    """Handle the confirmed death of a process; another process of the same name is unaffected."""
     living = cluster.compactors.get(event.compactor)
     dead = cluster.compactors.mark_dead(event.compactor, event.incarnation)
     if dead is None and living is not None:
@@ -197,7 +198,7 @@ def _lose_all(cluster: ClusterState, compactor: str, cause: str, now_s: float) -
 def _lose_with_process(
     cluster: ClusterState, lost: list[Attempt], cause: str, now_s: float
 ) -> list[Action]:
-    """Lose attempts whose process is gone; see `CrashHistory`."""
+    """Lose the attempts of a dead process and count the death; see `CrashHistory`."""
     actions: list[Action] = []
     for attempt in lost:
         record, halvings = cluster.crashes.note_death(attempt.tablet, attempt.inputs), 0

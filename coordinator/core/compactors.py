@@ -1,7 +1,7 @@
 """The living compactors, and their takes that wait for a job.
 
-Both are memories without decisions. What follows from a heartbeat or a death stands in
-`compactor_events`, what follows from a take in `assignment`.
+Both classes only store state. `compactor_events` decides on heartbeats and deaths, `assignment`
+on takes.
 """
 
 from dataclasses import dataclass, replace
@@ -12,28 +12,28 @@ from common.model.job import Job
 from common.model.tablet import TabletId
 from common.wire import AttemptProgress
 
-# ------------------------------------------------------------------------------------- Who is alive
+# ------------------------------------------------------------------------------- Living compactors
 
 
 INCARNATIONS_MAX = 8
-"""Dead incarnations of one compactor that are remembered, so that stragglers are known."""
+"""Dead incarnations remembered per compactor, to recognise stragglers."""
 
 
 class SignOfLife(Enum):
-    """What a sign of life means."""
+    """Meaning of a sign of life."""
 
     NEW = "new"
-    """The first one, also the first after a goodbye or silence."""
+    """The first message, or the first one after a goodbye or a silence."""
     SAME = "same"
     REPLACED = "replaced"
-    """Another process under this name: whatever the one before held is lost."""
+    """A new process has this name: the attempts of the previous one are lost."""
     STRAGGLER = "straggler"
-    """Sent by a process that is dead: it means nothing."""
+    """A late message of a dead process; ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compactor:
-    """A compactor that lives, as far as we know."""
+    """A compactor that is alive as far as the coordinator knows."""
 
     name: str
     incarnation: str
@@ -42,38 +42,38 @@ class Compactor:
     node: str = ""
     slots: int = 1
     draining: bool = False
-    """It was asked to drain, or reports that it does."""
+    """Whether it was asked to drain, or reports that it is draining."""
     ready: bool = True
-    """Whether its engine is up, or has been."""
+    """Whether its engine is or was running."""
     start_problem: str = ""
-    """Why its engine did not start when it last tried; empty: it did, or has not tried."""
+    """Why the last start of its engine failed; empty if the start succeeded or was not tried."""
     edition: str = ""
     listed: tuple[AttemptProgress, ...] = ()
-    """What its last heartbeat listed."""
+    """Attempts in its last heartbeat."""
 
     def lists(self, attempt: str) -> AttemptProgress | None:
-        """Return the progress of an attempt in the last heartbeat, or None."""
+        """Return the progress of an attempt from the last heartbeat, or None if not listed."""
         return next((progress for progress in self.listed if progress.attempt == attempt), None)
 
 
 class LivingCompactors:
     """The living compactors by name, and the dead incarnations of each name.
 
-    Always true: the incarnation of a living compactor is not among its dead ones.
+    Invariant: the incarnation of a living compactor is not among its dead ones.
     """
 
     def __init__(self, count_max: int) -> None:
         self._living: dict[str, Compactor] = {}
         self._dead: BoundedMap[str, tuple[str, ...]] = BoundedMap(count_max)
         self._lost: BoundedMap[str, str] = BoundedMap(count_max)
-        """Names of silent compactors and their incarnations: they may wake."""
+        """Name → incarnation of silent compactors, which may return."""
 
     def every(self) -> list[Compactor]:
-        """Return the living compactors, by name."""
+        """Return the living compactors, ordered by name."""
         return [self._living[name] for name in sorted(self._living)]
 
     def of_group(self, group: str) -> list[Compactor]:
-        """Return the living compactors of a group, by name."""
+        """Return the living compactors of a group, ordered by name."""
         return [compactor for compactor in self.every() if compactor.group == group]
 
     def get(self, name: str) -> Compactor | None:
@@ -81,10 +81,10 @@ class LivingCompactors:
         return self._living.get(name)
 
     def note(self, news: Compactor) -> SignOfLife:
-        """Note a sign of life; a drain that was asked for stays.
+        """Record a sign of life; a requested drain stays in force.
 
         Args:
-            news: The compactor as its message shows it, heard now.
+            news: The compactor as described by the message that just arrived.
         """
         if news.incarnation in (self._dead.get(news.name) or ()):
             return SignOfLife.STRAGGLER
@@ -105,7 +105,7 @@ class LivingCompactors:
         return SignOfLife.SAME
 
     def drain(self, name: str) -> bool:
-        """Let a compactor take nothing more; return whether it lives."""
+        """Mark a compactor as draining; return whether it is alive."""
         compactor = self._living.get(name)
         if compactor is None:
             return False
@@ -113,18 +113,18 @@ class LivingCompactors:
         return True
 
     def lose(self, name: str) -> None:
-        """Drop a living compactor that was silent too long; if it wakes, it is NEW."""
+        """Remove a compactor that was silent for too long; if it returns, it counts as NEW."""
         self._lost.put(name, self._living.pop(name).incarnation)
 
     def mark_dead(self, name: str, incarnation: str = "") -> Compactor | None:
-        """Note that a process is dead for sure: its messages count no more.
+        """Record the confirmed death of a process: its messages are ignored from now on.
 
         Args:
             name: The compactor.
-            incarnation: The process; empty: whichever lives.
+            incarnation: The process; empty means the one that is alive.
 
         Returns:
-            The compactor, if it was this process that lived.
+            The compactor if this process was the living one, else None.
         """
         living = self._living.get(name)
         dying = incarnation or (living.incarnation if living else "")
@@ -136,23 +136,23 @@ class LivingCompactors:
         return self._living.pop(name)
 
     def silent(self, now_s: float, silence_max_s: float) -> list[Compactor]:
-        """Return the compactors unheard of for too long, by name."""
+        """Return the compactors that have been silent for too long, ordered by name."""
         return [
             compactor for compactor in self.every() if now_s - compactor.heard_s >= silence_max_s
         ]
 
     def add_silence(self, gap_s: float) -> None:
-        """Take a time in which the coordinator itself stood still off everybody's silence."""
+        """Subtract a stall of the coordinator from the silence of every compactor."""
         for name, compactor in self._living.items():
             self._living[name] = replace(compactor, heard_s=compactor.heard_s + gap_s)
 
 
-# ------------------------------------------------------------------------------ Who waits for a job
+# ------------------------------------------------------------------------------------ Waiting takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
-    """A compactor with a free slot that waits for a job of a group."""
+    """A call of a compactor with a free slot that waits for a job of its group."""
 
     take: str
     compactor: str
@@ -160,7 +160,7 @@ class Take:
     group: str
     since_s: float
     actions: tuple[str, ...] = ()
-    """What it can do besides rewrites and drops."""
+    """Job actions that the compactor supports in addition to rewrites and drops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,17 +170,17 @@ class ReservingTake:
     take: Take
     job: Job
     late: bool = False
-    """Its time is up: this is the last job that is tried for it."""
+    """Whether its wait has timed out: this is the last job that is tried for it."""
     left: bool = False
-    """Nobody waits for the answer any more."""
+    """Whether the caller has left and does not wait for the answer."""
 
 
 class Takes:
-    """Every take is waiting or reserving, and answered once.
+    """The takes that wait or reserve; each is answered once.
 
-    Always true: a take is in `_waiting` or in `_reserving`, never in both; at most
-    `waiting_max` of a group wait. Answers are remembered for a while, so that a repeated
-    call gets the same one.
+    Invariant: a take is in `_waiting` or in `_reserving`, never in both; at most `waiting_max`
+    takes of a group wait. Answers are remembered for a while, so that a repeated call gets the
+    same answer.
     """
 
     def __init__(self, waiting_max: int, answers_max: int) -> None:
@@ -194,11 +194,14 @@ class Takes:
         return self.waiting_take(take) is not None or take in self._reserving
 
     def answer(self, take: str) -> str | None:
-        """Return the attempt that answered a take, empty for nothing; None: not answered."""
+        """Return the attempt that a take was answered with.
+
+        An empty string means that the answer was no job, None that the take was not answered.
+        """
         return self._answers.get(take)
 
     def waiting(self, group: str) -> list[Take]:
-        """Return the takes of a group that wait, first come first."""
+        """Return the waiting takes of a group in the order of arrival."""
         return list(self._waiting.get(group, {}).values())
 
     def waiting_take(self, take: str) -> Take | None:
@@ -207,11 +210,11 @@ class Takes:
         return next((each for each in found if each is not None), None)
 
     def groups(self) -> list[str]:
-        """Return the groups with waiting takes, by name."""
+        """Return the groups with waiting takes, sorted by name."""
         return sorted(self._waiting)
 
     def all_waiting(self) -> list[Take]:
-        """Return all waiting takes, by group and arrival."""
+        """Return all waiting takes, ordered by group and arrival."""
         return [take for group in self.groups() for take in self.waiting(group)]
 
     def reserving(self) -> list[ReservingTake]:
@@ -223,7 +226,7 @@ class Takes:
         return [take for take in self._reserving.values() if take.job.tablet == tablet]
 
     def of_compactor(self, compactor: str, except_for: str = "") -> list[str]:
-        """Return the ids of a compactor's takes, but not those of one incarnation."""
+        """Return the ids of a compactor's takes, except those of one incarnation."""
         every = self.all_waiting() + [each.take for each in self.reserving()]
         return [
             take.take
@@ -232,7 +235,7 @@ class Takes:
         ]
 
     def wait(self, take: Take) -> bool:
-        """Let a take wait; return whether there is room for it."""
+        """Add a waiting take; return False if the group has too many."""
         takes = self._waiting.setdefault(take.group, {})
         if len(takes) >= self._waiting_max:
             return False
@@ -240,26 +243,26 @@ class Takes:
         return True
 
     def reserve(self, take: Take, job: Job) -> None:
-        """A waiting take's job is being reserved."""
+        """Move a waiting take to the reserving ones, with the job that is being reserved."""
         self._stop_waiting(take)
         self._reserving[take.take] = ReservingTake(take=take, job=job)
 
     def reserved(self, take: str) -> ReservingTake | None:
-        """Take a take out whose reservation was answered; None if none was asked for."""
+        """Remove and return a take whose reservation was answered; None if it was not reserving."""
         return self._reserving.pop(take, None)
 
     def wait_again(self, take: Take) -> None:
-        """Let a take that got nothing wait again, before those that came after it."""
+        """Return a take without a job to the waiting ones, ahead of those that arrived later."""
         takes = self._waiting.get(take.group, {})
         ordered = sorted([*takes.values(), take], key=lambda each: each.since_s)
         self._waiting[take.group] = {each.take: each for each in ordered}
 
     def leave(self, take: str, *, wants_last: bool = False) -> bool:
-        """End a take's wait; return whether it has to be answered now.
+        """End the wait of a take; return whether the take must be answered now.
 
         Args:
             take: The take.
-            wants_last: Whether it may still get the job that is being reserved for it.
+            wants_last: Whether the take may still get the job that is being reserved for it.
         """
         waiting = self.waiting_take(take)
         if waiting is not None:
@@ -273,11 +276,11 @@ class Takes:
         return False
 
     def note_answer(self, take: str, attempt: str) -> None:
-        """Remember what a take was answered; an empty attempt means nothing."""
+        """Store the answer to a take; an empty attempt means no job."""
         self._answers.put(take, attempt)
 
     def check(self) -> None:
-        """Assert what is always true of the takes; for tests."""
+        """Assert the invariants of the takes; for tests."""
         waiting = [take.take for take in self.all_waiting()]
         assert len(waiting) == len(set(waiting))
         assert not set(waiting) & self._reserving.keys()

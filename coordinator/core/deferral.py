@@ -1,4 +1,4 @@
-"""Tablets to be planned again: when a queue has room, or at a certain time."""
+"""Tablets to be replanned when a queue has room, or at a certain time."""
 
 from collections import OrderedDict
 from heapq import heapify, heappop, heappush
@@ -7,33 +7,33 @@ from itertools import islice
 from common.model.tablet import TabletId
 
 STALE_ENTRIES_MAX = 64
-"""Cancelled timers that are not worth a rebuild of the heap."""
+"""Cancelled timers that are tolerated before the heap is rebuilt."""
 _TABLE_PREFIX = "table:"
 
 
 def place_of_table(table: str) -> str:
-    """Return where tablets of a paused table wait; no group has such a name."""
+    """Return the wait queue for tablets of a paused table; no group has such a name."""
     return _TABLE_PREFIX + table
 
 
 def table_of_place(place: str) -> str | None:
-    """Return the table whose tablets wait at a place, or None if it is a group."""
+    """Return the table of a wait queue, or None if the wait queue belongs to a group."""
     return place.removeprefix(_TABLE_PREFIX) if place.startswith(_TABLE_PREFIX) else None
 
 
 class Deferrals:
-    """Tablets whose jobs were shed or are held back, by what they wait for, oldest first.
+    """Tablets whose jobs were shed or are held back, in one wait queue per cause, oldest first.
 
-    Always true: a tablet waits at one place at most; a place holds at most `count_max`,
-    and forgets its oldest beyond that. A place is a group, or `place_of_table` of a
-    table that hands nothing out.
+    A wait queue is named after a group, or by `place_of_table` after a table whose jobs are not
+    assigned. Invariant: a tablet is in at most one wait queue; a wait queue holds at most
+    `count_max` tablets and drops its oldest beyond that.
     """
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self.full_since_s: dict[str, float] = {}
-        """Group whose queue has shed jobs and not been half empty since → when it first did."""
-        # Oldest first; a plain dict finds its first slowly once many before it have gone.
+        """Group → when its queue first shed a job, until the queue is half empty again."""
+        # Oldest first. OrderedDict, because a dict finds its first key slowly after many removals.
         self._places: dict[str, OrderedDict[TabletId, float]] = {}
         self._place_of: dict[TabletId, str] = {}
 
@@ -41,31 +41,31 @@ class Deferrals:
         return len(self._place_of)
 
     def since_s(self, tablet: TabletId) -> float | None:
-        """Return since when a tablet has waited, or None."""
+        """Return when a tablet began to wait, or None if it does not wait."""
         place = self._place_of.get(tablet)
         return None if place is None else self._places[place][tablet]
 
     def place_of(self, tablet: TabletId) -> str | None:
-        """Return what a tablet waits for, or None."""
+        """Return the wait queue of a tablet, or None."""
         return self._place_of.get(tablet)
 
     def of_table(self, table: str) -> list[TabletId]:
-        """Return the tablets of a table that wait anywhere."""
+        """Return the tablets of a table in any wait queue."""
         return [tablet for tablet in self._place_of if tablet.table == table]
 
     def count(self, place: str) -> int:
-        """Return how many tablets wait at a place."""
+        """Return the number of tablets in a wait queue."""
         return len(self._places.get(place, ()))
 
     def places(self) -> list[str]:
-        """Return everything that tablets wait for, by name."""
+        """Return the names of all wait queues, sorted."""
         return sorted(self._places)
 
     def defer(self, tablet: TabletId, place: str, now_s: float) -> TabletId | None:
-        """Let a tablet wait at a place; one that waits already keeps its age.
+        """Put a tablet into a wait queue; a tablet that already waits keeps its start time.
 
         Returns:
-            The tablet that had to be forgotten for it, if any.
+            The tablet that was dropped to make room, if any.
         """
         since_s = self.since_s(tablet)
         self.discard(tablet)
@@ -79,7 +79,7 @@ class Deferrals:
         return forgotten
 
     def discard(self, tablet: TabletId) -> None:
-        """Let a tablet wait no longer."""
+        """Remove a tablet from its wait queue."""
         place = self._place_of.pop(tablet, None)
         if place is not None:
             tablets = self._places[place]
@@ -88,12 +88,12 @@ class Deferrals:
                 del self._places[place]
 
     def pop(self, place: str, count: int, before_s: float | None = None) -> list[TabletId]:
-        """Take the tablets out that came first.
+        """Remove and return the first tablets of a wait queue.
 
         Args:
-            place: Where they wait.
-            count: At most so many.
-            before_s: Only those that have waited since then or longer; None: all.
+            place: The wait queue.
+            count: Maximum number of tablets.
+            before_s: Only tablets that began to wait at or before this time; None means all.
         """
         chosen = [
             tablet
@@ -106,14 +106,14 @@ class Deferrals:
 
 
 class ReplanTimers:
-    """Tablets to be planned again at a time, at most one time each, the earliest kept."""
+    """Times at which tablets are to be replanned: one per tablet, the earliest."""
 
     def __init__(self) -> None:
         self._times: dict[TabletId, float] = {}
         self._heap: list[tuple[float, TabletId]] = []
 
     def set(self, tablet: TabletId, at_s: float) -> None:
-        """Plan a tablet again at a time; an earlier time that was set before stays."""
+        """Schedule the replanning of a tablet; an earlier time that is already set stays."""
         if at_s < self._times.get(tablet, float("inf")):
             self._times[tablet] = at_s
             heappush(self._heap, (at_s, tablet))
@@ -122,11 +122,11 @@ class ReplanTimers:
             heapify(self._heap)
 
     def discard(self, tablet: TabletId) -> None:
-        """Forget a tablet."""
+        """Cancel the timer of a tablet."""
         self._times.pop(tablet, None)
 
     def due(self, now_s: float, count: int) -> list[TabletId]:
-        """Take out the tablets whose time has come, at most `count`."""
+        """Remove and return the tablets that are due, at most `count`."""
         chosen: list[TabletId] = []
         while self._heap and self._heap[0][0] <= now_s and len(chosen) < count:
             at_s, tablet = heappop(self._heap)

@@ -1,10 +1,10 @@
-"""From what the cluster shows to a decision of the controller, and where the decision holds.
+"""Collect the facts for the controller, and enforce its decisions.
 
-    shares    on the turns of each queue          (`queue.fair_share`)
-    slots     on hand-out, of system jobs and statistics; the autoscaler asks for its target
-    bytes/s   on the grants of all attempts       (`throttle`)
+    shares    enforced by the fair share of each queue     (`queue.fair_share`)
+    slots     enforced when system and statistics jobs are assigned; the autoscaler uses them, too
+    bytes/s   enforced by the grants of all attempts       (`throttle`)
 
-Jobs of users and urgent ones have no cap of slots: somebody waits for them.
+User jobs and urgent jobs are not subject to the slot cap, because a caller waits for them.
 """
 
 from collections import Counter
@@ -20,9 +20,9 @@ from coordinator.core.queue.admission import JobFilter, admits_weight, job_weigh
 from coordinator.core.queue.fair_share import JOB_COST_BYTES, SHARE_CLASSES
 
 BACKLOGS_MAX = 1000
-"""Tables whose backlog a controller is told by name; the last line stands for all others."""
+"""Tables whose backlog a controller gets by name; the last entry sums up all others."""
 CAPPED = frozenset({LaneClass.SYSTEM, LaneClass.STATISTICS})
-"""Classes whose jobs have a cap of slots."""
+"""Classes whose jobs are subject to the slot cap."""
 _UNDER_WAY = frozenset({AttemptState.FOUND, AttemptState.RUNNING})
 
 
@@ -30,14 +30,14 @@ _UNDER_WAY = frozenset({AttemptState.FOUND, AttemptState.RUNNING})
 
 
 def steer(cluster: ClusterState, now_s: float) -> None:
-    """Let the controller decide, if its period is over, and have everybody keep to it."""
+    """Run the controller if its period is over, and enforce the decision."""
     if cluster.control.is_due(now_s):
         before = cluster.control.decision
         enforce(cluster, cluster.control.look(cluster_facts(cluster), now_s), before)
 
 
 def cluster_facts(cluster: ClusterState) -> ClusterFacts:
-    """Return what a controller is told of the cluster."""
+    """Return the facts about the cluster that the controller gets."""
     lines = cluster.backlogs.told(cluster.table_name, done_shares(cluster.attempts), BACKLOGS_MAX)
     groups: Counter[str] = Counter()
     for compactor in cluster.compactors.every():
@@ -61,12 +61,12 @@ def cluster_facts(cluster: ClusterState) -> ClusterFacts:
 
 
 def enforce(cluster: ClusterState, decision: ControlDecision, before: ControlDecision) -> None:
-    """Have queues and grants keep to a decision; slots are asked for when they are needed.
+    """Apply a decision to queues and grants; slots are checked when a job is assigned.
 
     Args:
-        cluster: Whose queues and grants.
-        decision: In force from now on.
-        before: In force until now.
+        cluster: The owner of the queues and grants.
+        decision: The new decision.
+        before: The previous decision.
     """
     cluster.grants.scopes.set_control(decision.bytes_s)
     for share in cluster.shares.values():
@@ -78,20 +78,20 @@ def enforce(cluster: ClusterState, decision: ControlDecision, before: ControlDec
                 share.set_weight(table.id, weight)
 
 
-# ------------------------------------------------------------------------------- What may start
+# ----------------------------------------------------------------------------- Which jobs may start
 
 
 def barred_classes(cluster: ClusterState, group: str) -> frozenset[LaneClass]:
-    """Return the classes of which a group runs as many jobs as the controller lets it."""
+    """Return the classes whose slot cap is used up in a group."""
     return CAPPED if _is_capped(cluster, group) else frozenset()
 
 
 def admission(cluster: ClusterState, barred: frozenset[LaneClass]) -> JobFilter | None:
-    """Return what says whether a job may start now; None: any may.
+    """Return a filter for the jobs that may start now, or None if every job may.
 
     Args:
-        cluster: What runs.
-        barred: Classes of which none may.
+        cluster: The coordinator's memory, including the running jobs.
+        barred: Classes whose jobs may not start.
     """
     most = cluster.limits.volume_weight_max
     if not (barred or most):
@@ -108,7 +108,7 @@ def admission(cluster: ClusterState, barred: frozenset[LaneClass]) -> JobFilter 
 
 
 def why_barred(cluster: ClusterState, job: Job) -> str | None:
-    """Return why a queued job may not start by the controller or its weight, or None."""
+    """Return why the controller or the weight limit blocks a queued job, or None."""
     if _is_capped(cluster, job.group) and lane_class(job) in CAPPED:
         slots = cluster.control.slots_of(job.group) or 0
         return f"the controller allows these jobs {format_count(slots, 'slot')} (`neve control`)"
@@ -121,22 +121,22 @@ def why_barred(cluster: ClusterState, job: Job) -> str | None:
 
 
 def weight_of(job: Job) -> int:
-    """Return the weight of a job; one that rewrites nothing has none."""
+    """Return the weight of a job, or 0 for a job that rewrites nothing."""
     return job_weight(job.input_bytes, drops_only=job.action != JobAction.REWRITE.value)
 
 
 def note_handed_out(cluster: ClusterState, job: Job, now_s: float) -> None:
-    """Count the bytes of a job that was handed out."""
+    """Count the bytes of a job that was assigned."""
     cluster.control.usage.note(share_class_of(job), job.cost_bytes + JOB_COST_BYTES, now_s)
 
 
 def share_class_of(job: Job) -> ShareClass:
-    """Return under whose shares a job is."""
+    """Return the share class of a job."""
     return SHARE_CLASSES[lane_class(job)]
 
 
 def capped_jobs(cluster: ClusterState, group: str) -> int:
-    """Return how many jobs with a cap of slots a group runs, or reserves."""
+    """Return how many jobs under the slot cap a group runs or reserves."""
     running = sum(attempt.group == group and _has_cap(attempt) for attempt in _under_way(cluster))
     reserving = (take.job for take in cluster.takes.reserving())
     return running + sum(job.group == group and lane_class(job) in CAPPED for job in reserving)
@@ -148,8 +148,8 @@ def _is_capped(cluster: ClusterState, group: str) -> bool:
 
 
 def _has_cap(attempt: Attempt) -> bool:
-    """Return whether an attempt counts as one of a capped class."""
-    if attempt.assignment is None:  # Only the store's word is known of it.
+    """Return whether an attempt counts towards the slot cap."""
+    if attempt.assignment is None:  # Only its reservation in the store is known.
         return attempt.kind is Kind.SYSTEM
     return lane_class(attempt.assignment.job) in CAPPED
 
@@ -159,7 +159,7 @@ def _under_way(cluster: ClusterState) -> Iterator[Attempt]:
 
 
 def _running_weights(cluster: ClusterState) -> Counter[tuple[str, int]]:
-    """Return how many jobs of each weight run on each volume."""
+    """Return the number of running jobs by volume and weight."""
     found: Counter[tuple[str, int]] = Counter()
     for attempt in _under_way(cluster):
         assignment = attempt.assignment

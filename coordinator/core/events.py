@@ -1,9 +1,8 @@
-"""What has happened, as the coordinator's core learns it.
+"""The events that the coordinator's core handles.
 
-The shell makes these from answers of the store, calls of compactors, plans of the
-scanner and the passing of time. `CoordinatorState.handle` is their only reader; it
-sorts them by family, in the order of this page. Every event may come late, twice or
-never.
+The shell creates events from answers of the store, calls of compactors, plans of the scanner and
+the passing of time. `CoordinatorState.handle` is their only reader; it dispatches them by family,
+in the order of this file. Every event may arrive late, twice or never.
 """
 
 from collections.abc import Mapping
@@ -33,22 +32,22 @@ class TableGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletPlanned:
-    """A tablet was planned; the plan replaces whatever is queued for it."""
+    """A tablet was planned; the plan replaces the queued jobs of the tablet."""
 
     tablet: TabletId
     plan: TabletPlan
     record: Record
-    """As read with the files that the plan is made from."""
+    """Record of the version that was planned."""
     settings_version: int
     due_at_s: float | None = None
-    """When to look again though nothing has changed; None: never."""
+    """When to plan again even if nothing has changed; None means never."""
     adds: tuple[tuple[float, int], ...] = ()
-    """Lately, by the store's time: how many rows users added. May have been said before."""
+    """Recent adds of users: store time and row count. Earlier events may have listed them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningFailed:
-    """A planner or dispatcher misbehaved on this tablet."""
+    """A planner or dispatcher failed on this tablet."""
 
     tablet: TabletId
     cause: str
@@ -56,14 +55,14 @@ class PlanningFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletGone:
-    """A tablet has no bounds any more."""
+    """A tablet no longer exists: the store has no bounds for it."""
 
     tablet: TabletId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFatal:
-    """A file has ended the process that looked into it; nobody should do that again."""
+    """A file has crashed the process that read it, and must not be read again."""
 
     tablet: TabletId
     path: str
@@ -79,30 +78,30 @@ class TakeAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeLate:
-    """A take's time is up: it may still get the job that is being reserved for it, and no other."""
+    """A take has timed out: it may get the job that is being reserved for it, but no other."""
 
     take: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeLeft:
-    """Nobody waits for a take any more: what is reserved for it goes back."""
+    """The caller of a take has left: a reservation made for it is released."""
 
     take: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReserved:
-    """The store has let an attempt hold the job's inputs."""
+    """The store has reserved the inputs of a job for an attempt."""
 
     take: str
     assignment: Assignment
-    """The job, its reservation, and what a compactor needs to run it."""
+    """The job, its reservation, and the details that a compactor needs to run it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRefused:
-    """The store did not allow the reservation; nothing is held."""
+    """The store refused the reservation; no file is reserved."""
 
     take: str
     job: Job
@@ -112,7 +111,7 @@ class JobRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReserveUnknown:
-    """The store went silent at the reservation; it may be held by `attempt`."""
+    """The outcome of a reservation is unknown; `attempt` may hold it."""
 
     take: str
     job: Job
@@ -128,24 +127,24 @@ class CompactorHeard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorGone:
-    """A compactor's actor is dead for sure, or it has said goodbye."""
+    """The death of a compactor's actor is confirmed, or the compactor has signed off."""
 
     compactor: str
     cause: str
     incarnation: str = ""
-    """The process that is gone; empty: whichever lives under this name."""
+    """The process that is gone; empty means the living process of this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptReported:
-    """A compactor says how its attempt ended."""
+    """A compactor reports how its attempt ended."""
 
     report: AttemptReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSettled:
-    """The store shows that an attempt is over (change feed, or an answer to `Release`)."""
+    """The store shows that an attempt has ended (change feed, or an answer to `Release`)."""
 
     tablet: TabletId
     attempt: str
@@ -154,7 +153,7 @@ class AttemptSettled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationsFound:
-    """A scan has read these running entries of a tablet: all that it has."""
+    """A scan has read the reservations of a tablet; the list is complete."""
 
     tablet: TabletId
     reservations: tuple[Reservation, ...]
@@ -162,7 +161,7 @@ class ReservationsFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptCancelAsked:
-    """An operator or request wants an attempt ended."""
+    """An operator or a request asks for the end of an attempt."""
 
     attempt: str
     cause: str
@@ -170,28 +169,28 @@ class AttemptCancelAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainAsked:
-    """A compactor shall finish what it holds and take nothing more."""
+    """A compactor shall finish its attempts and take no further jobs."""
 
     compactor: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPaused:
-    """No job of the group is handed out."""
+    """The group is paused: its jobs are not assigned."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResumed:
-    """Jobs of the group are handed out again."""
+    """The group is resumed: its jobs are assigned again."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineLifted:
-    """The operator wants a quarantined tablet, or every one of its table, tried again."""
+    """An operator ends the quarantine of a tablet, or of every tablet of a table."""
 
     table: str
     tablet: TabletId | None = None
@@ -199,47 +198,47 @@ class QuarantineLifted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsSeen:
-    """These limits of scopes are in the store: all that there are."""
+    """The store has these limits of scopes; the mapping is complete."""
 
     limits: Mapping[LimitScope, int]
-    """Scope → bytes/s; 0: no limit."""
+    """Scope → bytes/s; 0 means no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadsReported:
-    """Readers have scanned tablets. It changes no decision by itself."""
+    """Readers have scanned tablets. The event alone changes no decision."""
 
     scans: Mapping[TabletId, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyReported:
-    """Readers of a table have waited. The controller hears of it."""
+    """Read latency of a table, an input of the controller."""
 
     table: str
     latency_s: float
-    """On average."""
+    """Average latency."""
     reads: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepAnswered:
-    """The store has answered a step of a request, split or merge. It changes no decision."""
+    """The store has answered a step of a request, split or merge. It affects no decision."""
 
     tablets: tuple[TabletId, ...]
     of: str
     """Id of the request, split or merge."""
     step: str
     chosen: int = 0
-    """Files that a request has chosen."""
+    """Number of files that a request has chosen."""
     code: str = ""
-    """Why it was not taken; empty: it was."""
+    """Why the store refused the step; empty if it was applied."""
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
-    """Time has passed; nothing else happened."""
+    """Time has passed."""
 
 
 PlanEvent = TableSeen | TableGone | TabletPlanned | PlanningFailed | TabletGone | FileFatal

@@ -1,8 +1,8 @@
-"""How long replaced files stay, and when a table's manifest is published anew. Pure.
+"""How long replaced files are kept, and when a table's manifest is published. Pure.
 
-A replaced file may go once its grace is over, no reader has it pinned, and no manifest that is
-still read lists it. So a manifest is published both when a table has changed and when replaced
-files wait for one without them.
+A replaced file may be deleted when its grace period is over, no reader pins it, and no manifest in
+use lists it. A manifest is therefore published when a table has changed, and also when replaced
+files wait for a manifest that no longer lists them.
 """
 
 from collections.abc import Sequence
@@ -15,28 +15,28 @@ from common.metadata.store_values import GarbageEntry, Manifest, PinEntry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageRules:
-    """How long files are kept. Seconds."""
+    """How long files are kept, in seconds."""
 
     grace_s: float
     clock_skew_max_s: float
     retired_s: float = 0.0
-    """How long the name of a user's file that was deleted cannot be used again."""
+    """How long the name of a deleted user file cannot be reused."""
 
 
 def is_deletable(
     entry: GarbageEntry, pins: Sequence[PinEntry], now_s: float, rules: GarbageRules
 ) -> bool:
-    """Return whether an entry's file may go, by its age and the pins of readers.
+    """Return whether age and reader pins allow the deletion of a file.
 
     Args:
-        entry: Stamped entry.
-        pins: Read after the entry.
+        entry: The garbage entry of the file; an entry without a time stamp is not deletable.
+        pins: The pins, read after the entry.
         now_s: The store's time, read after the pins.
-        rules: Grace and clock skew.
+        rules: Grace period and clock skew.
     """
     if entry.stamped_s <= 0 or now_s - entry.stamped_s < rules.grace_s:
         return False
-    # A reader that began after the stamp has listed files without this one.
+    # A reader that began after the stamp does not have this file in its listing.
     newest = entry.stamped_s + rules.clock_skew_max_s
     return not any(pin.since_s < newest and pin.until_s > now_s for pin in pins)
 
@@ -45,15 +45,15 @@ def is_deletable(
 
 
 GAPS_PER_GRACE = 16
-"""Manifests are kept for the grace, so that many of them are stored at a time at most."""
+"""Manifests are kept for the grace period, so at most this many exist at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishRules:
-    """How often a table's manifest is published. Seconds."""
+    """How often a table's manifest is published, in seconds."""
 
     interval_s: float
-    """Between two manifests of a table that changes."""
+    """Interval between two manifests of a table that changes."""
     grace_s: float
     """How long replaced files, and replaced manifests, are kept."""
 
@@ -69,17 +69,17 @@ def is_publish_due(
     """Return whether a manifest should be published now.
 
     Args:
-        last: The last one; None: there is none.
+        last: The last manifest, or None if there is none.
         now_s: The store's time.
-        rules: Of the table.
-        changed: Whether the table has changed since, or nobody knows.
-        awaited: Whether replaced files wait for a manifest without them.
+        rules: The rules of the table.
+        changed: Whether the table has changed or may have changed since the last manifest.
+        awaited: Whether replaced files wait for a manifest that no longer lists them.
     """
     if last is None:
         return True
     age_s = now_s - last.published_s
     if changed and age_s >= max(rules.interval_s, rules.gap_s):
         return True
-    # Readers of an old manifest hold back deletions: an interval longer than the grace
-    # is for those who change little, not for keeping what was replaced.
+    # An old manifest delays deletions. An interval longer than the grace period is meant for
+    # tables that rarely change, and shall not keep replaced files.
     return awaited and age_s >= max(min(rules.interval_s, rules.grace_s), rules.gap_s)

@@ -1,7 +1,7 @@
-"""Every bound and patience of the core, as one frozen value.
+"""All bounds and timeouts of the core, as one frozen value.
 
-What an operator may set comes from `common.settings`; the rest are bounds that keep
-memory and turns small, with defaults that nobody should need to change.
+Operators set some of them through `common.settings`. The others bound memory and the length of a
+turn; their defaults should not need a change.
 """
 
 from collections.abc import Mapping
@@ -13,79 +13,79 @@ from common.settings import CoordinatorSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds and patience. A pause doubles from its base up to `backoff_max_s`."""
+    """Bounds and timeouts. A pause doubles from its base up to `backoff_max_s`."""
 
     queue_bytes_max: int = 64 * 1024**2
     queue_jobs_max: int = 200_000
     ageing_per_s: float = AGEING_PER_S
     running_jobs_max: int = 10_000
-    """Jobs of one group under way at a time."""
+    """Running jobs of one group."""
     running_input_bytes_max: int = 1024**5
-    """Input bytes of all jobs of one group under way; a larger job runs alone."""
+    """Input bytes of all running jobs of one group; a larger job runs alone."""
     urgent_slots: Mapping[str, int] = field(default_factory=dict)
-    """Slots of a group that only urgent jobs get; of one that is not named: none."""
+    """Group → slots reserved for urgent jobs; a missing group has none."""
     volume_running_max: int = 0
-    """Jobs of one volume under way at a time; 0: no limit."""
+    """Running jobs of one volume; 0 means no limit."""
     volume_weight_max: int = 0
-    """Of these, jobs of one weight (`queue.admission.job_weight`); 0: no limit."""
+    """Running jobs of one volume and weight (`queue.admission.job_weight`); 0 means no limit."""
 
     silence_max_s: float = 30.0
-    """A compactor unheard of for so long is taken for dead."""
+    """A compactor that has been silent for so long is considered dead."""
     stall_max_s: float = 5.0
-    """Turns further apart than this: the coordinator stood still, and no compactor was silent."""
+    """A longer gap between turns is a stall of the coordinator, not a silence of compactors."""
     unlisted_beats_max: int = 3
-    """Heartbeats in a row that do not list an attempt before its answer counts as lost."""
+    """An attempt is lost after this many consecutive heartbeats that do not list it."""
     unlisted_max_s: float = 5.0
-    """And at least so long, so that repeated heartbeats do not end an attempt."""
+    """It must also be missing for this long, so that repeated heartbeats do not end it."""
     adopt_grace_max_s: float = 20.0
-    """How long an attempt that only the store knows has to be listed by a compactor."""
+    """Time within which a compactor must list an attempt that only the store knows."""
     doubt_max_s: float = 6.0
-    """When a reservation whose fate is unknown is released."""
+    """Time after which a reservation with an unknown outcome is released."""
     release_retry_s: float = 5.0
-    """How long a release may stay without an answer before it is requested again."""
+    """Time after which an unanswered release is requested again."""
     take_wait_max_s: float = 120.0
-    """How long a take may wait before it is answered with nothing."""
+    """Time after which a waiting take is answered with no job."""
 
     backoff_base_s: float = 2.0
     backoff_max_s: float = 300.0
     cancel_pause_s: float = 300.0
-    """How long the inputs of a job that was taken back are left alone."""
+    """How long the inputs of a cancelled job are not compacted."""
     refusal_base_s: float = 0.05
-    """First pause after a second refusal of one job; the first costs none."""
+    """Pause after the second refusal of a job; the first refusal causes no pause."""
     refusal_max_s: float = 10.0
     quarantine_failures: int = 5
     class_failures: int = 3
-    """Failures of one table with one error class, over different inputs, that pause the table."""
+    """A table is paused after this many failures of one error class over different inputs."""
 
     deferral_max_s: float = 300.0
     overload_after_s: float = 600.0
-    """A group whose queue has been full for so long gets more work than it does."""
+    """A group whose queue has been full for so long is overloaded."""
     drained_fraction: float = 0.5
-    """Deferred tablets are planned again when a queue is emptier than this."""
+    """Deferred tablets are replanned when the fill level of a queue is below this fraction."""
     replans_per_turn_max: int = 64
-    """Tablets planned again because time passed or room came, in one turn."""
+    """Tablets replanned in one turn because they are due or a queue has room."""
 
     deferrals_max: int = 200_000
-    """Per group; what goes beyond is found again by the full scan."""
+    """Deferred tablets per group; the full scan finds the dropped ones again."""
     last_plans_max: int = 100_000
-    """Tablets of which the last plan is remembered, for `explain`."""
+    """Tablets whose last plan is remembered, for `explain`."""
     settled_max: int = 20_000
-    """Attempts that are over, remembered so that stragglers are recognised."""
+    """Ended attempts that are remembered, to recognise stragglers."""
     story_entries_max: int = 64
-    """Entries of one tablet's story."""
+    """Entries in the story of one tablet."""
     story_tablets_max: int = 100_000
     """Tablets that have a story."""
     story_bytes_max: int = 64 * 1024**2
-    """Memory of all stories; the tablet to which nothing has happened longest leaves first."""
+    """Memory of all stories; the tablet without events for the longest time is evicted first."""
     failures_max: int = 50_000
-    """Inputs, tables and compactors with failures that are remembered."""
+    """Inputs, tables and compactors whose failures are remembered."""
     group_limit_bytes_s: int = 0
     volume_limit_bytes_s: int = 0
     volume_least_bytes_s: int = 0
     volume_latency_s: float = 0.02
 
     takes_max: int = 10_000
-    """Takes of one group that wait at a time."""
+    """Waiting takes of one group."""
     compactors_max: int = 10_000
 
     @classmethod
@@ -96,12 +96,12 @@ class Limits:
         beat_interval_s: float = 2.0,
         urgent_slots: Mapping[str, int] | None = None,
     ) -> "Limits":
-        """Return the limits that an operator's settings ask for.
+        """Return the limits for the settings of an operator.
 
         Args:
-            settings: The operator's.
-            beat_interval_s: How often compactors beat; patience is counted in beats.
-            urgent_slots: Slots of each group that only urgent jobs get; None: there are none.
+            settings: The operator's settings.
+            beat_interval_s: Interval between heartbeats; some timeouts are multiples of it.
+            urgent_slots: Group → slots reserved for urgent jobs; None means no group has any.
         """
         patience_s = settings.lost_answer_beats * beat_interval_s
         return cls(

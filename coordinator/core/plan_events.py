@@ -1,4 +1,4 @@
-"""Events of plans, tables and tablets: the plan replaces what is queued for its tablet."""
+"""Events of plans, tables and tablets: a plan replaces the queued jobs of its tablet."""
 
 from collections.abc import Set
 from dataclasses import replace
@@ -21,11 +21,12 @@ from coordinator.core.triggers import TriggerDecision, refusal_reason
 from neve import api
 
 STALE_MAX_S = 60.0
-"""A plan of an older version counts again after so long: the store may have gone back."""
+"""Age of the last plan from which a plan of an older version counts: the store may have lost
+writes."""
 
 
 def decide(cluster: ClusterState, event: on.PlanEvent, now_s: float) -> list[Action]:
-    """Return what follows from a plan, or from news of a table or tablet."""
+    """Handle an event of a plan, table or tablet; return the resulting actions."""
     match event:
         case on.TableSeen():
             return _table_seen(cluster, event, now_s)
@@ -46,7 +47,7 @@ def decide(cluster: ClusterState, event: on.PlanEvent, now_s: float) -> list[Act
 
 
 def _backlog_now(cluster: ClusterState, backlog: TabletBacklog | None) -> TabletBacklog | None:
-    """Return a backlog without attempts that have ended since its tablet was read."""
+    """Return a backlog without the attempts that have ended since its tablet was read."""
     if backlog is None:
         return None
     ended = cluster.attempts.ended
@@ -81,14 +82,14 @@ def _tablet_planned(cluster: ClusterState, event: on.TabletPlanned, now_s: float
 
 
 def _is_stale(before: LastPlan, event: on.TabletPlanned, now_s: float) -> bool:
-    """Return whether a plan was made from an older reading than the last one."""
+    """Return whether a plan was made from an older version than the last plan."""
     return event.record.version < before.version and now_s - before.planned_s < STALE_MAX_S
 
 
 def _queueable_jobs(
     cluster: ClusterState, event: on.TabletPlanned, now_s: float
 ) -> tuple[list[Job], list[str]]:
-    """Return the jobs that may be queued, and why the others may not."""
+    """Return the jobs that may be queued, and the reasons why the others may not."""
     busy = cluster.busy_inputs(event.tablet)
     if cluster.retry.has_history(event.tablet):
         spoken_of = {*busy, *event.plan.left}
@@ -101,7 +102,7 @@ def _queueable_jobs(
         waits_for = frozenset[str]().union(
             *(stands_for.get(depend, frozenset({depend})) for depend in job.depends_on)
         )
-        # A job that is given up never commits. What waits for it then waits for what it waited for.
+        # A job that is given up never commits. Its dependents inherit its own dependencies.
         given_up = cluster.retry.why_given_up(job) is not None
         stands_for[job.id] = waits_for if given_up else frozenset({job.id})
         why = why_not_queued(cluster, job, busy, waits_for, now_s)
@@ -114,7 +115,7 @@ def _queueable_jobs(
 
 
 def _wanted_analysis(cluster: ClusterState, event: on.TabletPlanned) -> tuple[Job, ...]:
-    """Return the analysis that somebody or a trigger has asked for, unless it is under way."""
+    """Return the analysis that a user or a trigger has requested, unless it is running."""
     group = wanted_analysis(event.record) or event.plan.analysis_group
     if not group:
         cluster.wanted_analyses.pop(event.tablet)
@@ -127,7 +128,7 @@ def _wanted_analysis(cluster: ClusterState, event: on.TabletPlanned) -> tuple[Jo
 
 
 def _with_priority(cluster: ClusterState, job: Job, now_s: float) -> Job:
-    """Return a job with the priority that its table's settings and its tablet's heat give it."""
+    """Return a job with its priority adjusted by the table's settings and the tablet's heat."""
     table = cluster.tables.get(job.tablet.table)
     if table is None or not has_own_priorities(table.settings) or job.action == JobAction.ANALYZE:
         return job
@@ -138,17 +139,17 @@ def _with_priority(cluster: ClusterState, job: Job, now_s: float) -> Job:
 def why_not_queued(
     cluster: ClusterState, job: Job, busy: frozenset[str], waits_for: Set[str], now_s: float
 ) -> str | None:
-    """Return why a job of a plan is not queued now, or None. Each reason ends in a new plan.
+    """Return why a job of a plan is not queued now, or None. Every reason ends with a new plan.
 
-    A commit, a failure or a refusal of a job that others wait for has the tablet planned again.
-    The new plan names files as they are then, so inputs of a job that waited are never stale.
+    After a commit, failure or refusal of a job that others wait for, the tablet is replanned. The
+    new plan uses the current files, so the inputs of a job that waited are never stale.
 
     Args:
-        cluster: Only read.
-        job: Of a plan.
+        cluster: The coordinator's memory; only read.
+        job: A job of a plan.
         busy: Paths that attempts of its tablet hold.
-        waits_for: Ids of the jobs that must be committed first.
-        now_s: The time now.
+        waits_for: Ids of the jobs that must commit first.
+        now_s: The current time.
     """
     if not cluster.hands_out(job.tablet.table):
         return f"table {job.table_name} is paused"
@@ -161,7 +162,7 @@ def why_not_queued(
 
 
 def _plan_again_later(cluster: ClusterState, job: Job, now_s: float) -> None:
-    """Remember what ends the wait of a job, where no event of its tablet does."""
+    """Schedule a replan for a job whose wait is not ended by an event of its tablet."""
     if not cluster.hands_out(job.tablet.table):
         cluster.deferrals.defer(job.tablet, place_of_table(job.tablet.table), now_s)
     elif (pause := cluster.retry.pause_of(job, now_s)) is not None and pause.until_s is not None:
@@ -195,10 +196,10 @@ def _trigger_decision(
     analysis: Analysis,
     now_s: float,
 ) -> TriggerDecision:
-    """Return what a plan means for the trigger that it answers."""
+    """Return the decision of a plan on the trigger that it answers."""
     plan, table = event.plan, cluster.tables.get(event.tablet.table)
     system = {job.id: job for job in plan.jobs if job.kind is Kind.SYSTEM}
-    # Beside the planner's jobs somebody may have asked for an analysis.
+    # `wanted` may include a requested analysis in addition to the planner's jobs.
     queued = [job for job in wanted if job.id in system]
     verdict, reason = api.TriggerVerdict.REFUSED, refusal_reason(plan.left)
     if queued and analysis is not Analysis.DEFERRED:
@@ -222,7 +223,10 @@ def _trigger_decision(
 
 
 def _analysis_of(cluster: ClusterState, event: on.TabletPlanned) -> Analysis:
-    """Return the analysis that a plan amounts to; a busy tablet is UNSTABLE: scans look again."""
+    """Return the analysis that results from a plan.
+
+    A tablet with work is UNSTABLE, so that scans read it again.
+    """
     record = event.record
     busy = record.running or record.waiting or record.selected or record.operation
     wanted = event.plan.jobs or event.plan.analysis_group
@@ -232,7 +236,7 @@ def _analysis_of(cluster: ClusterState, event: on.TabletPlanned) -> Analysis:
 
 
 def _note_analysis(event: on.TabletPlanned, analysis: Analysis) -> list[Action]:
-    """Write the analysis of a tablet, if that changes what a scan will do."""
+    """Write the analysis of a tablet if it changes the behaviour of the next scan."""
     record = event.record
     rests = analysis in {Analysis.EMPTY, Analysis.STABLE}
     answered_s = event.plan.triggered_at_s if rests and event.plan.triggered_at_s else None
@@ -260,7 +264,7 @@ def _write_analysis(
 
 
 def _defer(cluster: ClusterState, tablet: TabletId, group: str, now_s: float) -> list[Action]:
-    """Let a tablet wait for room; if another is forgotten for it, scans must look again."""
+    """Defer a tablet until the queue has room; a tablet dropped for it is marked for scans."""
     cluster.deferrals.full_since_s.setdefault(group, now_s)
     forgotten = cluster.deferrals.defer(tablet, group, now_s)
     last_plan = None if forgotten is None else cluster.last_plans.get(forgotten)
@@ -285,7 +289,7 @@ def _defer_evicted(
 
 
 def _planning_failed(cluster: ClusterState, event: on.PlanningFailed, now_s: float) -> list[Action]:
-    """Note that a plug-in misbehaved: queued jobs stay, and it is called again after a pause."""
+    """Record the failure of a plug-in: queued jobs stay, and planning is retried after a pause."""
     before = cluster.last_plans.get(event.tablet)
     failures = 1 if before is None else before.failures + 1
     last_plan = LastPlan(
@@ -304,7 +308,7 @@ def _planning_failed(cluster: ClusterState, event: on.PlanningFailed, now_s: flo
 
 
 def _note_failed_trigger(cluster: ClusterState, event: on.PlanningFailed, now_s: float) -> None:
-    """Note that a planner failed when a trigger asked, unless it has answered this one already."""
+    """Record that planning failed for a recent trigger, unless its decision is final."""
     table = cluster.tables.get(event.tablet.table)
     if table is None or not cluster.is_recent_trigger(table):
         return
@@ -332,7 +336,7 @@ def _table_seen(cluster: ClusterState, event: on.TableSeen, now_s: float) -> lis
 
 
 def _unqueue(cluster: ClusterState, table: str) -> list[TabletId]:
-    """Take all jobs of a table out of the queues; return their tablets."""
+    """Remove all jobs of a table from the queues; return their tablets."""
     jobs = [job for job in cluster.queued_jobs() if job.tablet.table == table]
     tablets = list(dict.fromkeys(job.tablet for job in jobs))
     for tablet in tablets:
@@ -341,7 +345,7 @@ def _unqueue(cluster: ClusterState, table: str) -> list[TabletId]:
 
 
 def _table_gone(cluster: ClusterState, table: str) -> list[Action]:
-    """A table was dropped, and with it every reservation of its tablets."""
+    """Remove a dropped table; the store has dropped every reservation of its tablets, too."""
     tablets = dict.fromkeys(_unqueue(cluster, table))
     tablets.update(dict.fromkeys(cluster.deferrals.of_table(table)))
     tablets.update(
@@ -358,7 +362,7 @@ def _table_gone(cluster: ClusterState, table: str) -> list[Action]:
 
 
 def _forget_tablet(cluster: ClusterState, tablet: TabletId) -> list[Action]:
-    """A tablet was dropped or merged: nothing is queued, held or planned for it any more."""
+    """Remove all state of a tablet that was dropped or merged."""
     cluster.queues.remove_tablet(tablet)
     cluster.deferrals.discard(tablet)
     cluster.replan_timers.discard(tablet)

@@ -1,9 +1,8 @@
-"""From a tablet to its plan: which files may be merged, whom to ask, is the answer sound?
+"""Planning of a tablet: select candidates, call the planner, and validate its plan. Pure.
 
-Pure. The scanner calls `plan_tablet` on what it has read; nothing here reserves anything, so
-a plan may be stale when its jobs are taken, and is checked again then. A plan that breaks a
-rule is refused whole: half a plan of a planner that is wrong about the other half is not
-worth the risk.
+The scanner calls `plan_tablet` on the tablets that it has read. Planning reserves nothing, so a
+plan may be stale when its jobs are taken; it is checked again at that time. A plan that breaks a
+rule is rejected as a whole, because the rest of a faulty plan cannot be trusted.
 """
 
 import math
@@ -56,13 +55,13 @@ from coordinator.core.triggers import (
 )
 
 OUTPUTS_MAX = 10_000
-"""Of one job; each has a place in its reservation."""
+"""Maximum number of outputs of one job; its reservation lists each of them."""
 
-# -------------------------------- Who holds files of a tablet, or waits to: sentences for `explain`
+# ------------------------------------------------ Sentences on requests in a tablet, for `explain`
 
 
 def holds_of(tablet: Tablet) -> tuple[str, ...]:
-    """Return a sentence for the selection of a tablet, and one for each request that waits."""
+    """Return a sentence for the selection of a tablet and one for each waiting request."""
     if not tablet.waiting and tablet.selection is None:
         return ()
     waits = sorted(tablet.waiting, key=lambda request: (tablet.waiting[request], request))
@@ -73,7 +72,7 @@ def holds_of(tablet: Tablet) -> tuple[str, ...]:
 
 
 def waiting_sentence(request: str) -> str:
-    """Return what a request's marker means for the tablet."""
+    """Return a sentence that describes the waiting marker of a request."""
     return f"request {request} waits to select files; no system job starts until then"
 
 
@@ -92,19 +91,19 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-# ---------------------------- Is a planner's plan sound? Then ids and names are written on its jobs
+# ------------------------------------------------------------------------------ Validation of plans
 
 
 def checked_jobs(planner: str, plan: Plan, parameters: PlanParameters) -> tuple[Job, ...]:
-    """Return the jobs of a sound plan.
+    """Validate a plan and return its jobs.
 
     Args:
-        planner: Its name, for messages.
-        plan: What it returned.
-        parameters: What it was asked.
+        planner: Name of the planner, for messages.
+        plan: The plan that the planner returned.
+        parameters: The parameters that the planner got.
 
     Raises:
-        PluginError: Names the planner, the tablet and what it did.
+        PluginError: The plan is invalid; the message names the planner, the tablet and the problem.
     """
     if not plan.jobs:
         return ()
@@ -157,7 +156,7 @@ def _job(
 
 
 def _problem(jobs: Sequence[PlannedJob], parameters: PlanParameters) -> str | None:
-    """Return what is wrong with the first unsound job, or None."""
+    """Return the problem of the first invalid job, or None."""
     candidates = {file.path for file in parameters.candidates}
     groups = [group.name for group in parameters.groups]
     files_max = _files_max(parameters)
@@ -206,7 +205,7 @@ def _wrong_action(job: PlannedJob) -> str | None:
 
 
 def _wrong_move(job: PlannedJob) -> str | None:
-    """Return why files cannot be moved like this; each has to come out as it would by a rewrite."""
+    """Return why a move is invalid, or None; a move must give the same result as a rewrite."""
     if job.kind is Kind.USER:
         return (
             "moves files of a request, expected a rewrite: the results of a request are files"
@@ -230,7 +229,7 @@ def _wrong_cuts(job: PlannedJob, *, keyed: bool) -> str | None:
 
 
 def _wrong_times(job: PlannedJob, parameters: PlanParameters) -> str | None:
-    """Return what is wrong with the times at which a job cuts, or None."""
+    """Return the problem with the time cuts of a job, or None."""
     times = job.cuts_at_s
     if not times:
         return "has output_rows_max, but no cuts_at_s" if job.output_rows_max else None
@@ -259,7 +258,7 @@ def _is_action(value: object) -> bool:
 
 
 def _is_whole(value: object) -> bool:
-    # A plug-in need not be type-checked, and a queue shifts bits of this number.
+    # A plug-in may not be type-checked, and the queue applies bit shifts to this number.
     return isinstance(value, int)
 
 
@@ -283,7 +282,7 @@ def _wrong_dependencies(job: PlannedJob, number: int) -> str | None:
 
 
 def _overlap(jobs: Sequence[PlannedJob]) -> str | None:
-    """Return which two jobs want one file, neither waiting for the other; or None."""
+    """Return a message on two independent jobs that share a file, or None."""
     behind: list[set[int]] = []
     owners: dict[str, list[int]] = {}
     for number, job in enumerate(jobs):
@@ -302,7 +301,7 @@ def _overlap(jobs: Sequence[PlannedJob]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Policies:
-    """The services, planners and dispatcher that the settings name."""
+    """The configured services, planners and dispatcher."""
 
     services: Mapping[str, Service]
     planners: Mapping[str, Planner]
@@ -325,24 +324,24 @@ def plan_tablet(
 ) -> TabletPlan:
     """Return the jobs wanted for a tablet, and why each other file was left.
 
-    A kind whose planner misbehaves gets no jobs, and its files are left with what it
-    did; jobs of the other kind are wanted all the same.
+    If the planner of one kind fails, this kind gets no jobs, and its files get the error as the
+    reason. Jobs of the other kind are still planned.
 
     Args:
-        tablet: As it was read, at one moment.
+        tablet: A consistent snapshot.
         table: Its table.
-        services: By name.
-        planners: By name.
-        now_s: The time now, by the store.
-        dispatcher: Chooses the service; None: the one in the table's settings.
-        fallback: Plans a request whose own planner wants none of its files; None: nobody.
-        requests: Facts of ACTIVE requests by id: the files of another's selection are
-            left alone. None: any request may be at work, and has no hints.
-        only: Plan jobs of this kind alone.
-        around: What is known of the tablet besides its metadata.
+        services: Services by name.
+        planners: Planners by name.
+        now_s: The store's time.
+        dispatcher: Chooses the service; None means the service in the table's settings.
+        fallback: Planner for a request whose own planner takes none of its files, or None.
+        requests: Facts of ACTIVE requests by id; files selected by any other request are not
+            planned. None means that every request counts as active and has no hints.
+        only: If set, plan only jobs of this kind.
+        around: Facts about the tablet that are not part of its metadata.
 
     Raises:
-        PluginError: A planner or dispatcher misbehaved, and there is no other job.
+        PluginError: A planner or dispatcher failed, and there is no other job.
     """
     if (idle := _why_idle(tablet, table)) is not None:
         return TabletPlan(left=dict.fromkeys(tablet.files, idle), holds=holds_of(tablet))
@@ -374,7 +373,7 @@ def plan_tablet(
 def _tablet_plan(
     tablet: Tablet, jobs: Sequence[Job], left: Mapping[str, str], answers: Sequence[Plan]
 ) -> TabletPlan:
-    """Return the plan of a tablet from the answers of its planners."""
+    """Combine the answers of the planners into the plan of a tablet."""
     planned = {path for job in jobs for path in job.inputs}
     intervals: tuple[PlannedInterval, ...] = ()
     due_s: float | None = None
@@ -392,7 +391,7 @@ def _tablet_plan(
 
 
 def _completed(plan: TabletPlan, tablet: Tablet, table: Table, configured: _Policies) -> TabletPlan:
-    """Return a plan with what triggers ask for."""
+    """Return a plan with the analysis and the answer that triggers require."""
     if wants_analysis(tablet.files.values(), table.settings):
         group = _service(table, Kind.SYSTEM, None, configured).groups[-1].name
         plan = replace(plan, analysis_group=group)
@@ -400,7 +399,7 @@ def _completed(plan: TabletPlan, tablet: Tablet, table: Table, configured: _Poli
 
 
 SPACE_RETRY_S = 30.0
-"""A tablet whose jobs do not fit into the free space is planned again after so long."""
+"""Time after which a tablet is replanned if its jobs do not fit into the free space."""
 
 
 def within_space(
@@ -408,14 +407,14 @@ def within_space(
 ) -> TabletPlan:
     """Return a plan without the system jobs whose outputs do not fit into the free space.
 
-    Outputs are taken to be as large as the inputs, which stay for their grace. Jobs of one plan run
-    beside each other, so they share the space. Jobs that users ask for are never held.
+    Outputs are assumed to be as large as the inputs, which stay for their grace period. Jobs of one
+    plan may run concurrently, so they share the space. User jobs are never held back.
 
     Args:
-        plan: Of a tablet.
-        settings: Of its table: `keep_free_bytes` must stay free; 0: nothing is held.
-        free_bytes: Free space; None: unknown, or without an end.
-        now_s: The time now.
+        plan: Plan of a tablet.
+        settings: Settings of its table: `keep_free_bytes` must stay free; 0 disables the check.
+        free_bytes: Free space; None means unknown or unlimited.
+        now_s: The current time.
     """
     kept_bytes = settings.keep_free_bytes
     if not kept_bytes or free_bytes is None:
@@ -442,7 +441,7 @@ def _short_sentence(need: int, free_bytes: int, kept_bytes: int) -> str:
 
 
 def _answering(plan: TabletPlan, tablet: Tablet, table: Table) -> TabletPlan:
-    """Return a plan that says which trigger it answers; 0: none is open."""
+    """Return a plan with the time of the trigger that it answers, if one is open."""
     triggered_at_s = open_trigger_s(table, tablet.record)
     return replace(plan, triggered_at_s=triggered_at_s) if triggered_at_s else plan
 
@@ -458,17 +457,17 @@ def with_backlog(
     dispatcher: Dispatcher | None = None,
     untracked_bytes: int = 0,
 ) -> TabletPlan:
-    """Return a plan with what is still to be rewritten; unchanged where nothing is.
+    """Return a plan with the backlog of its tablet; without work, return it unchanged.
 
     Args:
-        plan: Of the tablet.
-        tablet: As it was read for the plan.
+        plan: Plan of the tablet.
+        tablet: The version that was planned.
         table: Its table.
-        trackers: By the name of the planner whose backlog they measure.
-        now_s: The time now, by the store.
-        services: By name.
-        dispatcher: Chooses the service; None: the one in the table's settings.
-        untracked_bytes: Backlog where no tracker measures it; 0: inputs of the jobs.
+        trackers: Name of a planner → tracker that measures its backlog.
+        now_s: The store's time.
+        services: Services by name.
+        dispatcher: Chooses the service; None means the service in the table's settings.
+        untracked_bytes: Backlog to report without a tracker; 0 means the inputs of the jobs.
     """
     wanted = [job for job in plan.jobs if job.kind is Kind.SYSTEM]
     if not wanted and not tablet.reserved_files:
@@ -477,7 +476,7 @@ def with_backlog(
         configured = _Policies(services, {}, dispatcher, None)
         name, options = _planner_of(table, _service(table, Kind.SYSTEM, None, configured))
     except PluginError:
-        return plan  # Whoever plans says so.
+        return plan  # Planning reports the error.
     tracker = (name, trackers[name]) if name in trackers else None
     backlog = measured(
         tablet,
@@ -492,7 +491,7 @@ def with_backlog(
 
 
 def _why_idle(tablet: Tablet, table: Table) -> str | None:
-    """Return why nothing at all is planned here, or None."""
+    """Return why no jobs are planned for a tablet, or None."""
     if table.state is not TableState.LIVE:
         return f"table {table.name} is {table.state}"
     if tablet.operation is not None and not is_cutting(tablet.operation):
@@ -501,13 +500,13 @@ def _why_idle(tablet: Tablet, table: Table) -> str | None:
 
 
 def _left_by_gate(tablet: Tablet, table: Table) -> dict[str, str]:
-    """Return why files of a gated table are no candidates, as far as no trigger has asked."""
+    """Return the files of a gated table that wait for a trigger, with the reason."""
     triggered_s, why = open_trigger_s(table, tablet.record), gate_sentence(table.settings)
     return {path: why for path, file in tablet.files.items() if not is_included(file, triggered_s)}
 
 
 def _left_alone(tablet: Tablet, table: Table) -> dict[str, str]:
-    """Return why files are no candidates: somebody holds them, or no trigger has asked."""
+    """Return why files are not candidates: they are held or in use, or wait for a trigger."""
     left = _left_by_gate(tablet, table) if is_gated(table.settings) else {}
     if tablet.waiting:
         left.update(dict.fromkeys(tablet.files, waiting_sentence(min(tablet.waiting))))
@@ -520,7 +519,7 @@ def _left_alone(tablet: Tablet, table: Table) -> dict[str, str]:
 
 
 def _candidates(tablet: Tablet, table: Table, now_s: float) -> dict[Kind, tuple[DataFile, ...]]:
-    """Return the files that jobs of each kind may use now; a kind without any is left out."""
+    """Return the candidates of each kind of jobs; a kind without candidates is omitted."""
     files, selection = tablet.files, tablet.selection
     taken = tablet.reserved_files if tablet.running else frozenset[str]()
     found: dict[Kind, tuple[DataFile, ...]] = {}
@@ -541,14 +540,14 @@ def _candidates(tablet: Tablet, table: Table, now_s: float) -> dict[Kind, tuple[
 
 
 def _expired(tablet: Tablet, selection: Selection, table: Table, now_s: float) -> bool:
-    """Return whether system jobs may have the files of a selection that nobody works on."""
+    """Return whether the hold of an unused selection has expired, so system jobs may take it."""
     if selection.completed_jobs or now_s - selection.since_s <= table.settings.hold_expiry_s:
         return False
     return all(entry.request != selection.request for entry in tablet.running.values())
 
 
 def _finished(selection: Selection) -> bool:
-    """Return whether one file is left and it is a result: the request is done here."""
+    """Return whether only one file is left and it is a result: the request is then done."""
     return len(selection.files) == 1 and selection.files[0] in selection.results
 
 
@@ -569,10 +568,10 @@ def _plan_kind(
     candidates: tuple[DataFile, ...],
     context: tuple[_Policies, RequestFacts | None, float, Surroundings],
 ) -> tuple[tuple[Job, ...], Mapping[str, str], Plan]:
-    """Return the jobs of one kind, why its other candidates were left, and the planner's answer.
+    """Return the jobs of one kind, the reasons for files left out, and the planner's answer.
 
     Raises:
-        PluginError: The planner or the dispatcher misbehaved.
+        PluginError: The planner or the dispatcher failed.
     """
     configured, facts, now_s, around = context
     service = _service(table, kind, facts, configured)
@@ -622,7 +621,7 @@ def _families(types: tuple[str, ...]) -> tuple[KeyType, ...]:
 
 
 def _is_stuck(tablet: Tablet, parameters: PlanParameters) -> bool:
-    """Return whether a request would fail if none of its files were taken now."""
+    """Return whether a request would fail if the planner took none of its files now."""
     if parameters.kind is not Kind.USER or tablet.selection is None:
         return False
     under_way = any(job.kind is Kind.USER for job in parameters.running)
@@ -630,8 +629,8 @@ def _is_stuck(tablet: Tablet, parameters: PlanParameters) -> bool:
 
 
 def _fallen_back(name: str, fallback: Planner, parameters: PlanParameters) -> Plan:
-    """Return what the fallback wants; reasons say that it was asked, and for whom."""
-    # The options are those of the service's own planner.
+    """Return the plan of the fallback; the reasons of its jobs name the original planner."""
+    # The configured options are for the original planner.
     plan = fallback.plan(replace(parameters, options={}))
     why = f"planner {name} takes no file of the request"
     jobs = tuple(replace(job, reason=f"{job.reason} ({why})") for job in plan.jobs)
@@ -639,7 +638,7 @@ def _fallen_back(name: str, fallback: Planner, parameters: PlanParameters) -> Pl
 
 
 def _running(tablet: Tablet, around: Surroundings) -> tuple[RunningJob, ...]:
-    """Return the jobs under way; inputs are files of the tablet until they commit."""
+    """Return the running jobs; their inputs are files of the tablet until they commit."""
     if not tablet.running:
         return ()
     return tuple(
@@ -688,7 +687,7 @@ def _service(
 
 
 def _planner_of(table: Table, service: Service) -> tuple[str, Mapping[str, object]]:
-    """Return the planner of a table and its options: the table's own come before the service's."""
+    """Return the planner of a table and its options; the table's settings take precedence."""
     own = table.settings.planner
     if not own or own == service.planner:
         return service.planner, {**service.options, **table.settings.planner_options}

@@ -1,26 +1,26 @@
-"""Failures: who has to pause, for how long, and who is quarantined.
+"""Failures: pauses, their length, and quarantine.
 
-* A **compactor** pauses after failures in a row of different inputs, until it succeeds or
-  time has passed; a first one is held against the inputs alone.
-* **Inputs** (a tablet and its files) pause after each failure of exactly these; after
-  `quarantine_failures` in a row they are quarantined until the operator lifts it, the
-  table's settings change or a file is gone. An attempt that ended with its compactor
-  counts as a failure, too, unless it was the first one in a row.
-* A **table** pauses for one error class after failures of different inputs with it,
-  no job of the table having succeeded in between.
+* A **compactor** pauses after consecutive failures of different inputs, until it succeeds or the
+  pause ends; a first failure counts against the inputs only.
+* **Inputs** (a tablet and its files) pause after each failure of exactly these inputs. After
+  `quarantine_failures` consecutive failures they are quarantined until the operator lifts the
+  quarantine, the table's settings change, or a file is gone. An attempt that was lost with its
+  compactor also counts as a failure, except for the first one in a row.
+* A **table** pauses for one error class after failures of different inputs with this class, if no
+  job of the table has succeeded in between.
 * A **job** that the store has refused pauses from the second refusal on.
-* A **file** that has ended the process that looked into it holds every job that reads it,
+* A **file** that has crashed the process that read it blocks every job that reads it; it is
   quarantined like inputs that failed too often.
-* A **request** whose own expression or plug-in has failed is given up at once: every try
-  fails alike, and neither inputs nor table nor compactor are to blame.
+* A **request** whose own expression or plug-in has failed is given up at once: every retry would
+  fail, and the failure is not due to inputs, table or compactor.
 
-A pause doubles from failure to failure up to a bound. A quarantine holds the inputs
-that failed, not the tablet: as soon as the planner wants other files, those run.
+The length of a pause doubles with each failure up to a bound. A quarantine applies to the failed
+inputs, not to the tablet: if the planner wants other files, they are compacted.
 
-`CrashHistory` remembers jobs that were under way when their compactor died. A pod that was
-ended for its memory cannot say so: its attempts are lost like those of a machine that
-failed. So the next attempt after a second death in a row is halved, as if it had run out of
-memory, and its inputs pause, in the end for good, as if it had failed.
+`CrashHistory` remembers jobs that were running when their compactor died. A pod that was killed for
+its memory use cannot report this, so its attempts are lost like those of a failed machine.
+Therefore the next attempt after a second consecutive death is halved, as if the job had run out of
+memory. Its inputs pause, and are finally quarantined, as if the job had failed.
 """
 
 from collections.abc import Container, Iterator
@@ -39,31 +39,31 @@ from coordinator.core.limits import Limits
 JobInputs = tuple[TabletId, tuple[str, ...]]
 
 PASSING = frozenset({"UnavailableError"})
-"""Error classes that go away by themselves: inputs wait for the storage, and no failure counts."""
+"""Transient error classes: inputs wait for the storage, and no failure is counted."""
 ERROR_CLASSES_MAX = 16
 """Error classes that are counted separately for one table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """A pause until a time; `until_s` None: until an operator lifts it."""
+    """A pause until a time, or until an operator lifts it if `until_s` is None."""
 
     failures: int
     until_s: float | None
     reason: str
     of_file: bool = False
-    """Whether it holds every job that reads the file, whatever else it reads."""
+    """Whether the pause applies to every job that reads the file."""
     waits: int = 0
-    """Attempts in a row that the storage did not serve; they are no failures."""
+    """Consecutive attempts that the storage did not serve; they do not count as failures."""
 
     def holds(self, now_s: float) -> bool:
-        """Return whether it is not over yet."""
+        """Return whether the pause is still in force."""
         return self.until_s is None or now_s < self.until_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An attempt that failed, as far as retrying needs it."""
+    """The facts about a failed attempt that retries depend on."""
 
     compactor: str
     tablet: TabletId
@@ -74,14 +74,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StreakPause:
-    """The pause for failures in a row of different inputs, and the inputs that failed last."""
+    """The pause for consecutive failures of different inputs, and the last failed inputs."""
 
     pause: Pause
     inputs: JobInputs
 
 
 class Retry:
-    """All pauses. Bounded: what is forgotten is merely tried again."""
+    """All pauses. Bounded: an evicted pause only causes an earlier retry."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -94,7 +94,7 @@ class Retry:
         self._waiting: BoundedMap[str, str] = BoundedMap(limits.failures_max)
 
     def note_failure(self, failure: Failure, now_s: float) -> Pause:
-        """Note a failure; return the pause of its inputs."""
+        """Record a failure; return the pause of its inputs."""
         inputs = (failure.tablet, failure.inputs)
         passes = failure.error_class in PASSING
         if passes:
@@ -106,7 +106,7 @@ class Retry:
         return pause
 
     def note_compactor_failure(self, failure: Failure, now_s: float) -> None:
-        """Note a failure that is the compactor's alone: nothing of the job is to blame."""
+        """Record a failure that counts against the compactor only, and not against the job."""
         inputs = (failure.tablet, failure.inputs)
         known = self._compactors.get(failure.compactor)
         count = _failures_in_a_row(known, inputs)
@@ -116,17 +116,17 @@ class Retry:
         self._compactors.put(failure.compactor, _StreakPause(pause=row, inputs=inputs))
 
     def note_request_failure(self, request: str, cause: str) -> None:
-        """Note a failure that is the request's own: none of its jobs is tried again."""
+        """Record a failure that the request itself causes: its jobs are not retried."""
         self._requests.put(request, Pause(failures=1, until_s=None, reason=cause))
 
     def note_fatal_file(self, tablet: TabletId, path: str, cause: str) -> None:
-        """Note that a file has ended the process that looked into it."""
+        """Record that a file has crashed the process that read it."""
         reason = f"quarantined, {cause}"
         pause = Pause(failures=1, until_s=None, reason=reason, of_file=True)
         self._note_inputs((tablet, (path,)), pause)
 
     def fatal_file(self, tablet: TabletId) -> str | None:
-        """Return why nobody should look into the files of a tablet, or None."""
+        """Return why the files of a tablet must not be read, or None."""
         return next((pause.reason for _, pause in self._fatal(tablet)), None)
 
     def _fatal(self, tablet: TabletId) -> Iterator[tuple[str, Pause]]:
@@ -138,11 +138,11 @@ class Retry:
     def note_death(
         self, tablet: TabletId, inputs: tuple[str, ...], cause: str, now_s: float
     ) -> Pause:
-        """Note that an attempt has ended with its compactor again; nobody else is to blame."""
+        """Record a repeated loss of an attempt with its compactor; counts against inputs only."""
         return self._pause_inputs((tablet, inputs), cause, now_s)
 
     def note_success(self, compactor: str, tablet: TabletId, inputs: tuple[str, ...]) -> None:
-        """Note a success: what it touches starts anew."""
+        """Record a success: the counts of its inputs, compactor and table are reset."""
         self._inputs.pop((tablet, inputs))
         self._compactors.pop(compactor)
         self._classes.pop(tablet.table)
@@ -151,13 +151,13 @@ class Retry:
     def note_cancelled(
         self, tablet: TabletId, inputs: tuple[str, ...], cause: str, now_s: float
     ) -> None:
-        """Somebody cancelled a job: its inputs are left alone for a while."""
+        """Record that a job was cancelled: its inputs pause."""
         until_s = now_s + self._limits.cancel_pause_s
         reason = f"a job on these files was cancelled: {cause}"
         self._note_inputs((tablet, inputs), Pause(failures=0, until_s=until_s, reason=reason))
 
     def note_refused(self, job: Job, code: RefusalCode, reason: str, now_s: float) -> Pause:
-        """Note that the store did not allow a job; the first refusal costs no time."""
+        """Record that the store refused a job; the first refusal causes no pause."""
         count = _failure_count(self._refusals.get(job.id)) + 1
         limits = self._limits
         backoff = Backoff(base_s=limits.refusal_base_s, max_s=limits.refusal_max_s)
@@ -167,11 +167,14 @@ class Retry:
         return pause
 
     def note_allowed(self, job: Job) -> None:
-        """Note that the store allowed a job after all."""
+        """Record that the store has accepted a job."""
         self._refusals.pop(job.id)
 
     def pause_of(self, job: Job, now_s: float) -> Pause | None:
-        """Return what keeps a job from being queued or handed out now, or None."""
+        """Return the pause that blocks a job from being queued or assigned now, or None.
+
+        If several pauses apply, the longest is returned.
+        """
         pauses = [self._inputs.get((job.tablet, job.inputs)), self._refusals.get(job.id)]
         pauses += self._of_table(job.tablet.table)
         pauses.append(self._of_request(job))
@@ -185,24 +188,24 @@ class Retry:
         return known.pause if known is not None and known.pause.holds(now_s) else None
 
     def compactor_failures(self, name: str) -> int:
-        """Return over how many different inputs attempts have failed on a compactor in a row."""
+        """Return the number of consecutive failures of different inputs on a compactor."""
         known = self._compactors.get(name)
         return 0 if known is None else known.pause.failures
 
     def last_pause(self, tablet: TabletId, inputs: tuple[str, ...]) -> Pause | None:
-        """Return the last pause of these inputs, over or not, or None."""
+        """Return the last pause of these inputs, even if it has ended, or None."""
         return self._inputs.get((tablet, inputs))
 
     def of_tablet(self, tablet: TabletId, now_s: float) -> list[Pause]:
-        """Return the pauses of inputs of a tablet and of its table, for people."""
+        """Return the current pauses of a tablet's inputs and of its table, for display."""
         mine = [self._inputs.get(inputs) for inputs in self._tablets.get(tablet) or ()]
         both = [*mine, *self._of_table(tablet.table)]
         return [pause for pause in both if pause is not None and pause.holds(now_s)]
 
     def why_given_up(self, job: Job) -> str | None:
-        """Return why a job is not tried any more, or None if it is.
+        """Return why a job is no longer retried, or None.
 
-        Its request has failed, or its inputs are quarantined.
+        The reason is a failed request, quarantined inputs or a quarantined file.
         """
         fatal = [pause for path, pause in self._fatal(job.tablet) if path in job.inputs]
         pauses = [self._of_request(job), self._inputs.get((job.tablet, job.inputs)), *fatal]
@@ -210,23 +213,23 @@ class Retry:
         return next(given_up, None)
 
     def quarantined(self) -> dict[TabletId, str]:
-        """Return the tablets with quarantined inputs, and why."""
+        """Return the tablets with quarantined inputs, and the reasons."""
         return {inputs[0]: pause.reason for inputs, pause in self._inputs if pause.until_s is None}
 
     def waiting_for_storage(self) -> list[tuple[str, str]]:
-        """Return the tables whose storage did not serve their last attempt, and what it said."""
+        """Return the tables whose last attempt found the storage unavailable, with the errors."""
         return list(self._waiting)
 
     def has_history(self, tablet: TabletId) -> bool:
-        """Return whether inputs of a tablet have ever failed or been cancelled."""
+        """Return whether inputs of a tablet have failed or were cancelled."""
         return tablet in self._tablets
 
     def keep(self, tablet: TabletId, paths: Container[str]) -> None:
-        """Forget pauses over files that the tablet no longer has.
+        """Remove the pauses of inputs with files that the tablet no longer has.
 
         Args:
             tablet: A tablet that was just planned.
-            paths: Every file that its plan speaks of.
+            paths: Every file that the plan mentions, and the busy files.
         """
         known = self._tablets.get(tablet) or ()
         kept = tuple(each for each in known if all(path in paths for path in each[1]))
@@ -238,20 +241,20 @@ class Retry:
             self._tablets.put(tablet, kept)
 
     def lift(self, tablet: TabletId) -> None:
-        """Let a tablet be tried again at once."""
+        """Lift the pauses of a tablet, so that it is retried at once."""
         for inputs in self._tablets.pop(tablet) or ():
             self._inputs.pop(inputs)
         self._classes.pop(tablet.table)
 
     def lift_table(self, table: str) -> None:
-        """Let all of a table be tried again: its settings have changed, or it is gone."""
+        """Lift all pauses of a table after its settings have changed or it was dropped."""
         for tablet in self.tablets_of(table):
             self.lift(tablet)
         self._classes.pop(table)
         self._waiting.pop(table)
 
     def tablets_of(self, table: str) -> list[TabletId]:
-        """Return the tablets of a table of which inputs have failed or been cancelled."""
+        """Return the tablets of a table with inputs that have failed or were cancelled."""
         return [tablet for tablet, _ in self._tablets if tablet.table == table]
 
     def _wait_for_storage(self, inputs: JobInputs, cause: str, now_s: float) -> Pause:
@@ -308,7 +311,7 @@ class Retry:
         return Pause(failures=failures, until_s=now_s + self.length_s(failures), reason=reason)
 
     def length_s(self, failures: int) -> float:
-        """Return how long to pause after so many failures in a row."""
+        """Return the length of the pause after a number of consecutive failures."""
         limits = self._limits
         return Backoff(base_s=limits.backoff_base_s, max_s=limits.backoff_max_s).wait_s(failures)
 
@@ -318,7 +321,7 @@ def _failure_count(pause: Pause | None) -> int:
 
 
 def _failures_in_a_row(known: _StreakPause | None, inputs: JobInputs) -> int:
-    """Return how many different inputs have failed in a row, these included."""
+    """Return the number of consecutive failures of different inputs, including these."""
     return 1 if known is None else known.pause.failures + (known.inputs != inputs)
 
 
@@ -335,27 +338,27 @@ def _times(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CrashRecord:
-    """What is remembered of the inputs of a job."""
+    """Crashes of the inputs of a job."""
 
     count: int = 0
-    """Attempts in a row that ended with their compactor."""
+    """Consecutive attempts that were lost with their compactor."""
     halvings: int = 0
-    """How often the job was halved, as far as compactors have reported."""
+    """How often the job was halved, including halvings that compactors have reported."""
 
     @property
     def is_repeated(self) -> bool:
-        """Whether it was not the first time."""
+        """Whether more than one attempt was lost."""
         return self.count > 1
 
 
 class CrashHistory:
-    """Crashes by inputs. Bounded: after it was forgotten, a crash counts as the first again."""
+    """Crashes by inputs. Bounded: after an eviction, the next crash counts as the first one."""
 
     def __init__(self, most: int) -> None:
         self._known: BoundedMap[JobInputs, CrashRecord] = BoundedMap(most)
 
     def note_death(self, tablet: TabletId, inputs: tuple[str, ...]) -> CrashRecord:
-        """Note that an attempt has ended with its compactor; return what is known now."""
+        """Record that an attempt was lost with its compactor; return the updated record."""
         known = self._known.get((tablet, inputs)) or CrashRecord()
         record = replace(known, count=known.count + 1)
         if record.is_repeated:
@@ -364,11 +367,11 @@ class CrashHistory:
         return record
 
     def note_halvings(self, tablet: TabletId, inputs: tuple[str, ...], halvings: int) -> None:
-        """Note how often a job was halved by now, so that later crashes count on from there."""
+        """Record how often a job was halved; later crashes continue from this count."""
         if halvings:
             known = self._known.get((tablet, inputs)) or CrashRecord()
             self._known.put((tablet, inputs), replace(known, halvings=halvings))
 
     def forget(self, tablet: TabletId, inputs: tuple[str, ...]) -> None:
-        """Begin anew: a job over these inputs has succeeded."""
+        """Remove the record of inputs after a job on them has succeeded."""
         self._known.pop((tablet, inputs))

@@ -1,9 +1,10 @@
-"""Which tablets a full scan must read, what it makes of them, and when a quiet one is read again.
+"""Rules of the full scan: which tablets it reads, its verdict on each, and the recheck time. Pure.
 
     record ──needs_look──► the tablet is read and planned ──scan_verdict──► ask · wanted · rest
 
-The coordinator looks again at what is asked and at what is wanted and not queued. What rests
-is noted in the tablet's record with its recheck time, so that scans pass it by until then. Pure.
+The coordinator itself plans tablets with the result *ask*, and *wanted* tablets whose jobs are not
+queued. A tablet at rest gets a note with its recheck time in its record, so that scans skip it
+until then.
 """
 
 from collections.abc import Collection
@@ -23,14 +24,14 @@ from coordinator.core.version_watermark import (
     next_watermarks,
 )
 
-# ------------------------------------------------------- What a scan reads, and what it makes of it
+# -------------------------------------------------------------------- Reading tablets, and verdicts
 
 
 QUIET_ANALYSES = frozenset({Analysis.EMPTY, Analysis.STABLE, Analysis.DEFERRED})
-"""What lets a scan pass a tablet by."""
+"""Analyses with which a scan skips a tablet."""
 NO_JOBS = ""
 ANALYSES_AT_ONCE = 64
-"""Analyses of tablets that are written in one change."""
+"""Analyses that are written in one change."""
 
 
 def needs_look(
@@ -39,11 +40,11 @@ def needs_look(
     """Return whether a scan must read more of a tablet than its record.
 
     Args:
-        record: The tablet's record; None: it has none (yet), so look.
-        table: For the version of its settings.
-        now_s: The store's time: some tablets are looked at when a time has come.
-        fresh: This coordinator has not looked before: who was to plan deferred tablets
-            again is gone, so they count as any others.
+        record: The tablet's record; None if it does not exist, which requires a read.
+        table: The table, for the version of its settings.
+        now_s: The store's time, for tablets with a recheck time.
+        fresh: Whether this is the first scan of a coordinator. The previous coordinator's list of
+            deferred tablets is then lost, so deferred tablets must be read, too.
     """
     if record is None or record.running or record.waiting or record.operation:
         return True
@@ -61,15 +62,15 @@ def needs_look(
 
 
 def wanted_analysis(record: Record) -> str:
-    """Return the group that is to count a tablet's live bytes, as somebody asked; or nothing.
+    """Return the group that shall count a tablet's live bytes, or "" if no analysis is wanted.
 
-    A tablet that has lost its files meanwhile has nothing to count.
+    A tablet without files has nothing to count.
     """
     return record.analysis_group if record.files else ""
 
 
 def is_recheck_due(record: Record, now_s: float) -> bool:
-    """Return whether a time has come at which a tablet was to be looked at again."""
+    """Return whether a recheck time of a tablet has passed."""
     due_s, selector_due_s = record.due_at_s, record.selector_due_s
     return (due_s is not None and due_s <= now_s) or (
         selector_due_s is not None and selector_due_s <= now_s
@@ -77,23 +78,23 @@ def is_recheck_due(record: Record, now_s: float) -> bool:
 
 
 class ScanVerdict(StrEnum):
-    """What a scan makes of a tablet that it has read, planned, and could judge."""
+    """Verdict of a scan on a tablet that it has read and planned."""
 
     WANTED = "wanted"
-    """Jobs are wanted; if just these are queued, nothing is to be done."""
+    """Jobs are wanted; if exactly these are queued, nothing needs to be done."""
     RESTS = "rests"
-    """Nothing is wanted, and its record may say so."""
+    """Nothing is wanted, which may be noted in the tablet's record."""
     BUSY = "busy"
-    """Nothing is wanted now, but a request or pause may change that: look again next scan."""
+    """Nothing is wanted now, but a request or pause may change that: the next scan reads it."""
 
 
 def scan_verdict(tablet: Tablet, table: Table, plan: TabletPlan) -> ScanVerdict:
-    """Return what a scan makes of a tablet for which it need not ask (`must_ask`).
+    """Return the verdict on a tablet that does not require the coordinator (see `must_ask`).
 
     Args:
-        tablet: As it was read, at one moment.
+        tablet: A consistent snapshot.
         table: Its table.
-        plan: What its planners want.
+        plan: The plan of its planners.
     """
     if plan.jobs or plan.analysis_group:
         return ScanVerdict.WANTED
@@ -102,10 +103,10 @@ def scan_verdict(tablet: Tablet, table: Table, plan: TabletPlan) -> ScanVerdict:
 
 
 def must_ask(tablet: Tablet, table: Table, now_s: float) -> bool:
-    """Return whether the coordinator must look, whatever planners want.
+    """Return whether the coordinator must handle a tablet, regardless of its plan.
 
-    Reservations may have nobody behind them; requests, operations, selectors and analyses are
-    driven by the coordinator.
+    Reservations may be orphaned; requests, operations, selectors and analyses are driven by the
+    coordinator.
     """
     if tablet.running or tablet.waiting or tablet.operation is not None:
         return True
@@ -121,31 +122,31 @@ def analysis_at_rest(tablet_files: int) -> Analysis:
 
 
 def jobs_digest(job_ids: Collection[str]) -> str:
-    """Return a digest by which two plans of a tablet are compared; `NO_JOBS` for no jobs."""
+    """Return a digest for the comparison of two plans of a tablet; `NO_JOBS` without jobs."""
     return digest(sorted(job_ids)) if job_ids else NO_JOBS
 
 
 @dataclass(frozen=True, slots=True)
 class TabletSpan:
-    """Ends of tablets from above `after` to `until`, included; None: without bound."""
+    """Tablet ends greater than `after` and up to `until`, inclusive; None means unbounded."""
 
     after: bytes | None = None
     until: bytes | None = None
 
     def holds(self, end: bytes) -> bool:
-        """Return whether the tablet of this end belongs to the span."""
+        """Return whether the tablet with this end belongs to the span."""
         return (self.after is None or end > self.after) and (
             self.until is None or end <= self.until
         )
 
 
 def spans_between(cuts: list[bytes]) -> list[TabletSpan]:
-    """Return the spans between ascending cuts: one more than cuts, covering every tablet."""
+    """Return the spans between ascending cuts; n cuts give n + 1 spans that cover all tablets."""
     starts: list[bytes | None] = [None, *cuts]
     return [TabletSpan(after, until) for after, until in zip(starts, [*cuts, None], strict=True)]
 
 
-# ------------------------------------------------------------------ How much is written to a tablet
+# ------------------------------------------------------------------------------- Writes to a tablet
 
 
 RECENT_S = 300.0
@@ -153,12 +154,12 @@ ADDS_MAX = 1000
 
 
 def recent_user_adds(tablet: Tablet, now_s: float) -> tuple[tuple[float, int], ...]:
-    """Return when users added rows to a tablet in the last minutes, and how many.
+    """Return the time and row count of users' adds to a tablet in the last `RECENT_S` seconds.
 
-    At most `ADDS_MAX` files are named, the newest ones.
+    The result covers at most `ADDS_MAX` files, the newest ones.
 
     Args:
-        tablet: As it was read.
+        tablet: The version that was read.
         now_s: The store's time.
     """
     since_s = now_s - RECENT_S
@@ -170,34 +171,34 @@ def recent_user_adds(tablet: Tablet, now_s: float) -> tuple[tuple[float, int], .
     return tuple(adds) if len(adds) <= ADDS_MAX else tuple(sorted(adds)[-ADDS_MAX:])
 
 
-# -------------------------------------- Recheck time: when to look again though nothing has changed
+# ----------------------------------------- Recheck time: when to read an unchanged tablet again
 
 
 _TOMBSTONES = attrgetter("tombstones")
 
 
 def earliest_s(*times_s: float | None) -> float | None:
-    """Return the first of some times; None among them means never."""
+    """Return the earliest time; None stands for never."""
     known = [time_s for time_s in times_s if time_s is not None]
     return min(known, default=None)
 
 
 def recheck_at_s(tablet: Tablet, table: Table, plan: TabletPlan) -> float | None:
-    """Return when a tablet is to be looked at again if nothing changes, or None.
+    """Return when a tablet must be read again even if it does not change, or None.
 
     Args:
-        tablet: As it was read.
+        tablet: The version that was read.
         table: Its table.
-        plan: What its planners have said of it.
+        plan: The plan of its planners.
     """
     return earliest_s(plan.due_at_s, _watermark_due_s(tablet, table))
 
 
 def wanted_watermarks(tablet: Tablet, table: Table, now_s: float) -> Watermarks | None:
-    """Return the watermarks of settled versions that a tablet should have, None if it has them.
+    """Return the watermarks of settled versions to write, or None if they are up to date.
 
     Args:
-        tablet: As it was read.
+        tablet: The version that was read.
         table: Its table.
         now_s: The store's time.
     """
@@ -209,16 +210,17 @@ def wanted_watermarks(tablet: Tablet, table: Table, now_s: float) -> Watermarks 
 
 
 def _watermark_due_s(tablet: Tablet, table: Table) -> float | None:
-    """Return when the highest version may become a watermark; None: it is one, or nobody needs it.
+    """Return when the highest version may become a watermark.
 
-    A tablet that goes quiet soon after a watermark would otherwise never get another one, and
-    keep its dead rows for ever.
+    None means that it already is one, or that the tablet needs no watermark. Without this time, a
+    tablet without further writes would never get another watermark, and would keep its dead rows
+    forever.
     """
     if not _needs_watermarks(tablet, table):
         return None
     watermarks = tablet.record.settled
     if not watermarks:
-        return None  # The look that says so makes the first one.
+        return None  # The scan that calls this writes the first watermark.
     last_s, version = watermarks[-1]
     if _highest_version(tablet) <= version:
         return None
@@ -226,9 +228,10 @@ def _watermark_due_s(tablet: Tablet, table: Table) -> float | None:
 
 
 def _needs_watermarks(tablet: Tablet, table: Table) -> bool:
-    """Return whether a tablet may hold dead rows; others need no watermark.
+    """Return whether a tablet may hold dead rows and therefore needs watermarks.
 
-    The first watermark after the first tombstone covers it, so nothing is lost by waiting for it.
+    The first watermark after the first tombstone covers the tombstone, so earlier watermarks are
+    not needed.
     """
     if table.version_column is None or not tablet.files:
         return False

@@ -1,7 +1,8 @@
-"""The coordinator's state. `handle` is its only mutator; everything else only reads.
+"""The coordinator's state. `handle` is its only mutator; all other methods read.
 
-No clock, no chance, no I/O, no logging: time comes in, actions go out. A turn lets the
-module of the event's family decide, then hands out jobs to the compactors that wait.
+No clock, no randomness, no I/O, no logging: the caller passes the time and performs the actions. In
+each turn, the module of the event's family decides, and then jobs are assigned to waiting
+compactors.
 """
 
 from collections.abc import Collection, Mapping
@@ -36,11 +37,11 @@ from coordinator.core.story import Story
 from coordinator.core.triggers import TriggerDecision
 from neve import api
 
-# ------------------------------------------------------------- Timers: what follows from time alone
+# ------------------------------------------------------------------------------------------- Timers
 
 
 def tick(cluster: ClusterState, now_s: float) -> list[Action]:
-    """Return what follows from time alone."""
+    """Handle the passing of time; return the resulting actions."""
     steer(cluster, now_s)
     cluster.grants.divide(now_s)
     _note_room(cluster)
@@ -55,9 +56,9 @@ def tick(cluster: ClusterState, now_s: float) -> list[Action]:
 
 
 def excuse_own_pause(cluster: ClusterState, now_s: float) -> None:
-    """Note the time of this turn; a pause of the coordinator itself is no compactor's silence.
+    """Record the time of this turn, and do not count a stall of the coordinator as silence.
 
-    Heartbeats that came during the pause wait in the inbox, behind this event.
+    Heartbeats that arrived during the stall are still in the inbox, after this event.
     """
     if cluster.started_s is None:
         cluster.started_s = cluster.last_turn_s = now_s
@@ -77,14 +78,14 @@ def _expire_takes(cluster: ClusterState, now_s: float) -> list[Action]:
 
 
 def _note_room(cluster: ClusterState) -> None:
-    """Forget that queues were full that have drained."""
+    """Mark queues that have drained as no longer full."""
     full = cluster.deferrals.full_since_s
     for group in [each for each in full if _free_places(cluster, each)]:
         del full[group]
 
 
 def _replan_due_tablets(cluster: ClusterState, now_s: float) -> list[Action]:
-    """Plan tablets again whose pause is over, whose queue has room, or that waited long."""
+    """Replan tablets whose pause is over, whose queue has room, or that have waited long."""
     left = cluster.limits.replans_per_turn_max
     tablets = cluster.replan_timers.due(now_s, left)
     for place in cluster.deferrals.places():
@@ -96,7 +97,7 @@ def _replan_due_tablets(cluster: ClusterState, now_s: float) -> list[Action]:
 
 
 def _free_places(cluster: ClusterState, place: str) -> int:
-    """Return for how many of the tablets that wait at a place there is room now."""
+    """Return how many tablets of a wait queue can be replanned now."""
     table = table_of_place(place)
     if table is not None:
         return cluster.limits.replans_per_turn_max if cluster.hands_out(table) else 0
@@ -110,7 +111,7 @@ def _free_places(cluster: ClusterState, place: str) -> int:
 
 
 class CoordinatorState:
-    """What the coordinator knows and decides. Not shared between threads."""
+    """The state and decisions of the coordinator. Not thread-safe."""
 
     def __init__(
         self,
@@ -122,28 +123,28 @@ class CoordinatorState:
         scaled: Collection[str] = (),
         control: ControlLoop | None = None,
     ) -> None:
-        """Know nothing yet.
+        """Create an empty state.
 
         Args:
-            settings: The operator's.
+            settings: Settings of the operator.
             coordinator: Id of this coordinator, for its status.
-            limits: Taken instead of what the settings ask for.
-            groups: Compaction groups that the settings name, with compactors or without.
-            scaled: Those of which compactors are started when there is work.
-            control: Decides how much compaction there is; None: default shares, and no more.
+            limits: Overrides the limits from the settings.
+            groups: Compaction groups in the settings, with or without compactors.
+            scaled: Groups whose compactors the service starts on demand.
+            control: Control loop; None means default shares without a controller.
         """
         self._coordinator = coordinator
         self._cluster = ClusterState(limits or Limits.of(settings), groups, scaled, control)
         self._story = Story(self._cluster)
 
     def handle(self, event: events.Event, now_s: float) -> list[Action]:
-        """Handle an event; return what to do, in this order.
+        """Handle an event; return the actions to perform, in order.
 
         Args:
-            event: May come late, twice or never.
-            now_s: The time now; it never goes back.
+            event: The event; it may arrive late, twice or never.
+            now_s: The current time; it never decreases.
         """
-        if isinstance(event, events.StepAnswered):  # Nothing is decided by it.
+        if isinstance(event, events.StepAnswered):  # It affects no decision.
             self._story.add_step(event, now_s)
             return []
         cluster = self._cluster
@@ -156,12 +157,12 @@ class CoordinatorState:
         return list(dict.fromkeys(actions)) if len(actions) > 1 else actions
 
     def status(self, now_s: float, turns: int = 0, conflicts: int = 0) -> CoordinatorStatus:
-        """Return counters of everything.
+        """Return the status with all counters.
 
         Args:
-            now_s: The time now.
-            turns: Turns of the shell; 0: those of this state.
-            conflicts: Lost races that the shell has counted.
+            now_s: The current time.
+            turns: Number of turns counted by the shell; 0 means the count of this state.
+            conflicts: Number of conflicts counted by the shell.
         """
         return views.coordinator_status(self._cluster, self._coordinator, now_s, turns, conflicts)
 
@@ -170,22 +171,22 @@ class CoordinatorState:
         return views.queued_jobs(self._cluster, group, count, now_s)
 
     def running(self, now_s: float) -> list[RunningAttempt]:
-        """Return the attempts that are not over."""
+        """Return the attempts in progress."""
         return views.running_attempts(self._cluster, now_s)
 
     def tablet_of(self, attempt: str) -> TabletId | None:
-        """Return the tablet of an attempt that is not over, or None."""
+        """Return the tablet of an attempt in progress, or None."""
         known = self._cluster.attempts.get(attempt)
         return None if known is None else known.tablet
 
     def backlog_history(self) -> list[BacklogSample]:
-        """Return what was still to be rewritten lately, oldest first."""
+        """Return the recent backlog samples, oldest first."""
         return self._cluster.backlog_history.samples()
 
     def owed_tablets(
         self, table: str
     ) -> tuple[Mapping[TabletId, TabletBacklog], Mapping[TabletId, float]]:
-        """Return the tablets of a table that owe anything, and bytes of that done by now."""
+        """Return the tablets of a table with a backlog, and the bytes done so far of each."""
         return self._cluster.backlogs.of_table(table, done_shares(self._cluster.attempts))
 
     def was_planned(self, tablet: TabletId) -> bool:
@@ -193,35 +194,35 @@ class CoordinatorState:
         return self._cluster.last_plans.get(tablet) is not None
 
     def explain(self, tablet: TabletId, now_s: float) -> api.Explanation:
-        """Return why a tablet is as it is, the most important reason first."""
+        """Explain the state of a tablet, the most important reason first."""
         return views.explain_tablet(self._cluster, tablet, now_s)
 
     def story(self, tablet: TabletId, now_s: float) -> TabletStory:
-        """Return what has happened to a tablet, as far as it is remembered."""
+        """Return the remembered events of a tablet."""
         return self._story.of(tablet, self._coordinator, now_s)
 
     def trigger_decision(self, tablet: TabletId) -> TriggerDecision | None:
-        """Return what the planner decided for a tablet when a trigger asked last, or None."""
+        """Return the planner's decision on the last trigger for a tablet, or None."""
         return self._cluster.triggers.of(tablet)
 
     def trigger_refused(self, table: Table, trigger: str, reason: str, now_s: float) -> None:
-        """Remember that a trigger was refused before any planner was asked, for `status`."""
+        """Record a trigger that was refused before planning, for `status`."""
         self._cluster.triggers.refused(table, trigger, reason, now_s)
 
     @property
     def trigger_counts(self) -> Mapping[tuple[str, str], int]:
-        """Decisions by trigger and verdict since the coordinator started."""
+        """Number of decisions by trigger and verdict since the coordinator started."""
         return self._cluster.triggers.counts
 
     def heat(self, tablet: TabletId, now_s: float) -> Heat:
-        """Return how often a tablet is read and written."""
+        """Return the read and write rates of a tablet."""
         return self._cluster.heat.of(tablet, now_s)
 
     def progress(self, tablet: TabletId) -> dict[str, tuple[float, int]]:
-        """Return how far the attempts of a tablet are, as far as their compactors have told.
+        """Return the progress of a tablet's attempts that their compactors have reported.
 
         Returns:
-            Attempt → share of its inputs that is read (0 to 1), bytes of outputs that are written.
+            Attempt → fraction of the inputs that was read (0 to 1), and bytes of written outputs.
         """
         return {
             attempt.id: read_and_written(attempt.progress)
@@ -230,15 +231,15 @@ class CoordinatorState:
         }
 
     def why_held(self, job: Job, now_s: float) -> str | None:
-        """Return why a job is not begun now though its planner wants it, or None."""
+        """Return why a wanted job cannot start now, or None."""
         return views.why_held(self._cluster, job, now_s)
 
     def why_given_up(self, job: Job) -> str | None:
-        """Return why a job is not tried before an operator lifts its quarantine, or None."""
+        """Return why a job is no longer retried, or None; see `Retry.why_given_up`."""
         return self._cluster.retry.why_given_up(job)
 
     def fatal_file(self, tablet: TabletId) -> str | None:
-        """Return why nobody should look into the files of a tablet, or None."""
+        """Return why the files of a tablet must not be read, or None."""
         return self._cluster.retry.fatal_file(tablet)
 
     def queued_ends(self, table: str) -> list[bytes]:
@@ -246,7 +247,7 @@ class CoordinatorState:
         return self._cluster.queues.ends_of(table)
 
     def wants_analysis(self, tablet: TabletId) -> bool:
-        """Return whether the live bytes of a tablet are still to be counted."""
+        """Return whether an analysis of a tablet is pending."""
         return tablet in self._cluster.wanted_analyses
 
     def queued_ids(self, tablet: TabletId) -> tuple[str, ...]:
@@ -258,20 +259,20 @@ class CoordinatorState:
         return self._cluster.deferrals.place_of(tablet) is not None
 
     def slots_wanted(self, group: str) -> int | None:
-        """Return how many slots of a group the controller wants; None: it leaves that open."""
+        """Return how many slots of a group the controller allows; None means no limit."""
         return self._cluster.control.slots_of(group)
 
     def control(self, now_s: float) -> api.Control:
-        """Return what the controller reads and has decided."""
+        """Return the readings and the decision of the controller."""
         return views.control_status(self._cluster, now_s)
 
     @property
     def rows_transformed(self) -> int:
-        """How many rows attempts with a transform have read, as compactors report them."""
+        """Number of rows that attempts with a transform have read, from reports of compactors."""
         return self._cluster.counters.rows_transformed
 
     def check(self) -> None:
-        """Assert what is always true; for tests."""
+        """Assert the invariants; for tests."""
         self._cluster.check()
 
 
@@ -294,7 +295,7 @@ def _decide(cluster: ClusterState, event: events.DecidingEvent, now_s: float) ->
 def _decide_for_operator(
     cluster: ClusterState, event: events.OperatorEvent, now_s: float
 ) -> list[Action]:
-    """Return what follows from an operator's command, or from what readers report."""
+    """Handle a command of an operator or a report of readers; return the resulting actions."""
     match event:
         case events.GroupPaused(group=group):
             cluster.paused_groups[group] = None

@@ -1,13 +1,13 @@
-"""What has happened to each tablet, and why: kept to explain an incident after it is over.
+"""The history of each tablet with reasons, to explain an incident afterwards.
 
-`CoordinatorState.handle` shows every event to a `Story`, with what was decided. `_ADDERS` says
-which events belong to a tablet, and how each becomes an entry. An entry holds facts; the
-sentences that people read are made by the gateway.
+`CoordinatorState.handle` passes every event and the resulting actions to a `Story`. `_ADDERS` has
+the events that belong to a tablet, and converts each into an entry. An entry holds facts; the
+gateway creates the sentences for users.
 
-The story decides nothing, and it is not stored: a new coordinator begins a new one. Adding an
-event costs the same however much is remembered. Three bounds hold: entries of a tablet, tablets,
-and bytes of all. Beyond the last two, the tablet to which nothing has happened longest is
-forgotten as a whole. The same thing in a row is one entry that counts.
+The story affects no decision and is not stored: a new coordinator starts a new one. The cost of
+adding an event does not depend on the size of the history. Three bounds apply: entries per tablet,
+tablets, and total bytes. Beyond the last two, the tablet without events for the longest time is
+evicted as a whole. Consecutive equal events form one entry with a count.
 """
 
 import sys
@@ -32,44 +32,44 @@ from coordinator.core.deferral import table_of_place
 # ----------------------------------------------------------------------------- Bounds of an entry
 
 REASON_CHARS_MAX = 300
-"""What a reason is cut to."""
+"""Maximum length of a reason."""
 RAW_REASON_CHARS_MAX = 4096
-"""What of a reason is looked at: redacting takes time with its length."""
+"""Length to which a reason is cut before redaction, whose cost grows with the length."""
 FILES_MAX = 8
-"""Paths that an entry names."""
+"""Maximum number of paths in an entry."""
 PATH_CHARS_MAX = 300
 ENTRY_BYTES = 480
 """Memory of an entry without its reason and paths: ids, the time, the tuple itself."""
 TABLET_BYTES = 560
 """Memory of a tablet's story without its entries."""
 SHARED_ENTRIES_MAX = 16
-"""Entries of a table or group, which belong to all of its tablets."""
+"""Entries of a table or group, which are shared by all of its tablets."""
 SHARED_STORIES_MAX = 10_000
 UNREPORTED_MAX = 1_000
-"""Commits whose compactor has not reported its outputs yet."""
+"""Commits whose outputs the compactor has still to report."""
 
 
 def short_reason(text: str) -> str:
-    """Return a reason without secrets, cut to its bound."""
+    """Return a reason without secrets, cut to its maximum length."""
     if len(text) > RAW_REASON_CHARS_MAX:
-        # The last word may be cut inside of a secret, and is not known for one then.
+        # The last word may be part of a secret, which redaction would not recognise.
         text = text[:RAW_REASON_CHARS_MAX].rpartition(" ")[0]
     text = redacted(text)
     return text if len(text) <= REASON_CHARS_MAX else f"{text[: REASON_CHARS_MAX - 1]}…"
 
 
 def short_paths(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return the first paths, each cut to its bound."""
+    """Return the first paths, each cut to its maximum length."""
     return tuple([path[:PATH_CHARS_MAX] for path in paths[:FILES_MAX]]) if paths else ()
 
 
 _row: Callable[[tuple[object, ...]], StoryEntry] = partial(tuple.__new__, StoryEntry)
-"""Makes an entry of all its fields in order, several times faster than its own constructor."""
+"""Creates an entry from all fields in order, several times faster than its constructor."""
 _PLANNED, _ASSIGNED, _COMMITTED = StoryKind.PLANNED, StoryKind.ASSIGNED, StoryKind.COMMITTED
 
 
 def entry_bytes(entry: StoryEntry) -> int:
-    """Return about how much memory an entry takes."""
+    """Return the approximate memory of an entry."""
     size_bytes = ENTRY_BYTES + len(entry[3])
     if entry[10]:
         size_bytes += sum(map(sys.getsizeof, entry[10]))
@@ -77,10 +77,10 @@ def entry_bytes(entry: StoryEntry) -> int:
 
 
 def is_repetition(entry: StoryEntry, last: StoryEntry) -> bool:
-    """Return whether an entry says what the one before it has said.
+    """Return whether an entry repeats the previous one.
 
-    Of plans the outcome counts: a tablet that is written all the time is planned all the time,
-    and would push everything else out.
+    Plans are equal if their outcomes are equal. Otherwise the frequent plans of a tablet under
+    constant writes would evict all other entries.
     """
     if entry[1] is not last[1] or entry[2] != last[2]:
         return False
@@ -102,7 +102,7 @@ class _Entries:
         self.gap_until_s = gap_until_s
 
     def add(self, entry: StoryEntry, count_max: int) -> int:
-        """Add an entry; the oldest one goes beyond `count_max`. Return by how much this grows."""
+        """Add an entry, evict the oldest one beyond `count_max`, and return the growth in bytes."""
         entries = self.entries
         grown_bytes = entry_bytes(entry)
         if entries and is_repetition(entry, last := entries[-1]):
@@ -118,17 +118,17 @@ class _Entries:
 
 
 class Stories:
-    """The entries of all tablets, the one to which nothing has happened longest first.
+    """The entries of all tablets, ordered by the time of the last event, oldest first.
 
-    Always true: no tablet has more than `entries_max` entries, there are at most `tablets_max`
-    tablets, and together they take at most `bytes_max`, as `entry_bytes` counts.
+    Invariant: no tablet has more than `entries_max` entries, there are at most `tablets_max`
+    tablets, and together they take at most `bytes_max`, measured by `entry_bytes`.
     """
 
     def __init__(self, entries_max: int, tablets_max: int, bytes_max: int) -> None:
         self._entries_max = entries_max
         self._tablets_max = tablets_max
         self._bytes_max = bytes_max
-        # By table and end: a tuple of these is found several times faster than a tablet's id.
+        # Keyed by (table, end), because a tuple lookup is several times faster than a TabletId.
         self._tablets: OrderedDict[tuple[str, bytes], _Entries] = OrderedDict()
         self._gap_until_s: float | None = None
         self.size_bytes = 0
@@ -140,9 +140,9 @@ class Stories:
         """Add an entry to the story of a tablet.
 
         Args:
-            tablet: To which it happened.
-            entry: What happened.
-            begins: Whether it is worth a story, if the tablet has none.
+            tablet: The affected tablet.
+            entry: The entry.
+            begins: Whether the entry starts a story if the tablet has none.
         """
         key = (tablet.table, tablet.end)
         known = self._tablets.get(key)
@@ -158,7 +158,7 @@ class Stories:
             self._forget_one()
 
     def complete(self, tablet: TabletId, attempt: str, outputs: Sequence[str]) -> None:
-        """Write the outputs of a commit into its entry, if it is still there."""
+        """Add the outputs of a commit to its entry, if the entry still exists."""
         known = self._tablets.get((tablet.table, tablet.end))
         if known is None:
             return
@@ -176,17 +176,17 @@ class Stories:
         return () if known is None else known.entries
 
     def forgotten(self, tablet: TabletId) -> tuple[int, float | None]:
-        """Return what is missing before the first entry of a tablet.
+        """Return the gap before the first entry of a tablet.
 
         Returns:
-            How many entries were dropped, and the time up to which all that happened to the
-            tablet may have been; None: nothing was.
+            The number of dropped entries, and the time up to which further entries may have been
+            evicted; None if none were.
         """
         known = self._tablets.get((tablet.table, tablet.end))
         return (0, self._gap_until_s) if known is None else (known.forgotten, known.gap_until_s)
 
     def check(self) -> None:
-        """Assert what is always true; for tests."""
+        """Assert the invariants; for tests."""
         for known in self._tablets.values():
             assert 0 < len(known.entries) <= self._entries_max
             own = TABLET_BYTES + sum(map(entry_bytes, known.entries))
@@ -206,10 +206,10 @@ class Stories:
 
 
 class Story:
-    """Turns events and actions into entries."""
+    """Converts events and actions into entries."""
 
     def __init__(self, cluster: ClusterState) -> None:
-        """Write the story of a cluster; its state is only read."""
+        """Create an empty story of a cluster, whose state is only read."""
         limits = cluster.limits
         self.cluster = cluster
         self.stories = Stories(
@@ -218,22 +218,22 @@ class Story:
         self._tables: BoundedMap[str, _Entries] = BoundedMap(SHARED_STORIES_MAX)
         self._groups: BoundedMap[str, _Entries] = BoundedMap(SHARED_STORIES_MAX)
         self.unreported: BoundedMap[str, TabletId] = BoundedMap(UNREPORTED_MAX)
-        """Attempts that the store has shown as committed, and that have no report yet."""
+        """Attempts that the store shows as committed and whose report has not arrived."""
 
     def before(self, event: on.Event) -> Sequence[Attempt]:
-        """Return the attempts that an event is about, which may be over after its turn."""
+        """Return the attempts that an event refers to, because its turn may end them."""
         of_event = _ABOUT.get(type(event))
         return () if of_event is None else of_event(self.cluster, event)
 
     def add(
         self, event: on.Event, before: Sequence[Attempt], actions: Sequence[Action], now_s: float
     ) -> None:
-        """Add what a turn has brought.
+        """Add the entries of a turn.
 
         Args:
-            event: What happened.
-            before: What `before` returned.
-            actions: What was decided.
+            event: The event of the turn.
+            before: The result of `before`.
+            actions: The actions of the turn.
             now_s: The time of the turn.
         """
         adder = _ADDERS.get(type(event))
@@ -268,7 +268,7 @@ class Story:
     def add_end(
         self, attempt: Attempt, kind: StoryKind, code: str, cause: str, now_s: float
     ) -> None:
-        """Add that an attempt ends without a commit, and how long its inputs pause for it."""
+        """Add the end of an attempt without a commit, and the resulting pause of its inputs."""
         pause = self.cluster.retry.last_pause(attempt.tablet, attempt.inputs)
         if pause is not None and not pause.holds(now_s):
             pause = None
@@ -287,7 +287,7 @@ class Story:
         self.stories.add(attempt.tablet, entry)
 
     def of(self, tablet: TabletId, coordinator: str, now_s: float) -> TabletStory:
-        """Return the story of a tablet, with what happened to its table and its groups."""
+        """Return the story of a tablet, including the entries of its table and groups."""
         own = self.stories.entries(tablet)
         shared = [*_shared(self._tables.get(tablet.table))]
         for group in dict.fromkeys(each.group for each in own if each.group):
@@ -304,7 +304,7 @@ class Story:
         )
 
     def _add_release(self, action: do.Release, event: on.Event, now_s: float) -> None:
-        """Add that an attempt is taken back, unless its compactor has just given it back."""
+        """Add the release of an attempt, unless a report of its compactor caused the release."""
         attempt = self.cluster.attempts.get(action.attempt)
         if attempt is None or (
             isinstance(event, on.AttemptReported) and event.report.attempt == action.attempt
@@ -321,13 +321,13 @@ def _add_shared(entries_of: BoundedMap[str, _Entries], name: str, entry: StoryEn
 
 
 def _shared(known: _Entries | None) -> Sequence[StoryEntry]:
-    """Return the entries of a table or group, without that it was live from the beginning."""
+    """Return the entries of a table or group, without a first entry that it is live."""
     entries = [] if known is None else known.entries
     usual = bool(entries) and entries[0].code == TableState.LIVE
     return entries[usual:]
 
 
-# ------------------------------------------------- How an event becomes an entry; which ones do not
+# ------------------------------------------------------------------ Conversion of events to entries
 
 
 Attempts = Sequence[Attempt]
@@ -351,10 +351,10 @@ def _attempts_of_scan(cluster: ClusterState, event: on.ReservationsFound) -> Att
 def _add_plan(
     story: Story, event: on.TabletPlanned, _: Attempts, actions: Actions, now_s: float
 ) -> None:
-    """Add the outcome of a plan. A tablet at rest to which nothing has happened has no story."""
+    """Add the outcome of a plan. A plan without jobs or reasons does not start a story."""
     newest = story.cluster.last_plans.newest()
     if newest is None or newest[0] is not event.tablet:
-        return  # The plan was made from an older reading, and was passed over.
+        return  # The plan was stale and was ignored.
     last_plan = newest[1]
     code, reason, job, group = _outcome(story.cluster, event, last_plan, actions)
     number = len(event.plan.jobs)
@@ -369,7 +369,7 @@ def _add_plan(
 def _outcome(
     cluster: ClusterState, event: on.TabletPlanned, last_plan: LastPlan, actions: Actions
 ) -> tuple[str, str, str, str]:
-    """Return how a plan came out, why, and the first job and the group that it is about."""
+    """Return the outcome of a plan, its reason, its first job and its group."""
     jobs = event.plan.jobs
     if not jobs:
         return "nothing", short_reason("; ".join(last_plan.holds)), "", ""
@@ -383,13 +383,13 @@ def _outcome(
 
 
 def _has_queued(cluster: ClusterState, tablet: TabletId, actions: Actions) -> bool:
-    """Return whether a job of a tablet is queued, or has just left its queue."""
+    """Return whether a job of a tablet is queued or was just taken from its queue."""
     reserved = (action.job.tablet for action in actions if type(action) is do.Reserve)
     return tablet in reserved or bool(cluster.queues.jobs_of(tablet))
 
 
 def _add_shed(story: Story, event: on.TabletPlanned, action: WriteAnalysis, now_s: float) -> None:
-    """Add to another tablet that its jobs had to leave the queue for those of this one."""
+    """Add an entry to another tablet whose jobs were evicted to make room for this one."""
     if action.tablet != event.tablet:
         place = story.cluster.deferrals.place_of(action.tablet) or ""
         story.stories.add(action.tablet, StoryEntry(now_s, StoryKind.SHED, group=place))
@@ -427,7 +427,7 @@ def _add_table(story: Story, event: on.TableSeen, _: Attempts, __: Actions, now_
 def _add_reserved(
     story: Story, event: on.JobReserved, _: Attempts, actions: Actions, now_s: float
 ) -> None:
-    """Add that a job begins; if nobody waits for it any more, its release is added."""
+    """Add the assignment of a job; if its take has left, `Story.add` adds the release."""
     for action in actions:
         if type(action) is do.Assign:
             job, reservation = event.assignment.job, event.assignment.reservation
@@ -461,7 +461,7 @@ def _add_unknown(
 def _add_report(
     story: Story, event: on.AttemptReported, before: Attempts, _: Actions, now_s: float
 ) -> None:
-    """Add what a compactor reports; of an attempt that was taken back before, nothing."""
+    """Add the report of a compactor, unless the attempt was already being released."""
     report = event.report
     if not before:
         tablet = story.unreported.pop(report.attempt)
@@ -482,7 +482,7 @@ def _add_report(
 def _add_settled(
     story: Story, event: on.AttemptSettled, before: Attempts, _: Actions, now_s: float
 ) -> None:
-    """Add what the store shows; of a commit it does not show the outputs."""
+    """Add an end that the store shows; the outputs of a commit are added by its report."""
     for attempt in before:
         if event.end is AttemptEnd.COMMITTED:
             _add_commit(story, attempt, (), now_s)
@@ -508,7 +508,7 @@ def _add_released(story: Story, attempt: Attempt, now_s: float) -> None:
 def _add_found(
     story: Story, event: on.ReservationsFound, before: Attempts, _: Actions, now_s: float
 ) -> None:
-    """Add reservations that only the store knew, and those that it knows no more."""
+    """Add reservations that only the store knew, and attempts that it no longer holds."""
     if not before and not event.reservations:
         return
     attempts, known = story.cluster.attempts, {each.id for each in before}
@@ -591,5 +591,5 @@ SILENT = frozenset(
         on.Ticked,
     }
 )
-"""Events that belong to no tablet: what follows from them for one is added with their actions."""
+"""Events that belong to no tablet; their consequences for a tablet are added with the actions."""
 RECORDED = frozenset(_ADDERS) | {on.StepAnswered}

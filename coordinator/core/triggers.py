@@ -1,15 +1,15 @@
-"""Triggers: when the planner of a table is asked, and what it decided. Pure.
+"""Triggers: when the planner of a table runs, and its decision. Pure.
 
-    a trigger asks ──► Table.triggered_at_s ──► the tablet is read and planned ──► its verdict
-                                                  │ it wants nothing more
-                                                  ▼
-                                    Record.answered_s: closed until a trigger asks again
+    a trigger fires ──► Table.triggered_at_s ──► the tablet is read and planned ──► its verdict
+                                                   │ the planner wants no more jobs
+                                                   ▼
+                                    Record.answered_s: closed until a trigger fires again
 
-A trigger only asks; the planner decides (LinkedIn Ambry's rule). A table that names triggers in
-its settings, and not `change` among them, is gated: its system jobs are planned only while a
-trigger is open, and only from files that were there when it asked, or that jobs have made since.
-Both are facts of the store, so a trigger outlives the coordinator that heard it. User requests
-pass every gate.
+A trigger only starts planning; the planner decides (LinkedIn Ambry's rule). A table whose settings
+have triggers without `change` is gated: its system jobs are planned only while a trigger is open,
+and only from files that existed when it fired or that jobs have written since. Both conditions
+depend on the store only, so a trigger survives the coordinator that received it. User requests are
+not gated.
 """
 
 from collections import Counter
@@ -27,15 +27,15 @@ from neve import api
 
 PERIODIC, ADMIN, CHANGE, ANALYSIS = "periodic", "admin", "change", "analysis"
 REASONS_MAX = 3
-"""Reasons that a refusal names."""
+"""Maximum number of reasons in a refusal."""
 TABLES_MAX = 10_000
-"""Tables of which it is remembered how their planner answered."""
+"""Tables whose decision counts are remembered."""
 
 # ------------------------------------------------------------------------------------- The gate
 
 
 def is_gated(settings: TableSettings) -> bool:
-    """Return whether system jobs of a table are planned only when a trigger asks."""
+    """Return whether system jobs of a table are planned only after a trigger."""
     if not settings.triggers:
         return False
     named = set(settings.triggers) - {ANALYSIS}
@@ -43,7 +43,7 @@ def is_gated(settings: TableSettings) -> bool:
 
 
 def open_trigger_s(table: Table, record: Record) -> float:
-    """Return when the trigger asked that a tablet has not come to rest for; 0: none is open."""
+    """Return the time of the trigger that is open for a tablet, or 0 if none is open."""
     return table.triggered_at_s if table.triggered_at_s > record.answered_s else 0.0
 
 
@@ -51,8 +51,8 @@ def is_included(file: DataFile, triggered_at_s: float) -> bool:
     """Return whether system jobs of a gated table may use a file.
 
     Args:
-        file: Of the tablet.
-        triggered_at_s: As `open_trigger_s` returns it.
+        file: A file of the tablet.
+        triggered_at_s: Result of `open_trigger_s`.
     """
     return triggered_at_s > 0 and (file.job is not None or file.added_at_s <= triggered_at_s)
 
@@ -63,7 +63,7 @@ def gate_sentence(settings: TableSettings) -> str:
 
 
 def triggers_text(settings: TableSettings) -> str:
-    """Return the triggers of a table for people."""
+    """Return a readable list of the triggers of a table."""
     every = f"every {exact_duration(settings.trigger_interval_s)}"
     return ", ".join(
         f"{trigger} {every}" if trigger == PERIODIC else trigger for trigger in settings.triggers
@@ -71,9 +71,9 @@ def triggers_text(settings: TableSettings) -> str:
 
 
 def why_not_triggered(table: Table, trigger: str) -> str | None:
-    """Return why a trigger may not ask about a table, or None.
+    """Return why a trigger is not allowed for a table, or None.
 
-    A table without the setting `triggers` may be asked about by operators.
+    A table without the setting `triggers` allows triggers of operators.
     """
     if table.state is not TableState.LIVE:
         resume = f" (`neve resume {table.name}`)" if table.state is TableState.PAUSED else ""
@@ -91,54 +91,54 @@ def why_not_triggered(table: Table, trigger: str) -> str | None:
     return None
 
 
-# ------------------------------------------------------------------------ When `analysis` asks
+# ------------------------------------------------------------------------ The trigger `analysis`
 
 
 def unmeasured_share(files: Collection[DataFile]) -> float:
-    """Return the share of the bytes of a tablet that no analysis has looked at, 0 to 1."""
+    """Return the fraction of a tablet's bytes that no analysis has measured, 0 to 1."""
     whole = total_bytes(files)
     new = total_bytes(file for file in files if file.measured_version is None)
     return new / whole if whole else 0.0
 
 
 def wants_analysis(files: Collection[DataFile], settings: TableSettings) -> bool:
-    """Return whether the trigger `analysis` asks about a tablet.
+    """Return whether the trigger `analysis` fires for a tablet.
 
-    Files that have come since the last analysis, or that jobs have written since, count as changed.
+    Files that were added or written by jobs since the last analysis count as changed.
 
     Args:
-        files: Of the tablet.
-        settings: Of its table.
+        files: Files of the tablet.
+        settings: Settings of its table.
     """
     if ANALYSIS not in settings.triggers or not total_bytes(files):
         return False
     return unmeasured_share(files) >= settings.analysis_share
 
 
-# ------------------------------------------------------------------------ When `periodic` asks
+# ------------------------------------------------------------------------ The trigger `periodic`
 
 
 def phase_s(table: str, settings: TableSettings) -> float:
-    """Return how late the first periodic trigger of a table is: from 0 to its spread.
+    """Return the delay of the first periodic trigger of a table, from 0 to its spread.
 
-    Ambry draws this by chance; a hash of the id is the same after every restart.
+    Ambry uses a random delay; a hash of the id gives the same delay after every restart.
 
     Args:
         table: Id of the table.
-        settings: Of the table; the spread counts up to the interval.
+        settings: Settings of the table; the spread is at most the interval.
     """
     share = int(digest([table, PERIODIC], length=13), 16) / 16**13
     return share * min(settings.trigger_spread_s, settings.trigger_interval_s)
 
 
 def triggers_due(begun_s: float, now_s: float, table: str, settings: TableSettings) -> int:
-    """Return how many periodic triggers are due by now: at the start, and after each interval.
+    """Return the number of periodic triggers so far: one at the start and one per interval.
 
     Args:
         begun_s: When the service began to watch the table.
-        now_s: The time now.
+        now_s: The current time.
         table: Id of the table.
-        settings: Of the table.
+        settings: Settings of the table.
     """
     since_s = now_s - begun_s - phase_s(table, settings)
     return 0 if since_s < 0 else 1 + int(since_s // settings.trigger_interval_s)
@@ -152,22 +152,23 @@ class _Watched:
 
 
 class PeriodicTriggers:
-    """Which tables the trigger `periodic` has to ask about now.
+    """The tables whose trigger `periodic` is due.
 
-    A table is watched from the start of the service, or since it has the trigger or another
-    interval. Triggers that were missed, as while a table was paused, are one.
+    A table is watched from the start of the service, or from the time when it got the trigger or
+    another interval or spread. Several missed triggers, for example during a pause of the table,
+    fire once.
     """
 
     def __init__(self) -> None:
-        """Watch nothing yet."""
+        """Create an instance that watches no tables."""
         self._watched: dict[str, _Watched] = {}
 
     def due(self, tables: Iterable[Table], now_s: float) -> list[Table]:
-        """Return the live tables whose planner is to be asked now; each until `done` is called.
+        """Return the live tables whose trigger is due; a table stays due until `done` is called.
 
         Args:
             tables: All tables.
-            now_s: The time now; it never goes back.
+            now_s: The current time; it never decreases.
         """
         periodic = {each.id: each for each in tables if PERIODIC in each.settings.triggers}
         for gone in sorted(self._watched.keys() - periodic.keys()):
@@ -180,7 +181,7 @@ class PeriodicTriggers:
         ]
 
     def done(self, table: Table, now_s: float) -> None:
-        """Note that the planner was asked about a table that was due."""
+        """Record that the trigger of a due table has fired."""
         self._watched[table.id].done = self._due(table, now_s)
 
     def _due(self, table: Table, now_s: float) -> int:
@@ -192,12 +193,12 @@ class PeriodicTriggers:
         return triggers_due(known.begun_s, now_s, table.id, settings)
 
 
-# ---------------------------------------------------------------------- What the planner decided
+# ------------------------------------------------------------------------- Decisions of planners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerDecision:
-    """What became of a trigger in one tablet."""
+    """The planner's decision on a trigger in one tablet."""
 
     table_name: str
     trigger: str
@@ -205,23 +206,23 @@ class TriggerDecision:
     decided_s: float
     verdict: api.TriggerVerdict
     jobs: int = 0
-    """System jobs that the planner wanted."""
+    """Number of system jobs that the planner wanted."""
     files: int = 0
-    """Their inputs."""
+    """Number of their inputs."""
     reason: str = ""
-    """Of the best job, or why there is none."""
+    """Reason of the best job, or why there is no job."""
 
     @property
     def is_final(self) -> bool:
-        """Whether a later plan for the same trigger changes nothing."""
+        """Whether later plans for the same trigger do not change the decision."""
         return self.verdict in {api.TriggerVerdict.ACCEPTED, api.TriggerVerdict.REFUSED}
 
 
 def refusal_reason(left: Mapping[str, str]) -> str:
-    """Return why a planner wanted nothing: its reasons with their files, the most frequent first.
+    """Return why a planner wanted no jobs: its reasons with file counts, most frequent first.
 
     Args:
-        left: Path → why no job takes it.
+        left: Path → why no job takes the file.
     """
     if not left:
         return "the tablet has no files"
@@ -234,25 +235,25 @@ def refusal_reason(left: Mapping[str, str]) -> str:
 
 
 class TriggerDecisions:
-    """The last decision of each tablet, and their counts by table.
+    """The last decision of each tablet, and decision counts by table.
 
-    Always true: a tablet has one decision per trigger; a later plan replaces it only if it was
-    not final, so that the first answer is what is shown.
+    Invariant: a tablet has one decision per trigger. A later plan replaces the decision only if it
+    was not final, so that the first final decision is shown.
     """
 
     def __init__(self, tablets_max: int) -> None:
-        """Know of none."""
+        """Create an empty registry."""
         self._decisions: BoundedMap[TabletId, TriggerDecision] = BoundedMap(tablets_max)
         self._tables: BoundedMap[str, api.TableTrigger] = BoundedMap(TABLES_MAX)
         self.counts: Counter[tuple[str, str]] = Counter()
-        """Decisions by trigger and verdict since the start."""
+        """Number of decisions by trigger and verdict since the start."""
 
     def of(self, tablet: TabletId) -> TriggerDecision | None:
         """Return the last decision of a tablet, or None."""
         return self._decisions.get(tablet)
 
     def put(self, tablet: TabletId, decision: TriggerDecision) -> None:
-        """Note what was decided for a tablet, unless it has been decided for this trigger."""
+        """Store a decision, unless the tablet has a final or equal one for the same trigger."""
         before = self.of(tablet)
         again = before is not None and before.triggered_at_s == decision.triggered_at_s
         if before is not None and again and (before.is_final or _says(before) == _says(decision)):
@@ -262,7 +263,7 @@ class TriggerDecisions:
         self._count(tablet.table, decision, before if again else None)
 
     def refused(self, table: Table, trigger: str, reason: str, now_s: float) -> None:
-        """Note that a trigger was refused before any planner was asked."""
+        """Record a trigger that was refused before planning."""
         self.counts[trigger, api.TriggerVerdict.REFUSED.value] += 1
         tally = api.TableTrigger(
             table=table.name, trigger=trigger, triggered_at_s=now_s, refusal=reason
@@ -270,13 +271,13 @@ class TriggerDecisions:
         self._tables.put(table.id, tally)
 
     def forget(self, tablets: Collection[TabletId], table: str) -> None:
-        """Forget a table that is gone."""
+        """Remove a dropped table and its tablets."""
         self._tables.pop(table)
         for tablet in tablets:
             self._decisions.pop(tablet)
 
     def of_tables(self, count: int) -> tuple[api.TableTrigger, ...]:
-        """Return the counts of the tables that were asked about last, newest first."""
+        """Return the counts of the most recently triggered tables, newest first."""
         every = [each for _, each in self._tables]
         return tuple(sorted(every, key=attrgetter("triggered_at_s"), reverse=True)[:count])
 

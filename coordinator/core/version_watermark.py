@@ -1,11 +1,11 @@
-"""Settled versions: since when has a tablet held everything up to a version?
+"""Settled versions: the version up to which late writes to a tablet are no longer expected.
 
-A tombstone may be dropped only if its version was reached one retention ago
-(protocol, tombstones): the retention is how late writers may be. The coordinator
-keeps a few watermarks (time, highest version held then) in the tablet's record. The
-settled version is that of the newest watermark which is at least one retention old.
-Watermarks are sparse, so it may lie up to `1 / WATERMARKS_PER_RETENTION` of a retention
-back, which only keeps a tombstone a little longer.
+A tombstone may be dropped only if the tablet reached its version at least one retention ago
+(protocol, tombstones): the retention is the maximum delay of a writer. The coordinator stores a few
+watermarks (time, highest version at that time) in the tablet's record. The settled version is the
+version of the newest watermark that is at least one retention old. Watermarks are sparse, so the
+settled version may lag by up to `1 / WATERMARKS_PER_RETENTION` of a retention, which only keeps a
+tombstone a little longer.
 """
 
 from datetime import UTC, datetime
@@ -18,23 +18,25 @@ from common.model.tablet import Record
 from common.rows.rules import RowRules
 
 Watermarks = tuple[tuple[float, bytes], ...]
-"""(time in seconds, highest version of the files then), ascending in both."""
+"""(time in seconds, highest version of the files at that time), ascending in both."""
 
 WATERMARKS_PER_RETENTION = 6
 WATERMARKS_MAX = WATERMARKS_PER_RETENTION + 2
-"""As many as fit into one retention, the one that is settled, and the newest."""
+"""The watermarks of one retention, the settled one, and the newest."""
 
 
 def next_watermarks(
     watermarks: Watermarks, now_s: float, highest: bytes, retention_s: float
 ) -> Watermarks:
-    """Return the watermarks to keep after the tablet was seen to hold versions up to `highest`.
+    """Return the watermarks to keep after an observation of versions up to `highest`.
 
-    The same watermarks come back if there is nothing to note, so that nothing is written.
+    If there is nothing to add, the function returns `watermarks` itself, so that the caller need
+    not write the record.
 
     Args:
-        watermarks: As the record has them.
-        now_s: The store's time; behind the last watermark (a fail-over): nothing is noted.
+        watermarks: The watermarks in the record.
+        now_s: The store's time; if it lies before the last watermark, as after a fail-over,
+            nothing is added.
         highest: Highest version of the tablet's files.
         retention_s: The table's tombstone retention.
     """
@@ -53,7 +55,7 @@ def settled_version(watermarks: Watermarks, now_s: float, retention_s: float) ->
     """Return the highest version at which tombstones may be dropped, or None if none may.
 
     Args:
-        watermarks: As the record has them.
+        watermarks: The watermarks in the record.
         now_s: The store's time.
         retention_s: The table's tombstone retention.
     """
@@ -64,13 +66,13 @@ def settled_version(watermarks: Watermarks, now_s: float, retention_s: float) ->
 def droppable_version(table: Table, record: Record, now_s: float) -> bytes | None:
     """Return the highest version at which dead rows may be dropped, or None if none may.
 
-    The settled version; but no version that recent adds have not reached, and none of a
-    point in time that is not one retention ago: one row of a broken clock would else raise
-    the watermark above all that is written.
+    The result is the settled version, with two upper bounds: the version that recent adds have
+    reached, and, if versions are times, the time one retention ago. Without these bounds a single
+    row from a wrong clock would raise the watermark above all later writes.
 
     Args:
-        table: Whose version column and retention count.
-        record: Of the tablet.
+        table: The table, for its version column and retention.
+        record: The record of the tablet.
         now_s: The store's time.
     """
     retention_s = table.settings.tombstone_retention_s
@@ -83,7 +85,7 @@ def droppable_version(table: Table, record: Record, now_s: float) -> bytes | Non
 
 
 def _version_at(table: Table, at_s: float) -> bytes | None:
-    """Return the version of a moment; None: the table's versions are no points in time."""
+    """Return the version for a point in time; None if the table's versions are not times."""
     kind = RowRules.of(table).version_type if table.version_column is not None else None
     if kind not in {KeyType.TIMESTAMP, KeyType.DATE}:
         return None
@@ -92,6 +94,6 @@ def _version_at(table: Table, at_s: float) -> bytes | None:
 
 
 def _needed_watermarks(watermarks: Watermarks, before_s: float) -> Watermarks:
-    """Drop watermarks that a later one, also old enough, has overtaken."""
+    """Drop watermarks that a later, equally old enough watermark replaces."""
     overtaken = sum(1 for time_s, _ in watermarks[1:] if time_s <= before_s)
     return watermarks[overtaken:]

@@ -1,6 +1,6 @@
-"""What people and metrics are shown: status, queue, running attempts, explanations of tablets.
+"""Views for users and metrics: status, queue, running attempts, explanations of tablets.
 
-Only reads `ClusterState`, and returns wire values.
+The functions only read `ClusterState` and return wire values.
 """
 
 from collections import Counter
@@ -30,21 +30,21 @@ from coordinator.core.triggers import is_gated, triggers_text
 from neve import api
 
 BACKLOGS_MAX = 100
-"""Tables whose backlog is told; the last line stands for all others."""
+"""Maximum number of backlog entries; the last one sums up all further tables."""
 
 # --------------------------------------------------------------- Status, queue and running attempts
 
 TRIGGERS_SHOWN_MAX = 100
-"""Tables whose last trigger a status has."""
+"""Tables whose last trigger is part of a status."""
 QUARANTINES_SHOWN_MAX = 100
 WAITING_SHOWN_MAX = 5
-"""Tables that wait for their storage, of which a status has a sentence."""
+"""Tables that get their own warning while they wait for their storage."""
 
 
 def coordinator_status(
     cluster: ClusterState, coordinator: str, now_s: float, turns: int, conflicts: int
 ) -> CoordinatorStatus:
-    """Return counters of everything."""
+    """Return the status with all counters."""
     counters, quarantined = cluster.counters, cluster.retry.quarantined()
     return CoordinatorStatus(
         coordinator=coordinator,
@@ -75,7 +75,7 @@ def coordinator_status(
 
 
 def _warnings(cluster: ClusterState, now_s: float) -> Iterator[str]:
-    """Yield what keeps jobs from running, a sentence each."""
+    """Yield one warning for each problem that keeps jobs from running."""
     for group in _group_names(cluster):
         for sentence in (cluster.unserved(group), cluster.overload(group, now_s)):
             if sentence is not None:
@@ -93,9 +93,9 @@ def _warnings(cluster: ClusterState, now_s: float) -> Iterator[str]:
 
 
 def table_backlogs(cluster: ClusterState) -> tuple[api.Backlog, ...]:
-    """Return what is still to be rewritten, by table, less what attempts have done by now.
+    """Return the backlog of each table, less the work that running attempts have done.
 
-    A table whose planner wants nothing has a line, too, while jobs of its requests are queued.
+    A table without a backlog has an entry, too, while jobs of its requests are queued.
     """
     requested = Counter[str]()
     for _, queue in cluster.queues:
@@ -112,7 +112,7 @@ def table_backlogs(cluster: ClusterState) -> tuple[api.Backlog, ...]:
 
 
 def control_status(cluster: ClusterState, now_s: float) -> api.Control:
-    """Return what the controller reads and has decided."""
+    """Return the readings and the decision of the controller."""
     loop, found = cluster.control, cluster.control.readings
     decision, backlog_bytes = loop.decision, 0.0 if found is None else found.backlog_bytes
     latencies = loop.latencies.by_table(now_s)
@@ -177,7 +177,7 @@ def queued_jobs(
 
 
 def running_attempts(cluster: ClusterState, now_s: float) -> list[RunningAttempt]:
-    """Return the attempts that are not over, oldest first."""
+    """Return the attempts in progress, oldest first, without the DOUBTFUL ones."""
     attempts = sorted(cluster.attempts, key=lambda attempt: attempt.since_s)
     known = [each for each in attempts if each.state is not AttemptState.DOUBTFUL]
     return [_running_attempt(cluster, each, now_s) for each in known]
@@ -218,9 +218,9 @@ def _group_status(cluster: ClusterState, group: str, now_s: float) -> api.Group:
 
 
 def _queued_bytes(queue: JobQueue) -> tuple[int, int]:
-    """Return what the queued jobs would read, and what they would read and write. O(n).
+    """Return the bytes that the queued jobs would read, and would read and write. O(n).
 
-    A sum that is kept up to date would cost each offer and each take a twentieth.
+    Maintaining the sums would make each offer and each take about 5 % slower.
     """
     input_bytes = cost_bytes = 0
     for job in queue.unordered():
@@ -230,7 +230,7 @@ def _queued_bytes(queue: JobQueue) -> tuple[int, int]:
 
 
 def _left_bytes(cluster: ClusterState, group: str) -> int:
-    """Return the input bytes that running attempts of a group have not rewritten yet."""
+    """Return the input bytes that running attempts of a group still have to rewrite."""
     return sum(
         int(attempt.input_bytes * (1 - (attempt.progress.fraction if attempt.progress else 0.0)))
         for attempt in cluster.attempts
@@ -257,7 +257,7 @@ def _quietest_s(cluster: ClusterState, group: str, now_s: float) -> float:
 
 
 def _quiet_s(attempt: Attempt, now_s: float) -> float:
-    """Return how long ago an attempt made progress; silence of its compactor counts, too."""
+    """Return the time since the last progress of an attempt, including its compactor's silence."""
     listed = 0.0 if attempt.progress is None else attempt.progress.quiet_s
     return listed + max(0.0, now_s - attempt.listed_s)
 
@@ -302,7 +302,7 @@ def _running_attempt(cluster: ClusterState, attempt: Attempt, now_s: float) -> R
     )
 
 
-# ----------------------- Why a tablet is as it is: one sentence per rule, the most important first
+# --------------------- Explanations of tablets: one sentence per rule, the most important one first
 
 
 _STATES_TEXT = {
@@ -314,12 +314,12 @@ _STATES_TEXT = {
 
 
 def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> api.Explanation:
-    """Return why a tablet is as it is.
+    """Explain the state of a tablet.
 
     Args:
-        cluster: Only read.
-        tablet: Any; one that was never seen is said to be so.
-        now_s: The time now.
+        cluster: The coordinator's memory; only read.
+        tablet: The tablet; the explanation of an unknown tablet states that it is unknown.
+        now_s: The current time.
     """
     last_plan = cluster.last_plans.get(tablet)
     queued = cluster.queues.jobs_of(tablet)
@@ -404,7 +404,7 @@ def _of_queue(cluster: ClusterState, queued: tuple[Job, ...]) -> list[str]:
 
 
 def why_held(cluster: ClusterState, job: Job, now_s: float) -> str | None:
-    """Return why a job is not begun now, though it is wanted and a slot were free; or None."""
+    """Return why a wanted job could not start now even with a free slot, or None."""
     busy = cluster.busy_inputs(job.tablet)
     why = why_not_queued(cluster, job, busy, frozenset(job.depends_on), now_s)
     pause = cluster.retry.pause_of(job, now_s)
@@ -455,7 +455,7 @@ def _of_deferral(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[
 
 
 def _of_trigger(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
-    """Say what became of the last trigger that asked; it is kept while the tablet goes on."""
+    """Describe the decision on the last trigger; it stays until the next trigger."""
     decision = cluster.triggers.of(tablet)
     if decision is None:
         return []
@@ -475,7 +475,7 @@ def _of_trigger(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[s
 
 
 def _of_gate(cluster: ClusterState, tablet: TabletId, last_plan: LastPlan | None) -> list[str]:
-    """Say that a tablet waits for a trigger, if none is open."""
+    """State that a tablet waits for a trigger, if none is open."""
     table = cluster.tables.get(tablet.table)
     if table is None or last_plan is None or last_plan.triggered_at_s:
         return []

@@ -1,12 +1,11 @@
-"""Drives user requests: looks at their tablets, and has one step taken in each.
+"""Drives user requests: reads their tablets, and takes one step in each.
 
-    the feed names a tablet ─► the tablet is read ─► a step of the request whose turn it is
+    the feed reports a tablet ─► the tablet is read ─► a step of the request that has the turn
     a request changed, full scan ─► all tablets of all requests ─► … ─► DONE, FAILED, …
 
-Nothing is remembered that the store does not tell: which requests are open is read
-again with every look at all tablets. What is kept in memory is what to look at, and
-which tables have requests, so that the changes of all others cost nothing. A range may be
-longer than memory, so its tablets are read page by page.
+The store holds all state: open requests are read again with every pass over all tablets. Memory
+holds only the pending work and the tables with requests, so that changes of other tables cost
+nothing. The tablets of a range may not fit into memory, so they are read page by page.
 """
 
 import asyncio
@@ -46,8 +45,8 @@ async def tablet_pages(
 ) -> AsyncIterator[list[Tablet]]:
     """Yield the tablets that may hold rows of any of these requests, in order.
 
-    A tablet that is split meanwhile may be missed: requests look again until the store
-    agrees that they are over.
+    A tablet that is split meanwhile may be missed: a request is checked again until the store
+    confirms its end.
 
     Raises:
         MetadataError: The store did not answer as it should.
@@ -68,7 +67,7 @@ async def tablet_pages(
 
 
 def _common_span(requests: Sequence[Request]) -> tuple[bytes | None, bytes | None]:
-    """Return the bounds of all ranges together."""
+    """Return the common bounds of all ranges."""
     starts = [request.range.start for request in requests]
     ends = [request.range.until for request in requests]
     start = None if None in starts else min(each for each in starts if each is not None)
@@ -80,14 +79,14 @@ def _common_span(requests: Sequence[Request]) -> tuple[bytes | None, bytes | Non
 
 
 STEPS_AT_ONCE = 16
-"""Tablets of one table in which steps are taken at a time."""
+"""Concurrent steps in the tablets of one table."""
 REST_PER_TABLET_S = 0.001
 REST_MAX_S = 60.0
-"""How long after a look at all tablets another one may follow that only counts what is left."""
+"""Maximum pause between two passes over all tablets that only count the remaining work."""
 
 
 class _TableNews:
-    """What to look at in one table."""
+    """Pending work in one table."""
 
     def __init__(self) -> None:
         self.whole = False
@@ -98,7 +97,7 @@ class RequestDriver:
     """The driver of all requests. Every method is called from one event loop."""
 
     def __init__(self, context: ShellContext, steps: RequestSteps) -> None:
-        """Look at nothing yet."""
+        """Create a driver without pending work."""
         self._context = context
         self._steps = steps
         self._news: dict[str, _TableNews] = {}
@@ -109,39 +108,39 @@ class RequestDriver:
         self._counts: dict[str, asyncio.TimerHandle] = {}
         self._waiting: dict[str, set[TabletId]] = {}
         self.ended: Counter[RequestState] = Counter()
-        """How many requests have ended since the start, and how."""
+        """Number of requests that have ended since the start, by final state."""
 
     def table_changed(self, table: str) -> None:
-        """Look at all requests of a table, and at all their tablets."""
+        """Schedule a pass over all requests of a table and all their tablets."""
         self._news.setdefault(table, _TableNews()).whole = True
         self._awake.set()
 
     def tablet_changed(self, tablet: TabletId) -> None:
-        """Look at a tablet, if its table has requests."""
+        """Schedule a step in a tablet if its table has requests."""
         if tablet.table in self._open:
             self._news.setdefault(tablet.table, _TableNews()).tablets[tablet] = None
             self._awake.set()
 
     def look_at_deadlines(self) -> None:
-        """Look at the tables with a request whose deadline has come."""
+        """Schedule a pass over the tables with a request whose deadline has passed."""
         now_s = self._context.clock.now_s()
         for table, requests in self._open.items():
             if any(_is_late(request, now_s) for request in requests):
                 self.table_changed(table)
 
     def open_requests(self) -> list[Request]:
-        """Return the requests that are not over, of all tables."""
+        """Return the open requests of all tables."""
         return [
             request for some in self._open.values() for request in some if not request.state.ended
         ]
 
     @property
     def waiting_tablets(self) -> int:
-        """In how many tablets a request waits for running jobs, as they were read last."""
+        """Number of tablets in which a request waits for running jobs, at their last read."""
         return sum(map(len, self._waiting.values()))
 
     async def cancel_here(self, tablet: TabletId, attempt: str) -> None:
-        """Take one tablet out of the request of an attempt there, if it is a request's."""
+        """Exclude a tablet from the request that an attempt in it belongs to, if any."""
         seen = await self._context.store.tablet(tablet)
         entry = None if seen is None else seen.running.get(attempt)
         if seen is not None and entry is not None and entry.request is not None:
@@ -149,7 +148,7 @@ class RequestDriver:
             self.table_changed(tablet.table)
 
     async def run_forever(self) -> None:
-        """Drive tables side by side: a slow selector of one holds no other up."""
+        """Drive tables concurrently, so that a slow selector does not delay other tables."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._awake.wait()
@@ -211,7 +210,7 @@ class RequestDriver:
     async def _step_everywhere(
         self, requests: Sequence[Request], table: Table, now_s: float
     ) -> None:
-        """Take a step in every tablet; move those requests on that are over in all of them."""
+        """Take a step in every tablet; end the requests that have no work left in any."""
         left = dict.fromkeys((request.id for request in requests), 0)
         count = 0
         async for read in tablet_pages(self._context.store, table, requests):
@@ -225,7 +224,7 @@ class RequestDriver:
     async def _step_in(
         self, requests: Sequence[Request], table: Table, tablets: Collection[Tablet], now_s: float
     ) -> set[tuple[TabletId, str]]:
-        """Take one step in each tablet; return where which requests have something left to do."""
+        """Take one step in each tablet; return the (tablet, request) pairs with work left."""
         waiting = self._waiting.setdefault(table.id, set())
         waiting.difference_update(tablet.id for tablet in tablets if not tablet.waiting)
         waiting.update(tablet.id for tablet in tablets if tablet.waiting)
@@ -250,7 +249,7 @@ class RequestDriver:
         return unsettled
 
     async def _move_on(self, requests: Iterable[Request], table: Table, now_s: float) -> None:
-        """Move requests on that have nothing left to do in any tablet."""
+        """Change the state of requests that have no work left in any tablet."""
         for request in requests:
             change = next_state(request, 0)
             if change is not None and change.state.ended:
@@ -272,10 +271,10 @@ class RequestDriver:
     async def _audit_rows(
         self, request: Request, state: RequestState, table: Table, now_s: float
     ) -> None:
-        """Note in the audit how many rows a request has deleted and changed.
+        """Record in the audit how many rows a request has deleted and changed.
 
-        This comes before its last change of state: a coordinator that dies in between notes it
-        twice under one id, and the last line counts.
+        The entry is written before the last change of state. If the coordinator dies in between,
+        the entry is written twice under the same id, and the last one counts.
         """
         if request.transform.kind is TransformKind.NONE:
             return
@@ -297,7 +296,7 @@ class RequestDriver:
         await store.note_audit([line], AUDITED_DELETES_MAX, "deletes")
 
     def _count_soon(self, table: str) -> None:
-        """Look whether that was the last tablet: soon, but not all the time."""
+        """Schedule a count of the remaining tablets, at a limited rate."""
         loop = asyncio.get_running_loop()
         self._look_later(table, max(0.0, self._rests_until_s.get(table, 0.0) - loop.time()))
 
@@ -323,7 +322,7 @@ def _any_settled(
     tablets: Iterable[Tablet],
     unsettled: Collection[tuple[TabletId, str]],
 ) -> bool:
-    """Return whether some request has nothing left to do in one of these tablets."""
+    """Return whether any request has no work left in one of these tablets."""
     return any(
         (tablet.id, request.id) not in unsettled
         for tablet in tablets

@@ -1,9 +1,8 @@
-"""Calls selectors in threads: a slow one delays only its own request.
+"""Calls selectors in threads, so that a slow selector delays only its own request.
 
-A table may have a selector of its own. The scanner shows every tablet that it reads; one
-whose files or selector have changed since it was asked last is asked about, and its answer
-becomes a request. A selector that fails is asked again when the tablet changes or is
-planned anew; nothing waits for it.
+A table may have its own selector. The scanner reports every tablet that it reads. If the files or
+the selector have changed since the last call, the selector is called, and its answer becomes a
+request. A failed call is retried when the tablet changes or is replanned; nothing waits for it.
 """
 
 import asyncio
@@ -38,22 +37,22 @@ from coordinator.core.requests.next_step import closed_files
 
 SELECTORS_AT_ONCE = 4
 ANSWER_MAX_S = 60.0
-"""Then the selector has failed, and so has its request."""
+"""Timeout of a call, after which the selector and its request have failed."""
 UNENDED_MAX = 8
-"""Calls that have failed by time and go on: Python cannot end a thread. With so many of them, no
-selector is called until one has ended. Built-in selectors end by themselves: their options are
-bounded, and the time of a call grows with their length only."""
+"""Maximum number of timed-out calls that still run, because Python cannot kill a thread. At this
+number, no selector is called until one call has ended. Calls of built-in selectors always end:
+their options are bounded, and the duration of a call depends on their length only."""
 
 
 class SelectorCalls:
-    """The selectors that are installed, each call in a thread."""
+    """Calls of installed selectors, each in a thread."""
 
     def __init__(
         self,
         load: Callable[[str], Selector] = load_selector,
         answer_max_s: float = ANSWER_MAX_S,
     ) -> None:
-        """Load selectors when they are asked for."""
+        """Create an instance that loads selectors on demand."""
         self._load = load
         self._answer_max_s = answer_max_s
         self._threads = self._fresh_threads()
@@ -69,11 +68,11 @@ class SelectorCalls:
         files: tuple[DataFile, ...],
         now_s: float,
     ) -> Chosen:
-        """Return what a selector chooses among some files of a tablet.
+        """Return the choice of a selector among files of a tablet.
 
         Raises:
-            CompactionError: It is not installed, refuses its options, fails, is too slow,
-                or chooses what it was not shown.
+            CompactionError: The selector is not installed, rejects its options, fails, times out,
+                or chooses a file that is not a candidate.
         """
         self.calls += 1
         try:
@@ -110,7 +109,7 @@ class SelectorCalls:
                 chosen = await call
         except TimeoutError:
             self._unended.append(ended)
-            # Its thread is lost until it returns; the others shall not wait for it.
+            # The thread is blocked until the call returns, so further calls get new threads.
             self._threads.shutdown(wait=False, cancel_futures=False)
             self._threads = self._fresh_threads()
             message = f"selector {spec.name} did not answer within {self._answer_max_s:g} s"
@@ -150,7 +149,7 @@ def _checked_choice(name: str, chosen: object, files: tuple[DataFile, ...]) -> C
     return replace(chosen, files=tuple(sorted(set(chosen.files))))
 
 
-# ----------------------------------- Selectors of tables: requests that the service makes by itself
+# ------------------------------------------------------------ Automatic requests of table selectors
 
 
 TABLETS_AT_ONCE = 4
@@ -160,21 +159,21 @@ class AutomaticRequests:
     """Watches the scanner for tablets whose table has a selector."""
 
     def __init__(self, context: ShellContext, selectors: SelectorCalls) -> None:
-        """Ask about nothing yet."""
+        """Create an instance without waiting tablets."""
         self._context = context
         self._selectors = selectors
         self._waiting: dict[TabletId, tuple[Tablet, Table]] = {}
         self._news = asyncio.Event()
 
     def tablet_read(self, tablet: Tablet, table: Table) -> None:
-        """Ask about a tablet if its files, or what chooses among them, have changed."""
+        """Schedule a call for a tablet if its files, its selector or the due time require one."""
         spec = table_selector(table)
         if spec is not None and must_ask_selector(tablet, table, spec, self._context.clock.now_s()):
             self._waiting[tablet.id] = (tablet, table)
             self._news.set()
 
     async def run_forever(self) -> None:
-        """Ask, about several tablets at a time."""
+        """Call selectors for the waiting tablets, several at a time."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(TABLETS_AT_ONCE):
                 tasks.create_task(self._ask_forever())

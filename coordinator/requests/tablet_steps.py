@@ -1,8 +1,8 @@
-"""Takes one step of a request in one tablet: asks plug-ins, applies the change.
+"""Takes one step of a request in one tablet: calls plug-ins, and applies the change.
 
-A step that the store refuses is not tried again: whatever stood in its way is a change
-of the tablet, and brings the tablet back. Compactors hear of the jobs that a cancel takes
-back as of any other release: by the answer to their next heartbeat.
+A step that the store refuses is not retried: the refusal is due to a change of the tablet, which
+schedules the tablet again. As with any release, compactors learn of cancelled jobs from the answer
+to their next heartbeat.
 """
 
 from collections.abc import Callable
@@ -47,14 +47,14 @@ from coordinator.ports import PlanTablet, Submit
 from coordinator.requests.selector_calls import SelectorCalls
 
 RETRY_S = 1.0
-"""After the store was silent."""
+"""Pause after the store did not answer."""
 
 TabletChange = MarkWaiting | SelectFiles | CompleteHere | CancelHere | FinishHere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """Whom a request asks: planners, selectors, and who knows what is given up."""
+    """The policies of requests: planners, selectors, and the check for jobs that are given up."""
 
     plan: PlanTablet
     selectors: SelectorCalls
@@ -63,15 +63,15 @@ class Policies:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of a step. `settled`: nothing is left to do here."""
+    """The result of a step. `settled` means that no work is left in the tablet."""
 
     settled: bool
     look_again_s: float | None = None
-    """Seconds until the whole table is looked at again, changed or not; None: not at all."""
+    """Seconds until the next pass over the whole table; None if no pass is needed."""
 
 
 class RequestSteps:
-    """Takes steps. Remembers nothing."""
+    """Takes steps. Stateless."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class RequestSteps:
         policies: Policies,
         submit: Submit = lambda _event: None,
     ) -> None:
-        """Apply changes to the context's store; report each step through `submit`."""
+        """Create steps that change the context's store and report through `submit`."""
         self._context = context
         self._submit = submit
         self._policies = policies
@@ -90,9 +90,9 @@ class RequestSteps:
         """Take the next step of a request in a tablet.
 
         Args:
-            request: Whose turn it is here.
-            table: As it is now.
-            tablet: As it was read.
+            request: The request that has the turn in the tablet.
+            table: The current version of the table.
+            tablet: The version that was read.
             now_s: The store's time.
         """
         step = next_step(request, tablet)
@@ -115,7 +115,7 @@ class RequestSteps:
                 return await self._change(step, request, tablet)
 
     async def _fail(self, request: Request, cause: str) -> StepResult:
-        """Have a request end as failed; what it holds or marks anywhere is taken back first."""
+        """Begin to end a request as FAILED; its holds and markers are removed first."""
         outcome = await self._context.apply_or_unknown(begin_cancel(request, cause, fails=True))
         return StepResult(settled=False, look_again_s=_retry_at_s(outcome, applied_s=0.0))
 
@@ -178,7 +178,7 @@ class RequestSteps:
     def _ask_planner(
         self, request: Request, table: Table, tablet: Tablet, now_s: float
     ) -> PluginAnswers:
-        """Ask for the jobs of a selection; a pause holds jobs back, but unwants none."""
+        """Get the jobs of a selection as if the table were live: a pause only delays jobs."""
         live = replace(table, state=TableState.LIVE)
         facts = {request.id: facts_of(request)}
         try:
@@ -196,12 +196,12 @@ class RequestSteps:
 
 
 def _retry_at_s(outcome: Outcome, applied_s: float | None = None) -> float | None:
-    """Return when to look again: a change without an answer may never appear in the feed."""
+    """Return when to check again, because an unanswered change may never appear in the feed."""
     if isinstance(outcome, Unknown):
         return RETRY_S
     return applied_s if isinstance(outcome, Applied) else None
 
 
 def cancel_part(request: str, tablet: Tablet) -> CancelRange:
-    """Return the change that takes one tablet out of a request."""
+    """Return the change that excludes one tablet from a request."""
     return CancelRange(table=tablet.id.table, request=request, range=key_range_of(tablet.bounds))

@@ -1,13 +1,13 @@
-"""The full scan: one cheap look at every tablet's record, for what the change feed missed.
+"""The full scan: a cheap check of every tablet's record, for changes that the feed missed.
 
     table ─► spans of about `RANGE_TABLETS` ─► ranges, several at a time ─► what they found
                                                                              │
     tablets asked, wanted and not queued, queued and not wanted ─► the scanner's second lane
 
-Ranges are scanned elsewhere (`coordinator.scan.ray_ranges`) if the table has more than one,
-else here. What they find is planned again where it is queued, behind whatever the feed
-brings. The scan waits while that lane is long, so that memory is bounded; a range that
-fails is repeated and counted. See `docs/design/0005-full-scan.md`.
+If a table has several ranges, they are scanned in Ray tasks (`coordinator.scan.ray_ranges`),
+otherwise in this process. The scanner plans the tablets found, after those from the change feed.
+The scan waits while the scanner's second lane is long, so that memory is bounded. A failed range is
+retried and counted. See `docs/design/0005-full-scan.md`.
 """
 
 import asyncio
@@ -38,32 +38,32 @@ from coordinator.scan.scanner import Scanner
 RANGE_TABLETS = 10_000
 TABLES_AT_ONCE = 4
 TRIES_MAX = 3
-"""Of one range; then it waits for the next full scan."""
+"""Tries of one range; after that, the range waits for the next full scan."""
 RETRY_PAUSE_S = 1.0
 COMPARED_AT_ONCE = 500
-"""Compared with the queue before the loop may do something else."""
+"""Tablets that are compared with the queue before the event loop may run other tasks."""
 
 
 @dataclass(slots=True)
 class ScanCounts:
-    """How often something happened since the start."""
+    """Counts since the start."""
 
     scans: int = 0
-    """Tables scanned to the end."""
+    """Completed scans of a table."""
     ranges: int = 0
     ranges_failed: int = 0
-    """Tries of ranges that failed."""
+    """Failed tries of ranges."""
     tablets: int = 0
     planned: int = 0
     found: int = 0
-    """Tablets given to the coordinator to look at."""
+    """Tablets passed to the scanner."""
     last_s: float = 0.0
-    """Length of the last scan of all tables."""
+    """Duration of the last scan of all tables."""
 
 
 @dataclass(slots=True)
 class _ScanRequest:
-    """How a table is to be scanned."""
+    """Options of a requested scan."""
 
     fresh: bool = False
     every: bool = False
@@ -71,22 +71,22 @@ class _ScanRequest:
 
 @dataclass(slots=True)
 class _TableScan:
-    """One scan of a table: ranges to do, and what is queued without being wanted yet."""
+    """One scan of a table: remaining ranges with tries, and tablets with unconfirmed jobs."""
 
     todo: deque[tuple[ScanRange, int]]
     unconfirmed: dict[bytes, None]
-    """Ends of tablets with queued jobs that no range has confirmed."""
+    """Ends of tablets whose queued jobs no range has confirmed so far."""
     left_out: list[TabletSpan] = field(default_factory=list)
     """Spans that could not be scanned."""
 
 
 class FullScan:
-    """Scans tables: all of them now and then, one at once when it is new or has changed."""
+    """Scans all tables periodically, and a new or changed table at once."""
 
     def __init__(
         self, store: TabletStore, scanner: Scanner, queued: QueuedJobs, local: RangeScans, log: Log
     ) -> None:
-        """Scan nothing yet; take the scanner's requests from now on."""
+        """Create a full scan, and register it with the scanner."""
         self._faults = scanner.faults
         self._store = store
         self._scanner = scanner
@@ -98,24 +98,24 @@ class FullScan:
         self._requested: dict[str, _ScanRequest] = {}
         self._busy: set[str] = set()
         self._scanned: set[str] = set()
-        """Tables scanned to the end since the start."""
+        """Tables that were scanned completely since the start."""
         self._news = asyncio.Event()
         self.counts = ScanCounts()
         scanner.scan_by(self.look)
 
     def use(self, remote: RangeScans | None, tasks: int) -> None:
-        """Scan tables of several ranges elsewhere, so many ranges of a table at a time."""
+        """Scan tables with several ranges through `remote`, `tasks` ranges of a table at a time."""
         self._remote = remote if tasks else None
         self._tasks = max(1, tasks)
 
     def look(self, table: str, *, fresh: bool = True, every: bool = False) -> None:
-        """Scan a table soon; requests for the same table join."""
+        """Request the scan of a table; requests for the same table are merged."""
         request = self._requested.setdefault(table, _ScanRequest())
         request.fresh, request.every = request.fresh or fresh, request.every or every
         self._news.set()
 
     async def run_forever(self, settings: CoordinatorSettings) -> None:
-        """Scan what is requested, and everything each `full_scan_interval_s`."""
+        """Scan requested tables, and all tables every `full_scan_interval_s`."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(TABLES_AT_ONCE):
                 tasks.create_task(self._serve_forever())
@@ -152,12 +152,12 @@ class FullScan:
                 self._news.set()
 
     async def scan_table(self, table: Table, *, fresh: bool = False, every: bool = False) -> None:
-        """Scan one table; what the store does not answer waits for the next full scan.
+        """Scan one table; ranges that fail wait for the next full scan.
 
         Args:
-            table: As it is now.
-            fresh: Look at deferred tablets, too.
-            every: Look at all tablets.
+            table: The current version of the table.
+            fresh: Whether to include deferred tablets.
+            every: Whether to include all tablets.
         """
         unconfirmed = dict.fromkeys(self._queued.queued_ends(table.id))
         try:
@@ -223,7 +223,7 @@ class FullScan:
     async def _submit_findings(
         self, work: _TableScan, scan_range: ScanRange, findings: RangeFindings
     ) -> None:
-        """Give the scanner the tablets to look at, and those whose queued jobs differ."""
+        """Pass to the scanner the tablets to handle and those whose queued jobs differ."""
         table, wanted = scan_range.table.id, dict(findings.wanted)
 
         def differs(tablet: TabletId) -> bool:
@@ -239,9 +239,9 @@ class FullScan:
         await self._compare(table, findings.deferred, self._is_forgotten)
 
     def _is_forgotten(self, tablet: TabletId) -> bool:
-        """Return whether the store alone calls a tablet deferred.
+        """Return whether a tablet is deferred in the store, but not in the coordinator.
 
-        A store that fails over may take back the end of a deferral with the steps that followed.
+        A fail-over of the store may undo the end of a deferral.
         """
         return not self._queued.is_deferred(tablet)
 
@@ -261,5 +261,5 @@ class FullScan:
 
 
 def _unwanted(work: _TableScan) -> list[bytes]:
-    """Return the ends of tablets with queued jobs that a complete look did not confirm."""
+    """Return the ends of tablets with queued jobs that no successful range has confirmed."""
     return [end for end in work.unconfirmed if not any(span.holds(end) for span in work.left_out)]

@@ -1,8 +1,8 @@
-"""Ranges of a full scan as Ray tasks: on any node that has room, with no CPU of their own.
+"""Ranges of a full scan as Ray tasks: on any node, without a CPU reservation.
 
-Zero CPUs, so that a cluster of nothing but its head runs them, and compactors keep
-theirs; spread, so that with more nodes the head is not the one that works. Ray does not
-repeat them: the full scan does, and counts.
+The tasks reserve zero CPUs, so that they run on a cluster that consists of the head node only, and
+take no CPUs from compactors. They are spread over the nodes to relieve the head node. Ray does not
+retry them: the full scan does, and counts the retries.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ from coordinator.scan.scan_ranges import (
 )
 
 RANGE_SCAN_MAX_S = 300.0
-"""Then a range has failed: its node may hang."""
+"""Time after which a range has failed, because its node may hang."""
 
 
 class RayRangeScans:
-    """Scans each range in a task of its own."""
+    """Scans each range in its own Ray task."""
 
     def __init__(self, settings: Settings) -> None:
-        """Have tasks use these settings: the store's address, services and planners."""
+        """Create scans whose tasks use these settings: the store's address, services, planners."""
         self._settings = settings
         own = settings.cluster.service_resource
-        # Where nodes come and go with the work, a scan must not keep one of them from going.
+        # In a cluster that scales with the load, a scan must not keep a node from being removed.
         place = {"resources": {own: PIN_AMOUNT}} if own else {"scheduling_strategy": "SPREAD"}
         self._task = ray.remote(scan_range).options(
             num_cpus=0, max_retries=0, name="neve full scan", **place
@@ -56,15 +56,15 @@ class RayRangeScans:
             message = f"a task failed: {type(cause).__name__}: {str(cause).strip()}"
             raise UnavailableError(message) from error
         finally:
-            ray.cancel(ref, force=True)  # Of one that has ended, nothing is left to cancel.
+            ray.cancel(ref, force=True)  # Has no effect on a task that has ended.
         return scanned
 
 
 class LoadedPlanners:
-    """What plans by the settings of the last range, loaded once in a process.
+    """The planners for the settings of the last range, loaded once per process.
 
-    Ray gives a worker many ranges. To find plug-ins, a file of every installed package is read,
-    which takes half as long as the records of a range.
+    A Ray worker scans many ranges. Plug-in discovery reads a file of every installed package, which
+    takes half as long as reading the records of a range.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ _loaded = LoadedPlanners()
 
 
 def scan_range(settings: Settings, scan_range: ScanRange) -> RangeFindings:
-    """Scan a range in this process, over a connection of its own."""
+    """Scan a range in this process, over its own connection."""
 
     async def scan() -> RangeFindings:
         store = connect(settings.store)

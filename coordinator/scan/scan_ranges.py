@@ -1,9 +1,9 @@
-"""One range of a full scan: a span of a table's tablets, looked at near the data.
+"""One range of a full scan: a span of a table's tablets.
 
-Records are read first. Only tablets whose record does not show them to be quiet are read and
-planned. The findings say which tablets the coordinator must look at itself; for tablets at
-rest, that is written into the record. No decision is final here, so a range may be lost, late
-or done twice.
+A scan reads the records first. It then reads and plans only the tablets that are not quiet
+according to their records. The findings list the tablets that the coordinator must handle; tablets
+at rest are marked in their records. No decision of a scan is final, so a range may be lost, late or
+repeated.
 """
 
 import asyncio
@@ -34,59 +34,59 @@ from coordinator.scan.scanner import read_request_facts, with_watermarks
 
 PAGE_TABLETS = 1000
 BATCH_TABLETS = 256
-"""Read and planned before the loop may do something else."""
+"""Tablets that are read and planned before the event loop may run other tasks."""
 RESULT_BYTES_MAX = 1024**2
-"""Of the ends in one answer; a range that has more goes on in another."""
+"""Maximum total size of the ends in one answer; the rest of the range needs another scan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanRange:
-    """What to look at. Small, whatever the table."""
+    """The tablets to scan. Small, regardless of the size of the table."""
 
     table: Table
     span: TabletSpan
     fresh: bool = False
-    """Deferred tablets count as any others (`needs_look`)."""
+    """Whether to include deferred tablets (`needs_look`)."""
     every: bool = False
-    """Quiet tablets, too."""
+    """Whether to include quiet tablets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeFindings:
-    """What a range has found. Ends of tablets, at most `RESULT_BYTES_MAX` bytes of them."""
+    """The result of a range scan: ends of tablets, about `RESULT_BYTES_MAX` bytes at most."""
 
     ask: tuple[bytes, ...] = ()
-    """The coordinator must look at these."""
+    """Tablets that the coordinator must handle."""
     wanted: tuple[tuple[bytes, str], ...] = ()
     """Tablets that want jobs, each with the digest of the jobs' ids."""
     deferred: tuple[bytes, ...] = ()
-    """Tablets that were passed by because the coordinator is to plan them again."""
+    """Tablets that were skipped because the coordinator replans them."""
     tablets: int = 0
-    """Records looked at."""
+    """Number of records read."""
     planned: int = 0
-    """Tablets read and planned."""
+    """Number of tablets read and planned."""
     rest: TabletSpan | None = None
-    """What is left of the range, because the answer is full."""
+    """The rest of the range if the answer is full."""
 
 
 class RangeScans(Protocol):
-    """Where ranges are scanned."""
+    """An executor of range scans."""
 
     async def scan(self, scan_range: ScanRange) -> RangeFindings:
         """Scan a range.
 
         Raises:
             MetadataError: The store did not answer as it should.
-            UnavailableError: The store, or whoever scans, did not answer in time.
+            UnavailableError: The store or the executor did not answer in time.
         """
         ...
 
 
 class LocalRangeScans:
-    """Scans ranges in this process, between its other work."""
+    """Scans ranges in this process, interleaved with its other tasks."""
 
     def __init__(self, store: TabletStore, plan: PlanTablet) -> None:
-        """Scan with these planners."""
+        """Create scans that use these planners."""
         self._store = store
         self._plan = plan
 
@@ -96,7 +96,7 @@ class LocalRangeScans:
 
 
 class _RangeScan:
-    """One scan of a range: what it has found so far."""
+    """One scan of a range, with its findings so far."""
 
     def __init__(self, store: TabletStore, plan: PlanTablet, scan_range: ScanRange) -> None:
         self._store = store
@@ -109,7 +109,7 @@ class _RangeScan:
         self._now_s = 0.0
 
     async def run(self) -> RangeFindings:
-        """Look at page after page until the span ends or the answer is full."""
+        """Scan page after page until the span ends or the answer is full."""
         table, span = self._range.table.id, self._range.span
         after, rest = span.after, None
         while ids := await self._store.tablet_ids(table, after=after, count=PAGE_TABLETS):
@@ -140,19 +140,19 @@ class _RangeScan:
             analyses: list[WriteAnalysis] = []
             for tablet, seen in zip(batch, await self._store.readable(batch), strict=True):
                 if seen is None or isinstance(seen, UnreadableTablet):
-                    self._found(tablet.end)  # The coordinator looks itself, and tells.
+                    self._found(tablet.end)  # The coordinator reads it and reports the problem.
                 elif (analysis := await self._judge(seen)) is not None:
                     analyses.append(analysis)
             await self._write(analyses)
             await asyncio.sleep(0)
 
     async def _not_quiet(self, page: Sequence[TabletId]) -> Sequence[TabletId]:
-        """Return the tablets that their records do not show to be quiet."""
+        """Return the tablets that are not quiet according to their records."""
         scan_range = self._range
         try:
             records = await self._store.records(page)
         except BrokenValueError:
-            return page  # One of them is broken: each is read and reported by itself.
+            return page  # A record is broken: read each tablet, so that it is reported.
         look: list[TabletId] = []
         for tablet, record in zip(page, records, strict=True):
             if needs_look(record, scan_range.table, self._now_s, fresh=scan_range.fresh):
@@ -163,7 +163,7 @@ class _RangeScan:
         return look
 
     async def _judge(self, tablet: Tablet) -> WriteAnalysis | None:
-        """Put a tablet where it belongs; return the new analysis of one that rests."""
+        """Add a tablet to the findings, or return the new analysis of a tablet at rest."""
         table, now_s = self._range.table, self._now_s
         self._planned += 1
         if must_ask(tablet, table, now_s):
@@ -174,7 +174,7 @@ class _RangeScan:
             plan = self._plan(tablet, table, now_s, await read_request_facts(self._store, tablet))
         except (MetadataError, UnavailableError):
             raise
-        except Exception:  # Of this tablet: the coordinator asks again, and tells.
+        except Exception:  # The coordinator plans the tablet again and reports the error.
             self._found(tablet.id.end)
             return None
         match scan_verdict(tablet, table, plan):
@@ -193,7 +193,7 @@ class _RangeScan:
     def _new_analysis(
         self, tablet: Tablet, due_at_s: float | None, triggered_at_s: float
     ) -> WriteAnalysis | None:
-        """Return the analysis to write for a tablet at rest; None: its record has it already."""
+        """Return the analysis to write for a tablet at rest, or None if its record has it."""
         record, settings_version = tablet.record, self._range.table.settings_version
         analysis = analysis_at_rest(len(tablet.files))
         fresh = (record.analysis_version, record.analysis_settings) == (
@@ -220,7 +220,7 @@ class _RangeScan:
         self._bytes += len(end) + len(wanted or "")
 
     async def _write(self, analyses: Sequence[WriteAnalysis]) -> None:
-        """Write analyses of tablets at rest; the store refuses one whose tablet has changed."""
+        """Write analyses of tablets at rest; the store refuses those of changed tablets."""
         for first in range(0, len(analyses), ANALYSES_AT_ONCE):
             some = tuple(analyses[first : first + ANALYSES_AT_ONCE])
             await self._store.apply(WriteAnalyses(table=self._range.table.id, notes=some))

@@ -1,13 +1,13 @@
-"""Finds work: learns which tablets changed, reads them, asks their planners.
+"""Finds work: follows changes of tablets, reads the tablets, and calls their planners.
 
-Changes come from the tables' streams within milliseconds (`ask`); the full scan finds
-what the feed has missed (`found`). Both coalesce: a tablet that changes ten times while
-it waits is planned once. What the feed brings goes first, so that a scan which finds
-work everywhere holds no change up for longer than one batch.
+Changes arrive from the tables' streams within milliseconds (`ask`); the full scan finds changes
+that the feed has missed (`found`). Both coalesce: a tablet that changes ten times while it waits is
+planned once. Changes from the feed take precedence, so a scan that finds work everywhere delays
+them by at most one batch.
 
-A position in a change stream is that of an entry: commits, splits and restarts of others leave
-it good. It is lost only if so many changes came since that the stream, which is capped, has
-dropped the entry: then nobody knows what else was dropped, and the whole table is looked at.
+A position in a change stream refers to an entry. It stays valid across commits, splits and
+restarts. It is lost only if the capped stream has dropped the entry after many changes: other
+changes may then have been missed, and the whole table is scanned.
 """
 
 import asyncio
@@ -39,29 +39,29 @@ from coordinator.table_faults import (
     is_store_away,
 )
 
-# ------------------------- The change streams of all tables, read on from where they were read last
+# ----------------------------------------------------------------- The change streams of all tables
 
 
 FEED_BLOCK_S = 0.5
 CHANGES_MAX = 2000
-"""Entries of a table that are read at a time; no stream is capped that short."""
+"""Entries of a table per read; the cap of every stream is larger."""
 
 
 class ChangeFeed:
-    """Where each table's stream was read last. Positions only go on."""
+    """The read positions of the tables' streams. Positions only advance."""
 
     def __init__(self, store: TabletStore) -> None:
-        """Follow no table yet."""
+        """Create a feed that follows no tables."""
         self._store = store
         self._positions: dict[str, str] = {}
         self.resets = 0
-        """How often a position was lost."""
+        """Number of lost positions."""
 
     def __bool__(self) -> bool:
         return bool(self._positions)
 
     async def follow(self, table: str) -> None:
-        """Hear what changes from now on; one that is followed already goes on as it was.
+        """Follow the changes of a table from now on; a followed table keeps its position.
 
         Raises:
             MetadataError: The store did not answer as it should.
@@ -70,14 +70,14 @@ class ChangeFeed:
             self._positions[table] = await self._store.tail(table)
 
     def forget(self, table: str) -> None:
-        """Follow a table no longer."""
+        """Stop following a table."""
         self._positions.pop(table, None)
 
     async def read(self) -> tuple[Sequence[TabletChanged], Sequence[str]]:
-        """Wait for changes; return them, and the tables of which others were missed.
+        """Wait for changes; return them, and the tables whose other changes were missed.
 
         Raises:
-            MetadataError: The store did not answer as it should; nothing is lost by it.
+            MetadataError: The store did not answer as it should; no change is lost.
         """
         before = dict(self._positions)
         changes = await self._store.changes(before, count=CHANGES_MAX, block_s=FEED_BLOCK_S)
@@ -91,11 +91,11 @@ class ChangeFeed:
         return changes, missed
 
 
-# --------------------- What is read and written beside a tablet itself; scans of ranges use it, too
+# ------------------------------------------------ Requests and watermarks, also used by range scans
 
 
 async def read_request_facts(store: TabletStore, tablet: Tablet) -> Mapping[str, RequestFacts]:
-    """Return what planners may know of the request that holds files here, if it is active.
+    """Return the facts for planners about the active request that holds files of a tablet.
 
     Raises:
         MetadataError: The store did not answer as it should.
@@ -106,7 +106,7 @@ async def read_request_facts(store: TabletStore, tablet: Tablet) -> Mapping[str,
 
 
 async def with_watermarks(store: TabletStore, tablet: Tablet, table: Table, now_s: float) -> Tablet:
-    """Return a tablet with its watermarks as they should be, also in the store.
+    """Update the watermarks of a tablet in the store if necessary, and return the tablet.
 
     Raises:
         MetadataError: The store did not answer as it should.
@@ -137,11 +137,11 @@ def _active_facts(request: Request | None) -> Mapping[str, RequestFacts]:
 
 
 BATCH_TABLETS = 200
-"""Read and planned before the loop may do something else."""
+"""Tablets that are read and planned before the event loop may run other tasks."""
 PAUSE_AFTER_ERROR_S = 1.0
 TABLES_REFRESH_S = 2.0
 FOUND_MAX = 20_000
-"""Tablets that a full scan has found and that wait; beyond that, it waits, too."""
+"""Number of waiting tablets from a full scan at which the full scan pauses."""
 _ENDS = {
     "commit": AttemptEnd.COMMITTED,
     "release": AttemptEnd.LOST,
@@ -149,7 +149,7 @@ _ENDS = {
 
 
 class Scanner:
-    """Knows the tablets to look at; its loops fill and empty that set."""
+    """The set of tablets to plan, and the loops that fill and empty it."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Scanner:
         log: Log,
         faults: TableFaults | None = None,
     ) -> None:
-        """Look at nothing yet; `submit` is set by `attach`."""
+        """Create a scanner without waiting tablets; `attach` sets the receiver of events."""
         self.faults = faults or TableFaults(log)
         self._store = store
         self._plan = plan
@@ -169,7 +169,7 @@ class Scanner:
         self.on_tablet_changed: list[Callable[[TabletId], None]] = []
         """Called when a tablet has changed. Must not wait."""
         self.on_asked: list[Callable[[TabletId], None]] = []
-        """Hear of each tablet that is to be looked at soon."""
+        """Called with each tablet that is scheduled by `ask`."""
         self.on_tablet_read: list[Callable[[Tablet, Table], None]] = []
         """Called with a tablet that was read to be planned. Must not wait."""
         self._asked: dict[TabletId, None] = {}
@@ -181,32 +181,32 @@ class Scanner:
         self._tables_news = asyncio.Event()
         self.feed = ChangeFeed(store)
         self._lost: set[str] = set()
-        """Tables of which changes were missed: all of their tablets are looked at."""
+        """Tables with missed changes; all of their tablets are scanned."""
         self.tables: dict[str, Table] = {}
         self.planned = 0
 
     def attach(self, submit: Submit) -> None:
-        """Say where events go."""
+        """Set the receiver of events."""
         self._submit = submit
 
     def scan_by(self, scan: Callable[[str], None]) -> None:
-        """Let `scan` look at all tablets of a table that is new or has changed."""
+        """Use `scan` for all tablets of a table that is new or has changed."""
         self._scan = scan
 
     def remind(self) -> None:
-        """Report every table as changed: something may have been missed."""
+        """Report every table as changed, because a notification may have been missed."""
         for table in self.tables:
             self._table_changed(table)
 
     def ask(self, tablet: TabletId) -> None:
-        """Have a tablet looked at soon."""
+        """Schedule a tablet with precedence."""
         self._asked[tablet] = None
         for notify in self.on_asked:
             notify(tablet)
         self._news.set()
 
     def found(self, tablet: TabletId) -> None:
-        """Have a tablet looked at once nothing more urgent waits."""
+        """Schedule a tablet after all tablets of `ask`."""
         if tablet not in self._asked:
             self._found[tablet] = None
             self._news.set()
@@ -214,16 +214,16 @@ class Scanner:
                 self._drained.clear()
 
     async def room(self) -> None:
-        """Wait until not too many of those found wait."""
+        """Wait until the lane of found tablets has room."""
         await self._drained.wait()
 
     @property
     def waiting(self) -> int:
-        """How many tablets wait to be looked at."""
+        """Number of tablets that wait to be planned."""
         return len(self._asked) + len(self._found)
 
     async def plan_forever(self) -> None:
-        """Read and plan the tablets asked for, in batches, and then those found."""
+        """Read and plan waiting tablets in batches, first those of `ask`, then those found."""
         while True:
             await self._news.wait()
             batch = self._next_batch()
@@ -246,7 +246,7 @@ class Scanner:
         try:
             await self.plan_batch(batch)
         except Exception as error:
-            if not is_store_away(error):  # Of one of them: alone, each tells of itself only.
+            if not is_store_away(error):  # Due to a tablet: plan each alone, to find it.
                 await self._plan_each(batch)
                 return
             self._log("planning waits for the store", cause=str(error), tablets=len(batch))
@@ -282,10 +282,10 @@ class Scanner:
                 await self._plan_or_note(tablet, table, now_s)
 
     async def _plan_or_note(self, tablet: Tablet, table: Table, now_s: float) -> None:
-        """Plan a tablet; a failure is noted for it alone, and the others go on."""
+        """Plan a tablet; a failure is recorded for this tablet and does not affect others."""
         try:
             await self._plan_one(tablet, table, now_s)
-        except Exception as error:  # Of this tablet; all others go on.
+        except Exception as error:  # A failure on one tablet must not stop the others.
             if is_store_away(error):
                 raise
             cause = self.faults.note("planning", str(tablet.id), error)
@@ -316,7 +316,7 @@ class Scanner:
         )
 
     async def follow_forever(self) -> None:
-        """Hear the change streams of all tables."""
+        """Follow the change streams of all tables."""
         while True:
             try:
                 await self._follow_once()
@@ -366,7 +366,7 @@ class Scanner:
             notify(table)
 
     async def refresh_tables_forever(self) -> None:
-        """Notice new, changed and dropped tables."""
+        """Detect new, changed and dropped tables in a loop."""
         while True:
             try:
                 await self.refresh_tables()
@@ -378,7 +378,7 @@ class Scanner:
             self._tables_news.clear()
 
     async def refresh_tables(self) -> None:
-        """Read the list of tables; look at every tablet of one that is new or has changed."""
+        """Read the list of tables; scan all tablets of each new or changed table."""
         found = await self._read_tables()
         for gone in [table for table in self.tables if table not in found]:
             del self.tables[gone]
@@ -389,9 +389,9 @@ class Scanner:
         await self._notice(found)
 
     async def _read_tables(self) -> dict[str, Table]:
-        """Return all tables by id; of one that cannot be read, what was read of it last.
+        """Return all tables by id; for an unreadable table, return its last known version.
 
-        One that a recovery fills is none for any part of the coordinator.
+        A table that is being filled by a recovery is excluded: the coordinator ignores it.
         """
         listed = await self._store.listed_tables()
         there = (each for each in listed.tables if each.state is not TableState.FILLING)
@@ -411,7 +411,7 @@ class Scanner:
                 await self.faults.run("taking notice", table.id, work, STORE_AWAY_ERRORS)
 
     async def _notice_one(self, table: Table) -> None:
-        # The position comes first: what changes while we look is heard again.
+        # Read the position first, so that changes during the scan are received, too.
         await self.feed.follow(table.id)
         self.tables[table.id] = table
         self._submit(on.TableSeen(table=table))
@@ -419,7 +419,7 @@ class Scanner:
         await self._look_at_all(table.id)
 
     async def _look_at_all(self, table: str) -> None:
-        """Have every tablet of a table looked at, by the full scan if there is one."""
+        """Schedule every tablet of a table, through the full scan if there is one."""
         if self._scan is not None:
             self._scan(table)
             return

@@ -1,11 +1,11 @@
-"""Drives splits and merges. What they do next is decided in `core.split_merge`.
+"""Drives splits and merges. `core.split_merge` decides on their next changes.
 
-1. The scanner shows `driver` each tablet that it reads.
-2. One that has grown too large is split; `driver` walks over records for small neighbours.
-3. `key_sampling` finds where to split, from files' bounds and samples of keys.
-4. `step_runner` applies one change after the other, until it has to wait.
+1. The scanner passes each tablet that it reads to `driver`.
+2. `driver` splits tablets that are too large, and searches records for small neighbours.
+3. `key_sampling` chooses split keys from the bounds of files and from key samples.
+4. `step_runner` applies one change after another, until the operation has to wait.
 
-    driver         which tablets, and when
+    driver         chooses tablets and times
     step_runner    takes steps, begins operations
-    key_sampling   chooses where a tablet is split
+    key_sampling   chooses split keys
 """

@@ -1,12 +1,11 @@
-"""Drives splits and merges: takes their steps, and begins those that sizes ask for.
+"""Drives splits and merges: takes their steps, and begins new ones based on sizes.
 
     the scanner reads a tablet with an operation ─► its steps, until it has to wait
     … one that has grown too large ─► a split of it
     a table changed, full scan ─► the records of its tablets ─► splits, merges
 
-Nothing is remembered that the store does not tell: an operation that another coordinator
-or a user has begun is gone on with. In memory is what to look at, and, for people, what
-each operation waits for.
+The store holds all state: the driver continues operations that another coordinator or a user has
+begun. Memory holds only the pending work and, for display, what each operation waits for.
 """
 
 import asyncio
@@ -28,22 +27,22 @@ from coordinator.split_merge.step_runner import OperationStatus, OperationSteps
 
 LOOKS_AT_ONCE = 4
 RETRY_S = 1.0
-"""After the store was silent."""
+"""Pause after the store did not answer."""
 WALK_REST_S = 5.0
-"""A walk over the records of a table begins so long after the last one at the earliest."""
+"""Minimum pause between two walks over the records of a table."""
 PAGE_TABLETS = 1000
 LARGE_MAX = 1000
-"""Tablets to be split that wait; what is forgotten is found by the next full scan."""
+"""Tablets that wait for a split; the next full scan finds evicted ones again."""
 ABANDONED_MAX = 1000
 TRY_REST_S = 60.0
-"""A tablet for which no key was found, or whose split was refused, is left alone so long."""
+"""Pause after no split key was found for a tablet or its split was refused."""
 
 
 class OperationDriver:
     """The driver of all splits and merges. Every method is called from one event loop."""
 
     def __init__(self, context: ShellContext, steps: OperationSteps) -> None:
-        """Look at nothing yet."""
+        """Create a driver without pending work."""
         self._context = context
         self._steps = steps
         self._look: dict[TabletId, None] = {}
@@ -58,12 +57,12 @@ class OperationDriver:
         self._to_walk = asyncio.Event()
 
     def table_changed(self, table: str) -> None:
-        """Look whether sizes ask for splits or merges in a table."""
+        """Schedule a check of the tablet sizes of a table."""
         self._walk[table] = None
         self._to_walk.set()
 
     def tablet_read(self, tablet: Tablet, table: Table) -> None:
-        """Go on with the operation of a tablet, or think about splitting it."""
+        """Schedule the next step of a tablet's operation, or a split if it is too large."""
         if tablet.operation is not None:
             self._look[tablet.id] = None
             self._awake.set()
@@ -75,7 +74,7 @@ class OperationDriver:
             self._awake.set()
 
     def sentences(self, tablet: TabletId) -> tuple[str, ...]:
-        """Return what people should know of splits and merges of a tablet, a sentence each."""
+        """Return sentences for users on the splits and merges of a tablet."""
         status, now_s = self._statuses.get(tablet), self._context.clock.now_s()
         if status is not None:
             return (_sentence(status, now_s),)
@@ -85,7 +84,7 @@ class OperationDriver:
         return (f"a split or merge was abandoned {now_s - given_up[0]:.0f} s ago: {given_up[1]}",)
 
     async def run_forever(self) -> None:
-        """Take steps, of several operations at a time, and look for new ones."""
+        """Take steps of several operations at a time, and begin new operations."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(LOOKS_AT_ONCE):
                 tasks.create_task(self._look_forever())
@@ -160,7 +159,7 @@ class OperationDriver:
             self._splitting.discard(tablet)
 
     async def _walk_forever(self) -> None:
-        """Walk over the records of tables whose sizes count, one table after the other."""
+        """Walk over the records of scheduled tables, one table after another."""
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle | None = None
         while True:
@@ -222,7 +221,7 @@ class OperationDriver:
                 await self._guarded(right)
 
     def _has_room(self) -> bool:
-        """Return whether fewer operations are under way than may be begun by size."""
+        """Return whether fewer operations are in progress than `at_once_max`."""
         under_way = {status.operation.operation_id for status in self._statuses.values()}
         return len(under_way) + len(self._splitting) < self._steps.rules.at_once_max
 
@@ -231,7 +230,7 @@ class OperationDriver:
 
 
 def key_text(key: bytes, table: Table) -> str:
-    """Return a key of a table for people."""
+    """Return a readable form of a table's key."""
     types = {column.name: column.type for column in table.schema}
     try:
         return format_key(key, [key_type_of(types[name]) for name in table.key])

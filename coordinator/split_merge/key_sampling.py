@@ -1,4 +1,4 @@
-"""Chooses where a tablet is split: by the bounds of its files, or by samples of their keys."""
+"""Chooses split keys of a tablet from the bounds of its files or from samples of their keys."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ from coordinator.core.split_merge.split_keys import (
 )
 
 NoteFatalFile = Callable[[str, str], None]
-"""Called with a file that has ended the process that read it, and how."""
+"""Called with the path of a file that has crashed its reader process, and the cause."""
 
 
 async def choose_split_keys(
@@ -31,15 +31,15 @@ async def choose_split_keys(
     fatal: NoteFatalFile = lambda *_: None,
     threads: StorageThreads | None = None,
 ) -> tuple[bytes, ...]:
-    """Return keys that split a tablet into parts of about equal bytes; none where none does.
+    """Return keys that split a tablet into parts of about equal bytes, or none if none fit.
 
     Args:
-        tablet: As it was read.
+        tablet: The version that was read.
         table: Its table, which has a key.
-        log: Hears of files that could not be read: they count as far as they are known.
-        parts: How many; at least 2.
-        fatal: Hears of files that nobody should look into again; then no key is returned.
-        threads: Where storage is looked at.
+        log: Receives files that could not be sampled; their key bounds are used instead.
+        parts: Number of parts, at least 2.
+        fatal: Receives files that must not be read again; in this case no key is returned.
+        threads: Threads for calls to the storage.
 
     Raises:
         UnavailableError: The storage does not answer.
@@ -58,7 +58,7 @@ async def choose_split_keys(
 def _read_samples(
     table: Table, files: list[DataFile], log: Log
 ) -> tuple[dict[str, list[bytes]], dict[str, str]]:
-    """Return keys of files by path, and how files have ended readers."""
+    """Return sampled keys by path, and the causes of reader crashes by path."""
     samples: dict[str, list[bytes]] = {}
     deaths: dict[str, str] = {}
     for file in files_to_sample(files):

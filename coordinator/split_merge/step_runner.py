@@ -1,7 +1,7 @@
-"""Takes the next step of a split or merge, and begins one: reads, asks the core, applies.
+"""Begins splits and merges, and takes their next steps: read, call the core, apply.
 
-A step that the store refuses is not tried again at once: what stood in its way is a change
-of a tablet, and brings that back; at the latest the full scan does.
+A step that the store refuses is not retried at once: the refusal is due to a change of a tablet,
+which schedules the tablet again. At the latest, the full scan does.
 """
 
 from collections.abc import Callable
@@ -42,23 +42,23 @@ from coordinator.split_merge.key_sampling import choose_split_keys
 StoreChange = BeginOperation | StepOperation | EndOperation | AbandonOperation
 
 STEPS_MAX = 8
-"""Steps taken in a row: an operation has three, and somebody else may take some of them."""
+"""Maximum number of consecutive steps; an operation has three, and others may take some of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationRules:
-    """What the operator has set."""
+    """Settings of the operator."""
 
     lasts_max_s: float
-    """An operation that is not over after so long is abandoned, and none is begun by size in
-    that tablet for as long."""
+    """Age at which an operation is abandoned, and the pause before the next one is begun by size
+    in that tablet."""
     at_once_max: int
-    """Operations that are begun by size while fewer than so many are under way."""
+    """Maximum number of concurrent operations up to which new ones are begun by size."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """What an operation waits for, when it was last read."""
+    """What an operation waits for, according to its last read."""
 
     table: Table
     operation: Operation
@@ -68,31 +68,31 @@ class OperationStatus:
 
 @dataclass(frozen=True, slots=True)
 class LookResult:
-    """What a look at an operation has led to."""
+    """The result of a look at an operation."""
 
     status: OperationStatus | None = None
-    """Set while it stands."""
+    """Set while the operation is in progress."""
     look_again: bool = False
-    """The store did not answer for sure: look again soon."""
+    """Whether to look again soon, for example after an unknown outcome."""
     abandoned: str = ""
-    """Why it was given up, if it was."""
+    """Why the operation was abandoned; empty if it was not."""
     ended: bool = False
 
 
 class FatalFiles(Protocol):
-    """Remembers the files that end every process that reads them."""
+    """Remembers the files that crash every process that reads them."""
 
     def of(self, tablet: TabletId) -> str | None:
-        """Return why nobody should look into the files of a tablet, or None."""
+        """Return why the files of a tablet must not be read, or None."""
         ...
 
     def note(self, tablet: TabletId, path: str, cause: str) -> None:
-        """Remember a file; the tablet is quarantined."""
+        """Record a file; it is quarantined."""
         ...
 
 
 class OperationSteps:
-    """Takes steps. Remembers nothing."""
+    """Takes steps. Stateless."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class OperationSteps:
         *,
         submit: Submit = lambda _event: None,
     ) -> None:
-        """Apply changes to the context's store; tell of the steps through `submit`."""
+        """Create steps that change the context's store and report through `submit`."""
         self._context = context
         self._submit = submit
         self._plan = plan
@@ -113,7 +113,7 @@ class OperationSteps:
         self.rules = rules
 
     async def look(self, tablet: TabletId, table: Table) -> LookResult:
-        """Take all steps that can be taken now in the operation that is in a tablet.
+        """Take all possible steps of the operation in a tablet.
 
         Raises:
             MetadataError: The store did not answer as it should.
@@ -140,7 +140,7 @@ class OperationSteps:
         return LookResult(look_again=True)
 
     async def split(self, tablet: TabletId, table: Table) -> bool:
-        """Begin a split of a tablet that has grown too large; return whether one began."""
+        """Begin the split of a tablet that has grown too large; return whether it began."""
         read = await self._context.store.tablet(tablet)
         now_s = await self._context.store.now_s()
         rest_s = self.rules.lasts_max_s
@@ -163,7 +163,7 @@ class OperationSteps:
         return await self._begin(OperationKind.SPLIT, (tablet,), why, keys[0])
 
     async def merge(self, left: TabletId, right: TabletId, table: Table) -> bool:
-        """Begin a merge of two neighbours that have become small; return whether one began."""
+        """Begin the merge of two small neighbours; return whether it began."""
         one, other = await self._context.store.tablets([left, right])
         now_s = await self._context.store.now_s()
         if one is None or other is None:
@@ -174,13 +174,13 @@ class OperationSteps:
         return await self._begin(OperationKind.MERGE, (left, right), why)
 
     async def _read_all_tablets(self, tablet: TabletId) -> list[Tablet] | None:
-        """Return all tablets of the operation in a tablet, read together; None: there is none."""
+        """Return all tablets of the operation in a tablet, read together; None without one."""
         store = self._context.store
         read = await store.tablet(tablet)
         if read is None or read.operation is None:
             return None
         ids = operation_tablets(read)
-        if ids is None:  # The left one of a merge: its neighbour names both.
+        if ids is None:  # The left tablet of a merge; its right neighbour refers to both.
             ids = (tablet, *await store.tablet_ids(tablet.table, after=tablet.end, count=1))
         found = [each for each in await store.tablets(ids) if each is not None]
         own = [each for each in found if _is_of(each, read.operation)]
@@ -194,11 +194,11 @@ class OperationSteps:
         return next_change(tablets, now_s, lasts_max_s=self.rules.lasts_max_s, stuck=stuck)
 
     def _why_stuck(self, tablet: Tablet, table: Table, now_s: float) -> str:
-        """Return why a job that cuts is not tried any more; empty: none is quarantined."""
+        """Return why a cutting job is no longer retried; empty if there is no such job."""
         try:
             jobs = self._plan(tablet, table, now_s).jobs
         except CompactionError:
-            return ""  # Told when the tablet is planned; time will end it.
+            return ""  # Planning reports the error; the time limit ends the operation.
         reasons = (self._why_given_up(job) for job in jobs)
         return next((why for why in reasons if why is not None), "")
 

@@ -1,9 +1,9 @@
-"""What the coordinator does to tables' storage, off the event loop.
+"""Work of the coordinator on the storage of tables, in threads outside the event loop.
 
-1. A commit puts replaced files into the garbage; `garbage_collector` stamps them.
-2. After their grace, and when no reader and no manifest lists them, they are deleted.
-3. `manifests` publishes what engines that know no Névé should read.
-4. `generations` counts each table up, and finds a store that has gone back in time.
+1. A commit adds replaced files to the garbage; `garbage_collector` stamps them.
+2. After the grace period, and once no reader and no manifest lists them, they are deleted.
+3. `manifests` publishes the manifests that other engines read.
+4. `generations` increments the generation of each table, and detects a store that has lost writes.
 
     garbage_collector   deletes replaced files
     manifests           publishes manifests

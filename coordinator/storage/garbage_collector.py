@@ -1,13 +1,13 @@
-"""Deletes replaced files, after their grace and never under a reader.
+"""Deletes replaced files after their grace period, and never while a reader may use them.
 
-The order per entry is the protocol's: unstamped → its attempt, if it was not committed,
-has left its inputs in place → stamped with the store's time read after the entry was seen;
-older than the grace → no reader may still list it (pins, and manifests) → no tablet holds
-it → delete the file, then the entry. A round that dies anywhere is repeated by the next;
-one that stood still for too long between its look and a deletion does not delete.
+The protocol requires this order per entry: unstamped → if its attempt did not commit, check that
+the attempt has left its inputs in the location → stamp with the store's time, read after the entry;
+older than the grace period → no reader may list the file (pins and manifests) → no tablet holds the
+file → delete the file, then the entry. The next round repeats a round that failed at any point. A
+round that stalls between a check and a deletion does not delete.
 
-A round takes some tables at a time, and of each no more than `ROUND_MAX` files: whoever has
-dropped a table of a million files makes nobody else's garbage wait.
+A round processes several tables at a time and at most `ROUND_MAX` files of each, so that a dropped
+table with a million files does not delay the garbage of other tables.
 """
 
 import asyncio
@@ -41,28 +41,28 @@ STAMP_BATCH = 500
 DELETE_BATCH = 500
 TABLES_AT_ONCE = 4
 DELETE_THREADS = 32
-"""Files that are deleted at once, of all tables."""
+"""Concurrent deletions of all tables."""
 DELETES_AT_ONCE = DELETE_THREADS // TABLES_AT_ONCE
-"""Of one table: a storage that does not answer leaves threads for the others."""
+"""Concurrent deletions of one table, so that an unavailable storage leaves threads for others."""
 ROUND_MAX = 5_000
-"""Most files of one table that one round deletes; the next round begins at once."""
+"""Maximum number of deletions of one table per round; the next round then starts at once."""
 LOOK_LASTS_S = 30.0
-"""How long after it was read an entry's file may be deleted; after that it is read again."""
+"""How long after its check a file may be deleted; after that, it is checked again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedCounts:
-    """What one round over a table's garbage has done."""
+    """Result of one round over a table's garbage."""
 
     stamped: int = 0
     deleted: int = 0
     kept: int = 0
     waiting: int = 0
     more: bool = False
-    """Whether some of those that wait might have gone already."""
+    """Whether some of the waiting files could be deleted now."""
 
     def __add__(self, other: "CollectedCounts") -> "CollectedCounts":
-        """Return the sums."""
+        """Return the sums of both results."""
         return CollectedCounts(
             stamped=self.stamped + other.stamped,
             deleted=self.deleted + other.deleted,
@@ -73,19 +73,19 @@ class CollectedCounts:
 
 
 class ManifestCoverage(Protocol):
-    """What published manifests say of files that were replaced."""
+    """Determines which replaced files published manifests may still list."""
 
     async def covered_s(self, table: Table) -> float:
-        """Return up to which stamp replaced files are in no manifest that is still read."""
+        """Return the stamp below which replaced files are in no manifest in use."""
         ...
 
     async def left_s(self, table: Table) -> float:
-        """Return from which stamp on replaced files of a dropped table have to stay."""
+        """Return the stamp from which replaced files of a dropped table must be kept."""
         ...
 
 
 class GarbageCollector:
-    """Looks at one table's garbage per call; remembers only what it has logged."""
+    """Collects the garbage of one table per call; remembers only what it has logged."""
 
     def __init__(
         self,
@@ -99,17 +99,17 @@ class GarbageCollector:
         faults: TableFaults | None = None,
         known_generation: Callable[[str], int] = lambda _table: 0,
     ) -> None:
-        """Use this store and this storage.
+        """Create a collector.
 
         Args:
-            store: Where the garbage is written.
-            storage: Where the files are.
-            rules: How long they are kept.
-            log: Hears what is odd.
-            manifests: Waited for; None: nobody publishes any.
-            clock: The one that the storage reads.
-            faults: Shows where nothing is deleted because another table format owns the files.
-            known_generation: Table id → the generation that its store must have reached.
+            store: The store with the garbage entries.
+            storage: The storage with the files.
+            rules: How long files are kept.
+            log: Receives anomalies.
+            manifests: Manifests that may list replaced files; None means none are published.
+            clock: The clock that the storage uses.
+            faults: Shows tables whose files are not deleted because another format owns them.
+            known_generation: Returns the generation that the store of a table must have reached.
         """
         self._store = store
         self._storage = storage
@@ -122,11 +122,11 @@ class GarbageCollector:
         self._told: set[str] = set()
 
     async def collect(self, table: Table) -> CollectedCounts:
-        """Stamp what is new, delete what is due.
+        """Stamp new entries of a table, and delete the files that are due.
 
         Raises:
             MetadataError: The store did not answer as it should.
-            UnavailableError: It did not answer.
+            UnavailableError: The store did not answer.
         """
         entries = await self._store.garbage(table.id)
         if entries and table.state is TableState.GOING:
@@ -141,7 +141,11 @@ class GarbageCollector:
     async def _leave_evidence(
         self, table: Table, entries: Sequence[GarbageEntry]
     ) -> Sequence[GarbageEntry]:
-        """Forget what has to stay of a table that is dropped without its files; return the rest."""
+        """Remove entries whose files must stay when a table is dropped without its files.
+
+        Returns:
+            The other entries.
+        """
         if self._manifests is None or await self._store.drop_deletes(table.id):
             return entries
         left_s = await self._manifests.left_s(table)
@@ -155,7 +159,7 @@ class GarbageCollector:
         return [entry for entry in entries if entry.path not in kept]
 
     async def _stamp(self, table: Table, fresh: Sequence[str]) -> int:
-        """Stamp new entries, except for files that may be an only copy."""
+        """Stamp new entries, except those of files that may be the only copy of their rows."""
         settled, held = await self._look_at_uncommitted(table, frozenset(fresh))
         paths = [path for path in fresh if path not in held]
         generation = self._known_generation(table.id)
@@ -172,12 +176,12 @@ class GarbageCollector:
     async def _look_at_uncommitted(
         self, table: Table, fresh: frozenset[str]
     ) -> tuple[list[str], set[str]]:
-        """Return which attempts may lose their outputs, and which outputs must stay.
+        """Return the attempts whose outputs may be deleted, and the outputs that must stay.
 
-        An attempt that was not committed leaves its inputs where they are. If one is missing,
-        the attempt was committed and a store that has gone back in time has forgotten it:
-        then its outputs are the only copy of its rows. This is looked at once, before the
-        entries are stamped; what is replaced later is replaced by a commit that is known.
+        The inputs of an uncommitted attempt still exist. If one is missing, the attempt did commit,
+        and the store has lost that write: its outputs are then the only copy of its rows. The check
+        is done once, before the entries are stamped, because later replacements are by commits that
+        the store has.
         """
         settled: list[str] = []
         held: set[str] = set()
@@ -185,7 +189,7 @@ class GarbageCollector:
             outputs = entry.output_paths
             mine = [path for path in outputs if path in fresh]
             if not mine:
-                continue  # It ended after the entries were read; or they stay.
+                continue  # It ended after the entries were read, or its outputs stay.
             try:
                 only = await self._storage.only_copies(table.location, outputs, entry.inputs)
             except RewriteError as error:
@@ -197,7 +201,7 @@ class GarbageCollector:
                 continue
             held.update(mine)
             self._tell_only_copies(table, entry.attempt, only)
-            if table.state is TableState.GOING:  # The drop may end; the files stay.
+            if table.state is TableState.GOING:  # Let the drop finish; the files are kept.
                 await self._store.apply(ForgetGarbage(table=table.id, paths=tuple(mine)))
         return settled, held
 
@@ -217,13 +221,13 @@ class GarbageCollector:
         for first in range(0, min(len(ripe), ROUND_MAX), DELETE_BATCH):
             done, used = await self._delete_some(table, ripe[first : first + DELETE_BATCH])
             deleted, kept = deleted + done, kept + used
-        # Where nothing could be deleted, the next round comes no sooner.
+        # If nothing could be deleted, the next round waits for its normal interval.
         more = len(ripe) > ROUND_MAX and deleted + kept > 0
         waiting = len(stamped) - deleted - kept
         return CollectedCounts(deleted=deleted, kept=kept, waiting=waiting, more=more)
 
     async def _ripe(self, table: Table, stamped: Sequence[GarbageEntry]) -> list[GarbageEntry]:
-        """Return the entries whose files may go now, as far as no tablet holds them."""
+        """Return the entries whose files may be deleted now, unless a tablet holds them."""
         pins = await self._store.pins(table.id)
         now_s = await self._store.now_s()
         ripe = [entry for entry in stamped if is_deletable(entry, pins, now_s, self._rules)]
@@ -235,11 +239,11 @@ class GarbageCollector:
         return ripe
 
     async def counts(self, table: Table) -> dict[bytes | None, GarbageCounts]:
-        """Return how many replaced files wait and how many may go, by the end of their tablet.
+        """Return the numbers of waiting and deletable replaced files, by the end of their tablet.
 
         Raises:
             MetadataError: The store did not answer as it should.
-            UnavailableError: It did not answer.
+            UnavailableError: The store did not answer.
         """
         entries = await self._store.garbage(table.id)
         stamped = [entry for entry in entries if entry.stamped_s > 0]
@@ -250,7 +254,11 @@ class GarbageCollector:
         }
 
     async def _delete_some(self, table: Table, entries: Sequence[GarbageEntry]) -> tuple[int, int]:
-        """Look at some entries once more, and delete their files soon after that or not at all."""
+        """Check entries once more, and delete their files only within `LOOK_LASTS_S` of the check.
+
+        Returns:
+            The numbers of deleted files and of files in use.
+        """
         until_s = self._clock.now_s() + LOOK_LASTS_S
         if await self._store.generation(table.id) < self._known_generation(table.id):
             return 0, 0
@@ -284,7 +292,7 @@ class GarbageCollector:
         return len(gone), len(used)
 
     async def _used(self, table: Table, entries: Sequence[GarbageEntry]) -> set[str]:
-        """Return the paths that some tablet still holds."""
+        """Return the paths that a tablet still holds."""
         by_tablet: dict[TabletId, list[str]] = defaultdict(list)
         for entry, holder in zip(entries, await self._holders(table, entries), strict=True):
             if holder is not None:
@@ -294,7 +302,7 @@ class GarbageCollector:
     async def _holders(
         self, table: Table, entries: Sequence[GarbageEntry]
     ) -> list[TabletId | None]:
-        """Return the tablets that would hold files: by their keys, which outlive a split."""
+        """Return the tablet that would hold each file, based on keys, which survive a split."""
         keys = {
             entry.path: entry.key_min
             for entry in entries
@@ -321,7 +329,7 @@ class GarbageCollector:
         return True
 
     async def _forget_pins(self, table: Table) -> None:
-        """Remove the pins of readers that died: a lease that has run out is never renewed."""
+        """Remove the pins of dead readers: an expired lease is never renewed."""
         pins = await self._store.pins(table.id)
         if not pins:
             return
@@ -331,9 +339,10 @@ class GarbageCollector:
                 await self._store.apply(UnpinFiles(table=table.id, pin=pin.pin))
 
     async def _ours(self, table: Table) -> bool:
-        """Return whether the location is this store's, and this table's.
+        """Return whether the location belongs to this store and this table.
 
-        A copied store must delete nothing, and no table where another one has been made since.
+        This check prevents deletions by a copied store, and in a location that now belongs to
+        another table.
         """
         try:
             found = await self._storage.owner(table.location)
@@ -354,9 +363,9 @@ class GarbageCollector:
         return True
 
     async def _owns_files(self, table: Table, paths: Sequence[str]) -> bool:
-        """Return whether no table of another format may own some files; else they stay.
+        """Return whether no table of another format owns some files; otherwise they are kept.
 
-        Looked at before each deletion: such a table may have been made after this one.
+        Checked before each deletion, because such a table may have been created after this one.
         """
         try:
             mark = await self._storage.foreign_mark(table.location, paths)
@@ -366,14 +375,14 @@ class GarbageCollector:
         if mark is None:
             self._faults.withdraw_notice(PART, table.id)
             return True
-        if table.state is TableState.GOING:  # The drop may end; the files stay.
+        if table.state is TableState.GOING:  # Let the drop finish; the files are kept.
             await self._store.apply(ForgetGarbage(table=table.id, paths=tuple(paths)))
         else:
             self._faults.notice(PART, table.id, mark.stop(table.name))
         return False
 
     async def _finish_drop(self, table: Table) -> None:
-        """Let a table that is going make its next steps (they wait for its garbage)."""
+        """Resume the drop of a table, whose next steps wait for its garbage."""
         if table.state is TableState.GOING:
             await self._store.apply(DropTable(table=table.id, resumed=True))
 
@@ -385,10 +394,10 @@ async def collect_all(
     log: Log,
     faults: TableFaults | None = None,
 ) -> CollectedCounts:
-    """Collect every table, some at a time; one that fails or has much stops no others.
+    """Collect all tables, several at a time; a failing or large table does not block others.
 
     Returns:
-        The sums.
+        The sum of the results.
     """
     faults, turns = faults or TableFaults(log), asyncio.Semaphore(TABLES_AT_ONCE)
 
@@ -410,13 +419,13 @@ async def collect_all(
 async def finish_drops(
     store: TabletStore, tables: Collection[Table], log: Log, faults: TableFaults | None = None
 ) -> None:
-    """Free the names that drops have left which were broken off before their last step.
+    """Free the names of tables whose drop was interrupted before its last step.
 
     Args:
-        store: Where names are.
-        tables: Those that are there; others are looked up.
-        log: Hears whose name was freed.
-        faults: Keeps a table that fails from ending the round.
+        store: The store with the names.
+        tables: Tables that are known to exist; others are looked up.
+        log: Receives the freed names.
+        faults: Isolates failures of one table.
     """
     faults = faults or TableFaults(log)
 
@@ -444,15 +453,15 @@ async def collect_forever(
     *,
     faults: TableFaults | None = None,
 ) -> None:
-    """Collect again and again.
+    """Collect all tables in a loop.
 
     Args:
-        store: Where the garbage is written.
-        collector: Looks at one table.
-        tables: Returns those to look at.
-        interval_s: Pause between two rounds; there is none while files are left that may go.
-        log: Hears what was deleted.
-        faults: Keeps tables that fail from ending the loop.
+        store: The store with the garbage entries.
+        collector: Collects one table.
+        tables: Returns the tables to collect.
+        interval_s: Pause between two rounds; skipped while deletable files are left.
+        log: Receives the counts of deleted files.
+        faults: Isolates failures of one table.
     """
     faults = faults or TableFaults(log)
     more = False

@@ -1,13 +1,13 @@
-"""The generation of every table: counted up again and again, and written beside its data.
+"""The generation of every table: incremented regularly, and written to the table's location.
 
-    location's generation is read → the store's is read → behind? then nothing is written,
-    and nothing of the table is changed until `neve fsck --accept` → else the store's is
-    counted up → it is written into the location
+    read the location's generation → read the store's generation → if the store is behind, the table
+    stays read-only until `neve fsck --accept` → otherwise increment the store's generation → write
+    the new generation to the location
 
-The file is read before the key, so a key that is lower was lower for good. What was seen
-is kept in memory: a coordinator that starts looks before its first change of each table,
-and each change requires of the store what was seen (`common.metadata.changes`).
-The description of the table (`_neve/table.json`) is brought up to date on the way.
+The file is read before the key, so a lower key proves that the store is behind. Known generations
+are kept in memory: a new coordinator checks each table before its first change, and each change
+requires the known generation of the store (`common.metadata.changes`). The description of the table
+(`_neve/table.json`) is updated at the same time.
 """
 
 import asyncio
@@ -35,15 +35,15 @@ from common.telemetry import Log
 from coordinator.table_faults import TableFaults
 
 LOOK_AGAIN_S = 5.0
-"""How soon the generations of tables that are new or behind are read again."""
+"""Interval between checks of tables that are new or behind."""
 LOOK_LASTS_S = 5.0
-"""How long after a look a generation may be counted up: shorter than a fail-over of the store."""
+"""How long after a check a generation may be incremented: shorter than a fail-over of the store."""
 TABLES_AT_ONCE = 8
 _ERRORS = (ConfigError, MetadataError, RequestError, UnavailableError)
 
 
 class Generations:
-    """Decides by its generation whether a table may be changed."""
+    """Decides from the generation of a table whether the table may be changed."""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class Generations:
         *,
         interval_s: float = 60.0,
     ) -> None:
-        """Know nothing yet.
+        """Create an instance without known generations.
 
         Args:
-            store: Whose tables are looked at.
-            log: Hears what is odd.
-            faults: Keeps what fails for one table from ending the work on all.
-            threads: Where storage is looked at.
-            interval_s: Between two counts of a table.
+            store: The store of the tables.
+            log: Receives anomalies.
+            faults: Isolates failures of one table.
+            threads: Threads for calls to the storage.
+            interval_s: Interval between two increments of a table.
         """
         self._interval_s = interval_s
         self.threads = threads or StorageThreads()
@@ -73,20 +73,20 @@ class Generations:
         self._described: dict[str, Table] = {}
 
     def may_change(self, table: str) -> bool:
-        """Return whether a table's generation was read, and is not behind."""
+        """Return whether the generation of a table was read and is not behind."""
         return self._reasons.get(table, "not looked at yet") is None
 
     def known(self, table: str) -> int:
-        """Return the highest generation of a table that was seen or counted up to."""
+        """Return the highest known generation of a table."""
         return self._known.get(table, 0)
 
     async def refusal(self, table: str) -> str | None:
-        """Return why no job of a table may be reserved; looks if nobody has looked yet."""
+        """Return why no job of a table may be reserved, or None; check the table if necessary."""
         if table not in self._reasons:
             try:
                 found = await self._store.table(table)
                 return None if found is None else await self.look(found)
-            except Exception as error:  # No job may go where nobody could look.
+            except Exception as error:  # A table that cannot be checked gets no jobs.
                 if not isinstance(error, _ERRORS):
                     self.faults.note("the look at generations", table, error)
                 return f"its generation cannot be checked: {redacted(str(error))}"
@@ -103,7 +103,7 @@ class Generations:
         written = await self.threads.run(table.location, written_generation, location)
         stored = await self._store.generation(table.id)
         if stored < known and written < known:
-            # The store went back before the location was written: write it there for everybody.
+            # The store lost writes before the location was written: record the known generation.
             await self.threads.run(table.location, _raise_written, location, known)
             written = known
         reason = generation_fault(table.name, stored, written)
@@ -118,7 +118,7 @@ class Generations:
         return reason
 
     async def count_up(self, table: Table) -> None:
-        """Count a table's generation up, unless it is behind.
+        """Increment the generation of a table, unless it is behind.
 
         Raises:
             MetadataError: The store did not answer as it should.
@@ -138,10 +138,10 @@ class Generations:
             self._described[table.id] = table
 
     async def run_forever(self, tables: Callable[[], Collection[Table]]) -> None:
-        """Count all tables up in each interval; look sooner at those that are new or behind.
+        """Increment all tables once per interval; check new tables and those behind more often.
 
         Args:
-            tables: Returns the tables that there are.
+            tables: Returns the existing tables.
         """
         rounds, gate = 0, asyncio.Semaphore(TABLES_AT_ONCE)
         pause_s = min(LOOK_AGAIN_S, self._interval_s)
@@ -174,13 +174,13 @@ class Generations:
 
 
 def _raise_written(location: Location, generation: int) -> None:
-    """Tell a location a generation, unless it knows a higher one: we may have stood still."""
+    """Write a generation to a location, unless it has a higher one from another coordinator."""
     if written_generation(location) < generation:
         write_generation(location, generation)
 
 
 def _describe(location: Location, table: Table) -> None:
-    """Write what a table is; of an incomplete one, what it shall be when it is recovered again."""
+    """Write the description of a table; an incomplete table keeps the state described before."""
     described = read_description(location) if table.incomplete else None
     if described is not None and described.id == table.id:
         table = replace(table, state=described.state)
@@ -188,7 +188,7 @@ def _describe(location: Location, table: Table) -> None:
 
 
 def foreign_owner(table: Table, owner: LocationOwner) -> str | None:
-    """Return why a table is read-only whose location has come to be another one's."""
+    """Return why a table is read-only if its location belongs to another table, or None."""
     if not owner.is_another(table.id):
         return None
     return (

@@ -1,13 +1,13 @@
-"""Publishes manifests: what engines that know no Névé should read (`common.parquet.manifest`).
+"""Publishes manifests: file lists for engines without Névé support (`common.parquet.manifest`).
 
-    time and number → pin → files by the tile rule, part by part → pin and generation
-    → pointer → noted in the store
+    time and number → pin → files by the tile rule, part by part → check pin and generation
+    → pointer → record in the store
 
-Nothing is published of a store that has gone back in time, of a table that is being
-filled, or of one whose recovery is incomplete: its manifest would take the place of the one
-that knows more. The time is read before the files, so that a manifest never claims to know
-more than it does. Many coordinators may publish: of two with one number the store notes
-one, and the collector believes only a pointer that names the manifest that was noted.
+No manifest is published if the store has lost writes, if a table is being filled, or if its
+recovery is incomplete: the manifest would replace a more complete one. The time is read before the
+files, so that a manifest never claims to be newer than it is. Several coordinators may publish at
+the same time: the store records one of two manifests with the same number, and the collector trusts
+only a pointer to the recorded manifest.
 """
 
 import asyncio
@@ -40,21 +40,21 @@ from coordinator.table_faults import TableFaults
 
 PART_FILES = 100_000
 WRITING_MAX_S = 1800.0
-"""A manifest that takes longer to write is given up; what is left of it is deleted later."""
+"""A manifest that takes longer to write is abandoned; its files are deleted later."""
 TABLES_AT_ONCE = 4
 NEVER_S = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class _LastPublished:
-    """What the table was like when its last manifest was published from here."""
+    """State of a table when this process published its last manifest."""
 
     tail: str
     table: Table
 
 
 class ManifestPublisher:
-    """The manifests of all tables; remembers only what saves it work."""
+    """Publishes the manifests of all tables. Its memory is only a cache."""
 
     def __init__(
         self,
@@ -68,17 +68,17 @@ class ManifestPublisher:
         faults: TableFaults | None = None,
         threads: StorageThreads | None = None,
     ) -> None:
-        """Know nothing yet.
+        """Create a publisher with an empty cache.
 
         Args:
-            store: Whose tables are published.
-            ids: Names manifests and pins.
-            grace_s: How long a reader may go on with what it has listed.
-            log: Hears what is odd.
+            store: The store of the tables.
+            ids: Source of names for manifests and pins.
+            grace_s: How long a reader may use a listing.
+            log: Receives anomalies.
             renew_s: Pause between two renewals of a pin.
-            known_generation: Table id → the generation that its store must have reached.
-            faults: Keeps what fails for one table from ending the work on all.
-            threads: Where storage is looked at.
+            known_generation: Returns the generation that the store of a table must have reached.
+            faults: Isolates failures of one table.
+            threads: Threads for calls to the storage.
         """
         self._threads = threads or StorageThreads()
         self._faults = faults or TableFaults(log)
@@ -92,10 +92,10 @@ class ManifestPublisher:
         self._withdrawn: set[str] = set()
 
     async def covered_s(self, table: Table) -> float:
-        """Return up to which stamp replaced files are in no manifest that a reader may hold.
+        """Return the stamp below which replaced files are in no manifest that a reader may use.
 
         Args:
-            table: If it publishes none, nobody is waited for.
+            table: The table; without published manifests the result is infinite.
 
         Raises:
             MetadataError: The store did not answer as it should.
@@ -113,19 +113,19 @@ class ManifestPublisher:
             table.location, manifest_files.read_pointer, open_location(table.location)
         )
         if pointer is None or pointer.path != last.path:
-            self._known.pop(table.id, None)  # Somebody died between pointer and note.
+            self._known.pop(table.id, None)  # A publisher died before it recorded the manifest.
             return 0.0
         return covered_s
 
     async def left_s(self, table: Table) -> float:
-        """Return from which stamp on replaced files of a dropped table have to stay.
+        """Return the stamp from which replaced files of a dropped table must be kept.
 
-        The table's files stay, and its last manifest with them: what it names must stay, too,
-        and so must what tells a rebuild what has replaced that. Of a table whose store has
-        gone back in time, everything must.
+        The table's files and its last manifest are kept. The files that the manifest lists must
+        therefore be kept, too, and the files that a rebuild needs to recognise replacements. If the
+        store has lost writes, all files must be kept.
 
         Args:
-            table: It is going, without its files.
+            table: A table that is being dropped without its files.
 
         Raises:
             MetadataError: The store did not answer as it should.
@@ -144,7 +144,7 @@ class ManifestPublisher:
         return 0.0 if last is None else last.begun_s
 
     async def look(self, table: Table) -> bool:
-        """Publish a table's manifest if it is due; return whether that was done.
+        """Publish a table's manifest if it is due; return whether it was published.
 
         Raises:
             MetadataError: The store did not answer as it should.
@@ -169,11 +169,11 @@ class ManifestPublisher:
         return await self._publish(table, last, _LastPublished(tail, table))
 
     async def run_forever(self, tables: Callable[[], Collection[Table]], interval_s: float) -> None:
-        """Look at all tables again and again, several at a time.
+        """Publish due manifests of all tables in a loop, several tables at a time.
 
         Args:
-            tables: Returns those that may be written.
-            interval_s: Pause between two looks.
+            tables: Returns the tables that may be written.
+            interval_s: Pause between two rounds.
         """
         gate = asyncio.Semaphore(TABLES_AT_ONCE)
 
@@ -196,7 +196,7 @@ class ManifestPublisher:
             await asyncio.sleep(interval_s)
 
     async def _awaited(self, table: Table, last: Manifest) -> bool:
-        """Return whether replaced files wait for a manifest that was begun after their stamp."""
+        """Return whether replaced files wait for a manifest that begins after their stamp."""
         entries = await self._store.garbage(table.id)
         return any(entry.stamped_s > last.begun_s for entry in entries)
 
@@ -221,7 +221,7 @@ class ManifestPublisher:
             if await self._store.now_s() - begun_s > WRITING_MAX_S:
                 self._log("manifest took too long to write", table=table.name, number=number)
                 return False
-            if not await self._stays(table):  # Else a drop may have taken tablets away meanwhile.
+            if not await self._stays(table):  # A drop may have removed tablets meanwhile.
                 return False
             await held.confirm()
             if await self._went_back(table):
@@ -286,7 +286,7 @@ class ManifestPublisher:
         return {**manifest_header(table, number, begun_s, totals, loss), "parts": parts}
 
     def _clean(self, location: Location, last: Manifest | None, now_s: float) -> tuple[str, ...]:
-        """Delete manifests that nobody reads any more; return those that the store had noted."""
+        """Delete outdated manifests; return those that the store has recorded."""
         if last is None:
             return ()
         outdated = last.outdated(now_s, self._grace_s)
@@ -296,7 +296,7 @@ class ManifestPublisher:
         return outdated
 
     async def _withdraw(self, table: Table, last: Manifest | None) -> None:
-        """Delete what was published, once: a manifest that is not renewed becomes wrong."""
+        """Delete published manifests, once: a manifest without updates becomes wrong."""
         if last is None or table.id in self._withdrawn or await self._went_back(table):
             return
         location = open_location(table.location)
@@ -311,6 +311,6 @@ class ManifestPublisher:
 
 
 def publishes(table: Table) -> bool:
-    """Return whether a table's manifest is published (not if it is dropped, or being filled)."""
+    """Return whether a table's manifest is published (not while it is dropped or filled)."""
     settled = table.state in {TableState.LIVE, TableState.PAUSED}
     return table.settings.manifest_interval_s is not None and settled

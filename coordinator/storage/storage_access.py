@@ -1,4 +1,4 @@
-"""Storage as the coordinator sees it: deletion, look-ups, free space, in threads with deadlines."""
+"""Storage access of the coordinator: deletion, look-ups, free space, in threads with deadlines."""
 
 import asyncio
 import shutil
@@ -25,23 +25,23 @@ _ERRORS = (OSError, RequestError, ConfigError, UnavailableError)
 
 
 class ArrowStorage:
-    """The storage of all tables; credentials come from the environment's own chains."""
+    """The storage of all tables; credentials come from the environment's default chains."""
 
     def __init__(self, clock: Clock | None = None, threads: StorageThreads | None = None) -> None:
-        """Read the time from `clock`, by default the machine's, and use these threads."""
+        """Create an instance with a clock, by default the system clock, and threads."""
         self._clock = clock or SystemClock()
         self._threads = threads or StorageThreads()
 
     async def delete(self, location: str, path: str, until_s: float) -> bool:
-        """Delete a file, or all manifests, unless it is too late; return whether it was there.
+        """Delete a file or all manifests before a deadline; return whether it existed.
 
         Raises:
-            RewriteError: It was too late, or the storage refused or did not answer.
+            RewriteError: The deadline has passed, or the storage refused or did not answer.
         """
         return await self._asked(location, self._delete, location, path, until_s)
 
     async def owner(self, location: str) -> LocationOwner | None:
-        """Return what the mark of a location says, or None if there is none.
+        """Return the owner according to the mark of a location, or None if there is no mark.
 
         Raises:
             RewriteError: The storage refused or did not answer.
@@ -51,7 +51,7 @@ class ArrowStorage:
     async def only_copies(
         self, location: str, outputs: Sequence[str], inputs: Sequence[str]
     ) -> Sequence[str]:
-        """Return the outputs that are whole although an input is missing.
+        """Return the complete outputs if an input is missing, else nothing.
 
         Raises:
             RewriteError: The storage refused or did not answer.
@@ -77,7 +77,7 @@ class ArrowStorage:
     def _delete(self, location: str, path: str, until_s: float) -> bool:
         try:
             opened = open_location(location)
-            # A thread may have waited for long: the last moment at which anybody can know.
+            # The thread may have waited for long, so check the deadline right before the deletion.
             if self._clock.now_s() > until_s:
                 raise RewriteError(f"file {path} of {location} was looked at too long ago")
             if path == MANIFEST_FOLDER:
@@ -114,33 +114,33 @@ def _only_copies(location: str, outputs: Sequence[str], inputs: Sequence[str]) -
 
 # --------------------------------------------------------------------------------------- Free space
 #
-# A plan must not wait for a storage, so it uses what was measured last, and each reading of a
-# tablet has an old figure measured anew beside it. A tablet is planned again when its first figure
-# is there. Only tables whose setting `keep_free_bytes` asks for it are measured.
+# A plan must not wait for the storage, so it uses the last measurement. Each read of a tablet
+# starts a new measurement in the background if the last one is old. After the first measurement of
+# a location, the tablet is replanned. Only tables with the setting `keep_free_bytes` are measured.
 
 
 FRESH_S = 10.0
-"""A figure is measured anew when it is older."""
+"""Age from which a measurement is repeated."""
 LOCATIONS_MAX = 10_000
 
 
 def measured_free_bytes(location: str) -> int | None:
-    """Return the free space of a location; None: its storage has no end that it tells, as S3.
+    """Return the free space of a location; None if the storage reports no limit, for example S3.
 
     Raises:
-        OSError: The folder is not there, or cannot be looked at.
+        OSError: The folder does not exist or cannot be read.
     """
     parts = urlsplit(location)
     return shutil.disk_usage(url2pathname(parts.path)).free if parts.scheme == "file" else None
 
 
 class FreeSpace:
-    """What was measured last, by location."""
+    """The last measurement of each location."""
 
     def __init__(
         self, clock: Clock, threads: StorageThreads, ask: Callable[[TabletId], None]
     ) -> None:
-        """Know nothing yet; `ask` has a tablet planned again."""
+        """Create an instance without measurements; `ask` requests the replan of a tablet."""
         self._clock = clock
         self._threads = threads
         self._ask = ask
@@ -148,12 +148,12 @@ class FreeSpace:
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     def of(self, table: Table) -> int | None:
-        """Return the free space of a table's location; None: unknown, or not asked for."""
+        """Return the free space of a table's location; None if unknown or not requested."""
         known = self._known.get(table.location) if table.settings.keep_free_bytes else None
         return None if known is None else known[1]
 
     def tablet_read(self, tablet: Tablet, table: Table) -> None:
-        """Measure what is old, in a thread. Does not wait."""
+        """Start a measurement in a thread if the last one is old. Does not wait."""
         location = table.location
         if not table.settings.keep_free_bytes or location in self._under_way:
             return
@@ -167,7 +167,7 @@ class FreeSpace:
         try:
             free = await self._threads.run(location, measured_free_bytes, location)
         except (OSError, UnavailableError):
-            return  # Whoever rewrites there says what is wrong with it.
+            return  # The next rewrite in this location reports the problem.
         finally:
             self._under_way.pop(location, None)
         self._known.put(location, (self._clock.now_s(), free))

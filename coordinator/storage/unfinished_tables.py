@@ -1,17 +1,17 @@
-"""Looks after tables and names of which only one is there.
+"""Repairs tables without a name and names without a table.
 
     creating:  the table, new ─► its name ─► live, acknowledged
                      │               │
-                     └─── died here ─┴──► nobody uses it, nobody finds it or frees its name
+                     └─── died here ─┴──► unused, not found by name, and its name stays taken
 
-A table that is still new, or a name without a table, is remembered when it is seen; what is
-the same a grace later is removed. A creator that wakes up even later is refused at its
-last step and takes back what it has made (`common/metadata/mutation/tables.py`).
+A new table or a name without a table is remembered when it is first seen, and removed if it is
+unchanged one grace period later. If its creator wakes up after that, the store refuses the last
+step, and the creator undoes its work (`common/metadata/mutation/tables.py`).
 
-A table without a name that is live or paused was acknowledged, and it holds rows: a fail-over
-of the node that has the names has forgotten its name, or one of the table's own node that it
-was dropped. It gets its name back a grace later, if nobody has taken name or location. A table
-that was being filled is removed: its files stay, and its recovery is repeated.
+A live or paused table without a name was acknowledged and holds rows: a fail-over has lost either
+its name or its drop, on different nodes of the store. Its name is restored one grace period later,
+unless another table has the name or the location. A table without a name that was being filled is
+removed: its files stay, and its recovery is repeated.
 """
 
 import asyncio
@@ -30,24 +30,24 @@ from coordinator.table_faults import TableFaults
 PART = "the removal of unfinished tables"
 
 Identities = Callable[[Mapping[str, str]], Awaitable[Mapping[str, LocationIdentity]]]
-"""Returns what locations are now, by the same keys."""
+"""Returns the current identities of locations, by the same keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is to be done about a table, if it is the same a grace later."""
+    """The repair of a table, if its state is unchanged one grace period later."""
 
     table: Table | None = None
-    """One that has lost its name; None: what is there of a table is removed."""
+    """Table whose name is to be restored; None means that the table or name is removed."""
 
 
 async def _told_by_uri(_locations: Mapping[str, str]) -> Mapping[str, LocationIdentity]:
-    """Know no more of locations than their URIs tell."""
+    """Return no identities, so that locations are compared by URI only."""
     return {}
 
 
 class UnfinishedTables:
-    """Looks at every table of the store, named or not."""
+    """Checks every table of the store, with or without a name."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class UnfinishedTables:
         faults: TableFaults,
         identities: Identities = _told_by_uri,
     ) -> None:
-        """Know of none.
+        """Create an instance without remembered tables.
 
         Args:
-            store: Where tables are.
-            grace_s: How long one must have been the same before anything is done about it.
-            log: Hears what was done.
-            faults: Keeps a table that fails from ending the loop, and tells operators.
-            identities: Finds out which locations share files.
+            store: The store with the tables.
+            grace_s: How long a table must be unchanged before it is repaired.
+            log: Receives the repairs.
+            faults: Isolates failures of one table, and shows notices to operators.
+            identities: Determines which locations share files.
         """
         self._store = store
         self._grace_s = grace_s
@@ -72,18 +72,17 @@ class UnfinishedTables:
         self._faults = faults
         self._identities = identities
         self._seen_s: dict[tuple[str, bool], float] = {}
-        """Table id, and whether it has lost its name → when it was first seen like that, by the
-        store's time."""
+        """(Table id, whether it has lost its name) → store time when it was first seen so."""
 
     async def look(self) -> int:
-        """Look once; return how many tables or names were removed or restored.
+        """Check once; return the number of removed or restored tables and names.
 
         Raises:
             MetadataError: The store did not answer as it should.
-            UnavailableError: It did not answer.
+            UnavailableError: The store did not answer.
         """
         found = await self._look_for_all()
-        # Read last: nobody was found later than that.
+        # The time is read last, so that it is not earlier than any finding.
         now_s = await self._store.now_s()
         keys = {table: (table, each.table is not None) for table, each in found.items()}
         self._seen_s = {key: self._seen_s.get(key, now_s) for key in keys.values()}
@@ -98,7 +97,7 @@ class UnfinishedTables:
         return done
 
     async def _look_for_all(self) -> dict[str, _Found]:
-        """Return tables that are not finished or have no name, and names without a table."""
+        """Return unfinished tables, tables without a name, and names without a table."""
         ids = await self._store.table_ids()
         named = {named_table.id for named_table in await self._store.named_tables()}
         found = {table: _Found() for table in sorted(named.difference(ids))}
@@ -109,14 +108,14 @@ class UnfinishedTables:
         return found
 
     async def _look_at(self, table: str, *, has_name: bool) -> _Found | None:
-        """Return what is to be done about a table that is there; None: nothing."""
+        """Return the repair of an existing table, or None if it needs none."""
         present = await self._store.table(table)
         if present is None:
             return None
         if present.state is TableState.NEW:
             return _Found()
         if has_name:
-            return None  # If it is going, the collector goes on with it.
+            return None  # The collector continues a drop.
         if present.state in {TableState.FILLING, TableState.GOING}:
             return _Found()
         if (table, True) not in self._seen_s:
@@ -130,7 +129,7 @@ class UnfinishedTables:
         return removed
 
     async def _restore(self, table: Table) -> bool:
-        """Give a table its name back, or tell operators why it stays without one."""
+        """Restore the name of a table, or notify operators why this is not possible."""
         others = {
             named_table.id: named_table.location for named_table in await self._store.named_tables()
         }
@@ -151,11 +150,11 @@ class UnfinishedTables:
         return False
 
     async def run_forever(self, interval_s: float) -> None:
-        """Look again and again.
+        """Check in a loop.
 
         Args:
-            interval_s: Pause between two looks; a grace, if that is shorter and there is something
-                to wait for.
+            interval_s: Pause between two checks; if tables wait for a repair, at most the grace
+                period.
         """
         while True:
             await asyncio.sleep(min(interval_s, self._grace_s) if self._seen_s else interval_s)

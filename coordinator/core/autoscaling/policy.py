@@ -84,7 +84,7 @@ def decide(
         load: A new snapshot of the group.
         memory: State returned by the last decision; `Memory()` for the first.
         rules: Rules of the group.
-        now_s: The time now. If it goes back, delays stay within the rules' own times.
+        now_s: The current time. If it decreases, delays stay within the rules' own times.
     """
     give_up = tuple(
         compactor.name
@@ -117,7 +117,7 @@ def decide(
     return decision, replace(memory, seen_s=now_s, running=running, count=count)
 
 
-# --------------------------------------------------------------------------- What the snapshot says
+# ---------------------------------------------------------------------------------- Snapshot
 
 
 def _view(load: GroupLoad, memory: Memory, rules: AutoscalerRules) -> _View:
@@ -235,7 +235,7 @@ def _least_busy(view: _View) -> tuple[str, ...]:
     return (least.name,)
 
 
-# ------------------------------------------------------------------------------------ What is said
+# ---------------------------------------------------------------------------------- Messages
 
 
 def _blocked(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> str:

@@ -31,7 +31,7 @@ class RewriteRate:
         Args:
             committed_bytes: Input bytes of all commits so far; a lower number restarts the count.
             busy_slots: Slots with a job now.
-            now_s: The time now.
+            now_s: The current time.
         """
         if self.seen_s is None:
             return replace(self, seen_s=now_s, committed_bytes=committed_bytes)

@@ -1,19 +1,19 @@
-"""What every decision of a controller passes through, whoever made it.
+"""Bounds on the decisions of every controller.
 
-1. Hysteresis: shares that would change by less than a part of themselves stay as they are.
-2. Slew limit: shares move at most so fast. Slots and bytes per second move with them.
-3. Foreground: while readers wait longer than they may, rewrites get less. Ambry's curve
-   (least + (greatest - least) · threshold / latency) says where to; it is gone in steps, from the
-   rate in force, so that the rate settles where readers are just well:
+1. Hysteresis: shares that would change by less than a fraction of themselves stay unchanged.
+2. Slew limit: shares change at a bounded speed. Slots and bytes per second change with them.
+3. Foreground: while read latency exceeds its limit, rewrites get a lower rate. The target is
+   Ambry's curve (least + (greatest - least) · threshold / latency). The guard approaches it in
+   steps from the rate in force, so that the rate settles where readers just meet their limit:
 
        bytes/s = floor + (bytes/s before - floor) · (limit / latency) ^ (period / REACTION_S)
 
-   What was taken from rewrites comes back by `RISE` a second, slower than it went.
-4. Floor: the rate never falls below what arrives, with a margin: otherwise the backlog would grow
-   without end, and readers would wait for ever longer.
+   Afterwards the rate rises by the fraction `RISE` per second, slower than it fell.
+4. Floor: the rate never falls below the arrival rate plus a margin. Otherwise the backlog, and with
+   it the read latency, would grow without bound.
 
-ScyllaDB lets shares jump with each period and knows no readers' latency but through its CPU
-scheduler. Pure: the decision in force is among the readings.
+ScyllaDB lets shares jump with each period, and takes read latency into account only through its
+CPU scheduler. Pure: the decision in force is part of the readings.
 """
 
 from collections.abc import Mapping
@@ -29,37 +29,37 @@ from common.spi.controller import (
 from common.units import format_bytes, format_duration
 
 MOVED_PER_INPUT = 2.0
-"""Bytes read and written per input byte that is rewritten, if outputs are as large."""
+"""Bytes read and written per rewritten input byte, if outputs are as large as inputs."""
 FLOOR_MARGIN = 1.25
-"""Of what arrives, so much may always be rewritten."""
+"""Multiple of the arrival rate that may always be rewritten."""
 REACTION_S = 5.0
-"""Time in which the rate goes the way that the curve says, if the latency stays."""
+"""Time in which the rate reaches the target of the curve at constant latency."""
 RISE = 0.03
-"""Part of a rate by which it rises per second once readers are well."""
+"""Fraction by which the rate rises per second once read latency is within its limit."""
 SHARES_MIN, SHARES_MAX = 1.0, 1_000_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardRules:
-    """How far a decision may go at once."""
+    """Bounds on the change that one decision may cause."""
 
     slew_shares_s: float = 100.0
-    """Shares per second that a class may gain or lose; 0: any number."""
+    """Shares per second that a class may gain or lose; 0 means no limit."""
     hysteresis: float = 0.05
-    """Part of its shares by which a class must change."""
+    """Smaller relative changes of the shares of a class are ignored."""
     bytes_s_min: float = 1024.0**2
-    """The rate never falls below that."""
+    """Minimum of the rate, in bytes/s."""
 
 
 def guarded(
     wanted: ControlDecision, readings: ControlReadings, rules: GuardRules
 ) -> ControlDecision:
-    """Return what holds of what a controller wants.
+    """Return the decision of a controller within the bounds of the guard.
 
     Args:
-        wanted: By the controller.
-        readings: That it decided by.
-        rules: The operator's.
+        wanted: Decision of the controller.
+        readings: Readings on which the controller decided.
+        rules: Settings of the operator.
     """
     shares = {
         class_: _moved(_before(readings, class_), wanted.shares[class_], readings, rules)
@@ -81,11 +81,11 @@ def guarded(
 
 
 def floor_bytes_s(readings: ControlReadings, rules: GuardRules) -> float:
-    """Return the rate that keeps the backlog from growing, whatever readers say.
+    """Return the rate that keeps the backlog from growing, regardless of read latency.
 
     Args:
-        readings: Tell what arrives; if that is not known, only the least rate holds.
-        rules: Have the least rate.
+        readings: Readings with the arrival rate; if it is unknown, the minimum rate is returned.
+        rules: Rules with the minimum rate.
     """
     arriving = readings.arrival_bytes_s or 0.0
     return max(rules.bytes_s_min, MOVED_PER_INPUT * FLOOR_MARGIN * arriving)
@@ -112,7 +112,7 @@ def _moved(
 def _scaled_rate(
     bytes_s: float | None, part: float, readings: ControlReadings, rules: GuardRules
 ) -> float | None:
-    """Return a rate in proportion to shares that the guard has moved, within its bounds."""
+    """Return a rate scaled like the shares that the guard has changed, within its bounds."""
     if bytes_s is None:
         return None
     scaled = max(bytes_s * part, rules.bytes_s_min)
@@ -137,12 +137,12 @@ def _lowered(
     readings: ControlReadings,
     rules: GuardRules,
 ) -> ControlDecision:
-    """Return a decision with a lower rate: readers wait for too long."""
+    """Return the decision with a lower rate, because read latency exceeds its limit."""
     most = _unhindered_bytes_s(decided, readings)
     if most is None:
         return decided
     floor = floor_bytes_s(readings, rules)
-    if decided.bytes_s is not None:  # Neither does the floor let rewrites move more than that.
+    if decided.bytes_s is not None:  # The floor must not exceed the decided rate.
         floor = min(floor, decided.bytes_s)
     most = max(most, floor)
     kept = (waits.limit_s / waits.latency_s) ** (readings.period_s / REACTION_S)
@@ -156,7 +156,7 @@ def _lowered(
 
 
 def _unhindered_bytes_s(decided: ControlDecision, readings: ControlReadings) -> float | None:
-    """Return what rewrites would move if readers were well; None: nothing tells that yet."""
+    """Return the rate before it is lowered for readers; None if it is unknown so far."""
     known = [decided.bytes_s, _rate_for_readers(readings)]
     limits = [each for each in known if each is not None]
     if limits:
@@ -168,7 +168,7 @@ def _unhindered_bytes_s(decided: ControlDecision, readings: ControlReadings) -> 
 def _risen(
     decided: ControlDecision, readings: ControlReadings, rules: GuardRules
 ) -> ControlDecision:
-    """Return a decision whose rate comes back in steps if readers had lowered it."""
+    """Return the decision with a rate that recovers in steps after it was lowered for readers."""
     before, most = _rate_for_readers(readings), decided.bytes_s
     if before is None or (most is not None and before >= most):
         return decided
@@ -180,6 +180,6 @@ def _risen(
 
 
 def _rate_for_readers(readings: ControlReadings) -> float | None:
-    """Return the rate in force if it is lower than it would be without readers, or None."""
+    """Return the rate in force if it was lowered for readers, or None."""
     previous = readings.previous
     return previous.bytes_s if previous is not None and previous.for_readers else None

@@ -1,10 +1,10 @@
-"""The loop of control: what the cluster shows becomes readings, and a controller's wish a decision.
+"""The control loop: turn facts about the cluster into readings, and readings into a decision.
 
     facts ─► measured rates ─► readings ─► controller ─► guard ─► decision ─► history
 
-A controller is a plug-in and may fail: then the decision in force stays, and the status says why.
-Everything is bounded, and nothing has to survive a restart: the first decision comes within a
-period, and rates are known again a minute later.
+A controller is a plug-in and may fail: the current decision then stays in force, and the status
+shows the reason. All state is bounded, and none needs to survive a restart: the first decision is
+made within a period, and rates are available again after a minute.
 """
 
 from collections import deque
@@ -31,12 +31,12 @@ from neve import api
 
 HISTORY_STEP_S = 5.0
 HISTORY_MAX = 720
-"""Samples that are kept: an hour."""
+"""Samples of one hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRules:
-    """What an operator has set, and what there is to give."""
+    """Settings of the operator, and the resources that can be divided."""
 
     period_s: float = 1.0
     base_shares: Mapping[ShareClass, float] = field(default_factory=lambda: DEFAULT_SHARES)
@@ -45,24 +45,24 @@ class ControlRules:
     foreground_limit_s: float | None = None
     memory_bytes: int = 1
     group_slots: Mapping[str, int] = field(default_factory=dict)
-    """Group → slots of all compactors that may ever run for it by the settings."""
+    """Group → slots of the maximum number of compactors that the settings allow."""
 
 
 # ------------------------------------------------------------------------------------- The loop
 
 
 class ControlLoop:
-    """One controller with what it is told and what it has decided.
+    """One controller with its inputs and decisions.
 
-    Always true: `decision` has shares for every class, each above 0.
+    Invariant: `decision` has shares for every class, each above 0.
     """
 
     def __init__(self, controller: Controller | None, rules: ControlRules) -> None:
-        """Decide nothing yet: the shares of the settings hold until the first look.
+        """Create a loop whose decision is the configured shares until the first look.
 
         Args:
-            controller: The plug-in; None: the shares of the rules stay.
-            rules: The operator's.
+            controller: The plug-in; None means that the configured shares stay in force.
+            rules: Settings of the operator.
         """
         self.controller, self.rules = controller, rules
         self.decision = ControlDecision(shares=rules.base_shares, reasons=("no decision so far",))
@@ -70,16 +70,16 @@ class ControlLoop:
         self.latencies = ReaderLatencies()
         self.history: deque[api.ControlPoint] = deque(maxlen=HISTORY_MAX)
         self.readings: ControlReadings | None = None
-        """Those of the last look."""
+        """Readings of the last look."""
         self.failure = ""
-        """Why the controller's last answer does not count; empty: it does."""
+        """Why the controller's last answer was rejected; empty if it was accepted."""
         self.failures = 0
         self._rates = WorkRates()
         self._living_slots: Mapping[str, int] = {}
 
     @property
     def name(self) -> str:
-        """Name of the controller; empty: there is none."""
+        """Name of the controller; empty if there is none."""
         return "" if self.controller is None else self.controller.name
 
     def is_due(self, now_s: float) -> bool:
@@ -88,7 +88,7 @@ class ControlLoop:
         return seen_s is None or now_s - seen_s >= self.rules.period_s
 
     def look(self, facts: ClusterFacts, now_s: float) -> ControlDecision:
-        """Return what holds until the next look."""
+        """Take readings and return the decision that holds until the next look."""
         before_s = self._rates.seen_s
         self._rates = self._rates.seen(facts, now_s)
         self._living_slots = facts.group_slots
@@ -100,9 +100,9 @@ class ControlLoop:
         return self.decision
 
     def slots_of(self, group: str) -> int | None:
-        """Return how many slots of a group compaction shall have; None: all that there are.
+        """Return how many slots of a group compaction may use; None means all.
 
-        The slots of a decision are divided between groups as the settings divide all slots.
+        The slots of a decision are divided between groups in proportion to their maximum slots.
         """
         slots, every = self.decision.slots, self._slots_max()
         if slots is None or not every:
@@ -148,7 +148,7 @@ class ControlLoop:
         return ForegroundLatency(latency_s=worst[1], limit_s=limit_s)
 
     def _asked(self, readings: ControlReadings) -> ControlDecision:
-        """Return what the controller wants, or the decision in force if it fails."""
+        """Return the controller's decision, or the decision in force if the controller fails."""
         if self.controller is None:
             return ControlDecision(shares=self.rules.base_shares, bytes_s=self.rules.bytes_s_max)
         try:
@@ -185,10 +185,10 @@ def _by_name(shares: Mapping[ShareClass, float]) -> dict[str, float]:
 
 
 def require_sound(decision: ControlDecision) -> None:
-    """Refuse a decision under which nothing would move, or that is no decision.
+    """Reject a decision that is invalid or would stop all work.
 
     Raises:
-        ValueError: Names what is wrong.
+        ValueError: Names the invalid value.
     """
     for class_ in ShareClass:
         shares = decision.shares.get(class_, 0.0)

@@ -1,13 +1,13 @@
-"""What the loop of control measures: rates of work, waits of readers, bytes of each class.
+"""Measurements of the control loop: rates of work, read latencies, bytes by class.
 
-Waits of readers are a mean by table that forgets. What controllers hear of it is one number.
+Read latency is a decaying average per table. Controllers get a single number.
 
     latency of a table = Σ wait / Σ reads, both decayed to 1/e in `DECAY_S`
-    signal             = the latency of the table whose readers wait longest
+    signal             = the latency of the table with the highest latency
 
-One report moves a table no further than `REPORT_READS_MAX` reads of `LATENCY_MAX_S` would, and a
-table counts only while its readers are heard. So a reader that reports too often, or nonsense,
-can at most lower rewrites to their floor (`guard`), and is forgotten soon.
+The weight of a report is limited to `REPORT_READS_MAX` reads of `LATENCY_MAX_S`, and a table counts
+only while its readers send reports. A reader that reports too often or sends wrong values can
+therefore at most lower rewrites to their floor (`guard`), and its effect decays soon.
 """
 
 from collections import Counter, deque
@@ -18,41 +18,41 @@ from math import exp, isfinite
 from common.bounded_map import BoundedMap
 from common.spi.controller import ShareClass
 
-# ---------------------------------------------------------------- How fast work arrives and is done
+# ------------------------------------------------------------------------------------ Rates of work
 
 
 RATE_DECAY_S = 60.0
-"""Work done longer ago counts less and less: after this time, 1/e."""
+"""Time in which the weight of completed work decays to 1/e."""
 ARRIVAL_DECAY_S = 600.0
-"""The same of work that arrives: a burst is a matter of the backlog, not of the rate."""
+"""Time in which the weight of arrived work decays to 1/e; long, so that bursts are smoothed."""
 ARRIVAL_MIN_S = 300.0
-"""Arrivals of a shorter time are divided by this one: the first burst is no rate."""
+"""Minimum divisor of the arrival rate, so that the first burst does not count as a rate."""
 BUSY_MIN_S = 1.0
-"""Less of it says nothing of a slot's rate."""
+"""Busy slot time, in seconds, below which the rate of a slot is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What the cluster shows at a look."""
+    """Facts about the cluster at one look."""
 
     backlog_bytes: float
     table_backlogs: Mapping[str, float] = field(default_factory=dict)
-    """By the name of the table."""
+    """Table name → backlog in bytes."""
     done_bytes: float = 0.0
-    """Input bytes that were rewritten since the start, those of running attempts included."""
+    """Input bytes rewritten since the start, including those of running attempts."""
     group_slots: Mapping[str, int] = field(default_factory=dict)
     """Group → slots of its living compactors."""
     busy_slots: int = 0
     queued_jobs: int = 0
     deepest_files: int = 0
-    """Files that overlap in the tablet that has the most of those with work."""
+    """Maximum number of overlapping files among the tablets with work."""
     garbage_fraction: float = 0.0
-    """Garbage of all stored bytes, 0 to 1, as far as it is known."""
+    """Known garbage as a fraction of all stored bytes, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRates:
-    """How fast work arrives and is done: decayed sums."""
+    """Decayed sums of arrived and completed work."""
 
     seen_s: float | None = None
     backlog_bytes: float = 0.0
@@ -63,7 +63,7 @@ class WorkRates:
     arrived_bytes: float = 0.0
 
     def seen(self, facts: ClusterFacts, now_s: float) -> "WorkRates":
-        """Return the rates after a look; while a backlog is not known, nothing arrives."""
+        """Return the rates after a look; an unknown backlog counts as no arrivals."""
         known = isfinite(facts.backlog_bytes)
         backlog = facts.backlog_bytes if known else self.backlog_bytes
         if self.seen_s is None:
@@ -71,7 +71,7 @@ class WorkRates:
         passed_s = max(0.0, now_s - self.seen_s)
         kept = exp(-passed_s / RATE_DECAY_S)
         arrivals_kept = exp(-passed_s / ARRIVAL_DECAY_S)
-        # Progress is told by fractions and may go back with a lost attempt.
+        # Progress is reported as a fraction and drops when an attempt is lost.
         done = max(0.0, facts.done_bytes - self.done_bytes)
         arrived = max(0.0, backlog - self.backlog_bytes + done) if known else 0.0
         return WorkRates(
@@ -86,34 +86,34 @@ class WorkRates:
 
     @property
     def slot_bytes_s(self) -> float | None:
-        """Input bytes that a busy slot rewrites per second; None: not known."""
+        """Input bytes that a busy slot rewrites per second; None if unknown."""
         if self.busy_slot_s < BUSY_MIN_S or not self.rewritten_bytes:
             return None
         return self.rewritten_bytes / self.busy_slot_s
 
     @property
     def arrival_bytes_s(self) -> float | None:
-        """Bytes per second by which work arrives; None: not known."""
+        """Arrival rate of work, in bytes per second; None if unknown."""
         if self.arriving_s < BUSY_MIN_S:
             return None
         return self.arrived_bytes / max(self.arriving_s, ARRIVAL_MIN_S)
 
 
-# ---------------------------------------------------------------------------- How long readers wait
+# ----------------------------------------------------------------------------------- Read latencies
 
 
 DECAY_S = 10.0
 LATENCY_MAX_S = 60.0
-"""A longer wait counts as that."""
+"""Upper bound of a reported latency; longer ones are cut to it."""
 REPORT_READS_MAX = 1_000
 READS_MIN = 3.0
-"""Fewer reads lately say nothing."""
+"""Decayed number of reads below which a table has no latency."""
 TABLES_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """Decayed sums of a table."""
+    """Decayed reads and waits of a table."""
 
     at_s: float
     reads: float = 0.0
@@ -125,13 +125,13 @@ class _Waits:
 
 
 class ReaderLatencies:
-    """The waits of readers by table. Bounded: the table heard of longest ago leaves first."""
+    """Read latencies by table. Bounded: the table with the oldest report is evicted first."""
 
     def __init__(self) -> None:
         self._tables: BoundedMap[str, _Waits] = BoundedMap(TABLES_MAX)
 
     def note(self, table: str, latency_s: float, reads: int, now_s: float) -> None:
-        """Readers of a table waited so long, on average; what is no latency is ignored."""
+        """Add a report of the average latency of a table's reads; invalid values are ignored."""
         if not (isfinite(latency_s) and latency_s >= 0 and reads > 0):
             return
         before = (self._tables.get(table) or _Waits(now_s)).at(now_s)
@@ -140,11 +140,11 @@ class ReaderLatencies:
         self._tables.put(table, after)
 
     def forget(self, table: str) -> None:
-        """A table is gone."""
+        """Remove a dropped table."""
         self._tables.pop(table)
 
     def by_table(self, now_s: float) -> dict[str, float]:
-        """Return the latency of each table whose readers are heard."""
+        """Return the latency of each table with enough recent reads."""
         waits = {table: each.at(now_s) for table, each in self._tables}
         return {
             table: each.wait_s / each.reads
@@ -153,12 +153,12 @@ class ReaderLatencies:
         }
 
     def signal(self, now_s: float) -> tuple[str, float] | None:
-        """Return the table whose readers wait longest, and how long; None: nobody is heard."""
+        """Return the table with the highest latency, and the latency; None without reports."""
         waits = self.by_table(now_s)
         return max(waits.items(), key=lambda each: (each[1], each[0]), default=None)
 
 
-# ----------------------------------------------------------------------- What each class was handed
+# ----------------------------------------------------------------------- Bytes assigned by class
 
 
 USED_WINDOW_S = 60.0
@@ -166,16 +166,16 @@ USED_STEP_S = 1.0
 
 
 class ClassUsage:
-    """Bytes by class. Bounded by the window: one entry a second."""
+    """Assigned bytes by class. Bounded by the window, with one entry per second."""
 
     def __init__(self) -> None:
         self.total_bytes: Counter[ShareClass] = Counter(dict.fromkeys(ShareClass, 0))
-        """Since the coordinator was started."""
+        """Bytes since the start of the coordinator."""
         self._steps: deque[tuple[float, Counter[ShareClass]]] = deque()
         self._window: Counter[ShareClass] = Counter()
 
     def note(self, share_class: ShareClass, size_bytes: int, now_s: float) -> None:
-        """A job of so many bytes was handed out."""
+        """Count the bytes of an assigned job."""
         self._expire(now_s)
         if not self._steps or now_s - self._steps[-1][0] >= USED_STEP_S:
             self._steps.append((now_s, Counter()))
@@ -194,6 +194,6 @@ class ClassUsage:
 
 
 def fractions(amounts: Mapping[ShareClass, float]) -> dict[ShareClass, float]:
-    """Return each amount as a part of all; all are 0 if there is nothing."""
+    """Return each amount as a fraction of the total; all are 0 if the total is 0."""
     total = sum(amounts.values())
     return {each: amount / total if total else 0.0 for each, amount in amounts.items()}

@@ -1,16 +1,17 @@
-"""What tablets press with: files that overlap where work waits, and garbage.
+"""Pressure of tablets: overlapping files where work waits, and garbage.
 
-Measured with each plan of a tablet, so a look of the controller costs nothing. Only the tablets
-that were planned last are remembered, so memory is bounded.
+Pressure is measured with each plan of a tablet, so a look of the controller is cheap. Only the most
+recently planned tablets are remembered, so memory is bounded.
 
-Files that overlap stand for the sublevels of level 0 in Pebble (`L0CompactionConcurrency`):
-so many files a reader of one key may have to open. Files without keys cannot be told apart by keys;
-of them those count that jobs are to merge. Garbage is what a rewrite would leave out:
+The number of overlapping files corresponds to the sublevels of level 0 in Pebble
+(`L0CompactionConcurrency`): a reader of one key may have to open that many files. Files without key
+bounds may all overlap; those among them that jobs are to merge count. Garbage is the bytes that a
+rewrite would leave out:
 
     live bytes are counted (`neve analyze`)   size - live bytes
-    otherwise                                 size · tombstones / rows, by the file's footer
+    otherwise                                 size · tombstones / rows, from the file's footer
 
-So garbage is a lower bound: updates that nobody has counted are not in it.
+Garbage is therefore a lower bound: it lacks replaced rows that no analysis has counted.
 """
 
 from collections import Counter, OrderedDict
@@ -25,15 +26,15 @@ from common.model.tablet import Tablet, TabletId
 NONE: Final = TabletPressure()
 
 
-# ------------------------------------------------------------------------------------ Of one tablet
+# --------------------------------------------------------------------------------------- One tablet
 
 
 def with_pressure(plan: TabletPlan, tablet: Tablet) -> TabletPlan:
     """Return a plan with the pressure of its tablet.
 
     Args:
-        plan: Of the tablet; its system jobs and what runs tell whether work waits.
-        tablet: As it was read for the plan.
+        plan: Plan of the tablet; work waits if it has system jobs or attempts are running.
+        tablet: The version that was planned.
     """
     reserved = tablet.reserved_files if tablet.running else ()
     files = [file for file in tablet.files.values() if not file.open]
@@ -43,12 +44,12 @@ def with_pressure(plan: TabletPlan, tablet: Tablet) -> TabletPlan:
 def tablet_pressure(
     files: Collection[DataFile], jobs: Iterable[Job], reserved: Iterable[str]
 ) -> TabletPressure:
-    """Return what a tablet presses with.
+    """Return the pressure of a tablet.
 
     Args:
-        files: Of the tablet.
-        jobs: That are wanted; those of the system tell whether work waits.
-        reserved: Paths that jobs under way have.
+        files: Files of the tablet.
+        jobs: Planned jobs; work waits if there are system jobs or reserved files.
+        reserved: Paths that running jobs have reserved.
     """
     inputs = {path for job in jobs if job.kind is Kind.SYSTEM for path in job.inputs}
     inputs.update(reserved)
@@ -65,11 +66,11 @@ def tablet_pressure(
 
 
 def overlapping_files(files: Iterable[DataFile], inputs: Collection[str]) -> int:
-    """Return the greatest number of files that may hold one key.
+    """Return the maximum number of files that may hold the same key.
 
     Args:
-        files: Of a tablet.
-        inputs: Paths that jobs take. Of the files without keys these count.
+        files: Files of a tablet.
+        inputs: Input paths of jobs. Files without key bounds count only if they are inputs.
     """
     begins, ends, keyless = list[bytes](), list[bytes](), 0
     for file in files:
@@ -88,43 +89,43 @@ def overlapping_files(files: Iterable[DataFile], inputs: Collection[str]) -> int
 
 
 def garbage_bytes(file: DataFile) -> int:
-    """Return the bytes of a file that a rewrite would leave out, as far as they are known."""
+    """Return the known bytes of a file that a rewrite would leave out."""
     if file.live_bytes is not None:
         return max(0, file.size_bytes - file.live_bytes)
     return file.size_bytes * min(file.tombstones, file.rows) // file.rows if file.rows else 0
 
 
-# ----------------------------------------------------------------------------------- Of all tablets
+# -------------------------------------------------------------------------------------- All tablets
 
 
 class Pressures:
-    """The pressures of the tablets that were planned last.
+    """The pressures of the most recently planned tablets.
 
-    A change costs the same however many tablets there are, a look a glance at each different depth.
-    Always true: sums and depths are those of the tablets.
+    The cost of a change does not depend on the number of tablets; a look visits each distinct
+    depth. Invariant: sums and depths are those of the stored tablets.
     """
 
     def __init__(self, count_max: int) -> None:
-        """Know no tablet yet; of more than `count_max` those planned longest ago are forgotten."""
+        """Create an empty registry of at most `count_max` tablets; the oldest plan is evicted."""
         self._count_max = count_max
         self._tablets: OrderedDict[TabletId, TabletPressure] = OrderedDict()
         self._of_table: dict[str, dict[TabletId, None]] = {}
         self._stored_bytes = self._garbage_bytes = 0
         self._depths: Counter[int] = Counter()
-        """Files that overlap → tablets; none is at 0."""
+        """Number of overlapping files → number of tablets; zero counts are removed."""
 
     @property
     def deepest_files(self) -> int:
-        """Files that overlap in the tablet that has the most; 0: no work waits."""
+        """Maximum number of overlapping files in a tablet; 0 if no work waits."""
         return max(self._depths, default=0)
 
     @property
     def garbage_fraction(self) -> float:
-        """Garbage of all bytes, 0 to 1."""
+        """Garbage as a fraction of all stored bytes, 0 to 1."""
         return self._garbage_bytes / self._stored_bytes if self._stored_bytes else 0.0
 
     def put(self, tablet: TabletId, pressure: TabletPressure | None) -> None:
-        """Note the pressure of a tablet; None, or nothing stored: forget it."""
+        """Store the pressure of a tablet; None or an empty pressure removes the tablet."""
         self.discard(tablet)
         if pressure is None or pressure == NONE:
             return
@@ -138,7 +139,7 @@ class Pressures:
             self.discard(next(iter(self._tablets)))
 
     def discard(self, tablet: TabletId) -> None:
-        """Forget a tablet."""
+        """Remove a tablet."""
         before = self._tablets.pop(tablet, None)
         if before is None:
             return
@@ -154,12 +155,12 @@ class Pressures:
                 del self._depths[before.overlapping_files]
 
     def forget_table(self, table: str) -> None:
-        """Forget all tablets of a table."""
+        """Remove all tablets of a table."""
         for tablet in list(self._of_table.get(table, ())):
             self.discard(tablet)
 
     def check(self) -> None:
-        """Assert what is always true; for tests."""
+        """Assert the invariants; for tests."""
         known = self._tablets.values()
         assert self._stored_bytes == sum(pressure.stored_bytes for pressure in known)
         assert self._garbage_bytes == sum(pressure.garbage_bytes for pressure in known)

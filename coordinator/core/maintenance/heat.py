@@ -1,8 +1,8 @@
-"""How often tablets are read and written: rates that decay, in the coordinator's memory. Pure.
+"""Decaying read and write rates of tablets, in the coordinator's memory. Pure.
 
-Written rows are those of files that users added, as the scanner sees them when it plans a tablet.
-Scans are those of the gateway, and what other readers report. What is known begins with the
-coordinator; a rate needs about a minute to be right.
+Written rows are the rows of files that users added; the scanner sees them when it plans a tablet.
+Scans come from the gateway and from reports of other readers. The rates start at zero with the
+coordinator and need about a minute to become accurate.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from common.model.tablet import TabletId
 from common.spi.planner import COLD, Heat
 
 WINDOW_S = 60.0
-"""What happened so long ago counts for 1/e."""
+"""Time in which the weight of an event decays to 1/e."""
 
 
 @dataclass(slots=True)
@@ -23,28 +23,28 @@ class _Counts:
     scans: float = 0.0
     rows: float = 0.0
     added_s: float = 0.0
-    """The store's time of the newest add that is counted."""
+    """Store time of the newest counted add."""
 
     def decay(self, now_s: float) -> None:
-        """Let what is counted fade until now."""
+        """Decay the counts up to now."""
         kept = exp(-max(0.0, now_s - self.seen_s) / WINDOW_S)
         self.scans, self.rows, self.seen_s = self.scans * kept, self.rows * kept, now_s
 
 
 class TabletHeat:
-    """The rates of tablets. Bounded: the tablet that was neither read nor written longest goes."""
+    """The rates of tablets. Bounded: the tablet that was inactive for longest is evicted."""
 
     def __init__(self, tablets_max: int) -> None:
-        """Know of no tablet."""
+        """Create an empty registry."""
         self._counts: BoundedMap[TabletId, _Counts] = BoundedMap(tablets_max)
 
     def note_adds(self, tablet: TabletId, adds: Sequence[tuple[float, int]], now_s: float) -> None:
-        """Count rows that were written; adds that are counted already change nothing.
+        """Count written rows; adds that were counted before are ignored.
 
         Args:
-            tablet: Where.
-            adds: When, by the store's clock, and how many rows.
-            now_s: The time now.
+            tablet: The tablet with the adds.
+            adds: Store time and row count of each add.
+            now_s: The current time.
         """
         known = self._counts.get(tablet)
         counted_s = 0.0 if known is None else known.added_s
@@ -60,7 +60,7 @@ class TabletHeat:
         self._now(tablet, now_s).scans += scans
 
     def of(self, tablet: TabletId, now_s: float) -> Heat:
-        """Return the rates of a tablet now."""
+        """Return the current rates of a tablet."""
         known = self._counts.get(tablet)
         if known is None:
             return COLD
@@ -68,7 +68,7 @@ class TabletHeat:
         return Heat(scans_s=known.scans * kept, rows_s=known.rows * kept)
 
     def forget(self, tablet: TabletId) -> None:
-        """Forget a tablet that is gone."""
+        """Remove a tablet that no longer exists."""
         self._counts.pop(tablet)
 
     def _now(self, tablet: TabletId, now_s: float) -> _Counts:

@@ -1,13 +1,12 @@
-"""The operations of a tablet: for each kind what it gains, costs and needs, or why it does not run.
+"""The operations of a tablet: gain, cost and needs of each kind, or the reason it does not run.
 
     TabletFacts ──► `KINDS`: one function per kind ──► rows ──► `ranked`
 
-A row repeats what the deciding code says and decides nothing: merges, drops and delta compactions
-are the jobs of the tablet's plan, splits and merges of tablets come from
-`split_merge.operation_steps`, garbage from the collector, the look at a tablet from `scan_rules`.
-What delta compactions are worth is told by base and deltas (`common.spi.deltas`). Kinds of other
-systems that have no work here stand in the list with the reason, so that nobody looks for them in
-vain.
+Rows report decisions that other code makes: merges, drops and delta compactions are the jobs of the
+tablet's plan, splits and merges of tablets come from `split_merge.operation_steps`, garbage from
+the collector, analysis from `scan_rules`. Delta compactions are scored by the sizes of base and
+deltas (`common.spi.deltas`). The list includes kinds of other systems that have no work here, with
+the reason, so that operators who know them find an answer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,11 +41,11 @@ from coordinator.core.triggers import refusal_reason
 from neve import api
 
 COST_UNIT_BYTES = 64 * 1024**2
-"""Scores are gain per so many bytes read and written; less counts as much."""
+"""Scores are the gain per this many bytes read and written; a lower cost counts as this many."""
 
 
 class OperationName(StrEnum):
-    """The kinds of operations."""
+    """Kinds of operations."""
 
     MERGING = "merging"
     DROPS = "drops"
@@ -61,45 +60,45 @@ class OperationName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageCounts:
-    """Replaced files of a tablet that wait for their deletion."""
+    """Replaced files of a tablet that wait for deletion."""
 
     waiting: int = 0
     deletable: int = 0
-    """Those among them that the next round of the collector deletes."""
+    """Waiting files that the next round of the collector deletes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobNeeds:
-    """What jobs of a group need, as far as it is known."""
+    """Resources that the jobs of a group need; None if unknown."""
 
     memory_bytes: int | None = None
-    """Memory that the tasks of a job may have together."""
+    """Memory that all tasks of a job may use together."""
     slot_bytes_s: float | None = None
-    """Input bytes that a busy slot rewrites per second, measured."""
+    """Measured input bytes that a busy slot rewrites per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletFacts:
-    """What the rows of a tablet are made from."""
+    """The inputs for the rows of a tablet."""
 
     tablet: Tablet
     table: Table
     plan: TabletPlan
-    """Of all kinds, as the scanner would submit it now."""
+    """Complete plan, as the scanner would submit it now."""
     failure: str = ""
-    """Why it could not be planned."""
+    """Why planning failed; empty if it did not."""
     right: Tablet | None = None
-    """The neighbour behind it; None: it is the last one."""
+    """The right neighbour; None for the last tablet."""
     now_s: float = 0.0
     """The store's time."""
     rest_s: float = 0.0
-    """How long a tablet is left alone after a split or merge was abandoned."""
+    """Pause after a split or merge of the tablet was abandoned."""
     garbage: GarbageCounts = GarbageCounts()
     heat: Heat = COLD
     why_held: Callable[[Job], str | None] = lambda _job: None
-    """Says why a job may not be queued now, as after a failure."""
+    """Returns why a job may not be queued now, for example after a failure, or None."""
     needs: Callable[[str], JobNeeds] = lambda _group: JobNeeds()
-    """Says what jobs of a group need."""
+    """Returns the resources that the jobs of a group need."""
 
 
 def tablet_operations(facts: TabletFacts) -> tuple[api.MaintenanceOperation, ...]:
@@ -109,7 +108,7 @@ def tablet_operations(facts: TabletFacts) -> tuple[api.MaintenanceOperation, ...
     rows: list[api.MaintenanceOperation] = []
     for name in OperationName:
         row = KINDS[name](facts)
-        # Writes make more deltas; that a base is merged with them pays for scans alone.
+        # Only scans benefit from merging deltas into their base, so writes do not count here.
         workload = heat.flush if name is OperationName.MAJOR_DELTA else heat.compact
         adjusted = adjusted_score(row.score, workload, settings.maintenance_priority)
         rows.append(replace(row, workload=workload, adjusted=adjusted))
@@ -119,11 +118,11 @@ def tablet_operations(facts: TabletFacts) -> tuple[api.MaintenanceOperation, ...
 def ranked(
     rows: Sequence[api.MaintenanceOperation], table_priority: int = 0
 ) -> tuple[api.MaintenanceOperation, ...]:
-    """Return rows with the places that Kudu's rule gives those that can run.
+    """Return rows with the ranks that Kudu's rule gives to the runnable ones.
 
     Args:
-        rows: Of any number of tablets.
-        table_priority: Of their table.
+        rows: Rows of any number of tablets.
+        table_priority: Priority of their table.
     """
     places: dict[str, int] = {}
     statistics = [
@@ -143,15 +142,15 @@ def ranked(
 
 
 def has_own_priorities(settings: TableSettings) -> bool:
-    """Return whether system jobs of a table are queued by more than their planner says."""
+    """Return whether a table's settings modify the priorities that its planner assigns."""
     return bool(settings.maintenance_priority or settings.workload_points)
 
 
 def queue_priority(job: Job, table: Table, heat: Heat) -> int:
     """Return the priority under which a job is queued.
 
-    System jobs of a table that has `maintenance_priority` or `workload_points` get another one
-    inside their class; all others keep what their planner has said.
+    System jobs of a table with `maintenance_priority` or `workload_points` get a different priority
+    within their class; all others keep the priority that their planner assigned.
     """
     settings = table.settings
     if job.kind is not Kind.SYSTEM or not has_own_priorities(settings):
@@ -160,7 +159,7 @@ def queue_priority(job: Job, table: Table, heat: Heat) -> int:
     return adjusted_priority(job.priority, added, settings.maintenance_priority)
 
 
-# ------------------------------------------------------------------------- A function for each kind
+# ---------------------------------------------------------------------------- One function per kind
 
 
 def _merging(facts: TabletFacts) -> api.MaintenanceOperation:
@@ -172,7 +171,7 @@ def _drops(facts: TabletFacts) -> api.MaintenanceOperation:
 
 
 def _minor_delta(facts: TabletFacts) -> api.MaintenanceOperation:
-    """Return the row of merges of deltas; its score is Kudu's, of the set with most deltas."""
+    """Return the row of minor delta compactions, with Kudu's score of the best delta set."""
     if not facts.table.key:
         return _not_applicable(OperationName.MINOR_DELTA, _NO_KEY)(facts)
     row = _of_jobs(facts, OperationName.MINOR_DELTA)
@@ -182,7 +181,7 @@ def _minor_delta(facts: TabletFacts) -> api.MaintenanceOperation:
 
 
 def _major_delta(facts: TabletFacts) -> api.MaintenanceOperation:
-    """Return the row of merges of a base with its deltas; the score is that of the best set."""
+    """Return the row of major delta compactions, with Kudu's score of the best delta set."""
     if not facts.table.key:
         return _not_applicable(OperationName.MAJOR_DELTA, _NO_KEY)(facts)
     row = _of_jobs(facts, OperationName.MAJOR_DELTA)
@@ -206,7 +205,7 @@ def _why_no_delta_jobs(facts: TabletFacts) -> str:
 
 
 def _kind_of(job: Job) -> OperationName:
-    """Return the kind of operation that a system job is."""
+    """Return the operation kind of a system job."""
     if job.action == JobAction.DROP:
         return OperationName.DROPS
     made = dict(job.output_tags).get(DELTA_TAG)
@@ -215,12 +214,12 @@ def _kind_of(job: Job) -> OperationName:
 
 
 def _of_jobs(facts: TabletFacts, name: OperationName) -> api.MaintenanceOperation:
-    """Return the row of jobs that the plan has, with the figures of the best one.
+    """Return the row of the plan's jobs of one kind, with the figures of the best job.
 
-    Without jobs the row of a delta compaction has no reason yet.
+    Without jobs, the row of a delta compaction has no reason; the caller adds it.
     """
     jobs = [job for job in facts.plan.jobs if job.kind is Kind.SYSTEM and _kind_of(job) is name]
-    # What runs does not say of which kind it is: it is counted as a merge.
+    # A running entry does not record its operation kind, so it is counted as a merge.
     merges = name is OperationName.MERGING
     running = (
         sum(entry.kind is Kind.SYSTEM for entry in facts.tablet.running.values()) if merges else 0
@@ -338,7 +337,7 @@ def _garbage(facts: TabletFacts) -> api.MaintenanceOperation:
 
 
 def _analysis(facts: TabletFacts) -> api.MaintenanceOperation:
-    """Return the row of the look that planners, selectors and sizes are asked at."""
+    """Return the row of the analysis: the next visit by planners, selectors and split rules."""
     record = facts.tablet.record
     row = api.MaintenanceOperation(tablet=facts.tablet.id.text, kind=OperationName.ANALYSIS.value)
     if needs_look(record, facts.table, facts.now_s):
@@ -381,7 +380,7 @@ KINDS: Mapping[OperationName, Callable[[TabletFacts], api.MaintenanceOperation]]
         "nothing is buffered: an append is written to a file before it is acknowledged",
     ),
 }
-"""The registry: a kind → the function that returns its row. A test holds it complete."""
+"""Kind → function that returns its row. A test checks that the registry is complete."""
 
 
 def _per_cost(gain: float, cost_bytes: int) -> float:

@@ -1,11 +1,11 @@
-"""Apache Kudu's scores of maintenance operations, and which one its scheduler runs next. Pure.
+"""Apache Kudu's scores of maintenance operations, and the choice of its scheduler. Pure.
 
-The formulas are those of `maintenance_manager.cc`, `tablet_mm_ops.cc` and
-`tablet_replica_mm_ops.cc`. Chance comes in as numbers from 0 to 1.
+The formulas come from `maintenance_manager.cc`, `tablet_mm_ops.cc` and `tablet_replica_mm_ops.cc`.
+Random draws are arguments from 0 to 1.
 
-The service uses `workload_score` and `adjusted_priority` to order system jobs of tables that ask
-for it, `find_best_operation` to rank what `neve ops` shows, and the scores of delta compactions for
-its rows. Scores of flushes have no use here: appends are files at once.
+The service uses `workload_score` and `adjusted_priority` to order the system jobs of tables that
+configure it, `find_best_operation` to rank the rows of `neve ops`, and the scores of delta
+compactions for these rows. Flush scores are not used: an append is written to a file at once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,23 +14,24 @@ from operator import attrgetter
 
 from common.model.job import CLASS_WIDTH, PriorityClass, class_of
 
-# ------------------------------------------------------------------------- Of single operations
+# ----------------------------------------------------------------------------- Single operations
 
 FLUSH_LATE_MS = 120_000.0
-"""A buffer that is older is flushed for its age."""
+"""Age above which a buffer gets a score for its age."""
 FLUSH_UPPER_MS = 3_600_000.0
-"""A buffer of this age has the full score of age."""
+"""Age at which a buffer gets the full age score."""
 STORES_UPPER = 1000
-"""Delta stores that give the full score of a minor delta compaction."""
+"""Number of delta stores at which a minor delta compaction gets the full score."""
 MAJOR_RATIO_MIN = 0.1
-"""Below this share of the base, updates are not worth a major delta compaction."""
+"""Ratio of updates to base below which a major delta compaction scores 0."""
 
 
 def flush_score(anchored_mb: float, age_ms: float, threshold_mb: float) -> float:
-    """Return what the flush of a buffer is worth.
+    """Return the score of flushing a buffer.
 
-    At the threshold and above it counts every MiB too much, at least 1, without a bound. Below it
-    age counts, or size if that gives more, up to 1.
+    At or above the threshold, the score is the excess in MiB, at least 1, without an upper bound.
+    Below the threshold, the score of an old buffer is the larger of its age and size scores, up
+    to 1; a young buffer scores 0.
 
     Args:
         anchored_mb: Memory that the flush frees, in MiB.
@@ -45,47 +46,47 @@ def flush_score(anchored_mb: float, age_ms: float, threshold_mb: float) -> float
 
 
 def minor_delta_score(stores: int) -> float:
-    """Return what the merge of the delta stores of a row set is worth, from 0 to 1."""
+    """Return the score of merging the delta stores of a row set, from 0 to 1."""
     return min(1.0, stores / STORES_UPPER) if stores > 1 else 0.0
 
 
 def major_delta_score(redo_bytes: float, base_bytes: float) -> float:
-    """Return what the merge of updates into their base is worth, from 0 to 1."""
+    """Return the score of merging updates into their base, from 0 to 1."""
     if base_bytes <= 0 or redo_bytes / base_bytes < MAJOR_RATIO_MIN:
         return 0.0
     return min(1.0, redo_bytes / base_bytes)
 
 
-# ------------------------------------------------------------ Workload, and priorities of tables
+# --------------------------------------------------------------- Workload and table priorities
 
 SCANS_FULL_S = 1.0
-"""Scans per second that give the full score of reads."""
+"""Scans per second that give the full read score."""
 ROWS_FULL_S = 1000.0
-"""Rows written per second that give the full score of writes."""
+"""Rows written per second that give the full write score."""
 PRIORITY_BASE = 1.1
 PRIORITY_MAX = 5
-"""Priorities of tables count from its negative to it."""
+"""Table priorities are clamped to the range from `-PRIORITY_MAX` to `PRIORITY_MAX`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadScore:
-    """What the workload of a tablet adds to its operations."""
+    """Score that the workload of a tablet adds to its operations."""
 
     flush: float
-    """To those that free memory: reads alone count."""
+    """Added to operations that free memory; depends on reads only."""
     compact: float
-    """To those that make reads faster: reads and writes count."""
+    """Added to operations that speed up reads; depends on reads and writes."""
 
 
 def workload_score(
     scans_per_s: float, rows_written_per_s: float, upper_bound: float = 1.0
 ) -> WorkloadScore:
-    """Return what the workload of a tablet adds to the scores of its operations.
+    """Return the scores that the workload of a tablet adds to its operations.
 
     Args:
         scans_per_s: Scans of the tablet per second.
         rows_written_per_s: Rows written to it per second.
-        upper_bound: The most that is added; 0: nothing is.
+        upper_bound: Maximum score that is added; 0 disables the addition.
     """
     reads = min(1.0, scans_per_s / SCANS_FULL_S) * upper_bound
     writes = min(1.0, rows_written_per_s / ROWS_FULL_S) * upper_bound
@@ -93,7 +94,7 @@ def workload_score(
 
 
 def priority_factor(priority: int) -> float:
-    """Return by what the priority of a table multiplies scores."""
+    """Return the factor by which the priority of a table multiplies scores."""
     return float(PRIORITY_BASE ** max(-PRIORITY_MAX, min(PRIORITY_MAX, priority)))
 
 
@@ -101,24 +102,24 @@ def adjusted_score(perf: float, workload: float, priority: int) -> float:
     """Return the score by which operations of different tables are compared.
 
     Args:
-        perf: What the operation is worth by itself. 0 stays 0: nothing is gained by it, however
-            busy its tablet and dear its table are. Less than 0 stays less.
-        workload: What its tablet's workload adds (`workload_score`).
-        priority: Of its table; what is beyond -5 and 5 counts as these.
+        perf: Score of the operation itself. If it is 0, the result is 0, because the operation
+            gains nothing, regardless of workload and priority.
+        workload: Score that the tablet's workload adds (`workload_score`).
+        priority: Priority of its table, clamped to the range from -5 to 5.
     """
     return 0.0 if perf == 0 else (perf + workload) * priority_factor(priority)
 
 
 def adjusted_priority(job_priority: int, workload: float, table_priority: int) -> int:
-    """Return the priority of a system job with workload and table priority counted in.
+    """Return the priority of a system job, adjusted by workload and table priority.
 
-    The points of the job inside its class are its score. It stays in its class, so that no table
-    priority outranks a request or a tablet over its limit.
+    The score of the job is its points within its priority class. The job stays in its class, so
+    that no table priority outranks a request or a tablet over its limit.
 
     Args:
-        job_priority: As its planner has given it.
+        job_priority: Priority from its planner.
         workload: Points that the workload of its tablet adds.
-        table_priority: Of its table.
+        table_priority: Priority of its table.
     """
     if not workload and not table_priority:
         return job_priority
@@ -129,29 +130,29 @@ def adjusted_priority(job_priority: int, workload: float, table_priority: int) -
     return rank * CLASS_WIDTH + min(max(round(points), 0), CLASS_WIDTH - 1)
 
 
-# ----------------------------------------------------------------------- Which operation is next
+# --------------------------------------------------------------------- Choosing the next operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationStatistics:
-    """What the scheduler looks at, for one operation."""
+    """Inputs of the scheduler for one operation."""
 
     name: str
     runnable: bool = True
-    """Whether it may run now: not cancelled, not running already, with something to do."""
+    """Whether it may run now: not cancelled, not running, and with work to do."""
     low_io: bool = False
-    """Whether it costs next to no I/O."""
+    """Whether it needs almost no I/O."""
     logs_retained_bytes: int = 0
-    """Log that can go once it has run."""
+    """Log bytes that it frees."""
     ram_anchored_bytes: int = 0
     """Memory that it frees."""
     data_retained_bytes: int = 0
     """Disk space that it frees."""
     perf: float = 0.0
-    """What it is worth for later reads and writes."""
+    """Improvement of later reads and writes."""
     workload: float = 0.0
     priority: int = 0
-    """Of its table."""
+    """Priority of its table."""
 
     @property
     def adjusted(self) -> float:
@@ -164,18 +165,18 @@ class SchedulerRules:
     """Limits of the scheduler, with Kudu's defaults."""
 
     pressure_pct: float = 60.0
-    """Share of the memory from which on operations that free memory go first."""
+    """Memory use, in percent, at which operations that free memory take precedence."""
     soft_pct: float = 80.0
-    """Share from which on nothing else runs."""
+    """Memory use, in percent, at which only operations that free memory run."""
     log_target_bytes: int = 1024 * 1024**2
-    """An operation that frees so much log runs, whatever others are worth."""
+    """An operation that frees this much log takes precedence over the scores of others."""
     data_min_bytes: int = 0
-    """An operation that frees no more than that is not run for space."""
+    """An operation that frees no more than this is not chosen for its space."""
     data_probability: float = 0.5
-    """Chance of what frees space to run before what makes reads faster."""
+    """Probability that freeing space takes precedence over the best score."""
     other_probability: float = 0.0
-    """Chance of other operations to run under memory pressure, at its beginning; it fades to 0
-    at `soft_pct`."""
+    """Probability that other operations run at the onset of memory pressure; it falls to 0 at
+    `soft_pct`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +194,12 @@ _RULES = SchedulerRules()
 def flush_probability(
     used_pct: float, other_probability: float, rules: SchedulerRules = _RULES
 ) -> float:
-    """Return the chance that memory alone makes an operation run that frees some.
+    """Return the probability that memory pressure selects an operation that frees memory.
 
     Args:
-        used_pct: Share of the memory limit that is in use, in percent.
+        used_pct: Used percentage of the memory limit.
         other_probability: As in `SchedulerRules`.
-        rules: For the limits of memory.
+        rules: Rules with the memory limits.
     """
     if used_pct < rules.pressure_pct:
         return 0.0
@@ -214,22 +215,22 @@ def find_best_operation(
     data_draw: float = 0.0,
     rules: SchedulerRules = _RULES,
 ) -> BestOperation | None:
-    """Return the operation that runs next, or None if nothing is worth it.
+    """Return the operation that runs next, or None if no operation has a benefit.
 
-    1. Of those that cost next to no I/O, the one that frees most log.
-    2. Under memory pressure, the one that frees most log, then most memory; by chance, others may
-       go on while the pressure is low.
-    3. The one that frees most log, then most memory, if the log is over its target.
-    4. The one that frees most space, by chance, or if nothing is worth anything.
+    1. Among operations that need almost no I/O, the one that frees the most log.
+    2. Under memory pressure, the one that frees the most log, then the most memory; while the
+       pressure is low, a random draw may let other operations run.
+    3. The one that frees the most log, then the most memory, if the log exceeds its target.
+    4. The one that frees the most space, by a random draw, or if no score is above 0.
     5. The one with the best adjusted score above 0.
 
-    Of equal ones the first wins.
+    Ties go to the first operation.
 
     Args:
-        operations: All of them, in a fixed order.
-        used_pct: Share of the memory limit that is in use, in percent.
-        memory_draw: A number from 0 to 1 by chance, for step 2.
-        data_draw: Another one, for step 4.
+        operations: All operations, in a fixed order.
+        used_pct: Used percentage of the memory limit.
+        memory_draw: A random number from 0 to 1 for step 2.
+        data_draw: A random number from 0 to 1 for step 4.
         rules: Limits of the scheduler.
     """
     able = [operation for operation in operations if operation.runnable]
@@ -248,9 +249,9 @@ def find_best_operation(
 def ranked_operations(
     operations: Sequence[OperationStatistics],
 ) -> list[tuple[OperationStatistics, str]]:
-    """Return all operations that would run, in the order of `find_best_operation`, with its step.
+    """Return the operations that would run, in the order of `find_best_operation`, with its step.
 
-    Without memory pressure, and with what frees space first.
+    The order assumes no memory pressure and gives precedence to freeing space.
     """
     left, ranked = list(operations), list[tuple[OperationStatistics, str]]()
     while (best := find_best_operation(left)) is not None:

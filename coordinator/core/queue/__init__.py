@@ -1,13 +1,13 @@
 """The bounded queue of each compaction group.
 
 1. A plan replaces a tablet's jobs in all queues: `JobQueues.replace`.
-2. `admission` gives each job its rank and weight; a full queue sheds what ranks lowest.
-3. `fair_share` says which table's turn it is among jobs of one class.
-4. `backfill` takes the next job that fits beside what is under way.
+2. `admission` computes the rank and weight of each job; a full queue sheds the lowest ranks.
+3. `fair_share` chooses the class, and the table within a class, that gets the next turn.
+4. `backfill` takes the next job that fits into the capacity left by the running jobs.
 
-    job_queue     the queue of one group, and the queues of all
+    job_queue     the queue of one group, and the queues of all groups
     admission     rank, weight, and the answers to an offer
-    job_index     jobs by rank, by id, by tablet, by table's turn
-    fair_share    whose turn it is among tables
-    backfill      how much is under way, and who may start beside it
+    job_index     jobs by rank, id, tablet and turn
+    fair_share    turns of classes and tables
+    backfill      the capacity in use, and the jobs that still fit
 """

@@ -1,10 +1,10 @@
-"""How a queue judges a job: its rank, its weight in bytes, and the answers to an offer.
+"""Admission of jobs to a queue: rank, weight in bytes, and the answers to an offer. Values only.
 
 The rank is one integer per job, fixed when the job is offered. Effective priority = planner's
-priority - age points, where the time of the offer counts one point per `AGEING_S`. A
-job offered later starts lower, which is the same as everything already queued rising, and
-nothing has to be re-keyed. The points are whole, so that jobs offered within one step still
-tie, and ties are settled by number of files and then by age. Values only.
+priority - age points, where the time of the offer counts one point per `AGEING_S`. A job that is
+offered later starts lower. This has the same effect as raising all queued jobs, but no key has to
+change. The points are integers, so jobs offered within one step tie; ties are broken by the number
+of files and then by age.
 """
 
 from collections.abc import Callable, Container, Iterable
@@ -18,7 +18,7 @@ from common.units import format_bytes, format_count
 
 
 AGEING_S = 1 / AGEING_PER_S
-"""Seconds of waiting that are worth one point of priority."""
+"""Seconds of waiting that count as one point of priority."""
 
 _FILES_BITS = 24
 _ARRIVAL_BITS = 48  # enough for a hundred thousand offers a second, for 89 years
@@ -26,12 +26,12 @@ _FILES_MAX = (1 << _FILES_BITS) - 1
 
 
 def rank_of(effective: int, files: int, arrival: int) -> int:
-    """Return one integer that orders by priority, then more files, then earlier arrival.
+    """Return one integer that orders by priority, then by more files, then by earlier arrival.
 
     Args:
         effective: Planner's priority - age points; may be negative.
         files: Number of inputs.
-        arrival: A number that no other job in the queue has.
+        arrival: Arrival number, unique in the queue.
     """
     assert files <= _FILES_MAX, files
     upper = (effective << _FILES_BITS) + files
@@ -42,73 +42,73 @@ def rank_of(effective: int, files: int, arrival: int) -> int:
 
 
 WEIGHT_TAX_BYTES = 1024**2
-"""Added to a job's bytes, so that small ones have a weight, too."""
+"""Bytes added to the size of a job, so that small jobs have a weight, too."""
 FAN_IN_ENOUGH = 32
-"""A job of so many inputs is efficient enough, whatever runs."""
+"""Number of inputs from which a job is always efficient enough."""
 
 
 def job_weight(total_bytes: int, *, drops_only: bool = False) -> int:
-    """Return the weight of a job: how large it is, in steps of a factor of 4.
+    """Return the weight of a job: its size class, in steps of a factor of 4.
 
-    From ScyllaDB's compaction manager, which lets at most one job of each weight run on a shard:
-    `int(log4(total + 1 MiB))`. A job that only drops files weighs nothing and is always admitted.
+    From ScyllaDB's compaction manager, which runs at most one job of each weight on a shard:
+    `int(log4(total + 1 MiB))`. A job that only drops files has weight 0 and is always admitted.
 
     Args:
-        total_bytes: Of all inputs.
-        drops_only: Whether nothing is rewritten.
+        total_bytes: Total size of the inputs.
+        drops_only: Whether the job rewrites nothing.
     """
     if drops_only:
         return 0
-    # By whole numbers: the logarithm of a power of 4 may come out a little too small.
+    # Integer arithmetic, because a floating-point logarithm of a power of 4 may be too small.
     return ((total_bytes + WEIGHT_TAX_BYTES).bit_length() - 1) // 2
 
 
 def admits_weight(weight: int, running: Iterable[int], most: int = 1) -> bool:
-    """Return whether a job may start beside those that run, by their weights.
+    """Return whether the weights of the running jobs allow a job to start.
 
     Args:
-        weight: Of the job.
-        running: Weights of what runs at the same place.
-        most: Jobs of one weight at a time.
+        weight: Weight of the job.
+        running: Weights of the jobs that run on the same volume.
+        most: Maximum number of running jobs of one weight.
     """
     return weight == 0 or sum(each == weight for each in running) < most
 
 
 def admits_fan_in(inputs: int, running: Iterable[int]) -> bool:
-    """Return whether a job is efficient enough to start beside those that run.
+    """Return whether a job is efficient enough to start next to the running jobs.
 
-    From ScyllaDB: a job of fewer inputs than one that runs waits, since more inputs will have come
-    when that is done; `FAN_IN_ENOUGH` inputs are always enough.
+    From ScyllaDB: a job with fewer inputs than a running job waits, because it can merge more
+    inputs once that job is done. `FAN_IN_ENOUGH` inputs are always enough.
 
     Args:
-        inputs: Of the job.
-        running: Inputs of each job that runs at the same place.
+        inputs: Number of inputs of the job.
+        running: Number of inputs of each running job.
     """
     return inputs >= min(FAN_IN_ENOUGH, max(running, default=0))
 
 
 JobFilter = Callable[[Job], bool]
-"""Says whether a job may be taken now."""
+"""Returns whether a job may be taken now."""
 JOB_BYTES = 700
-"""A queued job without its texts: objects, heaps and indexes (measured, see the tests)."""
+"""Memory of a queued job without its strings: objects and indexes (measured, see the tests)."""
 TEXT_BYTES = 64
-"""Header of one text and its place in a tuple."""
+"""Memory of a string header and a tuple slot."""
 TIME_BYTES = 32
-"""A number and its place in a tuple."""
+"""Memory of a number and a tuple slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The job is queued; `evicted` had to leave for it, lowest first."""
+    """The job is queued; `evicted` were removed to make room, lowest rank first."""
 
     evicted: tuple[Job, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The job is not queued and nothing has changed.
+    """The job is not queued, and the queue is unchanged.
 
-    `code` is `reject_too_large` (no room even in an empty queue) or `reject_full`.
+    `code` is `too_large` (the job does not fit even into an empty queue) or `full`.
     """
 
     code: str
@@ -120,16 +120,16 @@ Admission = Accepted | Rejected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacement:
-    """What replacing the jobs of a tablet did, for the store's and the operator's eyes."""
+    """The result of replacing the queued jobs of a tablet."""
 
     kept: tuple[Job, ...] = ()
-    """Were queued and still are, with their age."""
+    """Jobs that were queued before and still are, with their age."""
     accepted: tuple[Job, ...] = ()
     removed: tuple[Job, ...] = ()
-    """Were queued and are no longer wanted."""
+    """Jobs that were queued before and are no longer wanted."""
     rejected: tuple[tuple[Job, Rejected], ...] = ()
     evicted: tuple[Job, ...] = ()
-    """Had to leave for the accepted ones, whatever tablet they are of."""
+    """Jobs of any tablet that were removed to make room for the accepted ones."""
 
 
 def replacement_of(
@@ -139,13 +139,13 @@ def replacement_of(
     removed: tuple[Job, ...],
     queued: Container[str],
 ) -> Replacement:
-    """Return what a replacement did.
+    """Return the result of a replacement.
 
     Args:
-        answers: The jobs wanted, each with what the queue said to it.
-        before: Ids that were queued before.
-        removed: The jobs no longer wanted.
-        queued: Ids that are queued now: one that was let in may have left for a later one.
+        answers: The wanted jobs, each with the answer of the queue.
+        before: Ids of the jobs that were queued before.
+        removed: The jobs that are no longer wanted.
+        queued: Ids of the jobs that are queued now; an accepted job may have been evicted again.
     """
     known = list(answers)
     inside = [job for job, _ in known if job.id in queued]
@@ -162,7 +162,7 @@ def replacement_of(
 
 @dataclass(slots=True)
 class QueueCounts:
-    """How often things have happened to a queue since it was made."""
+    """Event counts of a queue since its creation."""
 
     accepted: int = 0
     rejected: int = 0
@@ -172,7 +172,7 @@ class QueueCounts:
 
 
 def weight_bytes(job: Job) -> int:
-    """Return about how much memory a queued job takes, its share of the indexes included."""
+    """Return the approximate memory of a queued job, including its share of the indexes."""
     inputs = job.inputs
     size = JOB_BYTES + sum(map(len, inputs)) + TEXT_BYTES * len(inputs)
     size += len(job.reason) + len(job.tablet.end) + len(job.group)
@@ -185,21 +185,21 @@ def weight_bytes(job: Job) -> int:
 
 
 def reject_too_large(job: Job, size_bytes: int, bytes_max: int) -> Rejected:
-    """Refuse a job that no queue of this bound could hold."""
+    """Reject a job that exceeds the bound of the queue on its own."""
     weight, bound = format_bytes(size_bytes), format_bytes(bytes_max)
     reason = f"queue {job.group}: the job needs {weight} of memory, the limit is {bound}"
     return Rejected("too_large", reason)
 
 
 def reject_full(job: Job, count: int, size_bytes: int) -> Rejected:
-    """Refuse a job for which not enough others would have to make room."""
+    """Reject a job because too few lower-ranked jobs could make room for it."""
     held = f"{format_count(count, 'job')}, {format_bytes(size_bytes)}"
     reason = f"queue {job.group} is full ({held}), and too few of its jobs rank below the new job"
     return Rejected("full", reason)
 
 
 def require_bounds(bytes_max: int, count_max: int) -> None:
-    """Refuse bounds that would let nothing in.
+    """Reject bounds that would admit no job.
 
     Raises:
         ConfigError: One of them is not positive.

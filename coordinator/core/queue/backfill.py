@@ -1,9 +1,9 @@
-"""How much of each group is under way, and which job may start beside it.
+"""The capacity in use by each group, and the jobs that may still start.
 
-The jobs of a group that are under way have at most so many input bytes together
-(`Capacity`). Smaller jobs pass one that does not fit, so that no compactor waits for it,
-but only `PASSED_MAX` of them: after that nothing that does not outrank it starts before
-it, so that it fits in the end. Where nothing is under way any job fits.
+The input bytes of the running jobs of a group are bounded (`Capacity`). Smaller jobs may overtake a
+job that does not fit, so that no compactor idles. After `PASSED_MAX` of them, only jobs of a higher
+priority may start before the waiting job, so that it eventually fits. In a group without running
+jobs any job fits.
 """
 
 from collections.abc import Container
@@ -16,10 +16,10 @@ from coordinator.core.queue.job_queue import JobQueues
 
 
 class Capacity:
-    """Jobs under way and in flight, by a key of the caller's (a take, then an attempt).
+    """Running and reserving jobs, by a key that the caller chooses (a take, then an attempt).
 
-    Always true: the totals of a group are those of its keys. A key enters once and
-    leaves once, so that a repeated report cannot free a slot twice.
+    Invariant: the totals of a group equal the sums over its keys. A key enters once and leaves
+    once, so that a repeated report cannot free a slot twice.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -29,11 +29,11 @@ class Capacity:
         self._input_bytes: dict[str, int] = {}
 
     def jobs(self, group: str) -> int:
-        """Return how many jobs of a group are under way."""
+        """Return the number of running jobs of a group."""
         return self._jobs.get(group, 0)
 
     def input_bytes(self, group: str) -> int:
-        """Return the input bytes of a group's jobs under way."""
+        """Return the input bytes of a group's running jobs."""
         return self._input_bytes.get(group, 0)
 
     def full(self, group: str) -> str | None:
@@ -46,12 +46,12 @@ class Capacity:
         return None
 
     def fits(self, group: str, input_bytes: int) -> bool:
-        """Return whether so many bytes more may be under way; alone, any number may."""
+        """Return whether a job of this size fits; a job that runs alone always fits."""
         most = self._limits.running_input_bytes_max
         return not self.jobs(group) or self.input_bytes(group) + input_bytes <= most
 
     def enter(self, key: str, group: str, input_bytes: int) -> None:
-        """Count a job; the same key again changes nothing."""
+        """Count a job; a repeated key is ignored."""
         if key in self._held:
             return
         self._held[key] = (group, input_bytes)
@@ -59,7 +59,7 @@ class Capacity:
         self._input_bytes[group] = self.input_bytes(group) + input_bytes
 
     def leave(self, key: str) -> None:
-        """Count a job no longer; an unknown key changes nothing."""
+        """Stop counting a job; an unknown key is ignored."""
         held = self._held.pop(key, None)
         if held is None:
             return
@@ -70,7 +70,7 @@ class Capacity:
             del self._jobs[group], self._input_bytes[group]
 
     def check(self) -> None:
-        """Assert what is always true of the totals; for tests."""
+        """Assert the invariants of the totals; for tests."""
         for group in {*self._jobs, *(group for group, _ in self._held.values())}:
             sizes = [size for where, size in self._held.values() if where == group]
             assert (self.jobs(group), self.input_bytes(group)) == (len(sizes), sum(sizes))
@@ -80,7 +80,7 @@ PASSED_MAX = 8
 
 
 class Backfill:
-    """The job of each group that was passed last, and how often. Bounded by the groups."""
+    """The last overtaken job of each group, with a count. Bounded by the number of groups."""
 
     def __init__(self, queues: JobQueues, capacity: Capacity) -> None:
         self._queues = queues
@@ -88,7 +88,7 @@ class Backfill:
         self._passed: dict[str, tuple[str, int]] = {}
 
     def waits_for(self, group: str) -> Job | None:
-        """Return the queued job that no lower one may pass any more, or None."""
+        """Return the queued job that no lower-ranked job may overtake any more, or None."""
         name, times = self._passed.get(group, ("", 0))
         return self._queues.queue(group).get(name) if times >= PASSED_MAX else None
 
@@ -101,14 +101,14 @@ class Backfill:
         admits: JobFilter | None = None,
         barred: Container[LaneClass] = (),
     ) -> Job | None:
-        """Take the next job of a group out that may start now, or None.
+        """Remove and return the next job of a group that may start now, or None.
 
         Args:
-            group: Of compactors that wait.
-            saturated: Tables that hand nothing out now.
-            only_urgent: Whether the free slots are kept for urgent jobs.
-            admits: Says whether a job may start beside the others; None: any may.
-            barred: Classes none of whose jobs it admits.
+            group: The group of the waiting compactors.
+            saturated: Tables whose jobs may not start now.
+            only_urgent: Whether the free slots are reserved for urgent jobs.
+            admits: Filter for the jobs that may start now; None means every job.
+            barred: Classes whose jobs `admits` rejects.
         """
         first = self.waits_for(group)
         if first is not None and first.tablet.table in saturated:
@@ -128,7 +128,7 @@ class Backfill:
 
         job = self._queues.take(group, may_start, saturated, barred)
         if job is None and not self._capacity.jobs(group):
-            # The one that all wait for is not among the best any more.
+            # The overtaken job is no longer among the probed ones; start the best job instead.
             return self._queues.take(group, None, saturated)
         if job is not None and refused and first is None:
             name, times = self._passed.get(group, ("", 0))

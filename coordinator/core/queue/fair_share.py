@@ -1,34 +1,35 @@
-"""Whose turn is it, among classes of work, and among tables that have jobs of the same class?
+"""Fair sharing: the next turn among classes of work, and among tables with jobs of one class.
 
-Two levels: classes of work share by shares, and inside a class tables share by weights.
+Two levels: classes of work are served by shares, and tables within a class by weights.
 
-Without this, one table with a hundred thousand small jobs keeps every other table of
-its class waiting. With it, each (class, table) is a **lane**, best job first, and
-lanes of a class take turns by start-time fair queueing: a lane's clock advances by
-cost / weight with every job it gives, and the lane with the lowest clock gives next.
-Over time tables of a class get bytes in proportion to their weights.
+Without fair sharing, a table with a hundred thousand small jobs would block every other table of
+its class. Here each (class, table) pair is a **lane**, best job first. The lanes of a class take
+turns by start-time fair queueing: the clock of a lane advances by cost / weight with every job, and
+the lane with the lowest clock is served next. Over time, the tables of a class get bytes in
+proportion to their weights.
 
-Classes take turns in the same way (`ClassTurns`), if they have shares: `system`, `user`, `urgent`
-and `statistics`. While two of them have jobs, they get bytes in proportion to their shares; what
-one does not ask for the others get. Start-time fair queueing is of Goyal, Vin and Cheng (1996): a
-class that comes back starts at the clock of the class that is served, and over any time two
-classes that both have jobs differ from their shares by at most one job each. Here a class lags by
-`HEAD_START_BYTES` of its own, so that a few jobs go in the order of their priorities.
+The classes `system`, `user`, `urgent` and `statistics` take turns in the same way (`ClassTurns`) if
+they have shares. While two classes have jobs, they get bytes in proportion to their shares; the
+others use the share of an idle class. Start-time fair queueing was published by Goyal, Vin and
+Cheng (1996): a class that becomes active starts at the clock of the class in service, and over any
+interval two active classes deviate from their shares by at most one job each. In addition, each
+class lags by `HEAD_START_BYTES`, so that a few jobs are served in the order of their priorities.
 
 Rules, in this order:
 
-1. The class of work whose turn it is, if classes have shares. Urgent and over the limit are one
-   class of work. Without shares classes are strict: urgent before over the limit before USER
-   before SYSTEM before statistics (`common.model.job`).
-2. Inside a class of work, or among all without shares, age may win: if the best job of the whole
-   queue is of a lower class, it has waited so long that it outranks every job of the higher ones,
-   and it goes, itself.
-3. Inside the class, the lane with the lowest clock gives its best job; equal clocks:
-   the better job.
-4. A lane that comes back from being empty starts at the class's clock, never behind:
-   what was not asked for is not saved up. Nor is what it has had too much of forgiven.
+1. If classes have shares, choose the class of work that has the turn. Urgent and over the limit
+   are one class of work. Without shares, classes are strict: urgent before over the limit before
+   USER before SYSTEM before statistics (`common.model.job`).
+2. Within a class of work, or among all classes without shares, age may win: if the best job of the
+   whole queue is of a lower class, it has waited so long that it outranks every job of the higher
+   classes, and it is served.
+3. Within the class, the lane with the lowest clock gives its best job; if clocks are equal, the
+   better job wins.
+4. A lane that was empty restarts at the clock of its class, or at its own clock if that is later:
+   unused turns are not saved up, and excess service is not forgiven.
 
-Every step is O(log n), amortised. Deterministic: no clock, no chance, no order of sets.
+Every step is O(log n), amortised. Deterministic: no clock, no randomness, no dependence on the
+order of sets.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -40,37 +41,37 @@ from common.model.job import LaneClass
 from common.spi.controller import ShareClass
 
 HEAD_START_BYTES = 16 * 1024**2
-"""By so much, divided by its shares, each class lags: of classes with jobs of equal cost the one
-with more shares begins, and a lower one waits until the higher ones have had their part."""
+"""Initial lag of each class, divided by its shares: among jobs of equal cost the class with more
+shares starts, and a class with fewer shares waits until the others have had their part."""
 JOB_COST_BYTES = 4 * 1024**2
-"""What a job costs beside its bytes, so that a flood of tiny jobs is not free."""
+"""Fixed cost of a job in addition to its bytes, so that a flood of tiny jobs is not free."""
 WEIGHT_MIN = 0.001
 DEBTS_MAX = 4096
-"""Tables without jobs whose clocks are remembered per class; the largest debts stay."""
+"""Tables without jobs whose clocks are remembered per class; the largest debts are kept."""
 
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """The jobs of one table in one class; `ranks[0]` is never one of the gone."""
+    """The jobs of one table in one class. Invariant: `ranks[0]` is not in `gone`."""
 
     table: str
     clock: float
     ranks: list[int] = field(default_factory=list)
     """A heap of negated ranks."""
     gone: set[int] = field(default_factory=set)
-    """Negated ranks that left from the middle."""
+    """Negated ranks that were removed but are still in the heap."""
     moved: bool = False
-    """Whether the clock has moved since the lane's turn was announced."""
+    """Whether the clock has changed since the lane's turn was announced."""
 
     def enter(self, rank: int) -> None:
-        """Put a rank in; one that left lately may still be in the heap."""
+        """Add a rank; a recently removed one may still be in the heap."""
         if -rank in self.gone:
             self.gone.remove(-rank)
         else:
             heappush(self.ranks, -rank)
 
     def leave(self, rank: int) -> bool:
-        """Take a rank out; return whether the head has changed."""
+        """Remove a rank; return whether the head has changed."""
         ranks, gone = self.ranks, self.gone
         if ranks[0] == -rank:
             heappop(ranks)
@@ -87,18 +88,18 @@ class _Lane:
 
 @dataclass(slots=True, eq=False)
 class _ClassLanes:
-    """The lanes of one class. Every lane that is not empty has its present turn in `turns`."""
+    """The lanes of one class. Invariant: `turns` has the current turn of every lane with jobs."""
 
     clock: float = 0.0
-    """The clock of the lane that gave last."""
+    """Clock of the lane that was served last."""
     lanes: dict[str, _Lane] = field(default_factory=dict)
     turns: list[tuple[float, int, str]] = field(default_factory=list)
-    """A heap of (clock, negated head, table); what a lane has moved on from is skipped."""
+    """A heap of (clock, negated head, table); outdated entries are skipped."""
     debts: dict[str, float] = field(default_factory=dict)
-    """Clocks of lanes that are empty but ahead of the class."""
+    """Clocks of empty lanes that are ahead of the class."""
 
     def announce(self, lane: _Lane) -> None:
-        """Note the present turn of a lane, and forget old ones now and then."""
+        """Add the current turn of a lane; remove outdated turns from time to time."""
         lane.moved = False
         heappush(self.turns, (lane.clock, lane.ranks[0], lane.table))
         if len(self.turns) > 4 * len(self.lanes) + 64:
@@ -106,7 +107,7 @@ class _ClassLanes:
             heapify(self.turns)
 
     def next_lane(self) -> _Lane:
-        """Return the lane whose turn it is; there must be one."""
+        """Return the lane that has the turn; at least one lane must have jobs."""
         while True:
             clock, head, table = self.turns[0]
             lane = self.lanes.get(table)
@@ -115,18 +116,18 @@ class _ClassLanes:
             heappop(self.turns)
 
     def close(self, lane: _Lane) -> None:
-        """Forget an empty lane, but not what it has had too much of."""
+        """Remove an empty lane, but remember its clock."""
         del self.lanes[lane.table]
         self.debts[lane.table] = lane.clock
         if not self.lanes:
-            # Nobody was kept waiting, so nobody is owed anything.
+            # No lane of the class has waiting jobs, so no debt remains.
             self.debts.clear()
         elif len(self.debts) > DEBTS_MAX:
             largest = nlargest(DEBTS_MAX // 2, self.debts.items(), key=itemgetter(1, 0))
             self.debts = dict(largest)
 
 
-# ----------------------------------------------------------------------------- Turns of the classes
+# --------------------------------------------------------------------------------- Turns of classes
 
 
 SHARE_CLASSES: Mapping[LaneClass, ShareClass] = {
@@ -136,7 +137,7 @@ SHARE_CLASSES: Mapping[LaneClass, ShareClass] = {
     LaneClass.SYSTEM: ShareClass.SYSTEM,
     LaneClass.STATISTICS: ShareClass.STATISTICS,
 }
-"""Class of a lane → class of work whose shares it is under; the highest first."""
+"""Class of a lane → class of work whose shares apply; the highest first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -153,37 +154,37 @@ class ClassTurns:
 
     def __init__(self, shares: Mapping[ShareClass, float]) -> None:
         self._clock = 0.0
-        """The clock of the class that gave last, when it did."""
+        """Clock of the class that was served last, at that time."""
         self._turns = {class_: _ClassTurn(shares[class_]) for class_ in ShareClass}
         self._of = {lane: self._turns[share] for lane, share in SHARE_CLASSES.items()}
 
     def set_shares(self, shares: Mapping[ShareClass, float]) -> None:
-        """Give classes other shares, from their next jobs on."""
+        """Change the shares of the classes; the change applies from their next jobs on."""
         for each, turn in self._turns.items():
             turn.shares = shares[each]
 
     def join(self, lane_class: LaneClass) -> None:
-        """A job of a class has been queued; what was not asked for is not saved up."""
+        """Count a queued job; a class that was idle does not catch up on missed turns."""
         turn = self._of[lane_class]
         if not turn.jobs:
             turn.clock = max(turn.clock, self._clock)
         turn.jobs += 1
 
     def leave(self, lane_class: LaneClass) -> None:
-        """A job of a class has left the queue."""
+        """Count down after a job of a class has left the queue."""
         self._of[lane_class].jobs -= 1
 
     def charge(self, lane_class: LaneClass, cost_bytes: int) -> None:
-        """A job of a class is handed out."""
+        """Charge a class for a job that is assigned."""
         turn = self._of[lane_class]
         self._clock = max(self._clock, turn.clock)
         turn.clock += cost_bytes / turn.shares
 
     def next_of(self, classes: Sequence[LaneClass]) -> LaneClass:
-        """Return the class whose turn it is; of two that stand alike, the first.
+        """Return the class that has the turn; the first one of a tie.
 
         Args:
-            classes: That have jobs which may be handed out, highest first; at least one.
+            classes: Classes with jobs that may be assigned, highest first; at least one.
         """
         return min(classes, key=self._lag_of)
 
@@ -192,46 +193,46 @@ class ClassTurns:
         return turn.clock + HEAD_START_BYTES / turn.shares
 
     def are_one(self, first: LaneClass, second: LaneClass) -> bool:
-        """Return whether two classes of lanes are one class of work."""
+        """Return whether two lane classes belong to the same class of work."""
         return self._of[first] is self._of[second]
 
 
-# ------------------------------------------------------------------------------ Turns of the tables
+# ---------------------------------------------------------------------------------- Turns of tables
 
 
 class FairShare:
-    """Turns of classes and tables. A queue reports each job that joins or leaves."""
+    """Turns of classes and tables. The queue reports each job that joins or leaves."""
 
     def __init__(
         self,
         weights: Mapping[str, float] | None = None,
         shares: Mapping[ShareClass, float] | None = None,
     ) -> None:
-        """Begin with no lanes.
+        """Create an instance without lanes.
 
         Args:
-            weights: Table id → weight; tables that are not named weigh 1.
-            shares: Of each class of work; None: classes are strict.
+            weights: Table id → weight; missing tables have weight 1.
+            shares: Shares of each class of work; None means that classes are strict.
         """
         self._weights = dict(weights or {})
         self._classes = {rank: _ClassLanes() for rank in sorted(LaneClass, reverse=True)}
         self._turns = None if shares is None else ClassTurns(shares)
 
     def set_shares(self, shares: Mapping[ShareClass, float]) -> None:
-        """Give the classes of work other shares; of strict classes, nothing changes."""
+        """Change the shares of the classes of work; ignored if classes are strict."""
         if self._turns is not None:
             self._turns.set_shares(shares)
 
     def set_weight(self, table: str, weight: float) -> None:
-        """Give a table another weight, from its next job on."""
+        """Change the weight of a table; the change applies from its next job on."""
         self._weights[table] = weight
 
     def forget(self, table: str) -> None:
-        """Drop the weight of a table that is gone."""
+        """Remove the weight of a dropped table."""
         self._weights.pop(table, None)
 
     def join(self, rank_class: LaneClass, table: str, rank: int) -> None:
-        """A job has been queued."""
+        """Add a queued job."""
         lanes = self._classes[rank_class]
         lane = lanes.lanes.get(table)
         if lane is None:
@@ -244,7 +245,7 @@ class FairShare:
             self._turns.join(rank_class)
 
     def leave(self, rank_class: LaneClass, table: str, rank: int) -> None:
-        """A job has left, for whatever reason."""
+        """Remove a job that has left the queue for any reason."""
         lanes = self._classes[rank_class]
         lane = lanes.lanes[table]
         head_changed = lane.leave(rank)
@@ -256,7 +257,7 @@ class FairShare:
             self._turns.leave(rank_class)
 
     def charge(self, rank_class: LaneClass, table: str, cost_bytes: int) -> None:
-        """A job of this table is about to leave because it is handed out."""
+        """Charge a table for a job that is assigned; must be called before the job leaves."""
         lanes = self._classes[rank_class]
         lane = lanes.lanes[table]
         lanes.clock = max(lanes.clock, lane.clock)
@@ -269,12 +270,12 @@ class FairShare:
     def choose(
         self, best_class: LaneClass, best_rank: int, barred: Container[LaneClass] = ()
     ) -> int | None:
-        """Return the rank of the job that goes next; None: only barred classes have jobs.
+        """Return the rank of the next job, or None if only barred classes have jobs.
 
         Args:
-            best_class: The class of the job that is best by rank alone.
-            best_rank: Its rank.
-            barred: Classes that hand nothing out now.
+            best_class: Class of the job with the highest rank.
+            best_rank: The rank of that job.
+            barred: Classes whose jobs may not be taken now.
         """
         waiting = [
             each for each, lanes in self._classes.items() if lanes.lanes and each not in barred
@@ -285,11 +286,11 @@ class FairShare:
         return best_rank if chosen is None else -self._classes[chosen].next_lane().ranks[0]
 
     def _next_class(self, waiting: list[LaneClass], best_class: LaneClass) -> LaneClass | None:
-        """Return the class whose turn it is; None: the best job of all has aged, and goes itself.
+        """Return the class that has the turn, or None if the best job of all goes because of age.
 
         Args:
             waiting: Classes that have jobs, highest first.
-            best_class: Of the job that is best by rank alone.
+            best_class: Class of the job with the highest rank.
         """
         highest = waiting[0]
         if len(waiting) == 1:
@@ -303,9 +304,9 @@ class FairShare:
     def choose_unsaturated(
         self, saturated: Container[str], barred: Container[LaneClass] = ()
     ) -> int | None:
-        """Return the rank of the job that goes next though some tables hand nothing out.
+        """Return the rank of the next job, excluding some tables; None if no other table has jobs.
 
-        By the same rules; None if no other table has jobs. Looks at every lane.
+        The rules are those of `choose`. The cost is proportional to the number of lanes.
         """
         heads = [
             (-lane.ranks[0], rank_class, lane.clock)
@@ -324,7 +325,7 @@ class FairShare:
         return -min(turns)[1]
 
     def check(self) -> None:
-        """Assert what is always true of the lanes; for tests."""
+        """Assert the invariants of the lanes; for tests."""
         for lanes in self._classes.values():
             for lane in lanes.lanes.values():
                 assert lane.ranks

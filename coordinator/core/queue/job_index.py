@@ -1,13 +1,12 @@
-"""Where a queue's jobs are kept: by rank, by id, by tablet and by table's turn.
+"""The indexes of a queue: by rank, by id, by tablet and by turn.
 
-`RankedMap` keeps values in order of rank, with both ends and any place in between at hand:
-ranks are kept in sorted buckets of bounded length, so that finding one is two binary
-searches and putting it in or taking it out moves at most a bucket's length of pointers.
-Nothing is deleted lazily, so the longest step is short. `benchmarks/bench_queue.py`
-compares it with heaps and sortedcontainers.
+`RankedMap` keeps values in the order of their ranks, with fast access to both ends and to any rank.
+Ranks are stored in sorted buckets of bounded length, so a lookup is two binary searches, and an
+insertion or removal moves at most a bucket's length of pointers. Nothing is deleted lazily, which
+bounds the longest step. `benchmarks/bench_queue.py` compares it with heaps and sortedcontainers.
 
-`JobIndex` owns all four indexes, so that they cannot disagree. No policy in here: what may
-come in, and at which rank, is decided by `coordinator.core.queue.job_queue`.
+`JobIndex` owns all four indexes, so that they cannot disagree. It has no policy:
+`coordinator.core.queue.job_queue` decides on admission and rank.
 """
 
 from bisect import bisect_left, insort
@@ -20,16 +19,16 @@ from common.model.tablet import TabletId
 from coordinator.core.queue.fair_share import FairShare
 
 BUCKET_MAX = 1000
-"""Ranks in a bucket before it is split into halves."""
+"""Maximum number of ranks in a bucket; a larger bucket is split in half."""
 
 Value = TypeVar("Value")
 
 
 class RankedMap(Generic[Value]):
-    """Values under unique integer ranks.
+    """Values by unique integer ranks.
 
-    Always true: buckets are sorted, not empty, ascending, at most `BUCKET_MAX` long, and
-    hold the keys of `_values`; `_tops` has the last rank of each.
+    Invariant: buckets are sorted, ascending, not empty, at most `BUCKET_MAX` long, and hold the
+    keys of `_values`; `_tops` has the last rank of each bucket.
     """
 
     __slots__ = ("_buckets", "_tops", "_values")
@@ -43,7 +42,7 @@ class RankedMap(Generic[Value]):
         return len(self._values)
 
     def push(self, rank: int, value: Value) -> None:
-        """Put a value in, under a rank that is not there."""
+        """Add a value under a rank that is not in use."""
         values, tops = self._values, self._tops
         assert rank not in values, rank
         values[rank] = value
@@ -64,10 +63,10 @@ class RankedMap(Generic[Value]):
             self._split(place)
 
     def remove(self, rank: int) -> Value:
-        """Take the value under a rank out, wherever it is.
+        """Remove and return the value of a rank.
 
         Raises:
-            KeyError: There is none.
+            KeyError: The rank is not in use.
         """
         value = self._values.pop(rank)
         tops = self._tops
@@ -84,35 +83,35 @@ class RankedMap(Generic[Value]):
         return value
 
     def get(self, rank: int) -> Value:
-        """Return the value under a rank.
+        """Return the value of a rank.
 
         Raises:
-            KeyError: There is none.
+            KeyError: The rank is not in use.
         """
         return self._values[rank]
 
     def highest(self) -> Value | None:
-        """Return the value of the highest rank, or None if there is none."""
+        """Return the value of the highest rank, or None if the map is empty."""
         return self._values[self._tops[-1]] if self._tops else None
 
     def lowest(self) -> Value | None:
-        """Return the value of the lowest rank, or None if there is none."""
+        """Return the value of the lowest rank, or None if the map is empty."""
         return self._values[self._buckets[0][0]] if self._buckets else None
 
     def highest_first(self) -> Iterator[Value]:
-        """Yield values from the highest rank down; nothing may change meanwhile."""
+        """Yield values in descending order of rank; the map must not change meanwhile."""
         for bucket in reversed(self._buckets):
             for rank in reversed(bucket):
                 yield self._values[rank]
 
     def lowest_first(self) -> Iterator[Value]:
-        """Yield values from the lowest rank up; nothing may change meanwhile."""
+        """Yield values in ascending order of rank; the map must not change meanwhile."""
         for bucket in self._buckets:
             for rank in bucket:
                 yield self._values[rank]
 
     def check(self) -> None:
-        """Assert what is always true of the structure; for tests."""
+        """Assert the invariants of the structure; for tests."""
         ranks = [rank for bucket in self._buckets for rank in bucket]
         assert ranks == sorted(self._values)
         assert all(0 < len(bucket) <= BUCKET_MAX for bucket in self._buckets)
@@ -128,7 +127,7 @@ class RankedMap(Generic[Value]):
 
 @dataclass(slots=True, eq=False)
 class QueueEntry:
-    """A queued job with all that its queue has worked out about it, once."""
+    """A queued job with the values that its queue has computed for it."""
 
     job: Job
     rank: int
@@ -136,43 +135,43 @@ class QueueEntry:
     arrival: int
     offered_s: float
     priority: int
-    """The planner's."""
+    """Priority from the planner."""
     lane: LaneClass
     older: "QueueEntry | None" = None
     younger: "QueueEntry | None" = None
-    """Neighbours among the queued jobs of the tablet."""
+    """`older` and `younger` link the queued jobs of the tablet."""
 
 
 class JobIndex:
-    """Queued jobs under all the names by which they are looked for.
+    """Queued jobs with all their indexes.
 
-    Always true: ranks, indexes, lanes and `size_bytes` speak of the same entries.
-    Everything comes by `put` or `swap` and leaves by `drop`.
+    Invariant: ranks, indexes, lanes and `size_bytes` cover the same entries. Entries are added by
+    `put`, changed by `swap` and removed by `drop`.
     """
 
     def __init__(self, shares: FairShare | None) -> None:
-        """Begin empty.
+        """Create an empty index.
 
         Args:
-            shares: Told of all that comes and leaves, and asked by `next`.
+            shares: Notified of every added and removed entry, and called by `next`.
         """
         self.size_bytes = 0
         self._shares = shares
         self._ranked: RankedMap[QueueEntry] = RankedMap()
         self.by_id: dict[str, QueueEntry] = {}
-        """Job id → entry; for others to read."""
+        """Job id → entry; callers may only read it."""
         self._tables: dict[str, dict[bytes, QueueEntry]] = {}
-        """Table → end of tablet → its youngest entry, which leads to the older ones."""
+        """Table → end of tablet → its youngest entry, which links to the older ones."""
 
     def __len__(self) -> int:
         return len(self.by_id)
 
     def __iter__(self) -> Iterator[QueueEntry]:
-        """Yield entries in no order that means anything."""
+        """Yield entries in an arbitrary order."""
         return iter(self.by_id.values())
 
     def put(self, entry: QueueEntry) -> None:
-        """Take a new entry in."""
+        """Add a new entry."""
         job = entry.job
         self._ranked.push(entry.rank, entry)
         self.by_id[job.id] = entry
@@ -189,13 +188,13 @@ class JobIndex:
             self._shares.join(entry.lane, tablet.table, entry.rank)
 
     def swap(self, entry: QueueEntry, job: Job, weight_bytes: int) -> None:
-        """Give an entry another form of its job, of the same rank."""
+        """Replace the job of an entry by another version of the same rank."""
         assert (job.id, job.tablet) == (entry.job.id, entry.job.tablet)
         self.size_bytes += weight_bytes - entry.weight_bytes
         entry.job, entry.weight_bytes = job, weight_bytes
 
     def drop(self, entry: QueueEntry) -> Job:
-        """Let an entry go; return its job."""
+        """Remove an entry; return its job."""
         job = entry.job
         self._ranked.remove(entry.rank)
         del self.by_id[job.id]
@@ -206,7 +205,7 @@ class JobIndex:
         return job
 
     def entries_of(self, tablet: TabletId) -> tuple[QueueEntry, ...]:
-        """Return the entries of a tablet, as they came in."""
+        """Return the entries of a tablet in the order of arrival."""
         found: list[QueueEntry] = []
         entry = self._tables.get(tablet.table, {}).get(tablet.end)
         while entry is not None:
@@ -219,17 +218,17 @@ class JobIndex:
         return list(self._tables.get(table, ()))
 
     def lowest(self) -> QueueEntry | None:
-        """Return the entry of the lowest rank, or None."""
+        """Return the entry with the lowest rank, or None."""
         return self._ranked.lowest()
 
     def next(
         self, saturated: Container[str] = (), barred: Container[LaneClass] = ()
     ) -> QueueEntry | None:
-        """Return the entry whose turn it is: the highest, unless tables share.
+        """Return the entry that has the turn: the highest rank, unless fair shares decide.
 
         Args:
-            saturated: Tables whose turn it is not.
-            barred: Classes whose turn it is not, if tables share.
+            saturated: Tables that are skipped.
+            barred: Classes that are skipped if fair shares decide.
         """
         if saturated:
             return self._next_unsaturated(saturated, barred)
@@ -249,16 +248,18 @@ class JobIndex:
         return next(opened, None)
 
     def best_first(self) -> Iterator[QueueEntry]:
-        """Yield entries from the highest rank down."""
+        """Yield entries in descending order of rank."""
         return self._ranked.highest_first()
 
     def lowest_below(self, rank: int, size_bytes: int, count: int) -> list[QueueEntry] | None:
-        """Return the lowest entries that make so much room, or None if not all are below `rank`.
+        """Return the lowest entries whose removal makes enough room, or None.
+
+        None means that not all of these entries rank below `rank`.
 
         Args:
-            rank: Of the job that wants the room.
-            size_bytes: Bytes that are missing.
-            count: Entries that must go at least.
+            rank: Rank of the job that needs the room.
+            size_bytes: Missing bytes.
+            count: Minimum number of entries to remove.
         """
         found: list[QueueEntry] = []
         for entry in self._ranked.lowest_first():
@@ -271,7 +272,7 @@ class JobIndex:
         return None
 
     def check(self) -> None:
-        """Assert what is always true of the indexes; for tests."""
+        """Assert the invariants of the indexes; for tests."""
         self._ranked.check()
         assert len(self._ranked) == len(self.by_id)
         assert self.size_bytes == sum(entry.weight_bytes for entry in self)

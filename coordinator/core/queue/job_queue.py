@@ -1,9 +1,9 @@
-"""The bounded queues of compaction groups: the best job leaves, the worst makes room.
+"""The bounded queues of compaction groups: the best job is taken, the worst is evicted.
 
-Order: effective priority, then more files, then older (`coordinator.core.queue.admission`).
-Bounds are strict in jobs and in bytes: a newcomer is let in only if it fits after
-jobs that rank below it have left; otherwise nothing changes. The queue does not look
-at dependencies between jobs: whoever offers a job knows that it may run.
+Order: effective priority, then more files, then older (`coordinator.core.queue.admission`). The
+bounds on jobs and bytes are strict: a new job is accepted only if it fits after the eviction of
+lower-ranked jobs; otherwise the queue is unchanged. The queue ignores dependencies between jobs:
+the caller offers only jobs that may run.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -33,15 +33,15 @@ from coordinator.core.queue.job_index import JobIndex, QueueEntry
 
 
 PROBES_MAX = 64
-"""How many jobs `take` looks at for one that suits."""
+"""Number of jobs that `take` examines to find a suitable one."""
 
 _ACCEPTED = Accepted()
 
 
 class JobQueue:
-    """A bounded priority queue with two ends; jobs are known by id and by tablet.
+    """A bounded double-ended priority queue, with access by job id and by tablet.
 
-    Always true: at most `count_max` jobs of at most `bytes_max` bytes are queued.
+    Invariant: at most `count_max` jobs of at most `bytes_max` bytes in total are queued.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class JobQueue:
         ageing_s: float = AGEING_S,
         shares: FairShare | None = None,
     ) -> None:
-        """Begin empty.
+        """Create an empty queue.
 
         Args:
-            bytes_max: Most bytes, by `weight_bytes`.
-            count_max: Most jobs.
-            ageing_s: Seconds of waiting worth one point of priority.
-            shares: Turns of tables at `take`, for this queue alone; None: by rank only.
+            bytes_max: Maximum total memory, measured by `weight_bytes`.
+            count_max: Maximum number of jobs.
+            ageing_s: Seconds of waiting that count as one point of priority.
+            shares: Fair shares that `take` applies, owned by this queue; None means rank only.
         """
         require_bounds(bytes_max, count_max)
         if not ageing_s > 0:
@@ -77,20 +77,20 @@ class JobQueue:
         return job_id in self._index.by_id
 
     def __iter__(self) -> Iterator[Job]:
-        """Yield jobs by rank, best first; the queue must not change meanwhile."""
+        """Yield jobs in descending order of rank; the queue must not change meanwhile."""
         return (entry.job for entry in self._index.best_first())
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all queued jobs, by `weight_bytes`."""
+        """Memory of all queued jobs, measured by `weight_bytes`."""
         return self._index.size_bytes
 
     def unordered(self) -> Iterator[Job]:
-        """Yield jobs in no order that means anything; the queue must not change meanwhile."""
+        """Yield jobs in an arbitrary order; the queue must not change meanwhile."""
         return (entry.job for entry in self._index)
 
     def entries(self) -> Iterator[QueueEntry]:
-        """Yield what the queue knows of each job, best first; the queue must not change."""
+        """Yield entries in descending order of rank; the queue must not change meanwhile."""
         return self._index.best_first()
 
     def get(self, job_id: str) -> Job | None:
@@ -107,15 +107,15 @@ class JobQueue:
         return self._index.ends_of(table)
 
     def oldest_age_s(self, now_s: float) -> float:
-        """Return how long the oldest job has waited; 0 if there is none. O(n)."""
+        """Return how long the oldest job has waited, or 0 if the queue is empty. O(n)."""
         return max((now_s - entry.offered_s for entry in self._index), default=0.0)
 
     def offer(self, job: Job, now_s: float) -> Admission:
-        """Queue a job, or say why not. A job that is queued already keeps its age.
+        """Queue a job, or return why it was rejected. A job that is already queued keeps its age.
 
         Args:
-            job: Known by its id.
-            now_s: The time now.
+            job: The job, identified by its id.
+            now_s: The current time.
         """
         present = self._index.by_id.get(job.id)
         if present is not None:
@@ -129,12 +129,13 @@ class JobQueue:
         saturated: Container[str] = (),
         barred: Container[LaneClass] = (),
     ) -> Job | None:
-        """Take the best job out, or None: of the table whose turn it is, if tables share.
+        """Remove and return the best job, or None; with fair shares, the job that has the turn.
 
         Args:
-            suits: May refuse a job now; then the best of the next `PROBES_MAX` that it allows goes.
-            saturated: Tables of which no job is taken.
-            barred: Classes of which it is not the turn; `suits` must refuse their jobs.
+            suits: Filter. If it rejects the first job, the best suitable one among the first
+                `PROBES_MAX` jobs is taken.
+            saturated: Tables whose jobs are not taken.
+            barred: Classes that do not get a turn; `suits` must reject their jobs.
         """
         entry = self._index.next(saturated, barred)
         if entry is not None and suits is not None and not suits(entry.job):
@@ -148,7 +149,7 @@ class JobQueue:
         return self._index.drop(entry)
 
     def evict(self) -> Job | None:
-        """Take the job of the lowest rank out, or None."""
+        """Remove and return the job with the lowest rank, or None."""
         entry = self._index.lowest()
         if entry is None:
             return None
@@ -156,7 +157,7 @@ class JobQueue:
         return self._index.drop(entry)
 
     def remove(self, job_id: str) -> Job | None:
-        """Take a job out wherever it is; None if it is not queued."""
+        """Remove and return a job, or None if it is not queued."""
         entry = self._index.by_id.get(job_id)
         if entry is None:
             return None
@@ -164,13 +165,13 @@ class JobQueue:
         return self._index.drop(entry)
 
     def remove_tablet(self, tablet: TabletId) -> tuple[Job, ...]:
-        """Take all jobs of a tablet out and return them."""
+        """Remove and return all jobs of a tablet."""
         entries = self._index.entries_of(tablet)
         self.counts.removed += len(entries)
         return tuple(self._index.drop(entry) for entry in entries)
 
     def replace(self, tablet: TabletId, jobs: Iterable[Job], now_s: float) -> Replacement:
-        """Make `jobs` the queued jobs of a tablet; unchanged ones keep age and place."""
+        """Replace the queued jobs of a tablet by `jobs`; unchanged jobs keep their age and rank."""
         wanted = {job.id: job for job in jobs}
         assert all(job.tablet == tablet for job in wanted.values()), tablet
         before = {job.id: job for job in self.jobs_of(tablet)}
@@ -181,7 +182,7 @@ class JobQueue:
         return replacement_of(answers, before=before, removed=removed, queued=self._index.by_id)
 
     def check(self) -> None:
-        """Assert what is always true of the queue; for tests."""
+        """Assert the invariants of the queue; for tests."""
         assert len(self) <= self.count_max
         assert self.size_bytes <= self.bytes_max
         self._index.check()
@@ -194,7 +195,7 @@ class JobQueue:
         )
 
     def _admit(self, entry: QueueEntry) -> Admission:
-        """Let an entry in if it fits after lower ones have left; all or nothing."""
+        """Add an entry if it fits after the eviction of lower-ranked ones; all or nothing."""
         index = self._index
         spare_bytes = self.bytes_max - index.size_bytes - entry.weight_bytes
         spare_jobs = self.count_max - len(index) - 1
@@ -216,7 +217,7 @@ class JobQueue:
         return Accepted(evicted)
 
     def _update(self, present: QueueEntry, job: Job) -> Admission:
-        """Let a queued job take its new form; if there is no room for that, it leaves."""
+        """Replace a queued job by its new version; if that does not fit, the job is removed."""
         entry = self._entry(job, present.offered_s, present.arrival)
         if entry.rank != present.rank or entry.priority != present.priority:
             self._index.drop(present)
@@ -234,20 +235,20 @@ class JobQueue:
         return tuple(evicted)
 
 
-# ----------------------- The queues of all groups, so that one plan replaces a tablet's jobs in all
+# ------------------------------------------------------------------------- The queues of all groups
 
 
 class JobQueues:
-    """One bounded queue per group, made when it is first needed.
+    """One bounded queue per group, created on first use.
 
-    Always true: a job is in at most one of them.
+    Invariant: a job is in at most one queue.
     """
 
     def __init__(self, make: Callable[[str], JobQueue]) -> None:
-        """Begin with no queue.
+        """Create an instance without queues.
 
         Args:
-            make: Returns an empty queue for a group of this name.
+            make: Creates an empty queue for the group of this name.
         """
         self._make = make
         self._queues: dict[str, JobQueue] = {}
@@ -256,11 +257,11 @@ class JobQueues:
         return sum(map(len, self._queues.values()))
 
     def __iter__(self) -> Iterator[tuple[str, JobQueue]]:
-        """Yield groups and their queues, by name."""
+        """Yield groups and their queues, ordered by name."""
         return iter(sorted(self._queues.items()))
 
     def queue(self, group: str) -> JobQueue:
-        """Return the queue of a group, made now if there is none."""
+        """Return the queue of a group; create it if it does not exist."""
         queue = self._queues.get(group)
         if queue is None:
             queue = self._queues[group] = self._make(group)
@@ -273,7 +274,7 @@ class JobQueues:
         saturated: Container[str] = (),
         barred: Container[LaneClass] = (),
     ) -> Job | None:
-        """Take the best job of a group out, or None; see `JobQueue.take`."""
+        """Remove and return the best job of a group, or None; see `JobQueue.take`."""
         queue = self._queues.get(group)
         return None if queue is None else queue.take(suits, saturated, barred)
 
@@ -283,19 +284,19 @@ class JobQueues:
         return next((job for job in found if job is not None), None)
 
     def remove_tablet(self, tablet: TabletId) -> tuple[Job, ...]:
-        """Take all jobs of a tablet out of all groups."""
+        """Remove and return the jobs of a tablet in all groups."""
         return tuple(job for _, queue in self for job in queue.remove_tablet(tablet))
 
     def jobs_of(self, tablet: TabletId) -> tuple[Job, ...]:
-        """Return the queued jobs of a tablet, in all groups."""
+        """Return the queued jobs of a tablet in all groups."""
         return tuple(job for _, queue in self for job in queue.jobs_of(tablet))
 
     def ends_of(self, table: str) -> list[bytes]:
-        """Return the ends of a table's tablets that have queued jobs, in any group."""
+        """Return the ends of a table's tablets that have queued jobs in any group."""
         return list(dict.fromkeys(end for _, queue in self for end in queue.ends_of(table)))
 
     def replace(self, tablet: TabletId, jobs: Iterable[Job], now_s: float) -> Replacement:
-        """Make `jobs` the queued jobs of a tablet in all groups at once; none clears it."""
+        """Replace the queued jobs of a tablet in all groups; an empty `jobs` removes them."""
         wanted: dict[str, list[Job]] = {group: [] for group, _ in self}
         for job in jobs:
             wanted.setdefault(job.group, []).append(job)
@@ -313,7 +314,7 @@ class JobQueues:
         )
 
     def check(self) -> None:
-        """Assert what is always true of the queues; for tests."""
+        """Assert the invariants of the queues; for tests."""
         ids = [job.id for _, queue in self for job in queue]
         assert len(ids) == len(set(ids))
         for _, queue in self:

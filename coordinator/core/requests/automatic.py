@@ -1,12 +1,12 @@
-"""Requests that the service makes by itself, for a selector that a table has. Pure.
+"""Requests that the service creates for tables with a selector. Pure.
 
-The selector is asked whenever files or settings have changed since it was asked last:
-a digest of both is kept in the tablet's record, and names the request. An answer that
-depends on time comes with the times at which it changes; the next of them is kept in the
-record, too, and the selector is asked again when it has come, not before.
+The selector is called whenever files or settings have changed since its last call: the tablet's
+record stores a digest of both, which is also part of the request's id. An answer that depends on
+time includes the times at which it changes. The record stores the next of these times, and the
+selector is called again at that time.
 
-A choice among files that such a request has already made is no news, so that an answer
-like "all" ends; but a file that came to be chosen by time since it was made is.
+Files that such a request has written do not cause a new request, so that a selector that chooses
+all files does not loop. The exception is a file that time has made eligible since it was written.
 """
 
 from common.digests import digest
@@ -28,7 +28,7 @@ def table_selector(table: Table) -> SelectorSpec | None:
 
 
 def selector_hash(tablet: Tablet, table: Table, spec: SelectorSpec) -> str:
-    """Return the digest of everything that a selector's answer depends on, but the time."""
+    """Return the digest of everything except time that a selector's answer depends on."""
     closed = sorted(path for path, file in tablet.files.items() if not file.open)
     settings = table.settings
     limits = (repr(settings.ttl_s), repr(settings.tombstone_retention_s), repr(table.schema_id))
@@ -36,10 +36,10 @@ def selector_hash(tablet: Tablet, table: Table, spec: SelectorSpec) -> str:
 
 
 def must_ask_selector(tablet: Tablet, table: Table, spec: SelectorSpec, now_s: float) -> bool:
-    """Return whether the table's selector has to be asked about a tablet now.
+    """Return whether the table's selector must be called for a tablet now.
 
-    While a selection stands, or something changes the tablet's bounds, it waits: the end
-    of either is a change.
+    The call waits while the tablet has a selection, a split or a merge; the end of each is a
+    change, which leads to a new check.
     """
     if tablet.selection is not None or tablet.operation is not None:
         return False
@@ -48,28 +48,28 @@ def must_ask_selector(tablet: Tablet, table: Table, spec: SelectorSpec, now_s: f
 
 
 def ask_again_at_s(chosen: Chosen, now_s: float) -> float | None:
-    """Return when a selector has to be asked again though nothing has changed, or None."""
+    """Return when a selector must be called again even if nothing has changed, or None."""
     return min((time_s for time_s in chosen.times_s.values() if time_s >= now_s), default=None)
 
 
 def automatic_request(
     tablet: Tablet, table: Table, spec: SelectorSpec, chosen: Chosen, now_s: float
 ) -> Request | None:
-    """Return the request for what a table's selector has chosen; None: it is no news.
+    """Return the request for the choice of a table's selector, or None if no request is needed.
 
     Args:
-        tablet: As it was when the selector was asked.
+        tablet: The version that the selector was called with.
         table: Its table.
         spec: The table's selector.
-        chosen: Its answer.
-        now_s: When it was asked.
+        chosen: The answer of the selector.
+        now_s: Time of the call.
     """
     ours = AUTOMATIC_PREFIX + _spec_digest(spec)
     if not any(_is_news(tablet.files.get(path), chosen, ours, now_s) for path in chosen.files):
         return None
     parts: list[str | bytes] = [tablet.id.table, tablet.id.end, selector_hash(tablet, table, spec)]
     if _time_has_come(tablet, now_s):
-        # The same files were asked about before; what became of that is another request.
+        # A request with the same digest may exist; the due time makes the id unique.
         parts.append(repr(tablet.record.selector_due_s))
     return Request(
         id=f"{ours}-{digest(parts)}",

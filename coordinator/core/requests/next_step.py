@@ -1,8 +1,8 @@
-"""What a request does next: in one tablet, and over all of them. Pure.
+"""The next step of a request: in one tablet, and across all tablets. Pure.
 
-Everything is decided from what the store shows; `PluginAnswers` carries what plug-ins have
-said of exactly the tablet given. A step may be refused by the store, where the same
-rules hold: then the tablet is looked at again. See `docs/design/0003-user-compactions.md`.
+All decisions depend on the state in the store; `PluginAnswers` has the answers of plug-ins for
+exactly the given version of the tablet. The store applies the same rules and may refuse a step; the
+tablet is then read again. See `docs/design/0003-user-compactions.md`.
 """
 
 import math
@@ -36,13 +36,13 @@ from common.rows.partitions import partition_types, partition_values
 from common.spi.planner import RequestFacts
 from common.spi.selector import Chosen
 
-# ------------------------------------------------------ Small questions about a request in a tablet
+# ------------------------------------------------------------ Predicates on a request and a tablet
 
 
 TIME_ROUNDED_S = 1e-3
-"""More than a time of a file, which is a float, may be off."""
+"""Upper bound of the rounding error of a file's times, which are floats."""
 TIMES_MAX_S = 1e11
-"""Up to here: some thousand years. Floats beyond are too coarse."""
+"""Largest supported time, about three thousand years; larger floats are too coarse."""
 
 
 def meets_tablet(request: Request, bounds: Bounds) -> bool:
@@ -51,32 +51,32 @@ def meets_tablet(request: Request, bounds: Bounds) -> bool:
 
 
 def closed_files(tablet: Tablet) -> tuple[DataFile, ...]:
-    """Return the files that are no longer written, by path."""
+    """Return the files that are no longer written, ordered by path."""
     return tuple(file for _, file in sorted(tablet.files.items()) if not file.open)
 
 
 def shown_files(request: Request, tablet: Tablet) -> tuple[DataFile, ...]:
-    """Return what a request's selector is shown: files with keys in its range, by path."""
+    """Return the files that a request's selector gets: those with keys in its range, by path."""
     closed = closed_files(tablet)
     if tablet.bounds.partition is not None:
-        return closed  # The range is one of partitions.
+        return closed  # The range is a range of partitions.
     return tuple(file for file in closed if _in_range(request, file))
 
 
 def matching_files(
     request: Request, table: Table, tablet: Tablet, files: Sequence[DataFile]
 ) -> tuple[DataFile, ...]:
-    """Return the files that may hold rows which the request's transform means.
+    """Return the files that may hold rows affected by the request's transform.
 
-    A request without one means all files, or none if a rewrite `changes_nothing`. Only
-    `delete where` leaves files out: by the values of the tablet's partition, and by the bounds of
-    their versions, their times and the first column of their keys.
+    A request without a transform affects all files, or none if a rewrite `changes_nothing`. Only
+    `delete where` excludes files, based on the values of the tablet's partition and on the bounds
+    of versions, times and the first key column.
 
     Args:
-        request: Any.
+        request: The request.
         table: Its table.
-        tablet: As it was read.
-        files: Of the tablet.
+        tablet: The version that was read.
+        files: Files of the tablet.
     """
     if changes_nothing(request, table, tablet):
         return ()
@@ -92,10 +92,11 @@ def matching_files(
 
 
 def changes_nothing(request: Request, table: Table, tablet: Tablet) -> bool:
-    """Return whether a rewrite would only copy the one file of a tablet.
+    """Return whether a rewrite would only copy the single file of a tablet.
 
-    A file does not tell by which settings it was written. So one of a request with outputs of its
-    own, or of a table whose settings have been changed since its creation, is written again.
+    A file does not record the settings that it was written with. It is therefore rewritten if the
+    request has its own output options, or if the settings of the table have changed since its
+    creation.
     """
     files = closed_files(tablet)
     if len(files) != 1 or request.transform.kind is not TransformKind.NONE:
@@ -134,9 +135,9 @@ def _file_bounds(table: Table, file: DataFile) -> Mapping[str, ColumnBounds]:
 
 
 def _time_bounds(table: Table, file: DataFile) -> Mapping[str, ColumnBounds]:
-    """Return the bounds of a time column of moments: seconds as floats, rounded outwards.
+    """Return the bounds of a timestamp column, from seconds as floats rounded outwards.
 
-    Files do not tell whether there are nulls besides.
+    Files do not record whether the column has nulls, so nulls are assumed.
     """
     name, first_s, last_s = table.time_column, file.time_min_s, file.time_max_s
     if name is None or first_s is None or last_s is None:
@@ -156,7 +157,7 @@ def _type(table: Table, name: str) -> str:
 
 
 def facts_of(request: Request) -> RequestFacts:
-    """Return what dispatchers and planners may know of a request."""
+    """Return the facts about a request that dispatchers and planners get."""
     output = request.output
     chosen = {
         "codec": output.codec,
@@ -172,13 +173,13 @@ def facts_of(request: Request) -> RequestFacts:
 
 
 def has_traces(request: Request, tablet: Tablet) -> bool:
-    """Return whether a tablet has a marker, selection or running entry of a request."""
+    """Return whether a tablet has a waiting marker, selection or running entry of a request."""
     waits = request.id in tablet.waiting
     return waits or holds_selection(request, tablet) or bool(attempts_of(request, tablet))
 
 
 def attempts_of(request: Request, tablet: Tablet) -> tuple[str, ...]:
-    """Return a request's attempts under way in a tablet."""
+    """Return the running attempts of a request in a tablet."""
     return tuple(
         attempt for attempt, entry in sorted(tablet.running.items()) if entry.request == request.id
     )
@@ -190,7 +191,7 @@ def is_done(request: Request, tablet: Tablet) -> bool:
 
 
 def holds_selection(request: Request, tablet: Tablet) -> bool:
-    """Return whether the selection of a tablet is a request's."""
+    """Return whether a request owns the selection of a tablet."""
     return tablet.selection is not None and tablet.selection.request == request.id
 
 
@@ -206,29 +207,29 @@ def _in_range(request: Request, file: DataFile) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NothingLeft:
-    """Nothing is left to do here, whatever changes in the tablet."""
+    """The request has no further work in the tablet, even if the tablet changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForTablet:
-    """Nothing can be done until the tablet changes."""
+    """The request waits for a change of the tablet."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class AskSelector:
-    """The selector has to be asked about the tablet as it was read."""
+    """The selector must be called with the version of the tablet that was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskPlanner:
-    """The planner has to be asked for the jobs of the selection as it was read."""
+    """The planner must be called for the jobs of the selection that was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailRequest:
-    """The request cannot end well: it is cancelled everywhere, and ends FAILED."""
+    """The request cannot succeed: it is cancelled in all tablets and ends FAILED."""
 
     cause: str
 
@@ -249,30 +250,30 @@ RequestStep = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginAnswers:
-    """The answers of plug-ins about one reading of a tablet; they hold for no other reading."""
+    """The answers of plug-ins for one version of a tablet, and only for that version."""
 
     chosen: Chosen | None = None
     """The selector's answer."""
     jobs: int | None = None
-    """How many further jobs the planner wants for the selection."""
+    """Number of further jobs that the planner wants for the selection."""
     left: str = ""
-    """If it wants none: why."""
+    """Why the planner wants no further jobs."""
     given_up: str = ""
-    """Why one of these jobs is not tried any more; empty: all are."""
+    """Why one of these jobs is no longer retried; empty if there is no such job."""
     problem: str = ""
-    """How a plug-in has failed."""
+    """Error of a failed plug-in; empty if none failed."""
 
 
 NO_ANSWERS = PluginAnswers()
 
 
 def next_step(request: Request, tablet: Tablet, answers: PluginAnswers = NO_ANSWERS) -> RequestStep:
-    """Return what a request does next in a tablet that may hold keys of its range.
+    """Return the next step of a request in a tablet that may hold keys of its range.
 
     Args:
-        request: As it was read; the store checks its state again.
-        tablet: As it was read, at one moment.
-        answers: What plug-ins have said of this reading; after an `Ask…`, the answer.
+        request: The version that was read; the store checks its state again.
+        tablet: A consistent snapshot.
+        answers: Answers of plug-ins for this snapshot; after an `Ask…` step, its answer.
     """
     here = (tablet.id, request.id)
     if request.state.ended:
@@ -301,14 +302,14 @@ def next_step(request: Request, tablet: Tablet, answers: PluginAnswers = NO_ANSW
 
 
 def requests_in_turn(requests: Iterable[Request], tablet: Tablet) -> tuple[Request, ...]:
-    """Return the requests that may do something in a tablet now; the others wait.
+    """Return the requests that may act in a tablet now; the others wait.
 
-    Among those that are not done here the oldest is first; one that holds the selection
-    goes on in any case, and so does all clearing away.
+    Among the requests that are not done in the tablet, the oldest has precedence. The owner of the
+    selection always proceeds, and so does every request that only cleans up.
 
     Args:
-        requests: Of the tablet's table, the oldest first.
-        tablet: As it was read.
+        requests: Requests of the tablet's table, oldest first.
+        tablet: The version that was read.
     """
     here = tuple(request for request in requests if meets_tablet(request, tablet.bounds))
     first = first_request(here, tablet)
@@ -320,17 +321,17 @@ def requests_in_turn(requests: Iterable[Request], tablet: Tablet) -> tuple[Reque
 
 
 def first_request(requests: Iterable[Request], tablet: Tablet) -> Request | None:
-    """Return the first of these requests that still wants files of a tablet, or None."""
+    """Return the first request that still needs files of a tablet, or None."""
     return next((request for request in requests if _wants_files(request, tablet)), None)
 
 
 def why_cancel(request: Request, table: Table | None, now_s: float) -> MoveRequest | None:
-    """Return the change that ends an ACTIVE request before its time, or None.
+    """Return the change that cancels an ACTIVE request because of its table or deadline, or None.
 
     Args:
-        request: Any request.
-        table: Its table; None: it has lost its name.
-        now_s: The time now, by the store.
+        request: The request.
+        table: Its table; None if the table no longer has a name.
+        now_s: The store's time.
     """
     if request.state is not RequestState.ACTIVE:
         return None
@@ -342,11 +343,11 @@ def why_cancel(request: Request, table: Table | None, now_s: float) -> MoveReque
 
 
 def next_state(request: Request, unsettled: int) -> MoveRequest | None:
-    """Return the change that moves a request on when its tablets allow it, or None.
+    """Return the change that ends a request once no tablet has work left, or None.
 
     Args:
-        request: As it was read before its tablets.
-        unsettled: In how many tablets of its range something is left to do.
+        request: The request, read before its tablets.
+        unsettled: Number of tablets in its range with work left.
     """
     if unsettled or request.state.ended:
         return None
@@ -368,7 +369,7 @@ def begin_cancel(request: Request, cause: str, *, fails: bool = False) -> MoveRe
 
 
 def _wants_files(request: Request, tablet: Tablet) -> bool:
-    """Return whether a request will have to select, or has selected, files of a tablet."""
+    """Return whether a request has selected files of a tablet, or still has to."""
     over = is_done(request, tablet) or cancelled_here(request, tablet.bounds)
     return request.state is RequestState.ACTIVE and not over
 

@@ -1,4 +1,4 @@
-"""How far a request has come in a tablet, computed from what the store holds. Pure."""
+"""Progress of a request in a tablet, computed from the state in the store. Pure."""
 
 from collections.abc import Iterable
 
@@ -30,7 +30,7 @@ _ENDS = {
 def tablet_progress(
     request: Request, tablet: Tablet, others: Iterable[Request] = ()
 ) -> RequestProgressInTablet:
-    """Return how far a request has come in one tablet of its range."""
+    """Return the progress of a request in one tablet of its range."""
     state = _state(request, tablet)
     selection = tablet.selection
     files, results, completed = 0, 0, 0
@@ -55,7 +55,10 @@ def tablet_progress(
 
 
 def _state(request: Request, tablet: Tablet) -> TabletProgress:
-    """Return the state here; a request that has ended has left nothing to read it from."""
+    """Return the state of a request in a tablet.
+
+    An ended request has no markers in the tablet, so its own state decides.
+    """
     if cancelled_here(request, tablet.bounds):
         return TabletProgress.CANCELLED
     if request.state in _ENDS:

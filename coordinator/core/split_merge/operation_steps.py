@@ -1,27 +1,27 @@
-"""What a split or merge does next, and where one is wanted. Pure.
+"""The next change of a split or merge, and the decision to begin one. Pure.
 
     bytes of tablets ──► why_split, pairs_to_merge, why_merge ──► BeginOperation
     a user's call ──────────────────────────────────────────────► BeginOperation
     all tablets of one operation, read together ──► next_change ──► StepOperation …
                                              EndOperation, AbandonOperation, or a `WaitForTablets`
 
-How to drive it, for anything that reads tablets and applies changes: nothing is kept
-between two looks, so that anybody may take the next step, and a new coordinator goes on.
+Protocol for a caller that reads tablets and applies changes. No state is kept between two steps, so
+any process can take the next step, and a new coordinator continues where the last one stopped.
 
-1. Read a tablet. If it has an `operation`, read all tablets of that together:
-   `split_merge_predicates.operation_tablets` names them; None means that the tablet is the
-   left one of a merge, whose right neighbour names both.
-2. Apply what `next_change` returns and look again, until it returns a `WaitForTablets`: then the
-   next change of one of these tablets, or time, brings it on. A refusal means the same.
-3. While a split is at *cut*, `split_jobs.cut_plan` (`planning.plan_tablet` asks it) names the
-   jobs that take away what is in the way. Reserve them with `cuts_at=job.cuts[0]`.
-4. To begin by size: `why_split` on a tablet that was read, then `split_keys.split_keys`
-   for where to cut; `pairs_to_merge` on neighbouring records, then `why_merge` on both
-   tablets as read. Both are checked once more by the store.
+1. Read a tablet. If it has an `operation`, read all tablets of the operation together:
+   `split_merge_predicates.operation_tablets` returns them; None means that the tablet is the
+   left one of a merge, whose right neighbour refers to both.
+2. Apply the result of `next_change` and read again, until it returns a `WaitForTablets`. Continue
+   after the next change of one of these tablets, or after some time. Handle a refusal likewise.
+3. While a split is at step *cut*, `split_jobs.cut_plan` (called by `planning.plan_tablet`) returns
+   the jobs that cut the crossing files. Reserve them with `cuts_at=job.cuts[0]`.
+4. To begin by size: call `why_split` on a tablet, then `split_keys.split_keys` for the keys; or
+   `pairs_to_merge` on neighbouring records, then `why_merge` on both tablets. The store checks both
+   again.
 
-Split and merge cannot chase each other: a table's `merge_bytes` is at most half of its
-`split_bytes`. Two halves of what was split have together more than that, and what was
-merged has less than half of what is split; so without new bytes it comes to rest.
+Splits and merges cannot alternate without end: a table's `merge_bytes` is at most half of its
+`split_bytes`. The two halves of a split tablet together exceed that limit, and a merged tablet has
+less than half of the split size. Without new bytes, no further operation begins.
 """
 
 from collections.abc import Sequence
@@ -42,14 +42,14 @@ _FOLLOWING_STEP = {OperationStep.CUT: OperationStep.DRAIN, OperationStep.DRAIN: 
 
 @dataclass(frozen=True, slots=True)
 class WaitForTablets:
-    """Nothing can be done until a tablet changes or time has passed."""
+    """The operation waits for a change of a tablet, or for time to pass."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class AbandonStep:
-    """The operation is given up."""
+    """The operation is abandoned."""
 
     change: AbandonOperation
     reason: str
@@ -61,16 +61,16 @@ OperationChange = StepOperation | EndOperation | AbandonStep | WaitForTablets
 def next_change(
     tablets: Sequence[Tablet], now_s: float, *, lasts_max_s: float, stuck: str = ""
 ) -> OperationChange:
-    """Return what comes next in an operation.
+    """Return the next change of an operation.
 
-    Whatever can be done is done, also when its time is up: the end is nearer than the way
-    back.
+    A possible step is taken even after the time limit, because finishing is then faster than
+    abandoning.
 
     Args:
-        tablets: All tablets of one operation, the left one first, as read together.
+        tablets: All tablets of one operation, the left one first, read together.
         now_s: The store's time.
-        lasts_max_s: An operation that stands still after so long is given up.
-        stuck: Why a job that it waits for is not tried any more; empty: none is so.
+        lasts_max_s: Age at which an operation that cannot proceed is abandoned.
+        stuck: Why a job that the operation waits for is no longer retried; empty if none.
     """
     operation = tablets[0].operation
     assert operation is not None, tablets[0].id
@@ -94,18 +94,18 @@ def next_change(
 
 
 def has_ranges(table: Table) -> bool:
-    """Return whether the tablets of a table are ranges of keys, which can be split."""
+    """Return whether the tablets of a table are key ranges, which can be split."""
     return bool(table.key) and not table.partition_by
 
 
 def why_split(tablet: Tablet, table: Table, now_s: float, rest_s: float) -> str | None:
-    """Return why a tablet shall be split, in a sentence, or None if it shall not.
+    """Return why a tablet shall be split, as a sentence, or None if it shall not.
 
     Args:
-        tablet: As it was read.
-        table: Its table, whose `split_bytes` counts; 0: never.
+        tablet: The version that was read.
+        table: Its table with `split_bytes`; 0 disables splits.
         now_s: The store's time.
-        rest_s: How long a tablet is left alone after an operation was abandoned in it.
+        rest_s: Pause after an operation of the tablet was abandoned.
     """
     if why_not_split(tablet, table, now_s, rest_s) is not None:
         return None
@@ -114,7 +114,7 @@ def why_split(tablet: Tablet, table: Table, now_s: float, rest_s: float) -> str 
 
 
 def why_not_split(tablet: Tablet, table: Table, now_s: float, rest_s: float) -> str | None:
-    """Return why a tablet is not split by its size, in a sentence, or None if it is.
+    """Return why a tablet is not split by size, as a sentence, or None if it is.
 
     Args:
         tablet: As for `why_split`.
@@ -135,12 +135,12 @@ def why_not_split(tablet: Tablet, table: Table, now_s: float, rest_s: float) -> 
 
 
 def why_merge(left: Tablet, right: Tablet, table: Table, now_s: float, rest_s: float) -> str | None:
-    """Return why two neighbours shall become one tablet, or None if they shall not.
+    """Return why two neighbours shall be merged, or None if they shall not.
 
     Args:
-        left: As it was read.
-        right: Likewise; begins where the left one ends.
-        table: Their table, whose `merge_bytes` counts; 0: never.
+        left: The version that was read.
+        right: Likewise; begins where the left tablet ends.
+        table: Their table with `merge_bytes`; 0 disables merges.
         now_s: The store's time.
         rest_s: As for `why_split`.
     """
@@ -154,7 +154,7 @@ def why_merge(left: Tablet, right: Tablet, table: Table, now_s: float, rest_s: f
 def why_not_merge(
     left: Tablet, right: Tablet, table: Table, now_s: float, rest_s: float
 ) -> str | None:
-    """Return why two neighbours do not become one tablet, in a sentence, or None if they do.
+    """Return why two neighbours are not merged, as a sentence, or None if they are.
 
     Args:
         left: As for `why_merge`.
@@ -182,9 +182,9 @@ def why_not_merge(
 
 
 def merge_bytes(table: Table) -> int:
-    """Return below how many bytes neighbours are merged: never more than half a split's.
+    """Return the size below which neighbours are merged: at most half of `split_bytes`.
 
-    Settings are validated so; a table of an earlier release may hold others.
+    Validation of the settings ensures this bound, but a table of an earlier release may violate it.
     """
     settings = table.settings
     if not settings.split_bytes:
@@ -195,11 +195,13 @@ def merge_bytes(table: Table) -> int:
 def pairs_to_merge(
     records: Sequence[tuple[TabletId, Record]], table: Table, now_s: float, rest_s: float
 ) -> list[tuple[TabletId, TabletId]]:
-    """Return neighbours that may be merged according to their records, no tablet twice.
+    """Return pairs of neighbours that may be merged according to their records.
+
+    No tablet is in two pairs. `why_merge` makes the final decision.
 
     Args:
-        records: Of tablets one after the other, none left out.
-        table: As for `why_merge`, which has the last word.
+        records: Records of consecutive tablets without gaps.
+        table: As for `why_merge`.
         now_s: The store's time.
         rest_s: As for `why_split`.
     """
@@ -223,7 +225,7 @@ def _size_bytes(tablet: Tablet) -> int:
 
 
 def _why_left_alone(tablet: Tablet, table: Table, now_s: float, rest_s: float) -> str | None:
-    """Return why nothing changes the bounds of a tablet now, or None."""
+    """Return why a tablet cannot be split or merged now, or None."""
     if not _takes_operations(table):
         return f"table {table.name} is {table.state.value}"
     if not _is_free(tablet):
@@ -238,7 +240,7 @@ def _takes_operations(table: Table) -> bool:
 
 
 def _is_free(tablet: Tablet) -> bool:
-    """Return whether a tablet has neither an operation nor a request."""
+    """Return whether a tablet has neither an operation nor traces of a request."""
     return (
         tablet.operation is None
         and tablet.selection is None

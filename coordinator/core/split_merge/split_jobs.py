@@ -1,8 +1,8 @@
 """Jobs that cut files at the key where a tablet is being split. Pure.
 
-Nothing else is planned in such a tablet: a file that crosses the key has to be rewritten
-once, so as many of them as one job takes are merged while at it; a file that does not is
-left alone until the split is over, which is soon.
+No other jobs are planned for such a tablet. A file that crosses the key must be rewritten once, so
+a job merges as many crossing files as it may take. The other files are not compacted until the
+split has ended, which takes a short time only.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from common.units import format_bytes
 
 
 def is_cutting(operation: Operation | None) -> bool:
-    """Return whether a split waits until no file crosses its key."""
+    """Return whether an operation is a split that waits until no file crosses its key."""
     return (
         operation is not None
         and operation.kind is OperationKind.SPLIT
@@ -27,7 +27,7 @@ def is_cutting(operation: Operation | None) -> bool:
 
 
 def crossing_files(tablet: Tablet) -> tuple[DataFile, ...]:
-    """Return the files that cross the key where a tablet is being split, by size and path."""
+    """Return the files that cross the split key of a tablet, ordered by size and path."""
     operation = tablet.operation
     if operation is None or operation.at is None or operation.kind is OperationKind.MERGE:
         return ()
@@ -36,14 +36,14 @@ def crossing_files(tablet: Tablet) -> tuple[DataFile, ...]:
 
 
 def cut_plan(tablet: Tablet, table: Table, service: Service) -> TabletPlan:
-    """Return the jobs that cut what crosses, and why each other file was left.
+    """Return the jobs that cut the crossing files, and why each other file was left.
 
-    The same files are always in the same job, so that failures of it are counted.
+    The same files always form the same job, so that its failures can be counted.
 
     Args:
-        tablet: Whose operation `is_cutting`.
+        tablet: A tablet whose operation `is_cutting`.
         table: Its table.
-        service: Its groups count, and its `max_files` if it has one.
+        service: Service with the groups, and optionally the option `max_files`.
     """
     operation = tablet.operation
     assert operation is not None, tablet.id
@@ -75,7 +75,7 @@ def _files_max(table: Table, service: Service) -> int:
 def _chunks(
     files: Sequence[DataFile], files_max: int, bytes_max: int | None
 ) -> list[list[DataFile]]:
-    """Return files in groups of bounded number and, but for single files, of bounded bytes."""
+    """Return files in chunks of bounded count and bytes; a large file forms its own chunk."""
     chunks: list[list[DataFile]] = []
     size = 0
     for file in files:

@@ -1,10 +1,10 @@
-"""Where to split a tablet so that its bytes are balanced. Pure.
+"""Split keys that balance the bytes of a tablet. Pure.
 
-What is known of a file is its smallest and greatest key. Samples of keys tell more of the
-largest ones: `spans_of_samples` cuts such a file into spans of equal bytes. Candidates are keys
-that bound a span; bytes of a span on both sides of a candidate are divided by where it
-lies between the span's bounds. Among candidates that balance about as well, the one is
-chosen for which the fewest bytes have to be rewritten.
+The metadata has the smallest and greatest key of a file. For the largest files, key samples give
+more detail: `spans_of_samples` divides such a file into spans of equal bytes. The candidates are
+the bounds of the spans. If a candidate lies inside a span, the bytes of the span are divided by
+linear interpolation between its bounds. Among candidates of similar balance, the one that requires
+the fewest rewritten bytes is chosen.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,22 +18,22 @@ from common.model.keys import SPLIT_BYTES_MAX
 from common.model.tablet import PLUS_INFINITY, Bounds
 
 BALANCE_SLACK = 0.2
-"""Of a part's bytes: how far a cut may lie from its aim if fewer bytes are rewritten."""
+"""Fraction of a part's bytes by which a cut may miss its target to save rewritten bytes."""
 IMBALANCE_MAX = 0.6
-"""Of a part's bytes: beyond this a key does not balance. Of two parts, none has below a fifth."""
+"""Maximum deviation of a cut, as a fraction of a part's bytes; halves keep at least a fifth."""
 SAMPLED_FILES_MAX = 4
 SAMPLED_SHARE = 2 / 3
-"""Of a tablet's bytes: what is in further files need not be sampled."""
+"""Fraction of a tablet's bytes; once the sampled files have it, no further file is sampled."""
 SURE_SHARE = 0.1
-"""Of a tablet's bytes: with so few in files that cross a key, no sample would tell more."""
+"""Fraction of a tablet's bytes; if crossing files have no more, samples are not needed."""
 CANDIDATES_MAX = 64
-"""Keys near an aim that are compared by what has to be rewritten."""
+"""Keys near a target that are compared by the bytes to rewrite."""
 _DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class KeySpan:
-    """Some bytes whose keys lie from `key_min` to `key_max`, both included."""
+    """A number of bytes whose keys lie between `key_min` and `key_max`, inclusive."""
 
     key_min: bytes
     key_max: bytes
@@ -41,18 +41,18 @@ class KeySpan:
 
 
 def span_of_file(file: DataFile) -> tuple[KeySpan, ...]:
-    """Return a file as one span; a file without keys has no row, and is none."""
+    """Return a file as one span; a file without keys has no rows and gives no span."""
     if file.key_min is None or file.key_max is None:
         return ()
     return (KeySpan(file.key_min, file.key_max, file.size_bytes),)
 
 
 def spans_of_samples(file: DataFile, keys: Sequence[bytes]) -> tuple[KeySpan, ...]:
-    """Return a file in spans of equal bytes between sampled keys.
+    """Return a file as spans of equal bytes between sampled keys.
 
     Args:
-        file: Any; without two samples it stays whole.
-        keys: Of rows evenly spread over the file, in any order.
+        file: The file; with fewer than two samples it becomes a single span.
+        keys: Keys of rows at even distances in the file, in any order.
     """
     ordered = sorted(keys)
     if len(ordered) < 2:
@@ -62,7 +62,7 @@ def spans_of_samples(file: DataFile, keys: Sequence[bytes]) -> tuple[KeySpan, ..
 
 
 def files_to_sample(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
-    """Return the largest files, which have most of the bytes, the largest first."""
+    """Return the files to sample, largest first; together they have most of the bytes."""
     with_keys = [file for file in files if file.key_min is not None and not file.open]
     ordered = sorted(with_keys, key=lambda file: (-file.size_bytes, file.path))
     enough = SAMPLED_SHARE * sum(file.size_bytes for file in ordered)
@@ -83,14 +83,14 @@ def split_keys(
     """Return the keys that split a tablet into parts of about equal bytes, ascending.
 
     Args:
-        bounds: Of the tablet.
-        files: Of the tablet.
-        samples: Path → sampled keys, of as many files as were sampled.
-        parts: How many; at least 2.
+        bounds: Bounds of the tablet.
+        files: Files of the tablet.
+        samples: Path → sampled keys, for the files that were sampled.
+        parts: Number of parts, at least 2.
 
     Returns:
-        Up to `parts` - 1 keys, each the last of its part; fewer, or none, where no known
-        key lies near enough.
+        Up to `parts` - 1 keys, each the last key of its part. A key is missing if no known key is
+        close enough to its target.
     """
     assert parts >= 2, parts
     known = samples or {}
@@ -115,13 +115,13 @@ def split_keys(
 
 
 def is_sure(cut: bytes, files: Sequence[DataFile]) -> bool:
-    """Return whether nearly all bytes lie on one side of a cut for sure."""
+    """Return whether nearly all bytes are in files that do not cross a cut."""
     total = sum(file.size_bytes for file in files)
     return sum(file.size_bytes for file in files if may_cross(file, cut)) <= SURE_SHARE * total
 
 
 def _candidates(bounds: Bounds, spans: Sequence[KeySpan]) -> list[bytes]:
-    """Return keys inside a tablet where it may be cut, some keys on either side."""
+    """Return keys inside a tablet at which it may be cut, with keys on both sides."""
     keys = {key for span in spans for key in (span.key_min, span.key_max)}
     if not keys:
         return []
@@ -137,7 +137,7 @@ def _is_inside(bounds: Bounds, key: bytes) -> bool:
 def _nearest(
     aim: float, part: float, cuts: Sequence[bytes], share: Callable[[bytes], float]
 ) -> list[bytes] | None:
-    """Return the cuts that are near enough an aim, or None; shares ascend with cuts."""
+    """Return the cuts close enough to a target share, or None; shares ascend with the cuts."""
     at = bisect_left(cuts, aim, key=share)
     beside = cuts[max(0, at - 1) : at + 1]
     best = min(abs(share(cut) - aim) for cut in beside)
@@ -156,7 +156,7 @@ def _nearest(
 
 
 def _cheapest(cuts: Sequence[bytes], files: Sequence[DataFile]) -> bytes:
-    """Return the first of those cuts for which the fewest bytes are rewritten."""
+    """Return the cut that requires the fewest rewritten bytes; the first one of a tie."""
 
     def rewritten(cut: bytes) -> int:
         return sum(file.size_bytes for file in files if may_cross(file, cut))
@@ -165,12 +165,12 @@ def _cheapest(cuts: Sequence[bytes], files: Sequence[DataFile]) -> bytes:
 
 
 def _up_to(cut: bytes, spans: Iterable[KeySpan]) -> float:
-    """Return how many bytes have keys up to a cut."""
+    """Return the estimated number of bytes with keys up to a cut."""
     return sum(span.size_bytes * _share_up_to(cut, span) for span in spans)
 
 
 def _share_up_to(cut: bytes, span: KeySpan) -> float:
-    """Return which part of a span has keys up to a cut, as if they were evenly spread."""
+    """Return the fraction of a span with keys up to a cut, assuming an even distribution."""
     if span.key_max <= cut:
         return 1.0
     if cut < span.key_min:
@@ -180,7 +180,7 @@ def _share_up_to(cut: bytes, span: KeySpan) -> float:
 
 
 def _number(key: bytes, span: KeySpan) -> int:
-    """Return the first bytes of a key in which the bounds of a span differ, as a number."""
+    """Return the first bytes of a key after the common prefix of a span's bounds, as a number."""
     same = 0
     for one, other in zip(span.key_min, span.key_max, strict=False):
         if one != other:

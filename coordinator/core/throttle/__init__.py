@@ -1,11 +1,11 @@
-"""How many bytes per second each attempt may move.
+"""Rate limits: how many bytes per second each attempt may move.
 
-1. A heartbeat says what each attempt applies, has moved and waited for: `throttled_attempts`.
-2. Each tick, `allocation` looks at the limits of groups and volumes, and divides them.
-3. `grants` lowers a grant at once, and raises it only by what nobody may be applying.
-4. The answer to the heartbeat carries the grants that change.
+1. A heartbeat reports the applied rate, moved bytes and waits of attempts: `throttled_attempts`.
+2. Each tick, `allocation` divides the limits of groups and volumes between the attempts.
+3. `grants` lowers a grant at once, and raises it only by the rate that no attempt may be using.
+4. The answer to the heartbeat carries the changed grants.
 
-    grants              who may move how much, and the grant of each attempt
+    grants              the target and the grant of each attempt
     throttled_attempts  the attempts that may be moving bytes, by compactor and by scope
     allocation          the limit of each scope, and how it is divided
 """

@@ -1,15 +1,15 @@
-"""How many bytes per second each scope may move, and how they are divided. Pure.
+"""The rate limit of each scope, and its division between attempts. Pure.
 
-* `max_min_shares` divides limits max-min fairly: nobody gets more while somebody who gets less
-  could have it. Whoever wants less than a fair part gets what it wants, and the others divide
-  the rest.
-* `AdaptiveRate` lets the rate of a volume follow the latency of its storage, as in Ambry:
+* `max_min_shares` divides limits max-min fairly: no claim can get more without taking from a claim
+  that gets less. A claim below the fair share gets what it wants, and the others divide the rest.
+* `AdaptiveRate` adapts the rate of a volume to the latency of its storage, as in Ambry:
 
       latency ≤ threshold    the greatest rate
       else                   least + (greatest - least) · threshold / latency
 
-  It falls at once and rises in steps: one quick answer does not undo many slow ones.
-* `ScopeLimits` knows which limit each scope has: an operator's, the default, or by latency.
+  The rate falls at once and rises in steps, so that one fast operation does not undo the effect of
+  many slow ones.
+* `ScopeLimits` has the limit of each scope: explicit, default, or adapted to latency.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ UNLIMITED = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class RateClaim(Generic[ScopeKey]):
-    """What one attempt wants, and which limits it is under."""
+    """The rate that one attempt wants, and the scopes whose limits apply to it."""
 
     scopes: tuple[ScopeKey, ...]
     wanted_bytes_s: float = UNLIMITED
@@ -37,14 +37,14 @@ class RateClaim(Generic[ScopeKey]):
 def max_min_shares(
     limits: Mapping[ScopeKey, float], claims: Mapping[str, RateClaim[ScopeKey]]
 ) -> dict[str, float]:
-    """Return the part of each claim, in bytes/s; infinite where nothing limits it.
+    """Return the share of each claim, in bytes/s; infinite if no limit applies.
 
-    The parts of a scope never add up to more than its limit. They are in the order of
-    the claims, and depend on nothing but the arguments.
+    The shares of a scope never exceed its limit in total. The result has the order of the claims
+    and depends on the arguments only.
 
     Args:
-        limits: Scope → bytes/s; a scope that is missing limits nothing.
-        claims: By a name of the caller's.
+        limits: Scope → bytes/s; a missing scope has no limit.
+        claims: Claims by a name that the caller chooses.
     """
     parts: dict[str, float] = {}
     room = dict(limits)
@@ -77,11 +77,11 @@ def _settle_claim(
             room[scope] -= part
 
 
-# ---------------------------------------------------------------------- A rate that follows latency
+# --------------------------------------------------------------------------------- Adaptive rates
 
 
 RISE_STEPS = 10
-"""Looks that it takes to rise from the least rate to the greatest."""
+"""Number of measurements in which a rate rises from the least to the greatest."""
 
 
 def desired_rate(
@@ -90,10 +90,10 @@ def desired_rate(
     """Return the rate that a latency allows.
 
     Args:
-        latency: Measured, in any unit.
-        least: The lowest rate; not below the greatest: nothing adapts.
+        latency: Measured latency, in any unit.
+        least: The lowest rate; if it is not below `greatest`, the rate does not adapt.
         greatest: The highest rate.
-        threshold: Latency up to which all is well, in the same unit.
+        threshold: Latency up to which the greatest rate is allowed, in the same unit.
         steepness: Ambry's `k`; above 1 the curve jumps at the threshold.
     """
     if least >= greatest or latency <= threshold:
@@ -104,7 +104,10 @@ def desired_rate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveRate:
-    """A rate between two bounds that follows latency. `least` ≤ `rate` ≤ `greatest`, if it may."""
+    """A rate between two bounds that adapts to latency.
+
+    Invariant: `least` ≤ `rate` ≤ `greatest`, unless `greatest` is below `least`.
+    """
 
     least: int
     greatest: int
@@ -113,18 +116,18 @@ class AdaptiveRate:
 
     @classmethod
     def begin(cls, least: int, greatest: int, threshold: float) -> Self:
-        """Begin at the greatest rate: nothing is known against it."""
+        """Create a rate that starts at its greatest value, because no latency is known."""
         return cls(least=least, greatest=greatest, threshold=threshold, rate=greatest)
 
     def bounded(self, greatest: int) -> Self:
-        """Return it under another greatest rate."""
+        """Return the rate with another upper bound."""
         if greatest == self.greatest:
             return self
         rate = greatest if self.rate == self.greatest else min(self.rate, greatest)
         return replace(self, greatest=greatest, rate=max(rate, min(self.least, greatest)))
 
     def after_look(self, latency: float | None) -> Self:
-        """Return the rate after a measurement; None: nothing was measured, so it may rise."""
+        """Return the rate after a measurement; None means no measurement, so the rate may rise."""
         wanted = self.greatest
         if latency is not None:
             wanted = desired_rate(latency, self.least, self.greatest, self.threshold)
@@ -136,12 +139,12 @@ class AdaptiveRate:
 
 
 LATENCY_INTERVAL_S = 2.0
-"""How often rates follow latency; more often than heartbeats would show nothing new."""
+"""Interval between adaptations of rates; new measurements arrive with heartbeats only."""
 MIB = 1024**2
 
 
 class ScopeLimits:
-    """Limits by scope, in bytes/s. Explicit limits are replaced as a whole."""
+    """Limits by scope, in bytes/s. Explicit limits are replaced as a whole set."""
 
     def __init__(self, limits: Limits) -> None:
         self._explicit: dict[LimitScope, int] = {}
@@ -157,15 +160,15 @@ class ScopeLimits:
         self._looked_s = 0.0
 
     def set_explicit(self, limits: Mapping[LimitScope, int]) -> None:
-        """Replace the limits that operators have set; 0: no limit. Others have the default."""
+        """Replace the explicit limits; 0 means no limit. Other scopes have the default."""
         self._explicit = dict(limits)
 
     def set_control(self, bytes_s: float | None) -> None:
-        """Set what all attempts of the service may move together; None: no limit."""
+        """Set the limit of all attempts of the service together; None means no limit."""
         self._defaults[LimitScopeKind.CONTROL] = 0 if bytes_s is None else max(1, round(bytes_s))
 
     def explicit_scopes(self) -> list[LimitScope]:
-        """Return the scopes that have an explicit limit, in order."""
+        """Return the scopes that have an explicit limit, sorted."""
         return sorted(self._explicit)
 
     def is_default(self, scope: LimitScope) -> bool:
@@ -173,11 +176,11 @@ class ScopeLimits:
         return scope not in self._explicit
 
     def limit(self, scope: LimitScope) -> int | None:
-        """Return the explicit limit of a scope, or its default; None: there is none."""
+        """Return the explicit or default limit of a scope; None means no limit."""
         return self._explicit.get(scope, self._defaults[scope.kind]) or None
 
     def rate(self, scope: LimitScope) -> int | None:
-        """Return what a scope may move now, given its latency; None: no limit."""
+        """Return the current rate of a scope, adapted to latency; None means no limit."""
         limit = self.limit(scope)
         if limit is None or not self._adapts(scope):
             return limit
@@ -185,7 +188,7 @@ class ScopeLimits:
         return limit if known is None else known.bounded(limit).rate
 
     def synced(self, scope: LimitScope, size_bytes: int, took_s: float) -> None:
-        """Count how long a volume took to make so many bytes durable."""
+        """Record how long a volume took to sync a number of bytes."""
         if size_bytes > 0 and self._adapts(scope):
             known_bytes, known_s = self._synced.get(scope, (0, 0.0))
             self._synced[scope] = (known_bytes + size_bytes, known_s + took_s)
@@ -194,7 +197,7 @@ class ScopeLimits:
                 self._rates[scope] = AdaptiveRate.begin(self._least, limit, self._threshold_s)
 
     def look(self, now_s: float) -> None:
-        """Let rates follow what was measured since the last look."""
+        """Adapt the rates to the measurements since the last look."""
         if now_s - self._looked_s < LATENCY_INTERVAL_S:
             return
         self._looked_s = now_s

@@ -1,8 +1,8 @@
-"""Who may move how many bytes per second, and the grant of each attempt.
+"""The rate that each attempt may use, and its grant.
 
-Lower first: a grant is lowered at once, and raised only by what nobody may be applying.
-What an attempt *may* be applying is what its last heartbeat said, or what it was sent
-since, whichever is more.
+Lower before raise: a grant is lowered at once, and raised only by the rate that no attempt may be
+using. The rate that an attempt *may* be using is the maximum of the rate in its last heartbeat and
+the grants sent since.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,29 +22,29 @@ from coordinator.core.throttle.throttled_attempts import ThrottledAttempt, Throt
 from neve import api
 
 HEADROOM = 0.02
-"""Of a limit: left for attempts that begin."""
+"""Fraction of a limit that is reserved for attempts that start."""
 BLIND_BYTES_S = 64 * 1024.0
-"""The most that an attempt begins with while it is not known what is free."""
+"""Maximum initial rate of an attempt while the free rate is unknown."""
 WANTED_MIN = 0.1
-"""Of an even part: so much is kept for an attempt that moves nothing now."""
+"""Fraction of an even share that is kept for an attempt that currently moves no bytes."""
 CHANGE_MIN = 0.01
-"""A grant that would change by less stays as it is."""
+"""Relative change below which a grant stays unchanged."""
 SCOPES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class MovedTotals:
-    """Totals of a scope since the coordinator was started."""
+    """Totals of a scope since the start of the coordinator."""
 
     moved_bytes: int = 0
     waited_s: float = 0.0
 
 
 class Grants:
-    """All attempts that may be moving bytes, and what they may move.
+    """All attempts that may be moving bytes, and their grants.
 
-    Always true, unless a limit was lowered less than a heartbeat ago: what the attempts
-    of a scope may be applying adds up to no more than its limit.
+    Invariant, except within one heartbeat after a limit was lowered: the rates that the attempts of
+    a scope may be using do not exceed its limit in total.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -62,14 +62,14 @@ class Grants:
         *,
         blind: bool,
     ) -> float | None:
-        """Return what an attempt that is handed out now begins with; None: no limit.
+        """Return the initial rate of an attempt that is being assigned; None means no limit.
 
         Args:
-            attempt: Asked again, it gets the same answer.
-            compactor: Who runs it.
-            scopes: That it is under.
-            now_s: The time now.
-            blind: Whether attempts run of which nobody knows what they apply.
+            attempt: The attempt; a repeated call returns the same rate.
+            compactor: The compactor that runs it.
+            scopes: Scopes whose limits apply to it.
+            now_s: The current time.
+            blind: Whether there are running attempts whose rates are unknown.
         """
         known = self._holders.get(attempt)
         if known is None:
@@ -93,14 +93,14 @@ class Grants:
         now_s: float,
         begins: Callable[[str], bool],
     ) -> None:
-        """Note a heartbeat: what each attempt applies, has moved, and waited for.
+        """Record a heartbeat: the applied rate, moved bytes and waits of each attempt.
 
         Args:
-            compactor: Whose.
-            group: Of the compactor.
-            listed: All that it holds.
-            now_s: The time now.
-            begins: Whether an attempt that is not listed may be on its way to the compactor.
+            compactor: The sender.
+            group: Its group.
+            listed: All attempts that it runs.
+            now_s: The current time.
+            begins: Returns whether an unlisted attempt may be on its way to the compactor.
         """
         seen = {progress.attempt: progress for progress in listed}
         for progress in seen.values():
@@ -110,7 +110,7 @@ class Grants:
                 self.end(attempt)
 
     def answer(self, listed: Iterable[AttemptProgress]) -> tuple[RateGrant, ...]:
-        """Return the grants of attempts that shall apply others than they do."""
+        """Return the grants of the attempts whose rate shall change."""
         grants = []
         for progress in listed:
             holder = self._holders.get(progress.attempt)
@@ -121,24 +121,24 @@ class Grants:
         return tuple(grants)
 
     def report(self, attempt: str, moved_bytes: int, waited_s: float) -> None:
-        """Note how much an attempt has moved in all, and that it moves nothing any more."""
+        """Record the final totals of an attempt, and end it."""
         holder = self._holders.get(attempt)
         if holder is not None:
             self._count(holder, moved_bytes, waited_s)
             self.end(attempt)
 
     def end(self, attempt: str) -> None:
-        """An attempt moves nothing any more; an unknown one changes nothing."""
+        """Remove an attempt that no longer moves bytes; an unknown attempt is ignored."""
         self._holders.end(attempt)
         self._targets.pop(attempt, None)
 
     def lose(self, compactor: str) -> None:
-        """A compactor is dead or silent: what its attempts had is free."""
+        """Free the grants of a dead or silent compactor."""
         for attempt in self._holders.of_compactor(compactor):
             self.end(attempt)
 
     def divide(self, now_s: float) -> None:
-        """Work out who should have how much; called every now and then."""
+        """Compute the target rate of each attempt; called regularly."""
         self.scopes.look(now_s)
         limits = {
             scope: rate * (1 - HEADROOM)
@@ -155,7 +155,7 @@ class Grants:
                 least = WANTED_MIN * min(even[scope] for scope in under)
                 claims[holder.attempt] = RateClaim(under, max(holder.wanted_bytes_s, least))
         parts = max_min_shares(limits, claims)
-        # What nobody wants now is given all the same: whoever wants it soon need not wait.
+        # The unclaimed rest is granted, too, so that an attempt can speed up without a delay.
         for name, part in parts.items():
             for scope in claims[name].scopes:
                 limits[scope] -= part
@@ -165,11 +165,11 @@ class Grants:
         self._targets = {name: part + rest[name] for name, part in parts.items()}
 
     def holder(self, attempt: str) -> ThrottledAttempt | None:
-        """Return what is known of an attempt, or None."""
+        """Return the state of an attempt, or None."""
         return self._holders.get(attempt)
 
     def statuses(self) -> tuple[api.Limit, ...]:
-        """Return every scope that has a limit of its own, or under which something moves."""
+        """Return the status of every scope that has an explicit limit, attempts or totals."""
         known = {*self._holders.scopes(), *self.scopes.explicit_scopes()}
         known |= {scope for scope, _ in self._moved}
         if self.scopes.limit(CONTROL_SCOPE) is None:
@@ -177,7 +177,7 @@ class Grants:
         return tuple(self._status(scope) for scope in sorted(known))
 
     def check(self) -> None:
-        """Assert what is always true of the attempts; for tests."""
+        """Assert the invariants of the attempts; for tests."""
         self._holders.check()
 
     def _status(self, scope: LimitScope) -> api.Limit:
@@ -207,11 +207,11 @@ class Grants:
         return fair if fair <= room else room / 2
 
     def _next(self, holder: ThrottledAttempt) -> float | None:
-        """Return what an attempt shall apply; None: what it does already."""
+        """Return the new rate of an attempt, or None if its rate stays unchanged."""
         limited = any(self.scopes.rate(scope) is not None for scope in holder.scopes)
         target = self._targets.get(holder.attempt) if limited else UNLIMITED
         applied = holder.applied_bytes_s
-        if target is None:  # It came since the limits were divided, or they did.
+        if target is None:  # The attempt or the limits are newer than the last division.
             target = applied if applied < UNLIMITED else self._first(holder.scopes, blind=False)
         if target > applied:
             room = self._room(holder.scopes, 1 - HEADROOM)
@@ -221,7 +221,7 @@ class Grants:
         return target
 
     def _room(self, scopes: tuple[LimitScope, ...], share: float = 1.0) -> float:
-        """Return how much of a share of its limits an attempt may still be given."""
+        """Return the free rate of an attempt's scopes, using only a fraction of their limits."""
         rates = {each: rate for each in scopes if (rate := self.scopes.rate(each)) is not None}
         rooms = [share * rate - self._holders.may_bytes_s(scope) for scope, rate in rates.items()]
         return min(rooms, default=UNLIMITED)
@@ -236,7 +236,7 @@ class Grants:
             for scope in before.scopes:
                 self.scopes.synced(scope, size_bytes, progress.sync_s - before.sync_s)
         else:
-            # What it did before we knew of it is not ours to count.
+            # Work from before the first heartbeat to this coordinator is not counted.
             before = ThrottledAttempt(
                 attempt=progress.attempt,
                 compactor=compactor,

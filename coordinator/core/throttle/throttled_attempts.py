@@ -1,4 +1,4 @@
-"""The attempts that may be moving bytes, by compactor and by scope. No decisions here."""
+"""The attempts that may be moving bytes, indexed by compactor and by scope. State only."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,24 +11,24 @@ from common.wire import AttemptProgress
 from coordinator.core.throttle.allocation import UNLIMITED
 
 WANTED_GROWTH = 1.5
-"""An attempt that does not wait may soon move that many times as much as it did."""
+"""Factor on the measured rate that an attempt without waits claims."""
 WAITED_SHARE = 0.05
-"""An attempt that waited for a larger share of its time wants as much as it can get."""
+"""Fraction of waiting time above which an attempt claims an unlimited rate."""
 INTERVAL_S_MIN = 0.2
-"""Of heartbeats that follow each other sooner, nothing is concluded."""
+"""Minimum interval between heartbeats for a rate to be computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThrottledAttempt:
-    """An attempt that moves bytes, or soon will."""
+    """An attempt that moves bytes or is about to."""
 
     attempt: str
     compactor: str
     scopes: tuple[LimitScope, ...]
     applied_bytes_s: float
-    """What its compactor applies, by its last heartbeat."""
+    """Rate that its compactor applies, from its last heartbeat."""
     may_bytes_s: float
-    """The most that it applies as far as we can know; at least `applied_bytes_s`."""
+    """Maximum rate that its compactor may be applying; at least `applied_bytes_s`."""
     heard_s: float
     wanted_bytes_s: float = UNLIMITED
     moved_bytes: int = 0
@@ -36,10 +36,10 @@ class ThrottledAttempt:
     synced_bytes: int = 0
     sync_s: float = 0.0
     throttled: bool = False
-    """Whether it had to wait lately."""
+    """Whether it had to wait recently."""
 
     def after_heartbeat(self, progress: AttemptProgress, now_s: float) -> "ThrottledAttempt":
-        """Return it after a heartbeat that lists it; numbers only grow."""
+        """Return the attempt after a heartbeat that lists it; its totals never decrease."""
         applied = UNLIMITED if progress.granted_bytes_s is None else progress.granted_bytes_s
         after = replace(
             self,
@@ -60,16 +60,19 @@ class ThrottledAttempt:
 
 
 class ThrottledAttempts:
-    """Always true: the indexes by compactor and by scope, and the sums, cover the same attempts."""
+    """Attempts with indexes by compactor and by scope.
+
+    Invariant: the indexes and the sums cover the same attempts.
+    """
 
     def __init__(self) -> None:
         self._holders: dict[str, ThrottledAttempt] = {}
         self._by_compactor: dict[str, dict[str, None]] = {}
         self._by_scope: dict[LimitScope, dict[str, None]] = {}
         self._sums: dict[LimitScope, float] = {}
-        """What the attempts of a scope may be applying, those without a limit left out."""
+        """Scope → total rate that its attempts with a limit may be applying."""
         self._unlimited: Counter[LimitScope] = Counter()
-        """How many attempts of a scope may be applying no limit at all."""
+        """Scope → number of attempts that may be running without a limit."""
 
     def __iter__(self) -> Iterator[ThrottledAttempt]:
         return iter(self._holders.values())
@@ -91,11 +94,11 @@ class ThrottledAttempts:
         return [self._holders[each] for each in self._by_scope.get(scope, {})]
 
     def may_bytes_s(self, scope: LimitScope) -> float:
-        """Return what the attempts of a scope may be applying together."""
+        """Return the total rate that the attempts of a scope may be applying."""
         return UNLIMITED if self._unlimited[scope] else self._sums.get(scope, 0.0)
 
     def put(self, holder: ThrottledAttempt) -> None:
-        """Note an attempt, or news of it."""
+        """Add or update an attempt."""
         before = self._holders.get(holder.attempt)
         if before is not None and _is_counted_alike(before, holder):
             self._holders[holder.attempt] = holder
@@ -108,7 +111,7 @@ class ThrottledAttempts:
             self._add(scope, holder.may_bytes_s, 1)
 
     def end(self, attempt: str) -> None:
-        """Forget an attempt; an unknown one changes nothing."""
+        """Remove an attempt; an unknown attempt is ignored."""
         holder = self._holders.pop(attempt, None)
         if holder is None:
             return
@@ -116,7 +119,7 @@ class ThrottledAttempts:
         for scope in holder.scopes:
             remove_from_index(self._by_scope, scope, attempt)
             self._add(scope, holder.may_bytes_s, -1)
-            if scope not in self._by_scope:  # What is left is of rounding.
+            if scope not in self._by_scope:  # Only a rounding error is left.
                 del self._sums[scope], self._unlimited[scope]
 
     def _add(self, scope: LimitScope, may_bytes_s: float, times: int) -> None:
@@ -125,7 +128,7 @@ class ThrottledAttempts:
         self._unlimited[scope] += 0 if finite else times
 
     def check(self) -> None:
-        """Assert what is always true of the indexes; for tests."""
+        """Assert the invariants of the indexes; for tests."""
         listed = [member for members in self._by_compactor.values() for member in members]
         assert sorted(listed) == sorted(self._holders)
         for scope, members in self._by_scope.items():
@@ -139,7 +142,7 @@ class ThrottledAttempts:
 
 
 def _is_counted_alike(before: ThrottledAttempt, after: ThrottledAttempt) -> bool:
-    """Return whether indexes and sums stay as they are: true of most heartbeats."""
+    """Return whether indexes and sums stay unchanged, as for most heartbeats."""
     return (
         before.may_bytes_s == after.may_bytes_s
         and before.compactor == after.compactor
