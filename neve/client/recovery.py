@@ -53,8 +53,8 @@ class RecoveryCalls:
         """Hold a table's metadata against its files.
 
         Args:
-            table: Its name.
-            progress: Hears how far it is.
+            table: Name of the table.
+            progress: Called with each progress update.
             repair: Mend what can be mended; without any of these nothing is written.
             deep: Decode every file, instead of reading its footer.
             adopt: Make the location this store's.
@@ -73,9 +73,9 @@ class RecoveryCalls:
         """Find files of the service that nothing refers to any more.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             delete: Give them to the collector, which deletes them after the grace.
-            progress: Hears how far it is.
+            progress: Called with each progress update.
         """
         parameters = {"delete": delete}
         return self._follow_lines(
@@ -103,7 +103,7 @@ class RecoveryCalls:
         Args:
             location: URI of the folder of its files.
             name: Of the new table.
-            progress: Hears how far it is.
+            progress: Called with each progress update.
             key: This and the columns are needed only where the location does not describe its
                 table.
             version_column: As for `create_table`.
@@ -113,7 +113,7 @@ class RecoveryCalls:
             append_only: Where nothing describes the table: it has no key.
             user_files: Whether Parquet files of users count as added.
             adopt: Take over a location that belongs to another store.
-            dry_run: Only say what would be done.
+            dry_run: Report what would be done, and change nothing.
         """
         lost = LostTable(
             location=location,
@@ -146,7 +146,7 @@ class RecoveryCalls:
             tables: Names; none: all.
             hold: How long files stay afterwards, for whoever copies them.
             copy_to: Location below which the files are copied, too.
-            progress: Hears how far it is.
+            progress: Called with each progress update.
 
         Raises:
             CallerError: No file can be written there.
@@ -177,8 +177,8 @@ class RecoveryCalls:
             locations: Name in the archive → where its files are now.
             only: Names in the archive; none: all tables.
             adopt: Take over locations that belong to another store.
-            dry_run: Only say what would be done.
-            progress: Hears how far it is.
+            dry_run: Report what would be done, and change nothing.
+            progress: Called with each progress update.
         """
         parameters: Parameters = {
             "name": [f"{old}={new}" for old, new in (names or {}).items()],

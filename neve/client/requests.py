@@ -226,7 +226,7 @@ class RequestCalls:
         """Ask for a compaction, and return at once.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             start: First key, included, or a prefix of it; None: from the beginning.
             end: Last key, included, or a prefix of it; None: to the end.
             delete_where: Delete the rows of the range for which this is true.
@@ -240,7 +240,7 @@ class RequestCalls:
             hints: For plug-ins.
             boost: Added to the priority of its jobs.
             deadline: It fails if it takes longer: seconds or `"10m"`.
-            call: Id of this call (`neve.new_call_id()`), to repeat one whose outcome is unknown.
+            call: Id of this call (`neve.new_call_id()`); reuse it after an unknown outcome.
         """
         body = api.NewRequest(
             start=start,
@@ -279,7 +279,7 @@ class RequestCalls:
         """Return what `compact` would take with the same arguments; nothing is started.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             start: First key, included, or a prefix of it; None: from the beginning.
             end: Last key, included, or a prefix of it; None: to the end.
             delete_where: Delete the rows of the range for which this is true.
@@ -315,8 +315,8 @@ class RequestCalls:
         """Return the compactions that were asked for, newest first.
 
         Args:
-            table: Its name.
-            count: How many at most.
+            table: Name of the table.
+            count: Maximum number of entries.
         """
         path = table_path(table, "compactions")
         answer = self._connection.call("GET", path, parameters={"count": count})

@@ -79,9 +79,9 @@ class RowCalls:
         """Add Parquet files that lie below the table's location: all of them, or none.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             paths: Relative to the location, or URIs below it.
-            call: Id of this call (`neve.new_call_id()`), to repeat one whose outcome is unknown.
+            call: Id of this call (`neve.new_call_id()`); reuse it after an unknown outcome.
         """
         body = {"paths": [paths] if isinstance(paths, str) else list(paths)}
         answer = self._connection.call(
@@ -102,11 +102,11 @@ class RowCalls:
         """Add rows: they are sorted, split by tablet and written as files, all or none.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             rows: Columns by name; a missing one is null. An Arrow table or batch, whatever else
                 has Arrow's PyCapsule interface (a Polars, pandas or DuckDB result, a reader),
                 an iterable of batches, or a list of dictionaries.
-            call: Id of this call (`neve.new_call_id()`), to repeat one whose outcome is unknown.
+            call: Id of this call (`neve.new_call_id()`); reuse it after an unknown outcome.
         """
         if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
             rows = table_of(rows, self._types(table))
@@ -128,7 +128,7 @@ class RowCalls:
         """Return what became of a call id: accepted with what, unknown, or too old to tell.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             call: The id that was sent with `add_files`, `append` or `compact`.
         """
         path = table_path(table, f"calls/{quote(call, safe='')}")
@@ -174,7 +174,7 @@ class RowCalls:
         """Return the rows of a table, merged: per key the newest, without the deleted.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             columns: Those wanted; None: all.
             start: First key, included; None: from the beginning. Of a table with partitions:
                 the first partition, `"2025,4"`.
@@ -204,7 +204,7 @@ class RowCalls:
         """Return how many rows a scan would give.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             start: First key, or partition, included; None: from the beginning.
             end: Last key, or partition, included; None: to the end.
             include_expired: As of `scan`.

@@ -50,7 +50,7 @@ class SplitMergeCalls:
         """Split a tablet. The same wish again begins nothing twice.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             at: The last key of the left half; or give `tablet`.
             tablet: A tablet, by its end; the service chooses keys that balance its bytes.
             into: With `tablet`: how many parts; more than two only with `wait`.
@@ -88,7 +88,7 @@ class SplitMergeCalls:
         """Merge a tablet with the next one; with `wait`, all tablets that hold a range.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             tablet: The left one, by its end; or give `start` and `end`.
             start: A key of the first tablet; None: the first of the table.
             end: A key of the last tablet; None: the last of the table.
@@ -115,7 +115,7 @@ class SplitMergeCalls:
         """Return the splits and merges under way, and what they wait for.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             tablet: Only in this one, by its end.
         """
         parameters = {} if tablet is None else {"tablet": tablet}

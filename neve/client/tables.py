@@ -96,7 +96,7 @@ class TableCalls:
         """Change some settings of a table, or its schema, and return it.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             settings: By name, in the units that `create_table` takes.
             settings_version: Refuse if the settings have another version by now.
             add_columns: Name → type, such as `int64`; null in the rows that are there.
@@ -114,7 +114,7 @@ class TableCalls:
         """Drop a table; return what its name still waits for.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             delete_files: Also delete its files, once no reader can need them.
         """
         parameters = {"delete_files": delete_files}

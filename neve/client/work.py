@@ -93,7 +93,7 @@ class WorkCalls(TableCalls):
         A tablet at rest is not among them.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             count: At most so many.
         """
         found = self._connection.call(
@@ -118,7 +118,7 @@ class WorkCalls(TableCalls):
 
         Args:
             group: Of one compaction group; None: of all.
-            count: How many at most.
+            count: Maximum number of entries.
         """
         parameters = {"group": group, "count": count}
         answer = self._connection.call("GET", "/v1/queue", parameters=parameters)
@@ -128,7 +128,7 @@ class WorkCalls(TableCalls):
         """Return why tablets are as they are: why jobs run, wait, or are not wanted.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             tablet: One tablet, by its end; None: all (the first hundred).
         """
         answer = self._connection.call(
@@ -142,7 +142,7 @@ class WorkCalls(TableCalls):
         It explains an incident after it is over. A restart of the coordinator begins it anew.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             tablet: By its end.
         """
         answer = self._connection.call(
@@ -158,8 +158,8 @@ class WorkCalls(TableCalls):
         """Return the newest finished attempts, newest first.
 
         Args:
-            table: Its name.
-            count: How many at most.
+            table: Name of the table.
+            count: Maximum number of entries.
         """
         answer = self._connection.call(
             "GET", table_path(table, "history"), parameters={"count": count}
@@ -179,7 +179,7 @@ class WorkCalls(TableCalls):
         """Let a compactor end its jobs, and end. Another one is started if its group needs it.
 
         Args:
-            compactor: Its name.
+            compactor: Name of the compactor.
             wait_max_s: Longest wait for its jobs; what still runs then is handed to others.
                 None: `compactor.drain_timeout_s` of the service.
         """
@@ -195,7 +195,7 @@ class WorkCalls(TableCalls):
         """Set how many compactors a group has.
 
         Args:
-            group: Its name.
+            group: Name of the group.
             compactors: How many; None: as many as the settings and the work want.
         """
         path = f"/v1/groups/{quote(group, safe='')}/scale"
@@ -222,7 +222,7 @@ class WorkCalls(TableCalls):
         """Have the live bytes of files counted, and return what is known of them.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             tablet: One, by its end; None: every one of the table.
             timeout_s: Longest wait for the result; None: do not wait.
 
@@ -248,7 +248,7 @@ class WorkCalls(TableCalls):
         """Return what is live in tablets, as far as an analysis has counted it.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             tablet: One, by its end; None: every one of the table.
         """
         parameters = {} if tablet is None else {"tablet": tablet}
@@ -260,7 +260,7 @@ class WorkCalls(TableCalls):
         """Return what could be done in tablets: gain, cost and memory, or why it is not done.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             tablet: One, by its end; None: the first tablets of the table.
         """
         parameters = {} if tablet is None else {"tablet": tablet}
@@ -271,7 +271,7 @@ class WorkCalls(TableCalls):
         """Count scans of tablets that did not go through the service.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             tablets: End of a tablet → scans since the last call.
         """
         body = {"tablets": dict(tablets)}
@@ -281,7 +281,7 @@ class WorkCalls(TableCalls):
         """Tell how long readers of a table have waited, so that rewrites leave them room.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             latency_s: Average wait of these reads.
             reads: How many, since the last call.
         """
@@ -298,7 +298,7 @@ class WorkCalls(TableCalls):
         The planner may refuse. `compact` forces a run.
 
         Args:
-            table: Its name.
+            table: Name of the table.
 
         Raises:
             RefusedError: The table is not live, or its setting `triggers` lacks `admin`.
@@ -309,7 +309,7 @@ class WorkCalls(TableCalls):
         """Plan tablets again that were set aside after repeated failures.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             tablet: One, by its end; None: every one of the table.
         """
         parameters = {} if tablet is None else {"tablet": tablet}
@@ -320,7 +320,7 @@ class WorkCalls(TableCalls):
         """Let a tablet take rows again of versions at which tombstones were dropped.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             tablet: By its end.
             to: The version up to which rows are still refused; None: none are.
         """
@@ -332,7 +332,7 @@ class WorkCalls(TableCalls):
         """Return when nothing runs on a table and nothing would be planned.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             timeout_s: Longest wait.
 
         Raises:
@@ -368,7 +368,7 @@ class LimitCalls:
         """Limit what the rewrites of a compaction group read and write together.
 
         Args:
-            group: Its name.
+            group: Name of the group.
             limit: Bytes per second, or a size such as `50MB`; 0: none; None: what the
                 settings of the service say.
         """
