@@ -1,4 +1,4 @@
-"""The work: status, jobs, queue, plan, explain, history, watermarks, limits, control."""
+"""Compaction work: status, jobs, queue, plan, explain, history, watermarks, limits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -50,7 +50,7 @@ from neve.service_settings import settings_to_document, shown_settings
 async def watermark_sentences(
     services: Services, table: Table, tablets: Sequence[TabletId]
 ) -> Mapping[str, Sequence[str]]:
-    """Return what is to be said of the watermarks of tablets, by the text of their ends."""
+    """Return human-readable watermark notes, by the text of the tablet's end."""
     now_s, said = await services.store.now_s(), dict[str, Sequence[str]]()
     if table.version_column is None:
         return dict.fromkeys((tablet.text for tablet in tablets), ())
@@ -58,7 +58,7 @@ async def watermark_sentences(
         try:
             known = await services.store.tablet(tablet)
         except BrokenValueError:
-            known = None  # Who plans it says so.
+            known = None  # The planning of the tablet reports the error.
         said[tablet.text] = [] if known is None else _sentences(table, known, now_s)
     return said
 
@@ -84,11 +84,11 @@ def _sentences(table: Table, tablet: Tablet, now_s: float) -> list[str]:
 async def lower_tablet_watermark(
     services: Services, table: Table, tablet: TabletId, to: str | None
 ) -> api.LoweredWatermark:
-    """Lower a tablet's watermark and return which rows may come back.
+    """Lower a tablet's watermark, and return which deleted rows may become visible again.
 
     Raises:
-        RequestError: The table knows no versions, or `to` is none.
-        RefusedError: The watermark is not above that.
+        RequestError: The table has no versions, or `to` is not a version.
+        RefusedError: The watermark is not above `to`.
     """
     if table.version_column is None:
         raise RequestError(
@@ -130,13 +130,13 @@ def plan_view(
     running: int,
     tablets: Sequence[TabletId] = (),
 ) -> api.Plan:
-    """Return what would be planned for some tablets of a table.
+    """Return the wire model of the plans of tablets.
 
     Args:
-        table: As stored.
-        plans: Of the tablets.
-        running: Jobs under way on them.
-        tablets: Which these are, in order; intervals are named by them.
+        table: The table, as stored.
+        plans: Plans of the tablets.
+        running: Number of jobs that run on the tablets.
+        tablets: Ids of the tablets, in the order of the plans, for the names of intervals.
     """
     intervals = tuple(
         replace(interval, tablet=tablet.text, table=table.name)
@@ -158,7 +158,7 @@ def plan_view(
 
 
 def queued_view(queued: QueuedJob) -> api.PlannedJob:
-    """Return a queued job for users."""
+    """Return the wire model of a queued job."""
     job = queued.job
     return replace(
         _planned_view(job), id=job.id, table=job.table_name, place=queued.place, age_s=queued.age_s
@@ -184,7 +184,7 @@ def _planned_view(job: Job) -> api.PlannedJob:
 
 
 def job_view(running: RunningAttempt) -> api.Job:
-    """Return a running job for users."""
+    """Return the wire model of a running job."""
     progress = running.progress
     return api.Job(
         id=running.job_id,
@@ -209,12 +209,12 @@ def job_view(running: RunningAttempt) -> api.Job:
 
 
 def live_bytes_view(tablet: Tablet, last: HistoryEntry | None, *, waiting: bool) -> api.LiveBytes:
-    """Return what is live in a tablet for users.
+    """Return the wire model of a tablet's live bytes.
 
     Args:
-        tablet: As stored.
-        last: Its last analysis; None: the history knows of none.
-        waiting: Whether another one was asked for.
+        tablet: The tablet, as stored.
+        last: Its last analysis; None: the history has none.
+        waiting: Whether another analysis was requested and is not done.
     """
     files = tablet.files.values()
     measured = [file for file in files if file.live_bytes is not None]
@@ -246,7 +246,7 @@ def _found_rows(found: TabletStatistics) -> dict[str, Any]:
 
 
 def finished_view(entry: HistoryEntry) -> api.Finished:
-    """Return a finished attempt for users."""
+    """Return the wire model of a finished attempt."""
     values = {each.name: getattr(entry, each.name) for each in fields(api.Finished)}
     return api.Finished(**values | {"tablet": entry.tablet.text})
 
@@ -256,7 +256,7 @@ def finished_view(entry: HistoryEntry) -> api.Finished:
 
 LIST_MAX = 10_000
 ANALYZED_TABLETS_MAX = 10_000
-"""Tablets of one call that asks for live bytes, or reads them."""
+"""Limit of tablets in one call that requests or reads live bytes."""
 EXPLAINED_MAX = 100
 PLANNED_TABLETS_MAX = 100_000
 SCANS_MAX = 1_000_000
@@ -264,7 +264,7 @@ STOP_WAIT_MAX_S = 86_400.0
 
 
 def _size_of(sample: BacklogSample, table: str | None) -> int:
-    """Return what was to be rewritten in a table; None: in all that the caller sees."""
+    """Return the backlog of a table; None: of all tables that the caller sees."""
     if table is not None:
         return sample.tables.get(table, 0)
     if current_call().caller.sees_all:
@@ -273,7 +273,7 @@ def _size_of(sample: BacklogSample, table: str | None) -> int:
 
 
 class WorkRoutes:
-    """The routes that concern jobs and those who run them."""
+    """Routes of jobs, compactors and groups."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -329,7 +329,7 @@ class WorkRoutes:
         try:
             listed = await self._services.store.listed_tables()
         except (MetadataError, UnavailableError):
-            return []  # The status says that the store is away.
+            return []  # The status reports that the store is unavailable.
         notes = (recovery_note(table) for table in listed.tables if sees_table(table.name))
         return [note for note in notes if note]
 
@@ -353,7 +353,7 @@ class WorkRoutes:
         read = [await store.audit(LIST_MAX, kind) for kind in reversed(AUDIT_KINDS)]
         chosen = {"table": table, "caller": caller}
         wanted = {name: value for name, value in chosen.items() if value is not None}
-        # The last line of a call that was begun and refused is among those of refused ones.
+        # If a call was begun and then refused, its last line is in the stream of refused calls.
         entries = folded(chain.from_iterable(read), len(AUDIT_KINDS) * LIST_MAX, wanted)
         entries = sorted(entries, key=lambda each: each.get("at_s", 0.0), reverse=True)[:count]
         return {"entries": [entry_from(each) for each in entries]}
@@ -381,7 +381,7 @@ class WorkRoutes:
         if table is not None:
             await self._services.table(table)
         found = (await self._services.coordinator.status()).backlogs
-        # The line without a name is about all other tables.
+        # The entry without a name stands for all other tables.
         chosen = [each for each in found if table in {None, each.table} and sees_table(each.table)]
         return {"backlog": chosen}
 
@@ -531,7 +531,7 @@ class WorkRoutes:
         explained = [await services.coordinator.explain(found.id, id_.text) for id_ in ids]
         marks = await watermark_sentences(services, found, ids)
         shown = [
-            # The coordinator may know the table by its id only.
+            # The coordinator may know only the id of the table.
             replace(each, table=table, sentences=(*each.sentences, *marks[each.tablet]))
             for each in explained
         ]
@@ -624,7 +624,7 @@ class WorkRoutes:
         waiting = set(await services.coordinator.unanalyzed(found.id, texts))
         waiting |= {each.id.text for each in tablets if each.files and each.record.analysis_group}
         history = await services.store.history(found.id, LIST_MAX)
-        # Newest first, and of each tablet the newest counts.
+        # The history is newest first; reversed, the newest analysis of each tablet wins.
         last = {
             entry.job: entry for entry in reversed(history) if entry.end == AttemptEnd.COMMITTED
         }
@@ -638,7 +638,7 @@ class WorkRoutes:
         }
 
     async def _tablets(self, table: Table, text: str | None) -> list[Tablet]:
-        """Return one tablet, or all of a table, as many as one call may be about."""
+        """Return one tablet, or all tablets of a table up to the limit of one call."""
         services, found = self._services, list[Tablet]()
         if text is not None:
             known = await services.store.tablet(await services.tablet(table, text))
@@ -722,7 +722,7 @@ class WorkRoutes:
 
 
 class LimitRoutes:
-    """The routes that limit what rewrites read and write."""
+    """Routes of bandwidth limits of rewrites."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
