@@ -162,7 +162,7 @@ def problem_body(error: CompactionError) -> dict[str, object]:
 
 
 def short_of_memory() -> UnavailableError:
-    """Return what is told when this process could not have memory that it asked for."""
+    """Return the error for a failed memory allocation of this process."""
     return UnavailableError(
         "the gateway has no memory left for this call (gateway.memory_max): "
         "try again when it has less to do, or ask for fewer rows or columns"
@@ -170,11 +170,11 @@ def short_of_memory() -> UnavailableError:
 
 
 def install_problems(app: FastAPI, log: Log) -> None:
-    """Tell every error of an application as a problem.
+    """Install the handlers that answer every error of an application with a problem.
 
     Args:
         app: The application.
-        log: Hears of what nobody expected.
+        log: Receives unexpected errors.
     """
 
     async def expected(_: Request, error: Exception) -> JSONResponse:

@@ -223,7 +223,7 @@ PAGE_TABLETS = 200
 LOOK_THREADS = 16
 ROW_THREADS = 4
 LOOK_MAX_S = 45.0
-"""Longest look at a mark of a location, which every call takes first: clients wait for a minute."""
+"""Longest check of a location's mark before each call; clients time out after a minute."""
 LONG_STEP_MAX_S = 3600.0
 """Longest step of work that is expected to be slow: listing, reading or copying a whole file."""
 

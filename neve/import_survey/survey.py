@@ -346,7 +346,7 @@ def _columns(
 
 
 def _nullable_if_partition(field_: pa.Field, wanted: ImportOptions, found: Survey) -> pa.Field:
-    """Return a column of the table; partition columns are nullable, as later files may lack them."""
+    """Return a column, nullable if it is a partition column, since later files may lack it."""
     return field_.with_nullable(True) if field_.name in found.partition_by else field_
 
 

@@ -150,14 +150,14 @@ def route_names(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, Route]]:
 def guard_routes(
     routes: Iterable[BaseRoute], rights: Mapping[str, RouteRight] = ROUTE_RIGHTS
 ) -> None:
-    """Let every route ask for its right before anything of a call is read.
+    """Make every route check its right before it reads the request.
 
     Args:
-        routes: All of an application.
-        rights: What each of them asks for, by method and pattern.
+        routes: All routes of an application.
+        rights: Required rights, by method and pattern.
 
     Raises:
-        AssertionError: A route has no right, or a right no route.
+        AssertionError: A route has no right, or a right has no route.
     """
     named = list(route_names(routes))
     missing = sorted({name for name, _ in named} - set(rights))
@@ -169,17 +169,17 @@ def guard_routes(
 
 
 class GuardedRoute:
-    """A route that is served only to those who have its right."""
+    """A route that checks the caller's right before it serves a call."""
 
     def __init__(self, app: ASGIApp, right: RouteRight) -> None:
         self._app = app
         self._right = right
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Compare the right, then serve.
+        """Check the right, then serve the call.
 
         Raises:
-            ForbiddenError: The caller does not have it.
+            ForbiddenError: The caller lacks the right.
         """
         if self._right.reach is not Reach.NOBODY:
             self._check(authorized_call())
