@@ -344,9 +344,9 @@ class WorkRoutes:
         table: Annotated[str | None, Query(description="Only calls about this table.")] = None,
         caller: Annotated[str | None, Query(description="Only calls of this caller.")] = None,
     ) -> dict[str, list[api.AuditEntry]]:
-        """Return calls that may have changed something, newest first, refused ones too.
+        """Return calls that may have changed something, newest first. Refused calls are included.
 
-        The newest 10,000 lines of each of its streams are searched; a call has one or two.
+        The newest 10,000 lines of each stream are searched. A call has one or two lines.
         """
         count = bounded_count(count, LIST_MAX, "count")
         store = self._services.store
@@ -373,10 +373,10 @@ class WorkRoutes:
             str | None, Query(description="Name of a table; every table by default.")
         ] = None,
     ) -> dict[str, list[api.Backlog]]:
-        """Return how many bytes are still to be rewritten, by table, the largest first.
+        """Return the bytes that are still to be rewritten, by table, largest first.
 
-        A table at rest is not listed. Of more than 99 tables the last line, without a name, stands
-        for all others.
+        A table at rest is not listed. With more than 99 tables, the last entry has no name and
+        stands for all other tables.
         """
         if table is not None:
             await self._services.table(table)
@@ -388,7 +388,7 @@ class WorkRoutes:
     async def owed_tablets(
         self, table: str, count: Annotated[int, Query(description="At most so many.")] = 100
     ) -> dict[str, list[api.OwedTablet]]:
-        """Return the tablets in which most is still to be rewritten, the largest first.
+        """Return the tablets with the largest backlog, largest first.
 
         A tablet at rest is not listed.
         """
@@ -405,11 +405,11 @@ class WorkRoutes:
             str | None, Query(description="Name of a table; all tables by default.")
         ] = None,
     ) -> dict[str, list[api.BacklogPoint]]:
-        """Return how many bytes were still to be rewritten in the last hour, oldest first.
+        """Return the backlog over the last hour, oldest point first.
 
-        There is a point every ten seconds. A table that was not among the 20 with most counts as
-        at rest. Who may not see every table gets the sum of those that are seen. A coordinator that
-        was restarted remembers nothing from before.
+        There is a point every ten seconds. A table that was not among the 20 largest counts as at
+        rest. A caller that may not see every table gets the sum of the visible tables. A restart of
+        the coordinator clears the history.
         """
         if table is not None:
             await self._services.table(table)
@@ -445,7 +445,7 @@ class WorkRoutes:
         ] = None,
         count: Annotated[int, Query(description="Number of jobs at most.")] = 100,
     ) -> dict[str, list[api.PlannedJob]]:
-        """Return the queued jobs, best first."""
+        """Return the queued jobs, highest priority first."""
         if group is not None:
             checked_label(group, "group name")
         count = bounded_count(count, LIST_MAX, "count")
@@ -493,7 +493,7 @@ class WorkRoutes:
         return compactor
 
     async def groups(self) -> dict[str, list[api.Group]]:
-        """Return the compaction groups: queue, compactors, how they are scaled and why."""
+        """Return the compaction groups, with their queue, compactors and scaling."""
         status = await self._services.coordinator.status()
         return {"groups": list(status.groups)}
 
@@ -540,9 +540,9 @@ class WorkRoutes:
     async def story(
         self, table: str, tablet: Annotated[str, Query(description="The end of the tablet.")]
     ) -> api.Story:
-        """Return what has happened to a tablet since the coordinator started, oldest first.
+        """Return the events of a tablet since the coordinator started, oldest first.
 
-        A tablet that is gone by now has a story as long as it is remembered.
+        The story of a removed tablet is available as long as the coordinator keeps it.
         """
         services = self._services
         found = await services.table(table)
@@ -595,10 +595,10 @@ class WorkRoutes:
             str | None, Query(description="End of a tablet; every tablet of the table by default.")
         ] = None,
     ) -> dict[str, list[str]]:
-        """Have the live bytes of files counted; returns the tablets at once.
+        """Start an analysis of the live bytes of files, and return its tablets at once.
 
-        A compactor reads the columns that tell it, when no other job of its group waits. Nothing is
-        reserved or rewritten. `live-bytes` says what was found, and which tablets still wait.
+        A compactor reads the necessary columns when no other job of its group waits. Nothing is
+        reserved or rewritten. `live-bytes` returns the results, and the tablets that still wait.
         """
         services = self._services
         found = await services.table(table)
@@ -616,7 +616,7 @@ class WorkRoutes:
             str | None, Query(description="End of a tablet; every tablet of the table by default.")
         ] = None,
     ) -> dict[str, list[api.LiveBytes]]:
-        """Return what is live in tablets, as far as it has been counted, and what that has cost."""
+        """Return the live bytes of tablets counted so far, and the cost of the analysis."""
         services = self._services
         found = await services.table(table)
         tablets = await self._tablets(found, tablet)
@@ -659,7 +659,7 @@ class WorkRoutes:
             str | None, Query(description="End of a tablet; the first 100 tablets by default.")
         ] = None,
     ) -> api.TableMaintenance:
-        """Return what could be done in tablets: gain, cost and memory, or why it is not done."""
+        """Return possible maintenance of tablets: gain, cost and memory, or why it is not done."""
         services = self._services
         found = await services.table(table)
         only = None if tablet is None else (await services.tablet(found, tablet)).text
@@ -679,9 +679,9 @@ class WorkRoutes:
         await self._services.coordinator.note_scans(found.id, body.tablets)
 
     async def trigger(self, table: str) -> api.Trigger:
-        """Have the planner of a table asked now, and return what it decides for each tablet.
+        """Run the planner of a table now, and return its decision for each tablet.
 
-        The planner may refuse; a compaction request is carried out whatever it wants.
+        The planner may decide against a job. A compaction request does not depend on the planner.
         """
         found = await self._services.table(table)
         return await self._services.coordinator.trigger(found.id)
