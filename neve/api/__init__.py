@@ -1,25 +1,25 @@
-"""The operator's words: what the service, its gateway, its client and its command line name alike.
+"""Wire models shared by the coordinator, the gateway, the client and the command line.
 
-The ground layer of the project: it imports the standard library only, so that every process may
-import it, and a notebook may have packages of its own that are called like the service's. A class
-here exists once. The coordinator makes it, the gateway answers with it, the client reads it from
-JSON, and the command line shows it. All words can be imported from here.
+This package is the lowest layer of the project. It imports only the standard library, so that every
+process can import it, and a notebook can have its own packages with the names of the service's
+packages. Each class is defined once: the coordinator creates it, the gateway returns it, the client
+decodes it from JSON, and the command line shows it. All classes can be imported from here.
 
-    tables        how one is created and changed, and what it is
-    tablets       what they hold, their explanation and story, splits and merges
+    tables        creation, change and description of tables
+    tablets       tablets, their explanation and story, splits and merges
     rows          adds, appends, calls, and the stream of a scan
-    imports       an existing directory becomes a table
-    requests      compactions that a user asks for, and how far they have come
-    jobs          those that run and those that have ended
-    compactors    their status, their groups, scaling, limits on bytes per second
-    planning      what planners want now, what is still to be rewritten, triggers and maintenance
-    control       what the controller reads and decides, and what readers report
-    access        calls that may have changed something
+    imports       import of an existing directory as a table
+    requests      compaction requests and their progress
+    jobs          running jobs and finished attempts
+    compactors    status, groups, scaling, limits on bytes per second
+    planning      plans, backlog, triggers and maintenance
+    control       state of the controller, and reports of readers
+    access        entries of the audit
     recovery      fsck, gc, rebuild, backup, restore
-    service       its status and its settings
-    messages      bounds of bodies, content types, messages of other releases
+    service       status and settings of the service
+    messages      limits of bodies, content types, compatibility between releases
     column_types  types of columns as text
-    files         files that an operator names
+    files         opening of files that an operator names
 """
 
 from neve.api.access import (

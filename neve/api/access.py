@@ -1,17 +1,17 @@
-"""Access: calls that may have changed something."""
+"""Access: entries of the audit."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """A call that may have changed something, refused ones too."""
+    """Audit entry of a call that may have changed something; refused calls are included."""
 
     id: str
     at_s: float
-    """When it came. Seconds since the epoch."""
+    """When the call arrived. Seconds since the epoch."""
     caller: str
-    """Name of the token, `oidc:<subject>`, `gateway.token`, or `-` if nobody was recognised."""
+    """Name of the token, `oidc:<subject>`, `gateway.token`, or `-` without a known caller."""
     action: str
     """Method and route."""
     table: str = ""
@@ -23,6 +23,6 @@ class AuditEntry:
     call: str = ""
     """Call id."""
     address: str = ""
-    """Where the connection came from."""
+    """IP address of the connection."""
     details: str = ""
-    """What else the path and the query said."""
+    """Further parameters of the call."""

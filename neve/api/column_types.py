@@ -1,6 +1,6 @@
-"""The type of a column as text, read for the service and for the client.
+"""Parser of column types in text form, for the service and the client.
 
-The text form is what people write in `table create` and what the store holds:
+Users write this form in `table create`, and the store contains it:
 
     bool  int8 … int64  uint8 … uint64  float16  float  double  decimal(10, 2)
     string  binary  binary[16]  date  time[us]  timestamp[us]  timestamp[us, UTC]
@@ -49,7 +49,7 @@ ALIASES = {
 
 @cache
 def simple_types(arrow: Any) -> dict[str, Any]:
-    """Return the types without options, by name."""
+    """Return name → Arrow type for the types without options."""
     return {
         "bool": arrow.bool_(),
         **{
@@ -68,14 +68,15 @@ def simple_types(arrow: Any) -> dict[str, Any]:
 
 
 def read_type(text: str, arrow: Any) -> Any:
-    """Return the type of Arrow that a text names.
+    """Parse the text form of an Arrow type.
 
     Args:
-        text: In the form above.
+        text: A type in the form above.
         arrow: The module `pyarrow`.
 
     Raises:
-        LookupError: As `ValueError`, `OverflowError` and `ArrowInvalid`: the text names no type.
+        LookupError: The text is not a type; `ValueError`, `OverflowError` and `ArrowInvalid` are
+            raised for the same reason.
     """
     reader = _TypeReader(list(_tokens(text)), arrow)
     found = reader.type()
@@ -105,7 +106,7 @@ class _TypeReader:
         self._depth = 0
 
     def end(self) -> None:
-        """Refuse remaining tokens."""
+        """Raise an error if tokens remain."""
         if self._at != len(self._tokens):
             raise ValueError(self._tokens[self._at])
 

@@ -39,7 +39,7 @@ class ScalingDecision:
     started: tuple[str, ...] = ()
     drained: tuple[str, ...] = ()
     given_up: tuple[str, ...] = ()
-    """Compactors that did not come up."""
+    """Compactors that did not start."""
 
 
 @readable_across_releases
@@ -58,18 +58,18 @@ class GroupScaling:
     blocked: str = ""
     """Why the group cannot grow; empty: it can."""
     missing: str = ""
-    """What compactors of the group need and no node has; empty: nothing, or it is not known."""
+    """Resources that compactors of the group need and no node has; empty: none, or unknown."""
     unobtainable: bool = False
-    """Whether no node type that Ray knows of can give what is missing."""
+    """Whether no node type known to Ray can provide the missing resources."""
     starts_failed: int = 0
-    """Compactors that did not come up since the coordinator started."""
+    """Number of compactors that did not start, since the start of the coordinator."""
     decisions: tuple[ScalingDecision, ...] = ()
     """The last changes, newest last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleWish:
-    """The number of compactors that a group shall have."""
+    """Requested number of compactors of a group."""
 
     compactors: int
 
@@ -93,13 +93,13 @@ class Group:
     oldest_age_s: float
     paused: bool = False
     longest_s: float = 0.0
-    """How long the attempt that began first has run."""
+    """Running time of the oldest running attempt."""
     quiet_s: float = 0.0
-    """Time since the last progress of the attempt that has stood still longest."""
+    """Longest time that a running attempt has made no progress."""
     queued_input_bytes: int = 0
     """Size of the files that the queued jobs read."""
     running_left_bytes: int = 0
-    """Input of running attempts that is not rewritten, as far as the compactors have reported."""
+    """Input bytes of running attempts that are not rewritten, by the compactors' last reports."""
     committed_bytes: int = 0
     """Input of committed attempts since the coordinator was started."""
     deferred: int = 0
@@ -107,7 +107,7 @@ class Group:
     scaling: GroupScaling | None = None
     """None: the service does not start compactors of this group."""
     full_s: float = 0.0
-    """How long the queue has dropped jobs without getting half empty; 0: it has room."""
+    """How long the queue has been dropping jobs without becoming half empty; 0: it has room."""
     overloaded: bool = False
     """Whether the queue has been full for longer than `coordinator.overload_after_s`."""
 
@@ -123,10 +123,10 @@ class LimitWish:
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """Limit of a compaction group or volume, and the bytes that its jobs read and write."""
+    """Limit of a compaction group or volume, and the traffic of its jobs."""
 
     kind: str
-    """`group` or `volume`; `control`: all rewrites, by the controller."""
+    """`group` or `volume`; `control`: the controller's limit of all rewrites."""
     name: str
     limit_bytes_s: int | None
     """Limit in bytes per second; None: no limit."""
@@ -138,8 +138,8 @@ class Limit:
     """Sum of the grants of the jobs; None: a job has no limit."""
     attempts: int = 0
     throttled: int = 0
-    """Number of jobs that had to wait lately."""
+    """Number of jobs that recently had to wait."""
     moved_bytes: int = 0
     """Bytes read and written since the coordinator was started."""
     waited_s: float = 0.0
-    """Seconds that tasks have waited since the coordinator was started."""
+    """Total seconds that tasks have waited since the coordinator was started."""

@@ -1,4 +1,4 @@
-"""Control: what the controller reads and decides, and what readers report."""
+"""Control: inputs and decisions of the controller, and reports of readers."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -9,31 +9,31 @@ from neve.api.messages import STRICT, MaxLength, ShortText, readable_across_rele
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassControl:
-    """A class of work: the shares that it has, and what it was handed."""
+    """A class of work: its shares, and the bytes granted to it."""
 
     name: str
     """`system`, `user`, `urgent` or `statistics`."""
     shares: float
     granted: float
-    """Part of all shares, 0 to 1. While every class has jobs, it is the part of bytes."""
+    """Fraction of all shares, 0 to 1; also the fraction of bytes while every class has jobs."""
     used: float
-    """Part of the bytes that were handed out in the last minute, 0 to 1."""
+    """Fraction of the bytes granted in the last minute, 0 to 1."""
     used_bytes: int
-    """In the last minute."""
+    """Bytes granted in the last minute."""
     total_bytes: int
-    """Since the coordinator was started."""
+    """Bytes granted since the coordinator was started."""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPoint:
-    """A moment of the history, for plots."""
+    """A point of the history, for plots."""
 
     at_s: float
     backlog_bytes: float
     shares: dict[str, float]
     used: dict[str, float]
-    """Class → part of the bytes that were handed out in the minute before."""
+    """Class → fraction of the bytes granted in the preceding minute."""
     bytes_s: float | None = None
     slots: int | None = None
     busy_slots: int = 0
@@ -43,7 +43,7 @@ class ControlPoint:
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """What the controller reads, what it has decided and why, and what became of it."""
+    """Inputs of the controller, its decisions with their reasons, and the effect."""
 
     controller: str
     now_s: float
@@ -53,7 +53,7 @@ class Control:
     bytes_s: float | None
     """Bytes per second that all rewrites together may move. None: no limit."""
     slots: int | None
-    """Slots that system jobs and statistics may have in all. None: as many as there are."""
+    """Slots that system jobs and statistics may use together. None: no limit."""
     reasons: tuple[str, ...]
     table_weights: dict[str, float]
     """Table → factor of its weight, where it is not 1."""
@@ -69,30 +69,30 @@ class Control:
     """Table → average wait of its readers in seconds."""
     latency_limit_s: float | None
     failure: str = ""
-    """Why the last answer of the controller does not count. Empty: it does."""
+    """Why the last decision of the controller was rejected. Empty: it was accepted."""
     failures: int = 0
     history: tuple[ControlPoint, ...] = ()
-    """Oldest first, an hour at most."""
+    """Points of up to the last hour, oldest first."""
     deepest_files: int = 0
-    """Files that overlap in the tablet that has the most of those with work. 0: no work waits."""
+    """Largest number of overlapping files in a tablet with waiting work. 0: no work waits."""
     garbage_fraction: float = 0.0
-    """Garbage of all stored bytes, 0 to 1, as far as it is known."""
+    """Known garbage as a fraction of all stored bytes, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReads:
-    """What readers of one table have seen since their last report."""
+    """Report of the readers of one table since their last report."""
 
     __pydantic_config__ = STRICT
 
     reads: int
     latency_s: float
-    """Average wait of these reads in seconds."""
+    """Average latency of these reads in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadReport:
-    """How long readers have waited, by table."""
+    """Read latencies by table."""
 
     __pydantic_config__ = STRICT
 

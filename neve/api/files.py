@@ -1,4 +1,4 @@
-"""Files that an operator or a user names: only regular ones are read."""
+"""Opening of files that an operator or a user names. Only regular files are read."""
 
 import errno
 import os
@@ -8,12 +8,12 @@ from typing import BinaryIO
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a file to read it; the end of a pipe or a device may never come.
+    """Open a regular file for reading; pipes and devices are rejected, as they may never end.
 
     Raises:
-        OSError: It cannot be read, or is no regular file.
+        OSError: The file cannot be read, or is not a regular file.
     """
-    # Without blocking: the opening of a pipe would wait for somebody who writes.
+    # Open without blocking: opening a pipe would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     if not S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Import: an existing directory becomes a table."""
+"""Import of an existing directory as a table."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -20,19 +20,19 @@ class NewImport:
     tombstone_column: ShortText | None = None
     time_column: ShortText | None = None
     partition_by: Names | None = None
-    """Partition columns; None: as the folder names say (`month=1/`)."""
+    """Partition columns; None: taken from the folder names (`month=1/`)."""
     partition_types: Annotated[dict[ShortText, ShortText], MaxLength(1000)] = field(
         default_factory=dict
     )
-    """Types of partition columns that are in no file; guessed from folder names by default."""
+    """Types of partition columns that no file contains; inferred from folder names by default."""
     settings: SettingValues = field(default_factory=dict)
     timestamps: Literal["us", "us-truncated"] | None = None
-    """Copy files with nanoseconds in microseconds. `us` refuses a value that has more digits,
-    `us-truncated` cuts them off."""
+    """Copy files with nanoseconds in microseconds. `us` rejects values that are finer than a
+    microsecond, `us-truncated` truncates them."""
     leave_misfits: bool = False
     """Import the files that fit and leave out the misfits."""
     readers_use_manifest: bool = False
-    """Confirm that nobody reads the directory itself any more. The table may be compacted."""
+    """Confirm that all readers use the manifest, so that the table may be compacted."""
     dry_run: bool = False
 
 
@@ -82,7 +82,7 @@ class ImportReport:
     """Bytes of the files that were not in the table already."""
     added: int
     already: int
-    """Files that are in the table already, or were in it and have been replaced."""
+    """Files that are in the table already, or were in the table and have been replaced."""
     ignored: int
     """Hidden files: the name of the file or of a folder begins with `_` or `.`."""
     misfits: int

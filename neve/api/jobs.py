@@ -1,4 +1,4 @@
-"""Jobs: those that run and those that have ended."""
+"""Running jobs and finished attempts."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Job:
     fraction: float = 0.0
     reason: str = ""
     throttled: bool = False
-    """Whether the job had to wait for its grant lately."""
+    """Whether the job recently had to wait for its grant."""
     granted_bytes_s: float | None = None
     """Grant of the job; None: there is no limit."""
     moved_bytes: int = 0
@@ -53,7 +53,7 @@ class Finished:
     reason: str = ""
     cause: str = ""
     superseded: int = 0
-    """Rows that a newer one of their key replaced."""
+    """Rows that were dropped because their key has a newer row."""
     tombstones_dropped: int = 0
     expired_dropped: int = 0
-    """Rows that had expired, and are gone."""
+    """Rows that were dropped because they had expired."""

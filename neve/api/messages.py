@@ -1,9 +1,9 @@
-"""What the other modules share: bounds of bodies, content types, messages of other releases.
+"""Common definitions: limits of bodies, content types, compatibility between releases.
 
-The classes of this package travel twice: as JSON between gateway and client, and as pickles between
-coordinator and gateway. Sizes are in bytes, times in seconds since the epoch. A tablet is named by
-its end: hex, or `last`. Keys are texts that a person can read and that every `start`, `end` and
-`splits` parameter takes back.
+The classes of this package are sent as JSON between gateway and client, and as pickles between
+coordinator and gateway. Sizes are in bytes, times in seconds since the epoch. A tablet is
+identified by its end: hex, or `last`. Keys are human-readable texts that all `start`, `end` and
+`splits` parameters accept.
 """
 
 from collections.abc import Iterable
@@ -52,19 +52,19 @@ ARCHIVE = "application/vnd.neve.archive"
 """Content type of an archive: the body of a restore."""
 
 
-# ---------------------------------------------- Pickles of the release before this one, or after it
+# ----------------------------------------------------------------- Pickles of neighbouring releases
 
 
 def readable_across_releases(kind: type[T]) -> type[T]:
-    """Let a slotted dataclass be read from a pickle of the release before this one, or after it.
+    """Make a slotted dataclass readable from pickles of the previous and the next release.
 
-    Such a pickle is a list of values in the order of the fields. Without this, a field that the
-    sender did not know stays without a value, and whoever reads it fails. Here it gets its
-    default. Values behind the last known field are dropped, also by releases without this.
+    Such a pickle is a list of values in the order of the fields. Without this decorator, a field
+    that the sender does not know has no value, and reading it fails. With it, the field has its
+    default. Values after the last known field are dropped, also by releases without the decorator.
 
-    Therefore a new field comes last, with a default, and no field is removed or moved. It has a
-    type that the release before knows, where that release reads the message. A class whose fields
-    have moved names them in `PICKLED`, in the order of its pickles.
+    Therefore a new field must be the last one and have a default, and no field may be removed or
+    moved. If the previous release reads the message, that release must know the type of the field.
+    A class whose fields have moved lists them in `PICKLED`, in the order of its pickles.
     """
     if hasattr(kind, "PICKLED"):
         kind.__getstate__ = _state  # type: ignore[method-assign, assignment]  # pickle calls it
@@ -73,7 +73,7 @@ def readable_across_releases(kind: type[T]) -> type[T]:
 
 
 def restore_fields(value: Any, state: list[Any]) -> None:
-    """Fill a value that pickle has made.
+    """Set the fields of a value that pickle has created.
 
     Raises:
         TypeError: A field without a default is not in the pickle.

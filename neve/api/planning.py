@@ -1,4 +1,4 @@
-"""Planning: what planners want now, what is still to be rewritten, triggers and maintenance."""
+"""Planning: plans, backlog, triggers and maintenance."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,7 +9,7 @@ from neve.api.messages import MaxLength, ShortText, readable_across_releases
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
-    """A job that would be planned now or, with an id, that waits in a queue."""
+    """A job that would be planned now or, with an id, a job that waits in a queue."""
 
     tablet: str
     files: tuple[str, ...]
@@ -23,36 +23,36 @@ class PlannedJob:
     place: int | None = None
     age_s: float | None = None
     cost_bytes: int = 0
-    """Bytes that the job reads and writes, if its outputs are as large as its inputs."""
+    """Bytes that the job reads and writes if its outputs are as large as its inputs."""
     action: str = "rewrite"
     """`rewrite`, `drop` (all rows have expired), `move` (files get other tags) or `analyze`."""
     outputs: int = 1
-    """Number of outputs at most."""
+    """Maximum number of outputs."""
     cuts_at_s: tuple[float, ...] = ()
     """Times at which a new output begins, ascending, in seconds since 1970."""
     output_rows_max: int = 0
-    """Rows of one output at most; 0: no limit."""
+    """Maximum number of rows of one output; 0: no limit."""
     tags: dict[str, str] = field(default_factory=dict)
-    """Tags of each output or, if the job moves its files, of each of these."""
+    """Tags of each output or, if the job moves its files, of each moved file."""
     after: tuple[int, ...] = ()
-    """Of a plan: places in `jobs`, from 0, of the jobs that must be committed first."""
+    """In a plan: indexes in `jobs`, from 0, of the jobs that must be committed first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """What a planner that goes by time makes of an interval of a tablet."""
+    """Decision of a time-based planner on a time interval of a tablet."""
 
     tablet: str = ""
-    """Empty in the plan of a planner, which knows one tablet only."""
+    """Empty in the plan of a planner, which sees only one tablet."""
     start_s: float
     end_s: float
-    """The interval ends before it. Seconds since 1970."""
+    """Exclusive end of the interval. Seconds since 1970."""
     state: str
     """`running`, `skipped`, `policy-excluded`, `pending` or `complete`."""
     reason: str
     files: int
     size_bytes: int
-    """Of these files, each whole."""
+    """Total size of these files."""
     table: str = ""
 
 
@@ -68,102 +68,102 @@ class Plan:
     running: int = 0
     """Number of running jobs. Their outputs may need further jobs."""
     intervals: tuple[Interval, ...] = ()
-    """In order, if the table's planner goes by intervals of time."""
+    """Intervals in order, if the table's planner is time-based."""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What is still to be rewritten in a table until its planner wants nothing."""
+    """Bytes that are still to be rewritten in a table until its planner plans no more jobs."""
 
     table: str
-    """Name of the table; empty: all tables without a line of their own."""
+    """Name of the table; empty: all tables without an entry of their own."""
     strategy: str
-    """How it is measured: a tracker, or `planned jobs`, which are the inputs of wanted jobs."""
+    """Method of measurement: a tracker, or `planned jobs`, the inputs of the planned jobs."""
     size_bytes: int
     tablets: int
     """Tablets that are not at rest."""
     tables: int = 1
     problem: str = ""
-    """Why the planner's own tracker did not measure it, or one of its tablets; empty: it did, or
-    there is none."""
+    """Why the planner's own tracker failed to measure the table or one of its tablets; empty: it
+    did not fail, or there is no tracker."""
     groups: dict[str, int] = field(default_factory=dict)
     """Compaction group whose compactors do the work → bytes."""
     requested_bytes: int = 0
-    """Inputs of the queued jobs of requests. Not a part of `size_bytes`, which planners want."""
+    """Inputs of the queued jobs of requests. Not included in `size_bytes`."""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwedTablet:
-    """What is still to be rewritten in a tablet until its planner wants nothing."""
+    """Bytes that are still to be rewritten in a tablet until its planner plans no more jobs."""
 
     tablet: str
     """Id of the tablet: the end of its range."""
     strategy: str
-    """How it is measured: a tracker, or `planned jobs`, which are the inputs of wanted jobs."""
+    """Method of measurement: a tracker, or `planned jobs`, the inputs of the planned jobs."""
     size_bytes: int
     group: str = ""
     """Compaction group whose compactors do the work."""
     problem: str = ""
-    """Why the planner's own tracker did not measure it; empty: it did, or there is none."""
+    """Why the planner's own tracker failed; empty: it did not fail, or there is no tracker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogPoint:
-    """What was still to be rewritten at a moment."""
+    """Backlog at one point in time."""
 
     at_s: float
     size_bytes: int
 
 
 class TriggerVerdict(StrEnum):
-    """What became of a trigger in a tablet."""
+    """Result of a trigger in a tablet."""
 
     ACCEPTED = "accepted"
-    """The planner wanted jobs, and they are queued."""
+    """The planner planned jobs, and they are queued."""
     HELD = "held"
-    """Jobs are wanted or may be, and cannot be queued now: they follow by themselves."""
+    """Jobs are, or may be, planned but cannot be queued now; they are queued later."""
     REFUSED = "refused"
-    """The planner wanted nothing."""
+    """The planner planned no jobs."""
     FAILED = "failed"
-    """The planner failed. It is asked again."""
+    """The planner failed, and runs again later."""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletTrigger:
-    """What the planner decided for a tablet when a trigger asked."""
+    """Decision of the planner for a tablet after a trigger."""
 
     tablet: str
     verdict: str
-    """`accepted`: jobs are queued; `held`: they cannot be queued now, and follow by themselves;
-    `refused`: the planner wants nothing; `failed`: it is asked again."""
+    """`accepted`: jobs are queued; `held`: jobs cannot be queued now, and are queued later;
+    `refused`: the planner planned no jobs; `failed`: the planner failed, and runs again later."""
     jobs: int = 0
-    """System jobs that the planner wanted."""
+    """Number of system jobs that the planner planned."""
     files: int = 0
-    """Their inputs."""
+    """Number of their inputs."""
     reason: str = ""
-    """Of the best job, or why there is none."""
+    """Reason of the best job, or why there is no job."""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """What the planner of a table decided when an operator asked it."""
+    """Decisions of a table's planner after a trigger by an operator."""
 
     table: str
     trigger: str
     triggered_at_s: float
     tablets: tuple[TabletTrigger, ...] = ()
     left: int = 0
-    """Tablets whose planner has not answered yet. `neve status` counts them when it has."""
+    """Tablets whose planner has not answered so far. `neve status` counts them when it has."""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTrigger:
-    """The last trigger of a table, with its tablets by what the planner decided."""
+    """The last trigger of a table, with the number of tablets per decision."""
 
     table: str
     trigger: str
@@ -173,7 +173,7 @@ class TableTrigger:
     refused: int = 0
     failed: int = 0
     refusal: str = ""
-    """Why the planner refused last, or why it was not asked at all."""
+    """Reason of the planner's last refusal, or why the planner did not run."""
 
 
 class MaintenanceState(StrEnum):
@@ -181,11 +181,11 @@ class MaintenanceState(StrEnum):
 
     RUNNABLE = "runnable"
     RUNNING = "running"
-    """It runs, and nothing more of its kind can begin."""
+    """The operation runs, and no further operation of its kind can begin."""
     WAITING = "waiting"
-    """There is something to do, and it may not begin now."""
+    """The operation has work, but may not begin now."""
     IDLE = "idle"
-    """There is nothing to do."""
+    """The operation has no work."""
     NOT_APPLICABLE = "not-applicable"
     """This service has no operation of this kind."""
 
@@ -193,48 +193,48 @@ class MaintenanceState(StrEnum):
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceOperation:
-    """What could be done in a tablet: what it gains, costs and needs, or why it is not done."""
+    """Maintenance of a tablet: its gain, cost and memory, or why it is not done."""
 
     tablet: str
     kind: str
     """`merging`, `drops`, `split`, `merge`, `garbage`, `analysis`, `minor-delta`, `major-delta`,
     `flush`."""
     state: str = MaintenanceState.IDLE.value
-    """`runnable`; `running`: nothing more of its kind can begin; `waiting`: it may not begin now;
-    `idle`: there is nothing to do; `not-applicable`: the service has none of this kind."""
+    """`runnable`; `running`: no further operation of its kind can begin; `waiting`: it may not
+    begin now; `idle`: it has no work; `not-applicable`: the service has none of this kind."""
     why: str = ""
-    """Why it runs, or why it does not."""
+    """Why the operation runs, or why it does not."""
     jobs: int = 0
-    """Jobs that the planner wants now; the figures are those of the best one."""
+    """Number of jobs that the planner plans now; the other values are those of the best job."""
     running: int = 0
     files: int = 0
     gain: float = 0.0
     gain_unit: str = ""
     cost_bytes: int = 0
-    """Bytes that it reads and writes, at most."""
+    """Maximum number of bytes that the operation reads and writes."""
     cpu_s: float | None = None
-    """Seconds of a slot, at the measured rate of its group; None: nothing has been measured."""
+    """Seconds of a slot, at the measured rate of its group; None: no rate was measured."""
     memory_bytes: int | None = None
-    """Memory that its tasks may have together; None: it is not known."""
+    """Memory that its tasks may use together; None: unknown."""
     freed_bytes: int = 0
-    """Space that it frees for sure."""
+    """Space that the operation certainly frees."""
     score: float = 0.0
     """Gain per 64 MiB read and written."""
     workload: float = 0.0
-    """What the tablet's reads and writes add to the score, from 0 to 1."""
+    """Contribution of the tablet's reads and writes to the score, from 0 to 1."""
     adjusted: float = 0.0
-    """The score with workload and table priority counted in."""
+    """The score, adjusted for workload and table priority."""
     rank: int | None = None
-    """Place by the rule of Apache Kudu among those that can run."""
+    """Rank among the runnable operations, by the rule of Apache Kudu."""
     priority: int | None = None
-    """Of its best job in the queue."""
+    """Priority of its best job in the queue."""
     group: str = ""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletRates:
-    """How often a tablet is read and written, per second, over about the last minute."""
+    """Reads and writes of a tablet per second, averaged over about the last minute."""
 
     tablet: str
     scans_s: float = 0.0
@@ -255,7 +255,7 @@ class TableMaintenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
-    """Scans of tablets that other readers than the service have done since they told last."""
+    """Scans of tablets outside the service, since the last report."""
 
     tablets: Annotated[dict[ShortText, int], MaxLength(10_000)]
-    """End of a tablet as text → scans."""
+    """End of a tablet as text → number of scans."""

@@ -2,7 +2,7 @@
 
 Their routes answer with lines of JSON, because they may take long: any number of
 `{"kind": "progress", "text": …}`, then `{"kind": "result", "result": {…}}`, or
-`{"kind": "error", …}` with what a problem holds. A backup answers with its archive.
+`{"kind": "error", …}` with the content of a problem. A backup answers with its archive.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from neve.api.messages import STRICT, MaxLength, Names, ShortText
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FsckOptions:
-    """What fsck may do. By default it only reports."""
+    """Repairs that fsck may make. By default it only reports."""
 
     __pydantic_config__ = STRICT
 
@@ -31,7 +31,7 @@ class FsckOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong."""
+    """One problem that was found."""
 
     code: str
     sentence: str
@@ -54,7 +54,7 @@ class FsckReport:
     """Whether nothing is wrong, or everything was repaired."""
     findings: tuple[Finding, ...]
     more: int
-    """Number of findings that are not listed."""
+    """Number of further findings that are not listed."""
     tablets: int
     files: int
     size_bytes: int
@@ -73,9 +73,9 @@ class GcReport:
     young: int
     """Files that are so new that they may be added or committed soon."""
     evidence: int
-    """Files that stay because they may hold the only copy of rows. `orphans` lists them, too."""
+    """Files that are kept because they may hold the only copy of rows; included in `orphans`."""
     marks: int
-    """Empty outputs that tell a rebuild that their inputs are gone."""
+    """Empty outputs that prove to a rebuild that their inputs were replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class RebuildReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupOptions:
-    """Which tables are backed up, and how."""
+    """Options of a backup."""
 
     __pydantic_config__ = STRICT
 
@@ -147,7 +147,7 @@ class Restored:
     missing: tuple[str, ...] = ()
     """Files that are missing in the location. While files are missing, the table stays paused."""
     unused: tuple[str, ...] = ()
-    """Files of rows in the location that the archive does not name: they are not recovered."""
+    """Data files in the location that the archive does not name; they are not recovered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,4 +157,4 @@ class RestoreReport:
     tables: tuple[Restored, ...]
     dry_run: bool = False
     not_recovered: tuple[str, ...] = ()
-    """What an archive does not hold."""
+    """State that an archive does not contain."""

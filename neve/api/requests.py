@@ -1,4 +1,4 @@
-"""Requests: compactions that a user asks for, and how far they have come."""
+"""Compaction requests and their progress."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -61,7 +61,7 @@ class NewRequest:
     deadline: float | ShortText | None = None
     """The request fails if it takes longer. Seconds, or a duration such as `10m`."""
     dry_run: bool = False
-    """Only calculate what the request would take. Nothing is stored."""
+    """Only report what the request would select. Nothing is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Keys:
 
     @property
     def text(self) -> str:
-        """The range as a person would say it: `100 to 200 (not included)`."""
+        """The range as text: `100 to 200 (not included)`."""
         start = _bound(self.start, "first", included=self.start_included)
         return f"{start} to {_bound(self.end, 'last', included=self.end_included)}"
 
@@ -108,9 +108,9 @@ class RequestTablet:
     end: str | None = None
     partition: str | None = None
     files_left: int = 0
-    """Number of selected files that are not rewritten yet."""
+    """Number of selected files that are still to be rewritten."""
     bytes_left: int = 0
-    """Bytes that are not rewritten yet. Before files are selected: of all files in the range."""
+    """Bytes still to be rewritten. Before files are selected: of all files in the range."""
     running: int = 0
 
 
@@ -135,9 +135,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What the jobs of a request have done, summed over the history of the table.
+    """Results of a request's jobs, summed over the history of the table.
 
-    Files that a job has written and a later one has merged count on neither side.
+    Files that one job has written and a later job has merged count neither before nor after.
     """
 
     jobs: int = 0
@@ -152,7 +152,7 @@ class Result:
     expired: int = 0
     """Rows that were dropped because they had expired."""
     changed: int = 0
-    """Rows that the transform has set values in, also if the values are the same as before."""
+    """Rows that the transform has updated, even if their values stayed the same."""
     deleted: int = 0
     """Rows that the request has deleted. In a table with a key they become tombstones."""
     tombstones_dropped: int = 0
@@ -182,7 +182,7 @@ class Request:
     automatic: bool = False
     ended_at_s: float | None = None
     cancelled: tuple[Keys, ...] = ()
-    """Ranges that were cancelled separately: the request has not done its work there."""
+    """Ranges that were cancelled separately, where the request was not carried out."""
     progress: Progress | None = None
     tablets: tuple[RequestTablet, ...] = ()
     """Some of the tablets. Tablets that are not done come first."""
@@ -193,13 +193,13 @@ class Request:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether the request has ended."""
         return self.state not in {"active", "cancelling"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryTablet:
-    """What a request would take in one tablet as it is now."""
+    """What a request would select in one tablet as it is now."""
 
     tablet: str
     files: int
@@ -216,7 +216,7 @@ class DryTablet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """What a request would take if it was made now. Nothing is stored."""
+    """What a request would select if it were made now. Nothing is stored."""
 
     table: str
     tablets: int
@@ -229,4 +229,4 @@ class DryRun:
     notes: tuple[str, ...] = ()
     """What the request would not do, one sentence each, such as dead rows that stay for a while."""
     per_tablet: tuple[DryTablet, ...] = ()
-    """The first 1,000 tablets in which files are chosen."""
+    """The first 1,000 tablets with selected files."""

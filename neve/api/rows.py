@@ -8,14 +8,14 @@ from typing import Annotated
 from neve.api.messages import PATHS_MAX, STRICT, MaxLength, ShortText
 
 STREAM_PROBLEM = b"neve-problem:"
-"""Begins the last message of an Arrow stream that broke off; the problem follows as JSON."""
+"""Prefix of the last message of a failed Arrow stream; the problem follows as JSON."""
 
 
 def failed_stream(problem: Mapping[str, object]) -> bytes:
-    """Return what ends an Arrow IPC stream that cannot go on.
+    """Return the end of an Arrow IPC stream that failed.
 
-    It has the frame of a message, so that every reader stops there, and none takes the rows
-    before it for all of them.
+    It is framed as a message, so that every reader stops there with an error, and does not treat
+    the rows before it as complete.
     """
     text = STREAM_PROBLEM + json.dumps(problem).encode()
     text += b" " * (-len(text) % 8)
@@ -37,7 +37,7 @@ class File:
     """Id of the newest schema of the table whose columns the file has."""
     clean: bool = False
     open: bool = False
-    """Still being written. Not used yet: every file that is added is complete."""
+    """Whether the file is still being written. Always false for now: added files are complete."""
     added_at_s: float = 0.0
     time_min_s: float | None = None
     time_max_s: float | None = None
@@ -45,9 +45,9 @@ class File:
     job: str | None = None
     request: str | None = None
     live_bytes: int | None = None
-    """Bytes of rows that a reader sees or a rewrite has to keep; None: nobody has counted."""
+    """Bytes of rows that a reader sees or a rewrite must keep; None: not counted."""
     measured_at_s: float | None = None
-    """As of when they were counted."""
+    """Time to which the count applies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class NewFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """What an add or append has added to the table."""
+    """Result of an add or append."""
 
     call: str
     files: tuple[File, ...]
@@ -85,7 +85,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What became of a call id in a table."""
+    """Outcome of a call id in a table."""
 
     call: str
     state: str

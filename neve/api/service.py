@@ -19,7 +19,7 @@ class Setting:
     text: str
     """The value as text."""
     source: str
-    """Where it comes from: `default`, a file, an environment variable, a flag, `this stack`."""
+    """Source of the value: `default`, a file, an environment variable, a flag, `this stack`."""
     change: str
     """How to change it: `restart`, or the command that changes the running service."""
 
@@ -37,7 +37,7 @@ class Quarantine:
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The service as a whole."""
+    """Status of the service as a whole."""
 
     coordinator: str
     started_s: float
@@ -56,11 +56,11 @@ class Status:
     warnings: tuple[str, ...] = ()
     """What keeps jobs from running, one sentence each, such as a group without compactors."""
     store_warnings: tuple[str, ...] = ()
-    """What is wrong with the store, one sentence each, such as little memory or eviction."""
+    """Problems of the store, one sentence each, such as little memory or eviction."""
     triggers: tuple[TableTrigger, ...] = ()
-    """The tables whose planners were asked by a trigger last, newest first, at most 100."""
+    """The last triggers of tables, newest first, at most 100."""
     tables_unscanned: int = 0
     """Tables whose first scan since the start of the coordinator has not ended. Until then,
     `tablets_known` and the queue are incomplete."""
     quarantines: tuple[Quarantine, ...] = ()
-    """Of `quarantined` tablets at most 100."""
+    """At most 100 of the `quarantined` tablets."""

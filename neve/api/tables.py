@@ -1,4 +1,4 @@
-"""Tables: how one is created and changed, and what it is."""
+"""Tables: creation, change and description."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -61,18 +61,18 @@ class TableChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """How far a rebuild, a restore or an import is with the table that it fills."""
+    """Progress of a rebuild, a restore or an import that fills a table."""
 
     run: str
     verb: str
     files: int
-    """Number of files that the table shall have."""
+    """Number of files that the table will have."""
     done: int
-    """Number of files that it has."""
+    """Number of files that the table has so far."""
 
     @property
     def text(self) -> str:
-        """Return verb and progress for people."""
+        """Verb and progress as human-readable text."""
         files = "file" if self.files == 1 else "files"
         return f"{self.verb}, {self.done} of {self.files} {files}"
 
@@ -86,8 +86,8 @@ class Table:
     location: str
     state: str
     schema: tuple[Column, ...]
-    """In listings only the columns that the table names: for its key, versions, deletes, times and
-    partitions."""
+    """In listings only the columns with a role in the table: key, version, tombstone, time and
+    partition columns."""
     columns: int = 0
     """Number of columns, at most 10,000."""
     schema_id: int = 0
@@ -102,8 +102,8 @@ class Table:
     without_effect: dict[str, str] = field(default_factory=dict)
     """Setting without effect in this service → reason. Listings leave it out."""
     notes: tuple[str, ...] = ()
-    """What the service chose when it created the table, and why. Only the answer to a creation has
-    notes."""
+    """Choices that the service made when it created the table, with reasons. Only the answer to a
+    creation has notes."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """Tablet that the totals do not count → what of it cannot be decoded."""
     created_at_s: float = 0.0
@@ -119,7 +119,7 @@ class Table:
 
     @property
     def state_text(self) -> str:
-        """Return the state for people."""
+        """State as human-readable text."""
         if self.filling is not None:
             return f"{self.state} ({self.filling.text})"
         return f"{self.state} (incomplete)" if self.incomplete else self.state

@@ -1,4 +1,4 @@
-"""Tablets: what they hold, their explanation and story, splits and merges."""
+"""Tablets: state, explanation, story, splits and merges."""
 
 from dataclasses import dataclass, field
 
@@ -24,8 +24,8 @@ class Tablet:
     failures: int = 0
     failure: str = ""
     compactions: int = 0
-    """Jobs that have been committed here, moves and drops among them, since the table was made. A
-    split gives both sides the count, a merge takes the larger one."""
+    """Jobs committed in this tablet since the table was created, including moves and drops. A split
+    copies the count to both sides, a merge keeps the larger count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,44 +40,44 @@ class TabletPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveBytes:
-    """What is live in a tablet, as far as it has been counted."""
+    """Live bytes of a tablet that analyses have counted so far."""
 
     tablet: str
     files: int
     size_bytes: int
     measured_files: int
-    """Files of which somebody has counted."""
+    """Number of files whose live bytes were counted."""
     measured_bytes: int
     """Bytes of those files."""
     live_bytes: int
     """Live bytes of those files."""
     since_s: float | None = None
-    """When the oldest of these counts was made."""
+    """Time of the oldest of these counts."""
     waiting: bool = False
-    """Whether an analysis was asked for that is not done."""
+    """Whether an analysis was requested and is not done."""
     read_bytes: int | None = None
-    """What the last analysis has read; None: the history knows of none."""
+    """Bytes that the last analysis has read; None: the history has no analysis."""
     elapsed_s: float | None = None
-    """How long it took."""
+    """Duration of the last analysis."""
     rows: int | None = None
-    """Rows that it has looked at."""
+    """Number of rows that the last analysis has read."""
     updated_share: float | None = None
-    """Of a table with a key: share of these rows that newer ones of their key hide; None: the last
-    analysis is of a release before, or of other bounds."""
+    """In a table with a key: fraction of these rows that newer rows of their key hide; None: the
+    last analysis comes from an earlier release, or had other bounds."""
     compared_rows: int = 0
     """Updates whose columns were compared with the row that they hide (`analysis_columns`)."""
     changed_shares: dict[str, float] = field(default_factory=dict)
-    """Column → share of those updates that change it."""
+    """Column → fraction of those updates that change the column."""
     merged_share: float | None = None
-    """Share of the rows of deltas whose older row is in the tablet."""
+    """Fraction of the rows of deltas whose older row is in the tablet."""
     key_quantiles: tuple[str, ...] = ()
-    """Keys that cut the tablet into parts of about equal bytes, in the form of tablets' ends."""
+    """Keys that divide the tablet into parts of about equal bytes, in the form of tablet ends."""
 
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a tablet is as it is. `left`: path → why no job takes the file."""
+    """Explanation of a tablet's state. `left`: path → why no job takes the file."""
 
     tablet: str
     table: str
@@ -89,17 +89,17 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoryEntry:
-    """One thing that happened to a tablet. Texts are empty where they do not apply."""
+    """An event of a tablet. Texts that do not apply are empty."""
 
     at_s: float
     kind: str
     """A stable word, such as `planned`, `assigned`, `failed`, `committed`."""
     sentence: str
-    """What happened, who was concerned and why, for people."""
+    """Human-readable description of the event."""
     code: str = ""
-    """A stable word: the class of an error, a refusal code, or how a plan came out."""
+    """A stable word: the class of an error, a refusal code, or the outcome of a plan."""
     reason: str = ""
-    """Without secrets, and cut."""
+    """Reason, truncated and with secrets redacted."""
     job: str = ""
     attempt: str = ""
     compactor: str = ""
@@ -107,20 +107,20 @@ class StoryEntry:
     """Id of the request, split or merge."""
     group: str = ""
     files: tuple[str, ...] = ()
-    """Paths; the first few only."""
+    """The first few paths."""
     times: int = 1
-    """How often in a row the same happened."""
+    """Number of times that the event happened in a row."""
     last_s: float | None = None
-    """When it happened last, if it did more than once."""
+    """Time of the last repetition, if there was one."""
     until_s: float | None = None
-    """When a pause of its files is over that followed."""
+    """End of the pause of its files that followed the event."""
     quarantined: bool = False
-    """Whether that pause lasts until an operator lifts it."""
+    """Whether the pause lasts until an operator lifts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """What has happened to a tablet since the coordinator started, oldest entry first."""
+    """Events of a tablet since the coordinator started, oldest first."""
 
     tablet: str
     table: str
@@ -130,19 +130,19 @@ class Story:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweredWatermark:
-    """A lowered watermark: the tablet takes rows of older versions again."""
+    """A lowered watermark: the tablet accepts rows of older versions again."""
 
     tablet: str
     before: str | None
     """Watermark before the change; None: there was none."""
     after: str | None
     may_rise: str
-    """Which deleted rows may be visible again."""
+    """Which deleted rows may become visible again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """What to split: at a key, or a tablet into parts of about equal size."""
+    """A split to start: at a key, or of a tablet into parts of about equal size."""
 
     __pydantic_config__ = STRICT
 
@@ -156,7 +156,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """What to merge: a tablet with the next one, or all tablets of a range of keys."""
+    """A merge to start: of a tablet with the next one, or of all tablets of a range of keys."""
 
     __pydantic_config__ = STRICT
 
@@ -170,7 +170,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """A split or merge under way."""
+    """A split or merge in progress."""
 
     id: str
     kind: str
@@ -187,7 +187,7 @@ class Operation:
     reason: str = ""
     """Why the operation was started."""
     waits: str = ""
-    """What its next step waits for; empty: nothing."""
+    """What the next step waits for; empty: it does not wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,13 +195,13 @@ class StartedOperation:
     """The operation that was started."""
 
     operation: Operation | None = None
-    """The operation under way; None: nothing is left to do."""
+    """The operation in progress; None: nothing is left to do."""
     keys: tuple[str, ...] = ()
-    """Keys that a tablet is split at, in this order. The split at the first key is under way."""
+    """Keys at which a tablet is split, in this order. The split at the first key is in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    """The splits and merges under way in a table."""
+    """The splits and merges in progress in a table."""
 
     operations: tuple[Operation, ...] = ()

@@ -6,23 +6,23 @@
     client.add_files("events", ["a.parquet", "b.parquet"])
     client.wait_until_at_rest("events")
 
-`Client` is composed of the groups of calls below. Every method raises `neve.NeveError` or one of
-its children. Imports httpx, pyarrow, `neve.api` and its own modules, nothing else of the project.
+`Client` combines the groups of calls below. Every method raises `neve.NeveError` or a subclass.
+The package imports httpx, pyarrow and `neve.api`, and nothing else of the project.
 
-    connect       where the service is: arguments, environment, or the stack of this machine
-    http          one call: token, call id, retries, and its answer as a wire model
-    errors        what goes wrong for a caller, by who must act
+    connect       find the service: arguments, environment, or the local stack
+    http          one call: token, call id, retries, and decoding of the answer
+    errors        exceptions, grouped by who must act
     tables        create, describe, change, drop, pause
     rows          add, append, files, scan
-    dictionaries  rows as dictionaries, made a table without losing anything
+    dictionaries  lossless conversion of dictionaries to an Arrow table
     imports       import and export
-    requests      compactions: ask, follow, wait, cancel
+    requests      compactions: submit, follow, wait, cancel
     split_merge   splits and merges of tablets
     work          status, jobs, queue, plan, explain, history, compactors, limits
     recovery      fsck, gc, rebuild, backup, restore
 
-A call: a method builds a body of `neve.api` → `Connection` sends it, again if it is repeatable
-and nobody answered → a problem becomes an exception → JSON becomes a value of `neve.api`.
+A call: a method builds a body of `neve.api` → `Connection` sends it, and retries repeatable calls
+that got no answer → a problem becomes an exception → JSON becomes a value of `neve.api`.
 """
 
 from types import TracebackType
@@ -40,10 +40,10 @@ from neve.client.work import LimitCalls, WorkCalls
 class Client(
     RowCalls, WorkCalls, LimitCalls, RequestCalls, ImportCalls, SplitMergeCalls, RecoveryCalls
 ):
-    """A connection to one Névé service; may be used by several threads.
+    """A client of one Névé service; safe to share between threads.
 
-    A write carries an id that is sent again when the connection breaks, so that a
-    repeated `add_files` or `append` counts once.
+    A write carries an id. The client sends the same id again when the connection breaks,
+    so that a repeated `add_files` or `append` takes effect once.
     """
 
     def __init__(
@@ -56,20 +56,20 @@ class Client(
         authorities: str | None = None,
         certificate: str | None = None,
     ) -> None:
-        """Connect when something is asked.
+        """Create a client; it connects on the first call.
 
         Args:
-            url: Of the service.
+            url: URL of the service.
             token: Bearer token.
             timeout_s: Longest wait for one answer.
-            retry_s: How long a call that may be repeated is, while nobody answers; None:
-                a minute for a service that has answered, else a few tries.
-            authorities: File of the authorities (PEM) that the service's certificate must be of;
-                None: those that are known everywhere.
-            certificate: File of a certificate and its key (PEM) to show to the service.
+            retry_s: How long repeatable calls are retried while the service does not answer;
+                None: a minute if the service has answered before, otherwise a few tries.
+            authorities: PEM file of the certificate authorities to trust; None: the default
+                trust store.
+            certificate: PEM file of a client certificate and its key.
 
         Raises:
-            CallerError: The URL is none, or a file cannot be used.
+            CallerError: The URL is invalid, or a file cannot be used.
         """
         self._connection = Connection(
             url,
@@ -82,11 +82,11 @@ class Client(
 
     @property
     def url(self) -> str:
-        """Where the service is."""
+        """URL of the service."""
         return self._connection.url
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._connection.close()
 
     def __enter__(self) -> Self:

@@ -1,7 +1,7 @@
-"""Where is the service? Arguments, else the environment, else the stack of this machine.
+"""Find the service: from the arguments, else the environment, else the local stack.
 
-Reads the state file of a local stack as plain JSON; nothing of the project but the
-client is imported here.
+Reads the state file of a local stack as plain JSON. Imports only `neve.client` and
+`neve.api` of the project.
 """
 
 import json
@@ -30,13 +30,13 @@ TOKEN_FILE_BYTES_MAX = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A service and how it was found."""
+    """A service, and the source of its URL."""
 
     url: str
     token: str | None
     source: str
     faults: tuple[str, ...] = ()
-    """What is wrong with the processes of a stack of this machine, a sentence each."""
+    """Problems with the processes of a local stack, one sentence each."""
 
 
 def connect(
@@ -46,19 +46,19 @@ def connect(
     stack: str | None = None,
     timeout_s: float = 60.0,
 ) -> Client:
-    """Return a client for the service that is meant.
+    """Return a client for the selected service.
 
     Args:
-        url: Of the service; left out: `NEVE_URL`, or the running stack of this machine.
-        token: Bearer token; left out: `NEVE_TOKEN`, the file of `NEVE_TOKEN_FILE`, or that
-            stack's.
-        stack: Name of a stack of this machine, if several run.
+        url: URL of the service; default: `NEVE_URL`, or the running local stack.
+        token: Bearer token; default: `NEVE_TOKEN`, the content of the file `NEVE_TOKEN_FILE`,
+            or the token of the local stack.
+        stack: Name of a local stack, if several run.
         timeout_s: Longest wait for one answer.
 
     Raises:
         UnavailableError: No URL was given, and no stack runs on this machine.
-        CallerError: Several stacks run and none is named, `NEVE_RETRY_S` is no number of
-            seconds, or a file that a variable names cannot be read.
+        CallerError: Several stacks run and none is named, `NEVE_RETRY_S` is not a valid number
+            of seconds, or a file that a variable names cannot be read.
     """
     target = find_target(url, token, stack=stack)
     return Client(
@@ -72,7 +72,7 @@ def connect(
 
 
 def _given_token(environ: Mapping[str, str]) -> str | None:
-    """Return the token of the environment, itself or in a file, or None.
+    """Return the token from the environment, given directly or in a file, or None.
 
     Raises:
         CallerError: The file cannot be read, or is empty.
@@ -95,7 +95,7 @@ def _given_token(environ: Mapping[str, str]) -> str | None:
 
 
 def _retry_s() -> float | None:
-    """Return how long calls are repeated, by `NEVE_RETRY_S`, or None if it is not set."""
+    """Return how long calls are retried, from `NEVE_RETRY_S`; None if it is not set."""
     text = os.environ.get(RETRY_VARIABLE)
     if not text:
         return None
@@ -116,21 +116,20 @@ def find_target(
     environ: Mapping[str, str] | None = None,
     stack: str | None = None,
 ) -> Target:
-    """Return URL and token of the service that is meant.
+    """Return URL and token of the selected service.
 
-    The first of these that is there: the URL and the stack that are given, those of the
-    environment, the only stack that runs. A token of a local stack is used for that stack's
-    URL only.
+    Order of precedence: the URL and the stack of the arguments, those of the environment, the
+    only running stack. The token of a local stack is used for the URL of that stack only.
 
     Args:
-        url: Given by the user, or None.
-        token: Given by the user, or None.
-        environ: Where the variables are looked up; None: those of the process.
-        stack: Name of a local stack, given by the user; None: `NEVE_STACK`, if it is set.
+        url: URL from the user, or None.
+        token: Token from the user, or None.
+        environ: Environment variables; None: those of the process.
+        stack: Name of a local stack from the user; None: `NEVE_STACK`, if it is set.
 
     Raises:
-        UnavailableError: No URL was given, and no stack runs, or not the one that is named.
-        CallerError: Several run, and none is named.
+        UnavailableError: No URL was given, and no stack, or not the named one, runs.
+        CallerError: Several stacks run, and none is named.
     """
     environ = os.environ if environ is None else environ
     token = token or _given_token(environ)
@@ -145,7 +144,7 @@ def find_target(
 
 
 def _choose_stack(stacks: Mapping[str, Target], name: str | None) -> Target:
-    """Return the stack that is meant: the one that is named, else the only one."""
+    """Return the named stack; without a name, the only one."""
     if name is not None and name in stacks:
         return stacks[name]
     names = ", ".join(sorted(stacks))
@@ -169,7 +168,7 @@ def _choose_stack(stacks: Mapping[str, Target], name: str | None) -> Target:
 
 
 def _running_stacks(environ: Mapping[str, str]) -> dict[str, Target]:
-    """Return the stacks of this machine that run and have a gateway, by name."""
+    """Return the running local stacks that have a gateway, by name."""
     home = Path(environ.get(HOME_VARIABLE) or Path.home() / ".neve").expanduser()
     found = {
         path.parent.name: _target_of_folder(path.parent)
@@ -179,7 +178,7 @@ def _running_stacks(environ: Mapping[str, str]) -> dict[str, Target]:
 
 
 def _target_of_folder(folder: Path) -> Target | None:
-    """Return where the stack of a folder answers; None: it does not run."""
+    """Return the target of the stack in a folder, or None if the stack does not run."""
     try:
         state: Any = json.loads((folder / "state.json").read_text())
         token = (folder / "token").read_text().strip()
@@ -193,21 +192,21 @@ def _target_of_folder(folder: Path) -> Target | None:
         str(process.get("role", "")) for process in processes if _has_ended(process.get("pid"))
     ]
     if processes and len(ended) == len(processes):
-        return None  # It was ended by a crash of the machine.
+        return None  # The machine crashed: the state file outlived its processes.
     faults = tuple(_faults(folder, ended))
     return Target(url.rstrip("/"), token, f"stack {folder.name!r}", faults)
 
 
 SUPERVISOR = "supervisor"
-"""Role of the process that starts others of its stack again."""
+"""Role of the process that restarts the others of its stack."""
 
 
 def _faults(folder: Path, ended: list[str]) -> Iterator[str]:
-    """Yield a sentence about each process of a stack that has ended, with what to do.
+    """Yield a sentence with a remedy for each ended or repaired process of a stack.
 
     Args:
-        folder: The stack's.
-        ended: Roles of the processes.
+        folder: Folder of the stack.
+        ended: Roles of the ended processes.
     """
     name, others = folder.name, ", ".join(role for role in ended if role != SUPERVISOR)
     if SUPERVISOR in ended:
@@ -227,12 +226,13 @@ def _faults(folder: Path, ended: list[str]) -> Iterator[str]:
 
 
 def _has_ended(pid: object) -> bool:
-    """Return whether no process has this number, or only one that was not waited for."""
+    """Return whether no process has this id, or only a zombie has it."""
     try:
         os.kill(int(pid), 0)  # type: ignore[call-overload]  # as a file has it
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except ProcessLookupError:
         return True
     except (OSError, TypeError, ValueError, IndexError):
-        return False  # It is another user's, or the file is not what we think: ask the gateway.
+        # Another user's process, or an unexpected file: let the call to the gateway decide.
+        return False
     return state == "Z"

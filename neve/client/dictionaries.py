@@ -1,8 +1,8 @@
-"""Rows as dictionaries, made a table in the types that the service's table has: no value changes.
+"""Lossless conversion of dictionaries to an Arrow table with the column types of the service.
 
-Arrow itself would cut `1.5` for a column of whole numbers, microseconds for one of seconds, and
-leave out fields that a struct does not have: such rows are refused. What is kept in fewer digits
-(`0.1` as `float`) is what the user has chosen as the column's type.
+Arrow itself would truncate `1.5` in an integer column and microseconds in a column of seconds,
+and would drop fields that a struct lacks. This module rejects such rows. Rounding to the precision
+of a floating-point column (`0.1` as `float`) is allowed: the user has chosen that type.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,16 +18,16 @@ from neve.api.column_types import read_type
 from neve.client.errors import CallerError
 
 _WRONG = (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError)
-"""What Arrow raises for values that are not of a type."""
+"""Exceptions that Arrow raises for values that do not fit a type."""
 _SHOWN_CHARS = 100
 
 
 def table_of(rows: Sequence[Any], types: Mapping[str, str]) -> pa.Table:
-    """Return dictionaries as a table, its columns in the order in which they first come.
+    """Return dictionaries as a table, with columns in order of first appearance.
 
     Args:
-        rows: One dictionary each; a column that one lacks is null in it.
-        types: Of the table's columns, as the service writes them.
+        rows: One dictionary per row; a missing column is null.
+        types: Column name → type, in the notation of the service.
 
     Raises:
         CallerError: A value does not fit its column; the message names row, column and type.
@@ -59,7 +59,7 @@ def _column(name: str, values: list[Any], text: str | None) -> pa.Array:
 def _refusal(
     name: str, values: list[Any], text: str | None, kind: pa.DataType | None
 ) -> CallerError | None:
-    """Return what is wrong with the first value that does not fit."""
+    """Return an error about the first value that does not fit, or None if all fit."""
     for number, value in enumerate(values, start=1):
         if cause := _misfit(value, kind):
             wanted = "a value that Arrow knows" if text is None else text
@@ -83,11 +83,11 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 
-# ----------------------------------------------------------------------- What Arrow would leave out
+# ----------------------------------------------------------------------- What Arrow would truncate
 
 
 def _losses(value: Any, kind: pa.DataType) -> Iterator[str]:
-    """Yield what would be lost if a value were stored as a type; usually nothing."""
+    """Yield what storing a value as a type would lose; usually nothing."""
     if value is None or not _may_lose(kind):
         return
     if is_type.is_integer(kind):
@@ -105,7 +105,7 @@ def _losses(value: Any, kind: pa.DataType) -> Iterator[str]:
 
 
 def _parts(value: Any, kind: pa.DataType) -> Iterator[tuple[Any, pa.DataType]]:
-    """Yield the values inside a nested one, each with its type."""
+    """Yield the values inside a nested value, each with its type."""
     if is_type.is_struct(kind):
         fields = dict(value)
         yield from ((fields.get(field.name), field.type) for field in kind)
@@ -123,7 +123,7 @@ def _may_lose(kind: pa.DataType) -> bool:
 
 
 def _is_cut(value: object, kind: pa.DataType) -> bool:
-    """Return whether a moment or span has parts that are finer than a type's unit."""
+    """Return whether a time or duration has parts that are finer than a type's unit."""
     if is_type.is_date(kind):
         return isinstance(value, datetime) and value.time() != time()
     unit = {"s": 1_000_000, "ms": 1000}.get(kind.unit, 1)
@@ -136,7 +136,7 @@ def _is_cut(value: object, kind: pa.DataType) -> bool:
 
 
 def type_of(text: str) -> pa.DataType | None:
-    """Return the type that a column's text names; None: only the service can read it."""
+    """Return the Arrow type that a text names, or None if only the service can parse it."""
     try:
         return read_type(text, pa)
     except (LookupError, *_WRONG):

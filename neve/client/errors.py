@@ -1,20 +1,20 @@
-"""What goes wrong for a caller, as a tree. Siblings answer: who must act?
+"""Exceptions of the client, as a tree. Siblings differ by who must act.
 
-    NeveError                       exit code 1: it failed
+    NeveError                       exit code 1: the call failed
     ├── CallerError             2   the caller must change what was asked for
     │   ├── UnauthorizedError       the token is missing or wrong
-    │   ├── ForbiddenError          the token does not allow it
+    │   ├── ForbiddenError          the token does not permit the call
     │   └── NotFoundError           no such table, tablet, group or route
-    ├── RefusedError            3   the request is sound, but the present state forbids it
-    ├── RequestFailedError      1   a compaction that was asked for failed, or was cancelled
+    ├── RefusedError            3   the request is valid, but the current state forbids it
+    ├── RequestFailedError      1   a requested compaction failed or was cancelled
     ├── UnavailableError        4   the service, or a part of it, did not answer
-    │   ├── QuotaError              the caller has had its share for now; try again later
-    │   └── UnknownOutcomeError     it may have been done; the same call id may be sent again
-    └── ProtocolError           1   the answer cannot be understood
+    │   ├── QuotaError              the caller has used up its quota; try again later
+    │   └── UnknownOutcomeError     the call may have taken effect; retry with the same call id
+    └── ProtocolError           1   the client cannot parse the answer
 
-`error` is the name of the server's own class (`UnknownTableError`), `code` a word for
-programs, and the text says which value was wrong and what was expected.
-Nothing of the project is imported here.
+`error` is the name of the server's exception class (`UnknownTableError`), `code` is a stable
+word for programs, and the text states the wrong value and the expected one.
+This module imports nothing of the project.
 """
 
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED, EXIT_UNAVAILABLE = range(5)
 
 
 class NeveError(Exception):
-    """Everything that the client raises on purpose.
+    """Base class of all errors that the client raises on purpose.
 
     Attributes:
-        error: The name of the server's error class; this class's, if the client found it.
+        error: Name of the server's exception class; of this class if the client found the error.
         code: One stable word for programs, or empty.
-        status: The HTTP status, or None if there was no answer.
+        status: HTTP status, or None if there was no answer.
     """
 
     exit_code: ClassVar[int] = EXIT_FAILED
@@ -54,7 +54,7 @@ class UnauthorizedError(CallerError):
 
 
 class ForbiddenError(CallerError):
-    """The token does not allow it; somebody with `admin` can give more."""
+    """The token does not permit the call; a user with `admin` can grant more rights."""
 
 
 class NotFoundError(CallerError):
@@ -62,13 +62,13 @@ class NotFoundError(CallerError):
 
 
 class RefusedError(NeveError):
-    """The request is sound, but the present state does not allow it."""
+    """The request is valid, but the current state does not allow it."""
 
     exit_code = EXIT_REFUSED
 
 
 class RequestFailedError(NeveError):
-    """A compaction that was asked for ended without being done; the text says why."""
+    """A requested compaction ended without completing; the text gives the reason."""
 
 
 class UnavailableError(NeveError):
@@ -78,14 +78,14 @@ class UnavailableError(NeveError):
 
 
 class QuotaError(UnavailableError):
-    """The caller has had its share for now; nothing was done."""
+    """The caller has used up its quota; the call had no effect."""
 
 
 class UnknownOutcomeError(UnavailableError):
-    """It may have been done, or not; sending the same call id again is safe.
+    """The call may or may not have taken effect; retrying with the same call id is safe.
 
     Attributes:
-        call: Id of the call, if it carried one; `Client.call` tells what became of it.
+        call: Id of the call, if it carried one; pass it to `Client.call` to learn the outcome.
     """
 
     call: str | None = None
@@ -96,7 +96,7 @@ class UnknownOutcomeError(UnavailableError):
 
 
 class ProtocolError(NeveError):
-    """The answer is not what this client understands; are the versions alike?"""
+    """The client cannot parse the answer; client and server versions may differ."""
 
 
 _BY_STATUS: dict[int, type[NeveError]] = {
@@ -112,11 +112,11 @@ _BY_STATUS: dict[int, type[NeveError]] = {
 
 
 def error_of(status: int, problem: Mapping[str, Any]) -> NeveError:
-    """Return the error that an answer stands for.
+    """Return the exception for an error answer.
 
     Args:
-        status: The HTTP status, 400 or more.
-        problem: The body of an `application/problem+json` answer; empty if it was none.
+        status: HTTP status, 400 or more.
+        problem: Body of an `application/problem+json` answer; empty for other answers.
     """
     name = str(problem.get("error", ""))
     kind = _BY_STATUS.get(status, CallerError if status < 500 else NeveError)

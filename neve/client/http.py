@@ -1,7 +1,7 @@
-"""One HTTP call of the client: token, call id, bounded retries, and its answer as a value.
+"""HTTP calls of the client: token, call id, bounded retries, and decoding of answers.
 
-Errors of transport and service become the exceptions of `neve.client.errors`. What the calls mean
-stands in the modules beside this one.
+Errors of the transport and of the service become the exceptions of `neve.client.errors`. The
+other modules of this package define the individual calls.
 """
 
 import json
@@ -35,12 +35,12 @@ T = TypeVar("T")
 
 
 def decode(kind: type[T], value: Any) -> T:
-    """Return a value of an annotated type from its JSON form.
+    """Return a value of an annotated type, decoded from JSON.
 
-    Names that the class does not know are left out: the server may be newer.
+    Unknown fields are ignored, because the server may be newer.
 
     Raises:
-        ProtocolError: A field that must be there is not, or has another form.
+        ProtocolError: A required field is missing, or a field has the wrong type.
     """
     try:
         return cast("T", _decode(kind, value, kind.__name__))
@@ -50,12 +50,15 @@ def decode(kind: type[T], value: Any) -> T:
 
 
 def decode_list(kind: type[T], answer: Any, name: str) -> list[T]:
-    """Return the values under one name of an answer.
+    """Return the list in one field of an answer, decoded.
 
     Args:
-        kind: Of each value.
+        kind: Type of each value.
         answer: A JSON object.
-        name: Where in it they are.
+        name: Name of the field that holds the list.
+
+    Raises:
+        ProtocolError: The field is not a list, or a value cannot be decoded.
     """
     listed = answer.get(name) if isinstance(answer, dict) else None
     if not isinstance(listed, list):
@@ -104,13 +107,13 @@ def _decode_object(kind: type[Any], value: Any, where: str) -> Any:
 
 
 TRIES_MIN = 4
-"""Of a service that has not answered this connection before: it may not be there at all."""
+"""Tries for a service that has never answered this connection; it may not exist."""
 RETRY_S = 60.0
-"""How long one that has answered is asked again: a gateway that is restarted comes back."""
+"""Retry time for a service that has answered before, such as a restarting gateway."""
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 3.0
 RETRY_AFTER_MAX_S = 10.0
-"""Longest pause that a service may ask for."""
+"""Longest pause accepted from a `Retry-After` header."""
 POLL_MAX_S = 2.0
 MESSAGE_BYTES_MAX = 1 << 20
 CONNECT_TIMEOUT_S = 5.0
@@ -119,7 +122,7 @@ Parameters = Mapping[str, str | int | float | bool | list[str] | None]
 
 
 def new_call() -> str:
-    """Return a fresh call id that carries its time (UUIDv7, RFC 9562)."""
+    """Return a new call id that contains its creation time (UUIDv7, RFC 9562)."""
     value = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
     value = value & ~(0xF << 76) & ~(0b11 << 62) | 7 << 76 | 0b10 << 62
     text = f"{value:032x}"
@@ -127,7 +130,7 @@ def new_call() -> str:
 
 
 class Connection:
-    """A connection to one gateway; knows paths and bytes, but no wire model."""
+    """A connection to one gateway; handles paths and bytes, but no wire models."""
 
     def __init__(
         self,
@@ -154,13 +157,13 @@ class Connection:
             headers=headers,
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             transport=transport,
-            # Authorities are loaded only where they are needed: it takes a while.
+            # Loading the authorities is slow, so plain HTTP skips it.
             verify=self.url.startswith("https://") and _tls(authorities, certificate),
             trust_env=False,
         )
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._http.close()
 
     def call(
@@ -178,12 +181,12 @@ class Connection:
 
         Args:
             method: `GET`, `POST`, …
-            path: Below the URL, with a leading slash.
-            parameters: Query parameters; None values are left out.
-            body: Sent as JSON.
-            content: Sent as it is.
-            headers: Besides the token.
-            call: The id by which the server recognises a repetition.
+            path: Path below the URL, with a leading slash.
+            parameters: Query parameters; None values are omitted.
+            body: Value to send as JSON.
+            content: Bytes to send unchanged.
+            headers: Headers in addition to the token.
+            call: Id by which the server recognises a repeated call.
 
         Raises:
             NeveError: The server refused, failed or did not answer.
@@ -208,16 +211,16 @@ class Connection:
     def stream(
         self, path: str, parameters: Parameters, method: str = "GET", **sent: Any
     ) -> Iterator[Iterator[bytes]]:
-        """Open a streamed answer; yields its chunks of bytes.
+        """Open a streamed answer, and yield an iterator over its chunks of bytes.
 
         Args:
-            path: Below the URL, with a leading slash.
-            parameters: Query parameters; None values are left out.
-            method: Anything but `GET` is sent once.
-            sent: `body` (sent as JSON), `content` (sent as it is), `headers`.
+            path: Path below the URL, with a leading slash.
+            parameters: Query parameters; None values are omitted.
+            method: HTTP method; only `GET` is retried.
+            sent: `body` (sent as JSON), `content` (sent unchanged), `headers`.
 
         Raises:
-            NeveError: As `call`; also in the middle, if the server breaks off.
+            NeveError: As for `call`; also mid-stream, if the connection breaks.
         """
         sent["json"] = sent.pop("body", None)
         request = self._http.build_request(method, path, params=_without_none(parameters), **sent)
@@ -255,11 +258,11 @@ class Connection:
             self._sleep(pause_s)
 
     def _gives_up(self, tries: int, spent_s: float) -> bool:
-        """Return whether another try is the last one.
+        """Return whether the next try is the last one.
 
         Args:
-            tries: That were made before it.
-            spent_s: Since the first, with the pause that would follow it.
+            tries: Number of tries made so far.
+            spent_s: Time since the first try, including the pause after the next one.
         """
         if self._retry_s is None and not self._answered:
             return tries + 1 >= TRIES_MIN
@@ -267,13 +270,13 @@ class Connection:
 
 
 def _asked_pause_s(response: httpx.Response) -> float:
-    """Return how long the service asks to wait, within a bound."""
+    """Return the pause that the service asks for, capped at `RETRY_AFTER_MAX_S`."""
     text = response.headers.get("retry-after", "")
     return min(float(text), RETRY_AFTER_MAX_S) if text.isdigit() and len(text) < 10 else 0.0
 
 
 def _tls(authorities: str | None, certificate: str | None) -> ssl.SSLContext | bool:
-    """Return how the service is recognised, and this client to it.
+    """Return the TLS settings: trusted authorities and the client's certificate.
 
     Raises:
         CallerError: A file cannot be used.
@@ -298,25 +301,25 @@ def _tls(authorities: str | None, certificate: str | None) -> ssl.SSLContext | b
 
 
 def _is_problem(response: httpx.Response) -> bool:
-    """Return whether the service itself says that it cannot, so that it is there to say so."""
+    """Return whether the service itself, and not a proxy in front of it, reports a problem."""
     kind: str = response.headers.get("content-type", "")
     return kind.startswith(PROBLEM)
 
 
 class PollPauses:
-    """Growing pauses between two looks at work that goes on elsewhere."""
+    """Growing pauses between polls of work on the service."""
 
     def __init__(self, first_s: float, end_s: float | None) -> None:
-        """Begin with a short pause.
+        """Set the first pause and the deadline.
 
         Args:
-            first_s: The first pause.
-            end_s: When to look no more, by `time.monotonic`; None: never.
+            first_s: Length of the first pause.
+            end_s: When to stop polling, by `time.monotonic`; None: never.
         """
         self._pause_s, self._end_s = first_s, end_s
 
     def wait(self) -> bool:
-        """Pause and return True; return False at once when the time is over."""
+        """Pause and return True; after the deadline, return False at once."""
         left_s = self._pause_s if self._end_s is None else self._end_s - time.monotonic()
         if left_s <= 0:
             return False
@@ -326,14 +329,19 @@ class PollPauses:
 
 
 def _pause_s(number: int) -> float:
-    """Return a pause that grows, with chance in it: clients that waited together part."""
+    """Return an exponentially growing pause, with jitter to spread out waiting clients."""
     longest_s = min(PAUSE_FIRST_S * 2.0 ** min(number, 10), PAUSE_MAX_S)
     return longest_s * (0.5 + 0.5 * secrets.randbelow(1001) / 1000)
 
 
 @contextmanager
 def _translate_errors(url: str, *, writes: bool = False) -> Iterator[None]:
-    """Raise what httpx raises as errors of this client."""
+    """Translate httpx exceptions into errors of this client.
+
+    Args:
+        url: URL of the service, for the messages.
+        writes: Whether a lost answer leaves the outcome unknown.
+    """
     lost = UnknownOutcomeError if writes else UnavailableError
     hint = "; it may have been done" if writes else ""
     try:

@@ -1,4 +1,4 @@
-"""Calls of import and export: directories become tables, and tables are read by others."""
+"""Import and export: register directories as tables, and write manifests for other engines."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +20,7 @@ OnImport = Callable[[ImportProgress], None]
 
 
 class ImportCalls:
-    """The part of the client that is about directories and other engines."""
+    """Client methods for imports and exports."""
 
     _connection: Connection
 
@@ -42,26 +42,28 @@ class ImportCalls:
         readers_use_manifest: bool = False,
         dry_run: bool = False,
     ) -> ImportReport:
-        """Make a table of an existing directory of Parquet files; they stay where they are.
+        """Register an existing directory of Parquet files as a table, without moving the files.
 
-        Repeated after whatever went wrong, it goes on where it was.
+        Repeat the call after a failure; the import continues where it stopped.
 
         Args:
-            location: URI of the directory, or an absolute path there.
-            name: Of the table.
-            progress: Hears how far it is.
-            key: As for `create_table`, like the following four.
-            version_column: Tells which row of a key is the newest.
-            tombstone_column: True in rows that delete their key.
-            time_column: For TTL and time windows.
-            partition_by: None: what the folders say (`month=1/`).
-            partition_types: Types of partition columns that no file has, if folders mislead.
-            settings: Of the table, by name.
-            timestamps: `us`: copy files with nanoseconds in microseconds; a value with more digits
-                is refused. `us-truncated`: cut them off.
-            leave_misfits: Import the files that fit, and leave those that do not.
-            readers_use_manifest: Nobody reads the directory itself any more: it may be compacted.
-            dry_run: Only say what would be done.
+            location: URI of the directory, or an absolute path on the service's machine.
+            name: Name of the new table.
+            progress: Called with each progress update.
+            key: Sort and primary key, as for `create_table`.
+            version_column: Column that orders the rows of a key; the highest version is the newest.
+            tombstone_column: Boolean column that is true in rows that delete their key.
+            time_column: Column that TTL and time windows use.
+            partition_by: Partition columns; None: take them from the folder names (`month=1/`).
+            partition_types: Types of partition columns that no file contains, if the types
+                inferred from the folder names are wrong.
+            settings: Table settings, by name.
+            timestamps: `us`: copy files that have nanosecond timestamps, and store microseconds;
+                reject values that are finer. `us-truncated`: truncate those values.
+            leave_misfits: Import the files that fit, and skip the others.
+            readers_use_manifest: Confirm that all readers use the manifest instead of listing the
+                directory, so that the table may be compacted.
+            dry_run: Report what would be done, and change nothing.
         """
         wanted = NewImport(
             location=location,
@@ -93,7 +95,7 @@ class ImportCalls:
         raise ProtocolError("the service's answer ended before its result")
 
     def manifest(self, table: str) -> dict[str, Any]:
-        """Return the manifest of this moment: what the table is, and every file of it."""
+        """Return the current manifest: the description of a table and all its files."""
         found = self._connection.call("GET", table_path(table, "manifest"))
         if not isinstance(found, dict):
             raise ProtocolError("the service's answer is no manifest; are the versions alike?")
@@ -107,13 +109,13 @@ class ImportCalls:
         names: bool = False,
         write: Callable[[bytes], object] | None = None,
     ) -> int:
-        """Write the manifest of this moment; return its size in bytes.
+        """Write the current manifest of a table, and return the size in bytes.
 
         Args:
-            table: Its name.
-            output: A file: written beside it first, and renamed when it is whole.
-            names: Only the absolute names of the files, a line each; else JSON.
-            write: Takes the bytes as they come, instead of a file.
+            table: Name of the table.
+            output: File to write, through a temporary file that is renamed when complete.
+            names: Write only the absolute file names, one per line, instead of JSON.
+            write: Called with each chunk of bytes if there is no `output`.
         """
         path = table_path(table, "manifest", *(["files"] if names else []))
         if output is None:

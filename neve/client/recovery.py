@@ -1,4 +1,4 @@
-"""Calls of recovery: fsck, gc, rebuild, backup, restore; long ones, that say how far they are."""
+"""Recovery: fsck, gc, rebuild, backup and restore; long calls that report their progress."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ LINE_BYTES_MAX = 64 * 1024**2
 
 
 class RecoveryCalls:
-    """The part of the client that is about damage and loss."""
+    """Client methods for the repair and recovery of metadata and files."""
 
     _connection: Connection
 
@@ -50,16 +50,16 @@ class RecoveryCalls:
         accept: bool = False,
         forget_missing: bool = False,
     ) -> FsckReport:
-        """Hold a table's metadata against its files.
+        """Check a table's metadata against its files. Without an option, nothing is written.
 
         Args:
-            table: Its name.
-            progress: Hears how far it is.
-            repair: Mend what can be mended; without any of these nothing is written.
-            deep: Decode every file, instead of reading its footer.
-            adopt: Make the location this store's.
+            table: Name of the table.
+            progress: Called with each progress update.
+            repair: Repair the findings that can be repaired.
+            deep: Decode every file, instead of reading only its footer.
+            adopt: Make this store the owner of the location.
             accept: Accept that the store has gone back in time.
-            forget_missing: Take files out of the table that storage does not have.
+            forget_missing: Remove files from the table that are missing in storage.
         """
         options = FsckOptions(
             repair=repair, deep=deep, adopt=adopt, accept=accept, forget_missing=forget_missing
@@ -70,12 +70,12 @@ class RecoveryCalls:
     def gc(
         self, table: str, *, delete: bool = False, progress: OnProgress | None = None
     ) -> GcReport:
-        """Find files of the service that nothing refers to any more.
+        """Find files of the service that no metadata refers to.
 
         Args:
-            table: Its name.
-            delete: Give them to the collector, which deletes them after the grace.
-            progress: Hears how far it is.
+            table: Name of the table.
+            delete: Hand the files to the collector, which deletes them after the grace period.
+            progress: Called with each progress update.
         """
         parameters = {"delete": delete}
         return self._follow_lines(
@@ -98,22 +98,22 @@ class RecoveryCalls:
         adopt: bool = False,
         dry_run: bool = False,
     ) -> RebuildReport:
-        """Make a table out of the files of a location, after its metadata was lost.
+        """Rebuild a table from the files of a location, after its metadata was lost.
 
         Args:
             location: URI of the folder of its files.
-            name: Of the new table.
-            progress: Hears how far it is.
-            key: This and the columns are needed only where the location does not describe its
-                table.
+            name: Name of the new table.
+            progress: Called with each progress update.
+            key: As for `create_table`. The key and the columns are needed only if the location
+                does not describe its table.
             version_column: As for `create_table`.
             tombstone_column: As for `create_table`.
             time_column: As for `create_table`.
             partition_by: As for `create_table`.
-            append_only: Where nothing describes the table: it has no key.
-            user_files: Whether Parquet files of users count as added.
+            append_only: The table has no key; needed only if the location does not describe it.
+            user_files: Whether to add Parquet files that users wrote.
             adopt: Take over a location that belongs to another store.
-            dry_run: Only say what would be done.
+            dry_run: Report what would be done, and change nothing.
         """
         lost = LostTable(
             location=location,
@@ -139,17 +139,18 @@ class RecoveryCalls:
         copy_to: str | None = None,
         progress: OnProgress | None = None,
     ) -> int:
-        """Write the metadata of tables to a file; return its size in bytes.
+        """Write the metadata of tables to a file, and return the size in bytes.
 
         Args:
-            output: Written beside it first, and renamed when it is whole.
-            tables: Names; none: all.
-            hold: How long files stay afterwards, for whoever copies them.
-            copy_to: Location below which the files are copied, too.
-            progress: Hears how far it is.
+            output: File to write, through a temporary file that is renamed when complete.
+            tables: Names of the tables; empty: all.
+            hold: How long the tables' files are kept after the backup, so that they can be
+                copied: seconds or a text such as `"2h"`.
+            copy_to: Location below which to copy the files as well.
+            progress: Called with each progress update.
 
         Raises:
-            CallerError: No file can be written there.
+            CallerError: The output file cannot be created.
         """
         options = BackupOptions(tables=tuple(tables), hold=hold, copy_to=copy_to)
         with _new_file(Path(output)) as sink:
@@ -169,16 +170,16 @@ class RecoveryCalls:
         dry_run: bool = False,
         progress: OnProgress | None = None,
     ) -> RestoreReport:
-        """Make tables out of an archive; their files must lie in their locations.
+        """Create tables from an archive; their files must exist in their locations.
 
         Args:
-            archive: A file that `backup` wrote.
+            archive: A file written by `backup`.
             names: Name in the archive → new name.
-            locations: Name in the archive → where its files are now.
-            only: Names in the archive; none: all tables.
+            locations: Name in the archive → current location of the files.
+            only: Names in the archive to restore; empty: all tables.
             adopt: Take over locations that belong to another store.
-            dry_run: Only say what would be done.
-            progress: Hears how far it is.
+            dry_run: Report what would be done, and change nothing.
+            progress: Called with each progress update.
         """
         parameters: Parameters = {
             "name": [f"{old}={new}" for old, new in (names or {}).items()],
@@ -205,7 +206,7 @@ class RecoveryCalls:
         parameters: Parameters | None = None,
         **sent: Any,
     ) -> T:
-        """Return the result at the end of lines that say how far it is."""
+        """Report the progress lines of an answer, and return the result from its last line."""
         with self._connection.stream(path, parameters or {}, "POST", **sent) as chunks:
             for line in lines_of(chunks):
                 body = checked_line(line)
@@ -218,11 +219,11 @@ class RecoveryCalls:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file beside its name, and give it that when all has gone well.
+    """Open a temporary file, and rename it to `path` when the block succeeds.
 
     Raises:
-        CallerError: No file can be there, or be written there.
-        NeveError: It could not be written to its end.
+        CallerError: The file cannot be created.
+        NeveError: Writing failed before the end.
     """
     if path.exists() and not path.is_file():
         raise CallerError(f"{path} cannot be written: it is a folder or a device, expected a file")
@@ -243,10 +244,10 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _chunks_of(path: Path) -> Iterator[bytes]:
-    """Yield what a file holds; it is opened at once.
+    """Open a file at once, and return an iterator over its chunks.
 
     Raises:
-        CallerError: There is none, or it cannot be read.
+        CallerError: The file does not exist, or cannot be read.
     """
     try:
         source = path.open("rb")
@@ -264,7 +265,7 @@ def _chunks_of(path: Path) -> Iterator[bytes]:
 
 
 def lines_of(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield lines with their ends."""
+    """Yield the lines of chunks, each with its line ending."""
     rest = b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
@@ -274,7 +275,7 @@ def lines_of(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def checked_line(line: bytes) -> dict[str, Any]:
-    """Return a line that tells no error; raise what it tells."""
+    """Return a decoded line, or raise the error that the line reports."""
     try:
         body = json.loads(line)
     except ValueError as error:
@@ -289,7 +290,7 @@ def checked_line(line: bytes) -> dict[str, Any]:
 def _write_archive(
     lines: Iterator[bytes], write: Callable[[bytes], object], progress: OnProgress | None
 ) -> None:
-    """Write the lines of an archive, and hold them against its digest."""
+    """Write the lines of an archive, and verify its digest."""
     digest, count = hashlib.sha256(), 0
     for line in lines:
         body = checked_line(line)

@@ -1,4 +1,4 @@
-"""Compactions that a user asks for: make one, follow it, wait with a progress bar, cancel it."""
+"""Compaction requests: submit, follow, wait with a progress bar, cancel."""
 
 import importlib.util
 import time  # noqa: TID251  the client may import no clock of the project
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ProgressBar:
-    """Shown on standard error between `with` and its end, if it is wanted and rich is there."""
+    """A progress bar on standard error inside a `with` block; shown only if rich is installed."""
 
     def __init__(self, title: str, *, shown: bool) -> None:
         self._title = title
@@ -51,7 +51,7 @@ class ProgressBar:
             self._bar.stop()
 
     def show(self, request: WireRequest) -> None:
-        """Show how far a request is now."""
+        """Show the current progress of a request."""
         if self._bar is not None:
             progress = request.progress or RequestProgress()
             completed = 1.0 if request.state.startswith("done") else progress.fraction
@@ -59,7 +59,7 @@ class ProgressBar:
 
 
 def sentence(request: WireRequest) -> str:
-    """Return how far a request is, in a line: `3/8 tablets · 2 jobs run · 1 m 05 s left`."""
+    """Return a request's progress in one line: `3/8 tablets · 2 jobs run · 1 m 05 s left`."""
     progress = request.progress
     if request.ended or progress is None:
         return request.state + (f": {request.cause}" if request.cause else "")
@@ -102,18 +102,18 @@ def _duration(seconds: float) -> str:
 
 
 PluginText = str | tuple[str, Mapping[str, object]] | api.Plugin
-"""A plug-in and its options, as users write them."""
+"""A plug-in and its options, in any form that users may write."""
 PLUGIN_FORM = "NAME[:OPTION=VALUE,…]"
 POLL_FIRST_S = 0.2
 OUTAGE_MAX_S = 60.0
-"""So long may the service be away while somebody waits; it is started anew meanwhile."""
+"""Longest outage that `Request.wait` tolerates, such as a restart of the service."""
 
 
 class Request:
-    """A compaction that was asked for; it goes on whether anybody holds this or not.
+    """A handle on a requested compaction; the compaction does not depend on the handle.
 
     Attributes:
-        id: Names it for good.
+        id: Permanent id of the request.
         table: Name of its table.
     """
 
@@ -126,10 +126,10 @@ class Request:
         return f"<request {self.id} of table {self.table}>"
 
     def status(self, *, tablets: int = 100) -> api.Request:
-        """Return how far it is.
+        """Return the state and progress of the request.
 
         Args:
-            tablets: Of how many tablets to tell, those that have not ended first.
+            tablets: Maximum number of tablets to list; unfinished tablets come first.
         """
         answer = self._connection.call("GET", self._path(), parameters={"tablets": tablets})
         return decode(api.Request, answer)
@@ -137,28 +137,29 @@ class Request:
     def cancel(
         self, *, start: str | None = None, end: str | None = None, tablet: str | None = None
     ) -> api.Request:
-        """Cancel it, or its part in a range or a tablet; what is committed stays.
+        """Cancel the request, or its part in a range or a tablet; committed work stays.
 
         Args:
-            start: First key, included; with `end`: only tablets that lie wholly between.
-            end: Last key, included.
-            tablet: One tablet, by its end.
+            start: First key, inclusive; with `end`, only tablets entirely inside the range.
+            end: Last key, inclusive.
+            tablet: One tablet, identified by its end.
         """
         body = {"start": start, "end": end, "tablet": tablet}
         answer = self._connection.call("POST", self._path("cancel"), body=body)
         return decode(api.Request, answer)
 
     def wait(self, *, progress: bool = False, timeout_s: float | None = None) -> api.Request:
-        """Return when it is done.
+        """Wait until the request is done, and return its final state.
 
         Args:
-            progress: Show a bar on standard error meanwhile.
-            timeout_s: Longest wait; None: as long as it takes.
+            progress: Show a progress bar on standard error.
+            timeout_s: Longest wait; None: no limit.
 
         Raises:
-            RequestFailedError: It failed or was cancelled, or a part of it was; `code` is its
-                state: `failed`, `cancelled` or `done_in_part`.
-            UnavailableError: It was not done in time, and goes on.
+            RequestFailedError: The request failed, or was cancelled in whole or in part; `code` is
+                its state: `failed`, `cancelled` or `done_in_part`.
+            UnavailableError: The request was not done in time, or the service did not answer.
+                The request continues.
         """
         with ProgressBar(f"compact {self.table}", shown=progress) as bar:
             found = self._followed(bar, timeout_s)
@@ -201,7 +202,7 @@ def _why_not_done(found: api.Request) -> str:
 
 
 class RequestCalls:
-    """The part of the client that is about compactions a user asks for."""
+    """Client methods for compaction requests."""
 
     _connection: Connection
 
@@ -223,24 +224,25 @@ class RequestCalls:
         deadline: str | float | None = None,
         call: str | None = None,
     ) -> Request:
-        """Ask for a compaction, and return at once.
+        """Request a compaction, and return at once.
 
         Args:
-            table: Its name.
-            start: First key, included, or a prefix of it; None: from the beginning.
-            end: Last key, included, or a prefix of it; None: to the end.
-            delete_where: Delete the rows of the range for which this is true.
-            set: Change columns of the rows of the range: `"a = a + 1"`.
-            transform: Change rows by a plug-in: as `selector`.
-            selector: Which files: a name, `"age:older_than=7d"` as on the command line, or
-                `(name, options)`.
-            codec: Of the outputs.
-            codec_level: Of the outputs.
-            row_group_bytes: Of the outputs: bytes or a size such as `"64MB"`.
-            hints: For plug-ins.
-            boost: Added to the priority of its jobs.
-            deadline: It fails if it takes longer: seconds or `"10m"`.
-            call: Id of this call (`neve.new_call_id()`), to repeat one whose outcome is unknown.
+            table: Name of the table.
+            start: First key, inclusive, or a prefix of it; None: from the beginning.
+            end: Last key, inclusive, or a prefix of it; None: to the end.
+            delete_where: Condition; delete the rows of the range for which it is true.
+            set: Assignments to apply to the rows of the range: `"a = a + 1"`.
+            transform: Plug-in that changes rows, written like `selector`.
+            selector: Plug-in that selects files: a name, `"age:older_than=7d"` as on the command
+                line, or `(name, options)`.
+            codec: Compression codec of the outputs.
+            codec_level: Compression level of the outputs.
+            row_group_bytes: Row group size of the outputs: bytes, or a size such as `"64MB"`.
+            hints: Hints for plug-ins.
+            boost: Value to add to the priority of its jobs.
+            deadline: Time limit, in seconds or as a text such as `"10m"`; after it the request
+                fails.
+            call: Id of this call (`neve.new_call_id()`); reuse it after an unknown outcome.
         """
         body = api.NewRequest(
             start=start,
@@ -276,23 +278,24 @@ class RequestCalls:
         boost: int = 0,
         deadline: str | float | None = None,
     ) -> api.DryRun:
-        """Return what `compact` would take with the same arguments; nothing is started.
+        """Return what `compact` would select with the same arguments, and start nothing.
 
         Args:
-            table: Its name.
-            start: First key, included, or a prefix of it; None: from the beginning.
-            end: Last key, included, or a prefix of it; None: to the end.
-            delete_where: Delete the rows of the range for which this is true.
-            set: Change columns of the rows of the range: `"a = a + 1"`.
-            transform: Change rows by a plug-in: as `selector`.
-            selector: Which files: a name, `"age:older_than=7d"` as on the command line, or
-                `(name, options)`.
-            codec: Of the outputs.
-            codec_level: Of the outputs.
-            row_group_bytes: Of the outputs: bytes or a size such as `"64MB"`.
-            hints: For plug-ins.
-            boost: Added to the priority of its jobs.
-            deadline: It fails if it takes longer: seconds or `"10m"`.
+            table: Name of the table.
+            start: First key, inclusive, or a prefix of it; None: from the beginning.
+            end: Last key, inclusive, or a prefix of it; None: to the end.
+            delete_where: Condition; delete the rows of the range for which it is true.
+            set: Assignments to apply to the rows of the range: `"a = a + 1"`.
+            transform: Plug-in that changes rows, written like `selector`.
+            selector: Plug-in that selects files: a name, `"age:older_than=7d"` as on the command
+                line, or `(name, options)`.
+            codec: Compression codec of the outputs.
+            codec_level: Compression level of the outputs.
+            row_group_bytes: Row group size of the outputs: bytes, or a size such as `"64MB"`.
+            hints: Hints for plug-ins.
+            boost: Value to add to the priority of its jobs.
+            deadline: Time limit, in seconds or as a text such as `"10m"`; after it the request
+                fails.
         """
         body = api.NewRequest(
             start=start,
@@ -312,18 +315,18 @@ class RequestCalls:
         return decode(api.DryRun, answer)
 
     def requests(self, table: str, count: int = 100) -> list[api.Request]:
-        """Return the compactions that were asked for, newest first.
+        """Return the compaction requests of a table, newest first.
 
         Args:
-            table: Its name.
-            count: How many at most.
+            table: Name of the table.
+            count: Maximum number of entries.
         """
         path = table_path(table, "compactions")
         answer = self._connection.call("GET", path, parameters={"count": count})
         return decode_list(api.Request, answer, "requests")
 
     def request(self, table: str, request: str) -> Request:
-        """Return a handle on a compaction that was asked for before."""
+        """Return a handle on an existing compaction request."""
         return Request(self._connection, table, request)
 
 
@@ -335,10 +338,10 @@ def _output(
 
 
 def _plugin(written: PluginText | None, what: str) -> api.Plugin | None:
-    """Return name and options of `name`, `name:option=value,option=value` or a pair.
+    """Parse `name`, `name:option=value,option=value` or a pair into name and options.
 
     Raises:
-        CallerError: It has no name, or an option has no `=`.
+        CallerError: The name is missing, or an option has no `=`.
     """
     if written is None or isinstance(written, api.Plugin):
         return written

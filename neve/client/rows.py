@@ -1,4 +1,4 @@
-"""Calls that bring rows in and out: add, append, files, scan."""
+"""Reading and writing of rows: add, append, files, scan, count."""
 
 import io
 import json
@@ -33,7 +33,7 @@ from neve.client.tables import table_path
 
 
 class ArrowStream(Protocol):
-    """Whatever gives a stream of record batches by Arrow's PyCapsule interface."""
+    """An object that exports a stream of record batches by Arrow's PyCapsule interface."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return a capsule with the stream."""
@@ -41,7 +41,7 @@ class ArrowStream(Protocol):
 
 
 class ArrowArray(Protocol):
-    """Whatever gives one record batch by Arrow's PyCapsule interface."""
+    """An object that exports one record batch by Arrow's PyCapsule interface."""
 
     def __arrow_c_array__(self, requested_schema: object = None) -> object:
         """Return two capsules, with the schema and the batch."""
@@ -56,11 +56,11 @@ Rows: TypeAlias = (
     | Iterable[pa.RecordBatch]
     | Sequence[Mapping[str, object]]
 )
-"""What `append` takes."""
+"""Inputs that `append` accepts."""
 
 
 class RowCalls:
-    """The part of the client that is about rows and files."""
+    """Client methods for rows and files."""
 
     _connection: Connection
 
@@ -76,12 +76,12 @@ class RowCalls:
                 return found
 
     def add_files(self, table: str, paths: Iterable[str], *, call: str | None = None) -> Added:
-        """Add Parquet files that lie below the table's location: all of them, or none.
+        """Add Parquet files from below the table's location, all or none.
 
         Args:
-            table: Its name.
-            paths: Relative to the location, or URIs below it.
-            call: Id of this call (`neve.new_call_id()`), to repeat one whose outcome is unknown.
+            table: Name of the table.
+            paths: Paths relative to the location, or URIs below it.
+            call: Id of this call (`neve.new_call_id()`); reuse it after an unknown outcome.
         """
         body = {"paths": [paths] if isinstance(paths, str) else list(paths)}
         answer = self._connection.call(
@@ -99,14 +99,14 @@ class RowCalls:
         *,
         call: str | None = None,
     ) -> Added:
-        """Add rows: they are sorted, split by tablet and written as files, all or none.
+        """Add rows, all or none; the service sorts them, splits them by tablet and writes files.
 
         Args:
-            table: Its name.
-            rows: Columns by name; a missing one is null. An Arrow table or batch, whatever else
-                has Arrow's PyCapsule interface (a Polars, pandas or DuckDB result, a reader),
+            table: Name of the table.
+            rows: Columns by name; a missing column is null. An Arrow table or batch, any object
+                with Arrow's PyCapsule interface (a Polars, pandas or DuckDB result, a reader),
                 an iterable of batches, or a list of dictionaries.
-            call: Id of this call (`neve.new_call_id()`), to repeat one whose outcome is unknown.
+            call: Id of this call (`neve.new_call_id()`); reuse it after an unknown outcome.
         """
         if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
             rows = table_of(rows, self._types(table))
@@ -120,16 +120,16 @@ class RowCalls:
         return decode(Added, answer)
 
     def _types(self, table: str) -> dict[str, str]:
-        """Return the types of a table's columns, as the service writes them."""
+        """Return column name → type of a table, in the notation of the service."""
         columns = decode(Table, self._connection.call("GET", table_path(table))).schema
         return {column.name: column.type for column in columns}
 
     def call(self, table: str, call: str) -> Call:
-        """Return what became of a call id: accepted with what, unknown, or too old to tell.
+        """Return the outcome of a call id: accepted and with which result, unknown, or too old.
 
         Args:
-            table: Its name.
-            call: The id that was sent with `add_files`, `append` or `compact`.
+            table: Name of the table.
+            call: Id that was sent with `add_files`, `append` or `compact`.
         """
         path = table_path(table, f"calls/{quote(call, safe='')}")
         return decode(Call, self._connection.call("GET", path))
@@ -171,17 +171,17 @@ class RowCalls:
         include_expired: bool = False,
         include_deleted: bool = False,
     ) -> pa.Table | pa.RecordBatchReader:
-        """Return the rows of a table, merged: per key the newest, without the deleted.
+        """Return the merged rows of a table: the newest row per key, without deleted rows.
 
         Args:
-            table: Its name.
-            columns: Those wanted; None: all.
-            start: First key, included; None: from the beginning. Of a table with partitions:
-                the first partition, `"2025,4"`.
-            end: Last key, or partition, included; None: to the end.
-            batches: Return a reader that streams, instead of the whole table in memory.
-            include_expired: Also rows that have expired and that no compaction has dropped yet.
-            include_deleted: Also tombstones that no compaction has dropped yet.
+            table: Name of the table.
+            columns: Columns to return; None: all.
+            start: First key, inclusive; None: from the beginning. For a partitioned table, the
+                first partition, such as `"2025,4"`.
+            end: Last key or partition, inclusive; None: to the end.
+            batches: Return a streaming reader, instead of the whole result in memory.
+            include_expired: Include expired rows that no compaction has dropped so far.
+            include_deleted: Include tombstones that no compaction has dropped so far.
         """
         wanted = None if columns is None else list(columns)
         asked: Parameters = {"columns": wanted, "start": start, "end": end}
@@ -201,14 +201,14 @@ class RowCalls:
         include_expired: bool = False,
         include_deleted: bool = False,
     ) -> int:
-        """Return how many rows a scan would give.
+        """Return the number of rows that a scan would return.
 
         Args:
-            table: Its name.
-            start: First key, or partition, included; None: from the beginning.
-            end: Last key, or partition, included; None: to the end.
-            include_expired: As of `scan`.
-            include_deleted: As of `scan`.
+            table: Name of the table.
+            start: First key or partition, inclusive; None: from the beginning.
+            end: Last key or partition, inclusive; None: to the end.
+            include_expired: As for `scan`.
+            include_deleted: As for `scan`.
         """
         parameters: Parameters = {"start": start, "end": end}
         included = _included(expired=include_expired, deleted=include_deleted)
@@ -229,7 +229,7 @@ class RowCalls:
 
 
 def _included(*, expired: bool, deleted: bool) -> dict[str, bool]:
-    """Return the parameters of a scan that wants more than visible rows; usually none."""
+    """Return the query parameters that include invisible rows; usually none."""
     asked = {"include_expired": expired, "include_deleted": deleted}
     return {name: wanted for name, wanted in asked.items() if wanted}
 
@@ -272,16 +272,16 @@ def _arrow_reader(chunks: Iterator[bytes]) -> Iterator[pa.RecordBatchReader]:
 
 
 class _Chunks(io.RawIOBase):
-    """Chunks of bytes as a file that Arrow can read."""
+    """A file object over chunks of bytes, for Arrow."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._rest = b""
         self.problem: dict[str, Any] | None = None
-        """Why the server has broken off, if it has said so."""
+        """The problem that the server reported when it ended the stream early, if any."""
 
     def readable(self) -> bool:
-        """Return that it can be read."""
+        """Return True: the file is readable."""
         return True
 
     def read(self, size: int = -1, /) -> bytes:

@@ -1,4 +1,4 @@
-"""Splits and merges of tablets: wish for one, wait for it, see what is under way.
+"""Splits and merges of tablets: start one, wait for it, list those in progress.
 
 client.split("events", at="2024-07-01", wait=True)
 client.split("events", tablet="last", into=4, wait=True)
@@ -32,7 +32,7 @@ OnOperation = Callable[[Operation], None]
 
 
 class SplitMergeCalls:
-    """The part of the client that is about the bounds of tablets."""
+    """Client methods for splits and merges of tablets."""
 
     _connection: Connection
 
@@ -47,21 +47,22 @@ class SplitMergeCalls:
         timeout_s: float | None = None,
         progress: OnOperation | None = None,
     ) -> StartedOperation:
-        """Split a tablet. The same wish again begins nothing twice.
+        """Split a tablet. Repeating the call does not start a second split.
 
         Args:
-            table: Its name.
-            at: The last key of the left half; or give `tablet`.
-            tablet: A tablet, by its end; the service chooses keys that balance its bytes.
-            into: With `tablet`: how many parts; more than two only with `wait`.
-            wait: Return when it is over.
-            timeout_s: Longest wait; None: as long as it takes.
-            progress: Hears of every operation that begins, while waiting.
+            table: Name of the table.
+            at: Last key of the left half. Give either `at` or `tablet`.
+            tablet: Tablet, identified by its end; the service chooses keys that balance its bytes.
+            into: Number of parts, with `tablet`; more than two only with `wait`.
+            wait: Return only when the split has ended.
+            timeout_s: Longest wait; None: no limit.
+            progress: Called with each operation that begins, while waiting.
 
         Raises:
-            RefusedError: It cannot begin now: a request holds the tablet, say.
-            RequestFailedError: It was abandoned.
-            UnavailableError: It was not over in time, and goes on.
+            RefusedError: The split cannot begin now, for example because a request holds the
+                tablet.
+            RequestFailedError: The split was abandoned.
+            UnavailableError: The split did not end in time. It continues.
         """
         if into > 2 and not wait:
             raise CallerError("into more than two parts goes with wait: one split after the other")
@@ -85,21 +86,21 @@ class SplitMergeCalls:
         timeout_s: float | None = None,
         progress: OnOperation | None = None,
     ) -> StartedOperation:
-        """Merge a tablet with the next one; with `wait`, all tablets that hold a range.
+        """Merge a tablet with the next one; with `wait`, merge all tablets of a range.
 
         Args:
-            table: Its name.
-            tablet: The left one, by its end; or give `start` and `end`.
-            start: A key of the first tablet; None: the first of the table.
-            end: A key of the last tablet; None: the last of the table.
-            wait: Return when it is over; of a range, when it is one tablet.
-            timeout_s: Longest wait; None: as long as it takes.
-            progress: Hears of every operation that begins, while waiting.
+            table: Name of the table.
+            tablet: Left tablet, identified by its end. Give either `tablet`, or `start` and `end`.
+            start: A key of the first tablet; None: the first tablet of the table.
+            end: A key of the last tablet; None: the last tablet of the table.
+            wait: Return only when the merge has ended; for a range, when one tablet is left.
+            timeout_s: Longest wait; None: no limit.
+            progress: Called with each operation that begins, while waiting.
 
         Raises:
-            RefusedError: It cannot begin now.
-            RequestFailedError: It was abandoned.
-            UnavailableError: It was not over in time, and goes on.
+            RefusedError: The merge cannot begin now.
+            RequestFailedError: The merge was abandoned.
+            UnavailableError: The merge did not end in time. It continues.
         """
         end_s = _end_s(timeout_s)
         wish = asdict(Merge(tablet=tablet, start=start, end=end))
@@ -112,11 +113,11 @@ class SplitMergeCalls:
         return begun
 
     def operations(self, table: str, *, tablet: str | None = None) -> list[Operation]:
-        """Return the splits and merges under way, and what they wait for.
+        """Return the splits and merges in progress, and what they wait for.
 
         Args:
-            table: Its name.
-            tablet: Only in this one, by its end.
+            table: Name of the table.
+            tablet: Return only operations of this tablet, identified by its end.
         """
         parameters = {} if tablet is None else {"tablet": tablet}
         path = table_path(table, "operations")
@@ -124,7 +125,7 @@ class SplitMergeCalls:
         return [*decode(Operations, answer).operations]
 
     def abandon(self, table: str, operation: str) -> None:
-        """Give a split or merge up; tablets and files stay as they are."""
+        """Abandon a split or merge; tablets and files stay unchanged."""
         path = table_path(table, "operations", quote(operation, safe=""), "abandon")
         self._connection.call("POST", path)
 
@@ -136,7 +137,7 @@ class SplitMergeCalls:
     def _wait(
         self, table: str, begun: StartedOperation, end_s: float | None, progress: OnOperation | None
     ) -> None:
-        """Wait until an operation is over; raise if it has come to nothing."""
+        """Wait until an operation has ended; raise if it was abandoned."""
         operation = begun.operation
         if operation is None:
             return

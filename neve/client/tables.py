@@ -1,4 +1,4 @@
-"""Calls about tables: create, look, change, drop, pause."""
+"""Tables: create, describe, change, drop, pause."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -24,12 +24,12 @@ def table_path(table: str, *rest: str) -> str:
 
 
 class TableCalls:
-    """The part of the client that is about tables."""
+    """Client methods for tables."""
 
     _connection: Connection
 
     def tables(self) -> list[Table]:
-        """Return every table, by name."""
+        """Return all tables, ordered by name."""
         return decode_list(Table, self._connection.call("GET", "/v1/tables"), "tables")
 
     def create_table(
@@ -52,17 +52,18 @@ class TableCalls:
 
         Args:
             name: A DNS label: lower-case letters, digits, dashes.
-            location: URI of the folder of its files, or an absolute path there.
-            schema: Its columns; or give `example`.
+            location: URI of the folder of its files, or an absolute path on the service's machine.
+            schema: Columns of the table. Give either `schema` or `example`.
             example: Path or URI of a Parquet file that has the schema.
-            key: Sort and primary key; empty: an append-only bag of rows.
-            splits: Last keys of all tablets but the last, ascending.
-            settings: By name: `{"ratio": 3, "target_bytes": "256MB", "ttl_s": "7d"}`.
-            version_column: Tells which row of a key is the newest; a key needs one.
-            tombstone_column: True in rows that delete their key.
-            time_column: For TTL and time windows.
-            partition_by: Columns of which each combination of values is a tablet.
-            paused: Start no job until `resume`.
+            key: Sort and primary key; empty: an append-only table.
+            splits: Last keys of all tablets except the last, ascending.
+            settings: Settings by name: `{"ratio": 3, "target_bytes": "256MB", "ttl_s": "7d"}`.
+            version_column: Column that orders the rows of a key; the highest version is the newest.
+                Required with a key.
+            tombstone_column: Boolean column that is true in rows that delete their key.
+            time_column: Column that TTL and time windows use.
+            partition_by: Partition columns; each combination of their values is a tablet.
+            paused: Start no jobs until `resume`.
         """
         body = NewTable(
             name=name,
@@ -96,11 +97,11 @@ class TableCalls:
         """Change some settings of a table, or its schema, and return it.
 
         Args:
-            table: Its name.
-            settings: By name, in the units that `create_table` takes.
-            settings_version: Refuse if the settings have another version by now.
-            add_columns: Name → type, such as `int64`; null in the rows that are there.
-            widen_columns: Name → a type that holds every value of the old one.
+            table: Name of the table.
+            settings: Settings by name, in the units of `create_table`.
+            settings_version: Expected version; the call fails if the settings have another one.
+            add_columns: Name → type, such as `int64`; the column is null in existing rows.
+            widen_columns: Name → new type, which must hold every value of the old type.
         """
         body = {
             "settings": dict(settings or {}),
@@ -111,11 +112,11 @@ class TableCalls:
         return decode(Table, self._connection.call("PATCH", table_path(table), body=body))
 
     def drop(self, table: str, *, delete_files: bool = False) -> Dropped:
-        """Drop a table; return what its name still waits for.
+        """Drop a table, and return what must finish before its name can be used again.
 
         Args:
-            table: Its name.
-            delete_files: Also delete its files, once no reader can need them.
+            table: Name of the table.
+            delete_files: Delete its files as well, once no reader can need them.
         """
         parameters = {"delete_files": delete_files}
         return decode(
@@ -134,16 +135,16 @@ class TableCalls:
                 return found
 
     def pause(self, table: str) -> Table:
-        """Start no new job on a table; running ones go on."""
+        """Start no new jobs on a table; running jobs continue."""
         return decode(Table, self._connection.call("POST", table_path(table, "pause")))
 
     def resume(self, table: str) -> Table:
-        """End a pause."""
+        """End the pause of a table."""
         return decode(Table, self._connection.call("POST", table_path(table, "resume")))
 
 
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
-    """Return an Arrow schema as columns."""
+    """Convert an Arrow schema to columns of the wire model."""
     return tuple(
         Column(name=each.name, type=str(each.type), nullable=each.nullable) for each in schema
     )

@@ -1,4 +1,4 @@
-"""Calls about the work: status, jobs, queue, plan, explain, history, compactors, limits."""
+"""Compaction work: status, jobs, queue, plan, explain, history, compactors, limits."""
 
 import time  # noqa: TID251  the client may import no clock of the project
 from collections.abc import Mapping
@@ -35,66 +35,66 @@ REST_POLL_S = 0.2
 
 
 class WorkCalls(TableCalls):
-    """The part of the client that is about the work on tables."""
+    """Client methods for the compaction work on tables."""
 
     def status(self) -> Status:
-        """Return how the service as a whole is doing."""
+        """Return the status of the service as a whole."""
         return decode(Status, self._connection.call("GET", "/v1/status"))
 
     def config(self) -> list[Setting]:
-        """Return every setting of the running service, and where its value comes from."""
+        """Return all settings of the running service, with the source of each value."""
         return decode_list(Setting, self._connection.call("GET", "/v1/config"), "settings")
 
     def audit(
         self, count: int = 100, *, table: str | None = None, caller: str | None = None
     ) -> list[AuditEntry]:
-        """Return calls that may have changed something, newest first, refused ones too.
+        """Return audited calls, newest first: all that may change something, also refused ones.
 
         Args:
-            count: Entries at most.
-            table: Only those about this table.
-            caller: Only those of this caller.
+            count: Maximum number of entries.
+            table: Return only calls about this table.
+            caller: Return only calls of this caller.
         """
         parameters = {"count": count, "table": table, "caller": caller}
         answer = self._connection.call("GET", "/v1/audit", parameters=parameters)
         return decode_list(AuditEntry, answer, "entries")
 
     def jobs(self) -> list[Job]:
-        """Return the jobs that run."""
+        """Return the running jobs."""
         return decode_list(Job, self._connection.call("GET", "/v1/jobs"), "jobs")
 
     def cancel_job(self, attempt: str) -> None:
-        """Take a running job back; the same files are not planned again for a while.
+        """Cancel a running job; its files are not planned again for a while.
 
-        A job of a request takes the key range of its tablet out of the request, which goes on
-        elsewhere and ends `done_in_part`: `wait` raises.
+        If the job belongs to a request, the key range of its tablet leaves the request. The
+        request continues in its other tablets and ends `done_in_part`, so that `wait` raises.
 
         Args:
-            attempt: As `jobs` tells it.
+            attempt: Id of the attempt, from `jobs`.
         """
         self._connection.call("POST", f"/v1/jobs/{quote(attempt, safe='')}/cancel")
 
     def backlog(self, table: str | None = None) -> list[Backlog]:
-        """Return how many bytes are still to be rewritten, by table, the largest first.
+        """Return the bytes that are still to be rewritten, by table, largest first.
 
-        A table at rest has no line. Of more than 99 tables the last line, without a name, stands
-        for those that have none.
+        A table at rest has no entry. With more than 99 tables, the last entry has no name and
+        stands for the tables without an entry of their own.
 
         Args:
-            table: Only of this one; None: of all.
+            table: Return only this table; None: all tables.
         """
         parameters = None if table is None else {"table": table}
         found = self._connection.call("GET", "/v1/backlog", parameters=parameters)
         return decode_list(Backlog, found, "backlog")
 
     def owed_tablets(self, table: str, count: int = 100) -> list[OwedTablet]:
-        """Return the tablets of a table in which most is still to be rewritten, the largest first.
+        """Return the tablets of a table with the largest backlog, largest first.
 
-        A tablet at rest is not among them.
+        A tablet at rest has no entry.
 
         Args:
-            table: Its name.
-            count: At most so many.
+            table: Name of the table.
+            count: Maximum number of tablets.
         """
         found = self._connection.call(
             "GET", table_path(table, "backlog"), parameters={"count": count}
@@ -102,34 +102,34 @@ class WorkCalls(TableCalls):
         return decode_list(OwedTablet, found, "tablets")
 
     def backlog_history(self, table: str | None = None) -> list[BacklogPoint]:
-        """Return how many bytes were still to be rewritten in the last hour, oldest first.
+        """Return the backlog over the last hour, oldest point first.
 
-        A point every ten seconds; a coordinator that was restarted remembers nothing from before.
+        There is one point every ten seconds. A restart of the coordinator clears the history.
 
         Args:
-            table: Of this one; None: of all together.
+            table: Return the backlog of this table; None: the total of all tables.
         """
         parameters = None if table is None else {"table": table}
         found = self._connection.call("GET", "/v1/backlog/history", parameters=parameters)
         return decode_list(BacklogPoint, found, "history")
 
     def queue(self, group: str | None = None, count: int = 100) -> list[PlannedJob]:
-        """Return the jobs that wait, best first.
+        """Return the waiting jobs, highest priority first.
 
         Args:
-            group: Of one compaction group; None: of all.
-            count: How many at most.
+            group: Return the jobs of this compaction group; None: of all groups.
+            count: Maximum number of entries.
         """
         parameters = {"group": group, "count": count}
         answer = self._connection.call("GET", "/v1/queue", parameters=parameters)
         return decode_list(PlannedJob, answer, "jobs")
 
     def explain(self, table: str, tablet: str | None = None) -> list[Explanation]:
-        """Return why tablets are as they are: why jobs run, wait, or are not wanted.
+        """Explain the state of tablets: why jobs run, wait, or are not planned.
 
         Args:
-            table: Its name.
-            tablet: One tablet, by its end; None: all (the first hundred).
+            table: Name of the table.
+            tablet: One tablet, identified by its end; None: the first hundred tablets.
         """
         answer = self._connection.call(
             "GET", table_path(table, "explain"), parameters={"tablet": tablet}
@@ -137,13 +137,13 @@ class WorkCalls(TableCalls):
         return decode_list(Explanation, answer, "tablets")
 
     def story(self, table: str, tablet: str) -> Story:
-        """Return what has happened to a tablet since the coordinator started.
+        """Return the events of a tablet since the coordinator started.
 
-        It explains an incident after it is over. A restart of the coordinator begins it anew.
+        Use it to explain an incident afterwards. A restart of the coordinator clears the events.
 
         Args:
-            table: Its name.
-            tablet: By its end.
+            table: Name of the table.
+            tablet: The tablet, identified by its end.
         """
         answer = self._connection.call(
             "GET", table_path(table, "story"), parameters={"tablet": tablet}
@@ -151,15 +151,15 @@ class WorkCalls(TableCalls):
         return decode(Story, answer)
 
     def plan(self, table: str) -> Plan:
-        """Return what would be planned for a table now; nothing is started."""
+        """Return what would be planned for a table now, and start nothing."""
         return decode(Plan, self._connection.call("GET", table_path(table, "plan")))
 
     def history(self, table: str, count: int = 100) -> list[Finished]:
-        """Return the newest finished attempts, newest first.
+        """Return the most recently finished attempts, newest first.
 
         Args:
-            table: Its name.
-            count: How many at most.
+            table: Name of the table.
+            count: Maximum number of entries.
         """
         answer = self._connection.call(
             "GET", table_path(table, "history"), parameters={"count": count}
@@ -167,20 +167,20 @@ class WorkCalls(TableCalls):
         return decode_list(Finished, answer, "attempts")
 
     def compactors(self) -> list[Compactor]:
-        """Return the compactors that the coordinator hears of."""
+        """Return the compactors that the coordinator knows."""
         answer = self._connection.call("GET", "/v1/compactors")
         return decode_list(Compactor, answer, "compactors")
 
     def drain(self, compactor: str) -> None:
-        """Let a compactor finish what it holds and take nothing new."""
+        """Let a compactor finish its jobs, and assign no new ones to it."""
         self._connection.call("POST", f"/v1/compactors/{quote(compactor, safe='')}/drain")
 
     def stop_compactor(self, compactor: str, wait_max_s: float | None = None) -> None:
-        """Let a compactor end its jobs, and end. Another one is started if its group needs it.
+        """Stop a compactor after its jobs. A replacement starts if its group needs one.
 
         Args:
-            compactor: Its name.
-            wait_max_s: Longest wait for its jobs; what still runs then is handed to others.
+            compactor: Name of the compactor.
+            wait_max_s: Longest wait for its jobs; jobs that still run then go to other compactors.
                 None: `compactor.drain_timeout_s` of the service.
         """
         path = f"/v1/compactors/{quote(compactor, safe='')}/stop"
@@ -188,15 +188,15 @@ class WorkCalls(TableCalls):
         self._connection.call("POST", path, parameters=parameters)
 
     def groups(self) -> list[Group]:
-        """Return the compaction groups: queue, compactors, and how they are scaled."""
+        """Return the compaction groups, with their queue, compactors and scaling."""
         return decode_list(Group, self._connection.call("GET", "/v1/groups"), "groups")
 
     def scale_group(self, group: str, compactors: int | None) -> None:
-        """Set how many compactors a group has.
+        """Set the number of compactors of a group.
 
         Args:
-            group: Its name.
-            compactors: How many; None: as many as the settings and the work want.
+            group: Name of the group.
+            compactors: Number of compactors; None: as the settings and the backlog require.
         """
         path = f"/v1/groups/{quote(group, safe='')}/scale"
         if compactors is None:
@@ -205,29 +205,29 @@ class WorkCalls(TableCalls):
             self._connection.call("PUT", path, body={"compactors": compactors})
 
     def pause_group(self, group: str) -> None:
-        """Hand out no job of a compaction group; running ones go on."""
+        """Assign no new jobs of a compaction group; running jobs continue."""
         self._connection.call("POST", f"/v1/groups/{quote(group, safe='')}/pause")
 
     def resume_group(self, group: str) -> None:
-        """End a pause of a compaction group."""
+        """End the pause of a compaction group."""
         self._connection.call("POST", f"/v1/groups/{quote(group, safe='')}/resume")
 
     def replan(self, table: str) -> None:
-        """Look at every tablet of a table anew, at once."""
+        """Plan every tablet of a table again, at once."""
         self._connection.call("POST", table_path(table, "replan"))
 
     def analyze(
         self, table: str, tablet: str | None = None, *, timeout_s: float | None = None
     ) -> list[LiveBytes]:
-        """Have the live bytes of files counted, and return what is known of them.
+        """Start an analysis of the live bytes of files, and return the current counts.
 
         Args:
-            table: Its name.
-            tablet: One, by its end; None: every one of the table.
+            table: Name of the table.
+            tablet: One tablet, identified by its end; None: all tablets of the table.
             timeout_s: Longest wait for the result; None: do not wait.
 
         Raises:
-            UnavailableError: It was not done in time. It goes on.
+            UnavailableError: The analysis did not finish in time. It continues.
         """
         parameters = {} if tablet is None else {"tablet": tablet}
         self._connection.call("POST", table_path(table, "analyze"), parameters=parameters)
@@ -245,11 +245,11 @@ class WorkCalls(TableCalls):
             time.sleep(REST_POLL_S)
 
     def live_bytes(self, table: str, tablet: str | None = None) -> list[LiveBytes]:
-        """Return what is live in tablets, as far as an analysis has counted it.
+        """Return the live bytes of tablets that an analysis has counted so far.
 
         Args:
-            table: Its name.
-            tablet: One, by its end; None: every one of the table.
+            table: Name of the table.
+            tablet: One tablet, identified by its end; None: all tablets of the table.
         """
         parameters = {} if tablet is None else {"tablet": tablet}
         path = table_path(table, "live-bytes")
@@ -257,48 +257,48 @@ class WorkCalls(TableCalls):
         return decode_list(LiveBytes, answer, "tablets")
 
     def maintenance(self, table: str, tablet: str | None = None) -> TableMaintenance:
-        """Return what could be done in tablets: gain, cost and memory, or why it is not done.
+        """Return possible maintenance of tablets: gain, cost and memory, or why it is not done.
 
         Args:
-            table: Its name.
-            tablet: One, by its end; None: the first tablets of the table.
+            table: Name of the table.
+            tablet: One tablet, identified by its end; None: the first tablets of the table.
         """
         parameters = {} if tablet is None else {"tablet": tablet}
         path = table_path(table, "maintenance")
         return decode(TableMaintenance, self._connection.call("GET", path, parameters=parameters))
 
     def report_reads(self, table: str, tablets: Mapping[str, int]) -> None:
-        """Count scans of tablets that did not go through the service.
+        """Report scans of tablets that did not go through the service.
 
         Args:
-            table: Its name.
-            tablets: End of a tablet → scans since the last call.
+            table: Name of the table.
+            tablets: End of a tablet → number of scans since the last call.
         """
         body = {"tablets": dict(tablets)}
         self._connection.call("POST", table_path(table, "reads"), body=body)
 
     def report_latency(self, table: str, latency_s: float, reads: int = 1) -> None:
-        """Tell how long readers of a table have waited, so that rewrites leave them room.
+        """Report the read latency of a table, so that rewrites leave capacity to readers.
 
         Args:
-            table: Its name.
-            latency_s: Average wait of these reads.
-            reads: How many, since the last call.
+            table: Name of the table.
+            latency_s: Average latency of the reads, in seconds.
+            reads: Number of reads since the last call.
         """
         body = {"tables": {table: {"reads": reads, "latency_s": latency_s}}}
         self._connection.call("POST", "/v1/reads", body=body)
 
     def control(self) -> Control:
-        """Return what the controller reads and decides, and what each class of work gets."""
+        """Return the controller's inputs and decisions, and the share of each class of work."""
         return decode(Control, self._connection.call("GET", "/v1/control"))
 
     def trigger(self, table: str) -> Trigger:
-        """Have the planner of a table asked now; return what it decides for each tablet.
+        """Run the planner of a table now, and return its decision for each tablet.
 
-        The planner may refuse. `compact` forces a run.
+        The planner may decide against a job; use `compact` to force one.
 
         Args:
-            table: Its name.
+            table: Name of the table.
 
         Raises:
             RefusedError: The table is not live, or its setting `triggers` lacks `admin`.
@@ -306,41 +306,41 @@ class WorkCalls(TableCalls):
         return decode(Trigger, self._connection.call("POST", table_path(table, "trigger")))
 
     def lift_quarantine(self, table: str, tablet: str | None = None) -> None:
-        """Plan tablets again that were set aside after repeated failures.
+        """Resume planning of tablets that are in quarantine after repeated failures.
 
         Args:
-            table: Its name.
-            tablet: One, by its end; None: every one of the table.
+            table: Name of the table.
+            tablet: One tablet, identified by its end; None: all tablets of the table.
         """
         parameters = {} if tablet is None else {"tablet": tablet}
         path = table_path(table, "lift-quarantine")
         self._connection.call("POST", path, parameters=parameters)
 
     def lower_watermark(self, table: str, tablet: str, to: str | None = None) -> LoweredWatermark:
-        """Let a tablet take rows again of versions at which tombstones were dropped.
+        """Let a tablet accept rows again at versions whose tombstones were dropped.
 
         Args:
-            table: Its name.
-            tablet: By its end.
-            to: The version up to which rows are still refused; None: none are.
+            table: Name of the table.
+            tablet: The tablet, identified by its end.
+            to: Version up to which rows are still rejected; None: accept all versions.
         """
         parameters = {"tablet": tablet} | ({} if to is None else {"to": to})
         path = table_path(table, "lower-watermark")
         return decode(LoweredWatermark, self._connection.call("POST", path, parameters=parameters))
 
     def wait_until_at_rest(self, table: str, *, timeout_s: float = 300.0) -> None:
-        """Return when nothing runs on a table and nothing would be planned.
+        """Wait until no job runs on a table and none would be planned.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             timeout_s: Longest wait.
 
         Raises:
-            UnavailableError: It did not come to rest in time.
+            UnavailableError: The table did not come to rest in time.
         """
         end_s = time.monotonic() + timeout_s
         while True:
-            # One answer, not two: between two a waiting job may have become a running one.
+            # Use one answer: between two calls, a waiting job could become a running one.
             plan = self.plan(table)
             if not plan.jobs and not plan.running:
                 return
@@ -356,26 +356,26 @@ class WorkCalls(TableCalls):
 
 
 class LimitCalls:
-    """The part of the client that is about bytes per second."""
+    """Client methods for bandwidth limits."""
 
     _connection: Connection
 
     def limits(self) -> list[Limit]:
-        """Return the groups and volumes that have a limit, or under which something moves."""
+        """Return the groups and volumes that have a limit or current traffic."""
         return decode_list(Limit, self._connection.call("GET", "/v1/limits"), "limits")
 
     def limit_group(self, group: str, limit: int | str | None) -> None:
-        """Limit what the rewrites of a compaction group read and write together.
+        """Limit the total bytes per second that the rewrites of a group read and write.
 
         Args:
-            group: Its name.
-            limit: Bytes per second, or a size such as `50MB`; 0: none; None: what the
-                settings of the service say.
+            group: Name of the group.
+            limit: Bytes per second, or a size such as `50MB`; 0: no limit; None: the limit of
+                the service's settings.
         """
         self._limit(f"/v1/groups/{quote(group, safe='')}/limit", limit)
 
     def limit_volume(self, volume: str, limit: int | str | None) -> None:
-        """Limit what all rewrites on a volume read and write together; see `limit_group`."""
+        """Limit the total bytes per second of all rewrites on a volume; see `limit_group`."""
         self._limit(f"/v1/volumes/{quote(volume, safe='')}/limit", limit)
 
     def _limit(self, path: str, limit: int | str | None) -> None:

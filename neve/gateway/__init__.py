@@ -1,34 +1,34 @@
-"""The gateway: HTTP in front of the store and the coordinator. It decides nothing about compaction.
+"""The gateway: the HTTP interface of store and coordinator. It makes no compaction decisions.
 
-    app                 the application: routes out of the slices, probes, metrics
+    app                 the application: routes of all slices, probes, metrics
     server              connections and the HTTP server
-    tls                 its certificate, and when it must have one
-    actor               runs the application in a Ray actor
-    authentication      what every request passes before a route sees it
+    tls                 the certificate, and when TLS is required
+    actor               the Ray actor that runs the application
+    authentication      middleware for all requests: token, quota, audit, limits
     access/             callers, rights of routes, quotas, audit
-    request_bodies      how long bodies may take, and where large ones wait
-    problems            every error as `application/problem+json`
+    request_bodies      time limits of request bodies, and buffers of large ones
+    problems            errors as `application/problem+json`
     metrics             metrics as Prometheus text
-    services            what the slices share: ports, settings, threads, look-ups
-    table_locations     where tables may be, and whose locations are
-    table_settings      settings that a user changes, each within its bounds
-    key_views           keys, files and tablets as users write and see them
+    services            dependencies of all slices: ports, settings, threads, look-ups
+    table_locations     allowed locations of tables, and their owners
+    table_settings      table settings that users may change, and their bounds
+    key_views           conversion of keys, files and tablets from and to user notation
     story_views         the story of a tablet, as sentences
     tables              create, list, describe, change, pause, drop
-    call_ids            what a call id means; repeated calls
+    call_ids            call ids and repeated calls
     ingest/             add and append
     table_files         files of tables, and merge on read of one tablet
-    scan_slots          how many scans at a time, and how much of them waits in memory
+    scan_slots          limits of concurrent scans and of their memory
     scan                scan, count, export
-    imports             an existing directory becomes a table
+    imports             import of an existing directory as a table
     requests/           submit, follow, cancel, dry run
-    split_merge         splits and merges that users wish for
+    split_merge         splits and merges that users request
     work                status, jobs, queue, plan, explain, history, compactors, limits
-    control             what the controller decides; how long readers wait
-    progress_stream     long work as lines of JSON
+    control             state of the controller; reports of read latency
+    progress_stream     progress of long work as lines of JSON
     recovery            fsck, gc, rebuild, backup, restore
 
-A call: `authentication` lets it pass → a route of a slice checks what was written → one change as
-a value goes to the store, or a question to the coordinator → the answer becomes a wire model, an
-error a problem.
+A call: `authentication` admits it → a route of a slice checks the input → the route applies one
+change to the store, or asks the coordinator → the result becomes a wire model, an error becomes a
+problem.
 """

@@ -1,8 +1,8 @@
 """The gateway as a Ray actor: uvicorn in the actor's own loop.
 
-It holds no state: when its process ends, Ray starts it again at the same port. The
-failure of the server ends the process; an actor that lives without answering is worse
-than none. Ray's errors do not leave this module.
+The actor holds no state: when its process ends, Ray restarts it at the same port. A failure of
+the server ends the process, because an actor that lives without serving would never be restarted.
+Ray's errors do not leave this module.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ from neve.gateway.services import Services
 from neve.gateway.table_locations import locations_of
 from neve.gateway.tls import require_safe_listener
 
-if TYPE_CHECKING:  # The gateway calls the actor, and does not load it.
+if TYPE_CHECKING:  # The gateway calls the coordinator's actor, but does not import it.
     from coordinator.actor import CoordinatorActor
 
 OPERATOR_WAIT_MAX_S = 5.0
-"""The coordinator answers in milliseconds, or it is being started again."""
+"""Longest wait for the coordinator: it answers in milliseconds unless it is restarting."""
 START_WAIT_MAX_S = 60.0
 NAME_GONE_TRIES_MAX, NAME_GONE_PAUSE_S = 100, 0.1
 CALLS_AT_ONCE = 100
@@ -53,11 +53,11 @@ FILE_SETTINGS = {
     "gateway": ("token_file", "tls_certificate", "tls_key", "tls_client_authorities"),
     "access": ("tokens_file", "audit_file", "oidc_authorities"),
 }
-"""Settings that name a file which the gateway reads, by section."""
+"""Settings that name files which the gateway reads, by section."""
 
 
 def operator_calls() -> "CoordinatorActor":
-    """Return the coordinator: what it raises reaches the user."""
+    """Return a proxy of the coordinator; its errors reach the user."""
     return cast("CoordinatorActor", CoordinatorProxy(OPERATOR_WAIT_MAX_S))
 
 
@@ -65,7 +65,7 @@ class GatewayActor:
     """Serves HTTP until its process ends."""
 
     def __init__(self, settings: Settings, log_folder: str = "", edition: str = "") -> None:
-        """Wire the parts and start to serve."""
+        """Connect the parts and start serving."""
         self._edition = edition
         self._tls = bool(settings.gateway.tls_certificate)
         self._log_files = LogFiles.of(log_folder, settings.log)
@@ -73,7 +73,7 @@ class GatewayActor:
         self._log = event_log("gateway", settings.log.level)
         gateway = settings.gateway
         limit_memory(gateway.memory_max)
-        locations_of(gateway)  # What nobody can use shall end the start.
+        locations_of(gateway)  # Fail at the start if the settings of locations are unusable.
         self._store = connect(settings.store)
         clock = SystemClock()
         readers = open_readers(settings.readers, self._log)
@@ -99,13 +99,13 @@ class GatewayActor:
         self._rotating = loop.create_task(self._log_files.rotate_forever([LOG_PART]))
 
     async def _serve(self) -> None:
-        """Serve; whatever ends it ends the process, so that Ray starts it again."""
+        """Serve; when the server ends, end the process so that Ray restarts it."""
         try:
-            # Off the main thread, as in an actor, uvicorn leaves the signals to Ray.
+            # An actor is not on the main thread, so uvicorn leaves the signals to Ray.
             await self._server.serve()
             self._failure = "the server ended"
         except BaseException as error:
-            # uvicorn exits when it cannot listen; why is what it was about to handle.
+            # uvicorn exits if it cannot listen; the cause is the context of its SystemExit.
             origin = error.__context__ if isinstance(error, SystemExit) else None
             self._failure = first_line(origin or error)
         self._log("gateway fails", cause=self._failure)
@@ -113,10 +113,10 @@ class GatewayActor:
         os._exit(1)
 
     async def address(self) -> str:
-        """Return the address when it is served.
+        """Wait until the server listens, and return its address.
 
         Raises:
-            ConfigError: It will not be: the process is about to end.
+            ConfigError: The server failed, and the process is about to end.
         """
         while not self._server.started:
             if self._failure:
@@ -127,23 +127,23 @@ class GatewayActor:
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def reached_at(self) -> str:
-        """Return the address for callers elsewhere: that of its node, if it listens everywhere."""
+        """Return the address for remote callers: the node's, if the server listens on all."""
         address = await self.address()
         for everywhere in ("0.0.0.0", "[::]"):
             address = address.replace(f"//{everywhere}:", f"//{ray.util.get_node_ip_address()}:")
         return address
 
     async def edition(self) -> str:
-        """Return what it was started with, as whoever started it has named that."""
+        """Return the edition that `start` has given to this actor."""
         return self._edition
 
 
 def require_token(settings: Settings) -> None:
-    """Refuse to serve if nobody could call, or if others could listen.
+    """Check that callers can authenticate, and that no network traffic is unencrypted.
 
     Raises:
-        SettingError: No token is set and no other caller known, or the gateway would listen beyond
-            this machine without TLS.
+        SettingError: Neither a token nor another kind of caller is configured, or the gateway
+            would listen beyond this machine without TLS.
         ConfigError: The settings of an issuer contradict each other.
     """
     access, gateway = settings.access, settings.gateway
@@ -159,10 +159,10 @@ def require_token(settings: Settings) -> None:
 
 
 def _require_absolute(settings: Settings) -> None:
-    """Refuse names of files that mean another file in another working directory.
+    """Reject relative file names, whose meaning depends on the working directory.
 
     Raises:
-        SettingError: One is relative.
+        SettingError: A file name is relative.
     """
     for section, names in FILE_SETTINGS.items():
         for name in names:
@@ -174,16 +174,17 @@ def _require_absolute(settings: Settings) -> None:
 
 
 def start(settings: Settings, *, log_folder: str = "", edition: str = "", **options: Any) -> Any:
-    """Start the gateway as a detached actor, or return the one that runs, once it answers.
+    """Start the gateway as a detached actor, or find the running one; return it when it answers.
 
     Args:
-        settings: All settings of the service; the token must be set.
-        log_folder: Where it keeps its log file; empty: where Ray keeps its output.
-        edition: Names settings and release, to tell this gateway from others.
+        settings: All settings of the service; a caller must be configured.
+        log_folder: Folder of the log file; empty: Ray's log folder.
+        edition: Identifies settings and release, to distinguish this gateway from others.
         options: Further Ray actor options, such as `resources`.
 
     Raises:
-        ConfigError: No token is set, or it does not come up. The message has its error.
+        ConfigError: No caller is configured, or the gateway does not start. The message contains
+            the cause.
     """
     require_token(settings)
     actor = ray.remote(GatewayActor).options(
@@ -212,9 +213,9 @@ def start(settings: Settings, *, log_folder: str = "", edition: str = "", **opti
 
 
 def _end(handle: Any) -> None:
-    """End an actor for good: else Ray would start it again and again.
+    """End an actor permanently; otherwise Ray would restart it repeatedly.
 
-    Returns when its name is free, for who tries once more must not get this one.
+    Returns when the actor's name is free, so that the next start does not find the ended actor.
     """
     ray.kill(handle)
     for _ in range(NAME_GONE_TRIES_MAX):

@@ -1,4 +1,4 @@
-"""The application: routes behind authentication, every error as a problem, open probes."""
+"""The application: authenticated routes, errors as problems, public probes."""
 
 import asyncio
 import base64
@@ -41,21 +41,21 @@ from neve.gateway.split_merge import OperationRoutes
 from neve.gateway.tables import TableRoutes
 from neve.gateway.work import LimitRoutes, WorkRoutes
 
-# ------------------------------------------------ One answer for all who ask at about the same time
+# ----------------------------------------------------------- One answer for many concurrent callers
 
 
 T = TypeVar("T")
 
 
 class SharedAnswer(Generic[T]):
-    """Asks at most once in a while, and one question at a time, however many want to know."""
+    """Caches an answer briefly, and runs at most one query at a time for all callers."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]], lasts_s: float) -> None:
-        """Ask nothing yet.
+        """Create an empty cache.
 
         Args:
-            ask: Called for an answer; what it raises is told like one.
-            lasts_s: How long an answer holds.
+            ask: Called for an answer; its exceptions are cached like answers.
+            lasts_s: How long an answer is cached.
         """
         self._ask = ask
         self._lasts_s = lasts_s
@@ -63,17 +63,17 @@ class SharedAnswer(Generic[T]):
         self._until_s = 0.0
 
     async def answer(self) -> T:
-        """Return the answer, a moment old at most.
+        """Return the answer, at most `lasts_s` old.
 
         Raises:
-            Exception: What asking has raised.
+            Exception: Any exception of `ask`.
         """
         loop = asyncio.get_running_loop()
         old = self._asked is None or (self._asked.done() and loop.time() >= self._until_s)
         if old:
             self._asked = asyncio.ensure_future(self._ask_once())
         assert self._asked is not None
-        # One who leaves does not take the answer from the others.
+        # A caller that leaves must not cancel the query of the others.
         return await asyncio.shield(self._asked)
 
     async def _ask_once(self) -> T:
@@ -88,14 +88,14 @@ class SharedAnswer(Generic[T]):
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 READY_LASTS_S = 1.0
-"""Anyone may ask whether the service is ready; the coordinator is asked once in so long."""
+"""How long the coordinator's answer is cached, because `/readyz` is public."""
 
 
 def create_app(services: Services) -> FastAPI:
     """Return the application over these ports.
 
     Args:
-        services: Ports and settings; some caller must be known.
+        services: Ports and settings; at least one caller must be configured.
     """
 
     @asynccontextmanager
@@ -104,7 +104,7 @@ def create_app(services: Services) -> FastAPI:
         yield
         watching.cancel()
         await services.audit.close()
-        services.footers.close()  # And with them those for rows.
+        services.footers.close()  # Closes the threads for rows as well.
 
     app = FastAPI(
         title="Névé",
@@ -127,13 +127,13 @@ def create_app(services: Services) -> FastAPI:
         LimitRoutes(services),
         RecoveryRoutes(services),
     ):
-        # `include_router` would build each route a second time, when the first request comes.
+        # `include_router` would build each route again at the first request.
         app.router.routes.extend(routes.router().routes)
     metrics = RequestMetrics()
     _add_open_routes(app, services, metrics)
     gateway = services.settings.gateway
     guard_routes(app.router.routes)
-    # The last one that is added is the first one that a request passes.
+    # A request passes the middleware in reverse order of addition.
     app.add_middleware(
         BoundedBodies, body_bytes_max=gateway.body_bytes_max, body_wait_s=gateway.body_wait_s
     )
@@ -152,7 +152,7 @@ def create_app(services: Services) -> FastAPI:
 
 
 def known_callers(services: Services) -> KnownCallers:
-    """Return who is let in, by the settings."""
+    """Return the callers that the settings admit."""
     access, clock, log = services.settings.access, services.clock, services.log
     gateway = services.settings.gateway
     path = Path(access.tokens_file) if access.tokens_file else None
@@ -164,7 +164,7 @@ def known_callers(services: Services) -> KnownCallers:
 
 
 def page_policy(page: str) -> str:
-    """Return what a page may do: run its own script and styles, and ask this service."""
+    """Return a Content-Security-Policy that allows only the page's own script, styles and calls."""
     return (
         f"default-src 'none'; script-src {_digests(page, 'script')};"
         f" style-src {_digests(page, 'style')};"
@@ -173,7 +173,7 @@ def page_policy(page: str) -> str:
 
 
 def _digests(page: str, tag: str) -> str:
-    """Return the digests of what stands between all tags of a kind, as a policy names them."""
+    """Return the digests of the content of all tags of a kind, in policy notation."""
     texts = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in texts)
     return " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
@@ -195,7 +195,7 @@ def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) 
         """Tell that the store and the coordinator answer; 503 if not."""
         await services.store_watch.until_looked()
         if silent_s := services.store_watch.silent_s:
-            # Anyone may ask: no address, no cause.
+            # The probe is public: reveal neither address nor cause.
             raise UnavailableError(f"the store has not answered for {format_duration(silent_s)}")
         await alive.answer()
         return {"status": "ready"}

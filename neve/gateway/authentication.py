@@ -1,7 +1,7 @@
-"""What every request passes before a route sees it: token, quota, audit, size, count and time.
+"""Middleware for all requests: authentication, quotas, audit, body limits, metrics and headers.
 
-Plain ASGI, outside the routes, so that a new route is guarded without anyone thinking
-of it, and so that streamed answers are not buffered.
+It is plain ASGI outside the routes, so that every new route is guarded automatically and streamed
+answers are not buffered.
 """
 
 import hmac
@@ -42,13 +42,13 @@ from neve.gateway.problems import (
 from neve.gateway.request_bodies import timed_receive
 
 JSON_BYTES_MAX = 1024**2
-"""Largest body that is neither rows, an archive nor a long list."""
+"""Largest body except for rows, archives and long lists."""
 LIST_BYTES_MAX = 16 * 1024**2
 """Largest body of a route that takes a long list, such as 10,000 paths of 1 KiB."""
 LIST_BODIES = ("/v1/tables", "/files", "/reads", "/backup")
-"""How the path of such a route ends; changes of a table (PATCH) are the others."""
+"""Path endings of the routes with long lists; all PATCH routes take long lists as well."""
 LARGE_BODIES = (("/append", ARROW_STREAM.encode()), ("/restore", ARCHIVE.encode()))
-"""How the path of a route ends that takes large bodies, and of which type."""
+"""Path endings and content types of the routes that take large bodies."""
 
 
 JWT_DOTS = 2
@@ -56,26 +56,26 @@ JWT_DOTS = 2
 
 
 class KnownCallers:
-    """Tells who shows a token: the one of the settings, a named one, or one of an issuer."""
+    """Identifies callers by token: the operator's, a named token, or one of an OpenID issuer."""
 
     def __init__(self, token: str, tokens: KnownTokens, oidc: OidcTokens | None) -> None:
-        """Know of these.
+        """Combine the sources of callers.
 
         Args:
-            token: Of the settings; empty: none.
-            tokens: The named ones.
-            oidc: Those of an issuer; None: of no issuer.
+            token: Operator token of the settings; empty: none.
+            tokens: Named tokens.
+            oidc: Tokens of an OpenID issuer; None: no issuer is configured.
         """
         self._token = token.encode()
         self._tokens = tokens
         self._oidc = oidc
 
     async def caller(self, authorization: bytes) -> Caller:
-        """Return who shows a header.
+        """Return the caller that an `Authorization` header identifies.
 
         Raises:
-            UnauthorizedError: Nobody who is known.
-            UnavailableError: The issuer of the token does not tell its keys.
+            UnauthorizedError: The header identifies no known caller.
+            UnavailableError: The keys of the token's issuer are not available.
         """
         kind, _, token = authorization.partition(b" ")
         token = token.strip()
@@ -88,7 +88,7 @@ class KnownCallers:
         return caller
 
     async def _caller_of(self, token: bytes) -> Caller | None:
-        # In constant time, whatever was shown.
+        # Compare in constant time.
         if self._token and hmac.compare_digest(token, self._token):
             return OPERATOR
         if self._oidc is not None and token.count(b".") == JWT_DOTS:
@@ -97,7 +97,7 @@ class KnownCallers:
 
 
 class Authentication:
-    """Lets a request pass whose caller is known and has a share left, and tells who it is."""
+    """Admits requests of known callers within their quota, and sets the current caller."""
 
     def __init__(
         self, app: ASGIApp, *, callers: KnownCallers, quotas: Quotas, audit: Audit
@@ -108,7 +108,7 @@ class Authentication:
         self._audit = audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or hand on."""
+        """Reject the request, or pass it on."""
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
@@ -140,7 +140,7 @@ class Authentication:
         await answer(scope, receive, send)
 
     def _counted(self, receive: Receive, use: CallerUse) -> Receive:
-        """Count the body of a request as bytes of its caller."""
+        """Count the bytes of a request body against the quota of its caller."""
 
         async def next_message() -> Message:
             message = await receive()
@@ -155,18 +155,18 @@ class Authentication:
 
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-"""They change nothing; every other call has an entry in the audit."""
+"""Methods without side effects; every other call has an entry in the audit."""
 _CALL_HEADER = CALL_HEADER.lower().encode()
 PROBLEM_BYTES_MAX = 64 * 1024
-"""Part of a problem that is looked at for the class of its error."""
+"""Length of a problem's body that is parsed for the class of its error."""
 
 
 READ_PATHS = ("/scan", "/count", "/manifest", "/manifest/files")
-"""How the patterns of the routes end that answer with rows, or with the paths of files."""
+"""Path endings of the routes that return rows or the paths of files."""
 
 
 def matched_route(scope: Scope) -> tuple[APIRoute, Mapping[str, Any]] | None:
-    """Return the route of a call and the parameters of its path; None: there is none."""
+    """Return the route of a call and its path parameters, or None if no route matches."""
     for route in scope["app"].router.routes:
         if isinstance(route, APIRoute):
             match, child = route.matches(scope)
@@ -176,12 +176,12 @@ def matched_route(scope: Scope) -> tuple[APIRoute, Mapping[str, Any]] | None:
 
 
 def parameters_text(scope: Scope, route: APIRoute, path: Mapping[str, Any]) -> str:
-    """Return the parameters of a call as its route takes them: those of a fixed form first.
+    """Return the parameters of a call as parsed by its route, free text last.
 
     Args:
-        scope: Of the call.
-        route: Its route.
-        path: The parameters of its path.
+        scope: Scope of the call.
+        route: Route of the call.
+        path: Path parameters of the call.
     """
     query = QueryParams(scope["query_string"])
     found: dict[str, Any] = {name: value for name, value in path.items() if name != "table"}
@@ -205,13 +205,13 @@ def parameters_text(scope: Scope, route: APIRoute, path: Mapping[str, Any]) -> s
 def is_refused_by_role(
     route: APIRoute, path: Mapping[str, Any], method: str, caller: Caller
 ) -> bool:
-    """Return whether a caller may not make such a call, whatever its body: its route refuses it.
+    """Return whether the route rejects a call because of the caller's role, whatever its body.
 
     Args:
-        route: Of the call.
-        path: The parameters of its path.
-        method: Of the call.
-        caller: Who calls.
+        route: Route of the call.
+        path: Path parameters of the call.
+        method: HTTP method of the call.
+        caller: The caller.
     """
     right = ROUTE_RIGHTS[f"{method} {route.path}"]
     if right.role is None:
@@ -224,7 +224,7 @@ def is_refused_by_role(
 
 
 def entry_of(scope: Scope, caller: str, now_s: float) -> AuditEntry:
-    """Return the first entry of a call, of which only its head is known."""
+    """Return the audit entry for the begin of a call, from its head only."""
     path, matched = scope["path"], matched_route(scope)
     parts = path.split("/", 4)
     of_table = parts[1:3] == ["v1", "tables"] and len(parts) > 3
@@ -246,13 +246,13 @@ def entry_of(scope: Scope, caller: str, now_s: float) -> AuditEntry:
 def ended_entry(
     begun: AuditEntry, call: AuthorizedCall, status: int | None, error: str
 ) -> AuditEntry:
-    """Return the last entry of a call.
+    """Return the audit entry for the end of a call.
 
     Args:
-        begun: The first one.
-        call: What they have noted.
-        status: Of the answer; None: there was none.
-        error: Class of the error of a problem.
+        begun: The entry for its begin.
+        call: Details that the route has recorded.
+        status: HTTP status of the answer; None: there was no answer.
+        error: Class of the error, if the answer was a problem.
     """
     return replace(
         begun,
@@ -266,7 +266,7 @@ def ended_entry(
 
 
 class AuditedCalls:
-    """Keeps an entry of every call that may change something, before and after it."""
+    """Writes an audit entry before and after every call that may change something."""
 
     def __init__(self, app: ASGIApp, *, audit: Audit, reads: bool) -> None:
         self._app = app
@@ -274,7 +274,7 @@ class AuditedCalls:
         self._reads = reads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on what the audit has taken."""
+        """Pass a call on after the audit has recorded its begin, and record its end."""
         is_http = scope["type"] == "http"
         is_read = is_http and scope["method"] in SAFE_METHODS
         if not is_http or (is_read and not (self._reads and scope["path"].endswith(READ_PATHS))):
@@ -299,7 +299,7 @@ class AuditedCalls:
 
 
 class _SeenAnswer:
-    """Hands an answer on, and remembers its status and the beginning of a problem."""
+    """Passes an answer on, and keeps its status and the start of a problem's body."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -307,7 +307,7 @@ class _SeenAnswer:
         self._problem: bytearray | None = None
 
     async def __call__(self, message: Message) -> None:
-        """Hand on one message."""
+        """Pass one message on."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             kind = dict(message["headers"]).get(b"content-type", b"")
@@ -317,7 +317,7 @@ class _SeenAnswer:
         await self._send(message)
 
     def error(self) -> str:
-        """Return the class of the error, if the answer was a problem."""
+        """Return the class of the error if the answer was a problem, else an empty text."""
         if self._problem:
             with suppress(ValueError, AttributeError):
                 return str(json.loads(self._problem).get("error", ""))
@@ -328,7 +328,7 @@ class _SeenAnswer:
 
 
 class BoundedBodies:
-    """Refuses a body that is too large, and gives up one that comes too slowly."""
+    """Rejects bodies that are too large, and gives up on bodies that arrive too slowly."""
 
     def __init__(self, app: ASGIApp, *, body_bytes_max: int, body_wait_s: float) -> None:
         self._app = app
@@ -336,7 +336,7 @@ class BoundedBodies:
         self._body_wait_s = body_wait_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or hand on with a bounded body."""
+        """Reject the request, or pass it on with a bounded body."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -357,7 +357,7 @@ def _json_bytes_max(scope: Scope) -> int:
 
 
 def _bounded(receive: Receive, most: int) -> Receive:
-    """Count the body as it comes: a length may be missing or a lie."""
+    """Count the body as it arrives: `Content-Length` may be missing or wrong."""
     seen = 0
 
     async def next_message() -> Message:
@@ -379,7 +379,7 @@ def _too_large(most: int) -> TooLargeError:
 
 
 class CountedRequests:
-    """Counts and times requests by route; outermost, so that refusals count too."""
+    """Counts and times requests by route; it is outside the checks, so it counts rejections."""
 
     def __init__(self, app: ASGIApp, *, metrics: RequestMetrics, clock: Clock) -> None:
         self._app = app
@@ -387,7 +387,7 @@ class CountedRequests:
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on, and remember how it was answered."""
+        """Pass the request on, and record status and duration."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -414,18 +414,18 @@ PAGE_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
-"""Unless a route says otherwise: nothing that is answered is a page, or part of another one."""
+"""Default headers: an answer is neither a page nor part of another page."""
 HTTPS_HEADERS = (*PAGE_HEADERS, (b"strict-transport-security", b"max-age=31536000"))
 
 
 class AnswerHeaders:
-    """Tells browsers with every answer what they must not do with it."""
+    """Adds security headers for browsers to every answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on, and add to the head of the answer."""
+        """Pass the request on, and add headers that the answer lacks."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

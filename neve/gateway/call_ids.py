@@ -1,8 +1,8 @@
-"""What a call id means: its mark is looked for first, and answers a repeated call.
+"""Call ids: the mark of an accepted call answers its repetitions.
 
-A caller that has lost an answer sends the same call again, perhaps much later. What was
-accepted then is not asked again whether it is allowed: its files may have been compacted
-and deleted since.
+A caller that lost an answer repeats the call, perhaps much later. The gateway looks for the mark
+first and does not validate an accepted call again, because its files may have been compacted and
+deleted since.
 """
 
 from collections.abc import Awaitable, Callable
@@ -32,15 +32,15 @@ Call = Annotated[
 
 
 def request_id(table: Table, call: str) -> str:
-    """Return the id of the request of a call: the same call again is the same request."""
+    """Return the request id of a call; a repeated call gets the same request id."""
     return "req-" + digest([table.id, call])
 
 
 def checked_call(services: Services, written: str | None) -> str:
-    """Return the id of a call, made now if the caller sent none.
+    """Return the id of a call, or a new id if the caller sent none.
 
     Raises:
-        RequestError: It is no UUIDv7.
+        RequestError: The id is not a UUIDv7.
     """
     if written is None:
         made = current_call().call = call_id(services.clock)
@@ -55,10 +55,10 @@ def checked_call(services: Services, written: str | None) -> str:
 
 
 async def known_call(services: Services, table: Table, call: str) -> CallMark | None:
-    """Return the mark of a call that was accepted before, or None if it may be made now.
+    """Return the mark of an accepted call, or None if the call may be made now.
 
     Raises:
-        RequestError: It has no mark, and is too old or too new to be made.
+        RequestError: The call has no mark, and its id is too old or in the future.
     """
     mark = await services.store.call(table.id, call)
     if mark is None and (
@@ -76,24 +76,23 @@ async def call_once(
     same: Callable[[CallMark], Awaitable[None]],
     make: Callable[[], Awaitable[api.Added]],
 ) -> api.Added:
-    """Make a call, or answer it from the mark that its first try has left.
+    """Make a call, or answer it from the mark of its first try.
 
-    The mark is looked for before everything else, and once more if the call is refused: the
-    first try may have been under way still, at a gateway that stood still, and what it brought
-    in may be compacted and deleted by now.
+    The mark is looked up first, and again if the call is refused: the first try may still have
+    been in progress at a suspended gateway, and its files may be compacted and deleted by now.
 
     Args:
-        services: Ports.
-        table: Where.
+        services: Ports and settings.
+        table: Table of the call.
         call: Id of the call.
-        same: Refuses if the mark is of another call.
+        same: Raises if the mark belongs to another call.
         make: Makes the call.
 
     Raises:
-        RequestError: The call cannot be made, and was not made before.
-        RefusedError: The same, or its id was used for something else.
-        ConflictError: The same, and nothing was written.
-        UnavailableError: Nobody knows whether replicas have the mark.
+        RequestError: The call is invalid, and was not made before.
+        RefusedError: The call is not allowed, or its id was used for another call.
+        ConflictError: The call lost to concurrent changes, and wrote nothing.
+        UnavailableError: It is unknown whether the replicas have the mark.
     """
     mark = await known_call(services, table, call)
     if mark is None:
@@ -109,12 +108,12 @@ async def call_once(
 
 
 async def _keep_mark(services: Services, table: Table, call: str, mark: CallMark) -> None:
-    """Have replicas keep a mark, so that no fail-over forgets what is answered from it.
+    """Wait until replicas have a mark, so that a fail-over cannot lose an answered call.
 
-    The first try may have had no answer because too few replicas had what it wrote.
+    The first try may have had no answer because too few replicas confirmed its write.
 
     Raises:
-        UnavailableError: Nobody knows whether they have it, or it is forgotten already.
+        UnavailableError: It is unknown whether the replicas have the mark, or the mark is lost.
     """
     again = AddFiles(table=table.id, call=call, files={}, kind=mark.kind, content=mark.content)
     outcome = await services.store.apply(again)
@@ -126,17 +125,17 @@ async def _keep_mark(services: Services, table: Table, call: str, mark: CallMark
 
 
 def require_same_call(call: str, mark: CallMark, kind: CallKind, content: str) -> None:
-    """Refuse a call whose id was used for something else.
+    """Reject a call whose id was used for another call.
 
     Raises:
-        RefusedError: It was.
+        RefusedError: Kind or content of the call differ from the mark.
     """
     if refusal := refused_other_content(call, mark, kind, content):
         raise ChangeRefusedError(refusal.reason, refusal.code)
 
 
 def repeated_view(call: str, mark: CallMark) -> api.Added:
-    """Return the answer to a call that was accepted before."""
+    """Return the answer to a repeated call, from its mark."""
     return api.Added(
         call=call,
         files=(),
@@ -149,10 +148,10 @@ def repeated_view(call: str, mark: CallMark) -> api.Added:
 
 
 async def call_view(services: Services, table: Table, written: str) -> api.Call:
-    """Return what became of a call id.
+    """Return the outcome of a call id.
 
     Raises:
-        RequestError: It is no UUIDv7.
+        RequestError: The id is not a UUIDv7.
     """
     call = checked_call(services, written)
     mark = await services.store.call(table.id, call)

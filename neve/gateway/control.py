@@ -1,4 +1,4 @@
-"""`GET /v1/control`, `POST /v1/reads`: what the controller decides, and how long readers wait."""
+"""`GET /v1/control`, `POST /v1/reads`: state of the controller, and reports of read latency."""
 
 from math import isfinite
 
@@ -10,12 +10,12 @@ from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import BEARER, LATENCIES_MAX, Services, bounded_count
 
 READ_REPORT_MAX = 1_000_000
-"""Of one table in one report."""
+"""Largest number of reads of one table in one report."""
 LATENCY_MAX_S = 3600.0
 
 
 class ControlRoutes:
-    """The routes that concern how much compaction there is."""
+    """Routes of the controller."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

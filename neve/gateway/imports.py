@@ -1,13 +1,13 @@
-"""Import and export: an existing directory becomes a table, and its files stay where they are.
+"""Import and export: register an existing directory as a table, without moving its files.
 
-    location checked → files listed → footers read → surveyed → (dry run: reported)
-    → table created, filling → files added in batches → all of them are in
-    → marked and described → paused, or live if readers are ready
+    check the location → list files → read footers → survey → (dry run: report)
+    → create the table as filling → add files in batches → check that all files are in
+    → write mark and description → pause the table, or make it live if readers are ready
 
-An import that was killed anywhere can be repeated and goes on: files in the table are left out,
-and the call id of a batch is made from its paths. A repetition takes the table over, so an older
-one that still runs adds nothing more. Nothing reads or changes the table before the last batch is
-in. Once it is paused or live, a repetition adds the files that are new.
+An interrupted import can be repeated and continues: files in the table are skipped, and the call id
+of a batch is derived from its paths. A repetition takes over the table, so that an older import
+that still runs cannot add files. Nothing reads or changes the table before the last batch is in.
+Once the table is paused or live, a repetition adds new files.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ from neve.import_survey.files import (
 from neve.import_survey.survey import ImportedDirectory, ImportOptions, survey
 from neve.recovery.location_ownership import other_tables, sign_site
 
-# ---------------------------------------------------------------------------- What users read of it
+# ------------------------------------------------------------------------------------------- Report
 
 
 LISTED_MAX = 10_000
@@ -62,12 +62,12 @@ TRUNCATED = "us-truncated"
 
 
 def import_view(directory: ImportedDirectory, table: Table, planner: str = "") -> api.ImportReport:
-    """Return what an import came to.
+    """Return the report of an import.
 
     Args:
-        directory: After its last step.
-        table: As it is now, or would be.
-        planner: A sentence: which planner a new table has; empty: the table was there.
+        directory: The directory after its last step.
+        table: The table as it is now, or as it would be.
+        planner: Sentence on the planner of a new table; empty: the table existed before.
     """
     body, found = directory.body, directory.survey
     there = not body.dry_run or directory.table is not None
@@ -132,7 +132,7 @@ def _import_notes(directory: ImportedDirectory, table: Table) -> list[str]:
 
 
 def _reader_notes(table: Table) -> list[str]:
-    """Return what readers of the table have to know."""
+    """Return notes for readers of the table."""
     notes = [
         f"{reader} cannot read this table: {'; '.join(reasons)}"
         for reader in READERS
@@ -148,7 +148,7 @@ def _reader_notes(table: Table) -> list[str]:
 
 
 def _microseconds_notes(directory: ImportedDirectory) -> list[str]:
-    """Return how nanoseconds are kept out of a table; nothing if no file holds any."""
+    """Return notes on files with nanosecond timestamps; empty if there are none."""
     body, fine = directory.body, directory.survey.nanosecond_files
     if not fine:
         return []
@@ -177,16 +177,16 @@ def _microseconds_notes(directory: ImportedDirectory) -> list[str]:
 
 VERB = "import"
 BATCH_FILES = 500
-"""Files of one change; each has its own watches, so larger ones lose more races."""
+"""Files per change; each file adds watched keys, so larger changes conflict more often."""
 CALL_HOUR_S = 3600
 TRIES_MAX = 4
 KNOWN_BY_NOW = frozenset({RefusalCode.EXISTS, RefusalCode.REPLACED, RefusalCode.CALL_CONTENT})
-"""Some of the files are in the table, or were: the others are added without them."""
+"""Refusals because files are or were in the table; the other files are added without them."""
 ReportImportProgress = Callable[..., None]
 
 
 async def read_known(services: Services, directory: ImportedDirectory) -> None:
-    """Read which paths need not be added: they are in the table, or were, and are replaced."""
+    """Read the paths that need not be added, because they are in the table or were replaced."""
     if directory.table is None:
         return
     known: set[str] = set()
@@ -198,7 +198,7 @@ async def read_known(services: Services, directory: ImportedDirectory) -> None:
 
 
 async def read_copies(services: Services, directory: ImportedDirectory) -> None:
-    """Read of which files the table has copies, or had them before they were compacted."""
+    """Read the files of which the table has copies, or had copies before their compaction."""
     table = directory.table
     if table is None:
         return
@@ -216,7 +216,7 @@ def copied_files(directory: ImportedDirectory, table: Table) -> dict[str, int]:
 
 
 def copy_path(table: Table, file: FoundFile) -> str:
-    """Return where the copy of a file lies: the same in each run of an import."""
+    """Return the path of a file's copy; it is the same in each run of an import."""
     folders = [part for part in file.path.split("/")[:-1] if "=" in part]
     name = digest([table.id, file.path, str(file.size_bytes)], 32)
     return "/".join([APPEND_FOLDER, *folders, f"import-{name}.parquet"])
@@ -225,7 +225,7 @@ def copy_path(table: Table, file: FoundFile) -> str:
 async def _copy_fine_files(
     services: Services, directory: ImportedDirectory, table: Table, files: Sequence[FoundFile]
 ) -> list[str]:
-    """Return the paths to add: files as they are, and copies of those with nanoseconds."""
+    """Copy files with nanoseconds if requested, and return the paths to add."""
     body, paths = directory.body, list[str]()
     for file in files:
         if body.timestamps is None or file.path not in directory.survey.nanosecond_files:
@@ -251,11 +251,11 @@ async def add_in_batches(
     table: Table,
     on_progress: ReportImportProgress,
 ) -> None:
-    """Add every file that fits, batch by batch, in the order of their paths.
+    """Add all files that fit, batch by batch, ordered by path.
 
     Raises:
-        RequestError: A file cannot be read to its end; those before it are in.
-        RefusedError: The table does not take files now.
+        RequestError: A file cannot be read to its end; earlier batches are in the table.
+        RefusedError: The table does not accept files now.
     """
     files, rows, done_bytes = directory.survey.files, 0, 0
     for first in range(0, len(files), BATCH_FILES):
@@ -276,7 +276,7 @@ async def add_in_batches(
 async def _add_batch(
     services: Services, directory: ImportedDirectory, table: Table, paths: Sequence[str]
 ) -> int:
-    """Add some files; return their rows. Those that somebody else has added are left out."""
+    """Add files and return their rows; skip files that another call has added."""
     directory.table = directory.table or table
     for _ in range(TRIES_MAX):
         if not paths:
@@ -292,7 +292,7 @@ async def _add_batch(
 async def _try_to_add(
     services: Services, directory: ImportedDirectory, table: Table, paths: Sequence[str]
 ) -> api.Added | Sequence[str]:
-    """Add files, or return those that are still to be added."""
+    """Add files, or return the files that remain to be added."""
     try:
         call = batch_call_id(table, paths, await services.store.now_s())
         return await add_files(services, table, paths, call, own=True)
@@ -315,7 +315,7 @@ async def _try_to_add(
 async def _readable_files(
     services: Services, directory: ImportedDirectory, table: Table, paths: Sequence[str]
 ) -> list[str]:
-    """Return the files that can be read to their end; the others turn out to be misfits."""
+    """Return the files that can be read to their end, and record the others as misfits."""
     good = list[str]()
     looks = await inspect_incoming(services, table, paths)
     for path, found in zip(paths, looks, strict=True):
@@ -329,16 +329,16 @@ async def _readable_files(
 
 
 def batch_call_id(table: Table, paths: Sequence[str], now_s: float) -> str:
-    """Return the id of the call that adds a batch: the same for the same paths.
+    """Return the id of the call that adds a batch; the same paths have the same id.
 
-    It carries the hour, since a call id must tell a time that is not long ago (UUIDv7). A
-    repetition in another hour is another call; then that the paths are in the table
-    already is what keeps them from being added twice.
+    The id contains the hour, because a call id must have a recent time (UUIDv7). A repetition in
+    another hour is another call; it adds no file twice, because its paths are already in the table.
 
     Args:
-        table: Whose id counts; one that was rebuilt within the hour takes no older call.
-        paths: Of the batch.
-        now_s: The store's time.
+        table: The table, whose id is part of the call id. If the table was rebuilt within the
+            hour, the time of the rebuild replaces the hour.
+        paths: Paths of the batch.
+        now_s: Time of the store.
     """
     hour_s = now_s // CALL_HOUR_S * CALL_HOUR_S
     millis = ceil(1000 * max(hour_s, table.calls_since_s))
@@ -357,16 +357,16 @@ TOLD_EVERY = 256
 async def import_directory(
     services: Services, body: api.NewImport, on_progress: ReportImportProgress
 ) -> api.ImportReport:
-    """Make a table of a directory.
+    """Import a directory as a table.
 
     Args:
-        services: Ports.
-        body: What the user wants.
-        on_progress: Hears how far it is: a sentence, and numbers by name.
+        services: Ports and settings.
+        body: Options of the import.
+        on_progress: Called with a sentence and named numbers.
 
     Raises:
-        RequestError: Something was written wrongly, or nothing in the directory fits.
-        RefusedError: The directory belongs to another, or some files do not fit.
+        RequestError: An option is invalid, or no file in the directory fits.
+        RefusedError: The directory has another owner, or some files do not fit.
     """
     directory = await _open_directory(services, body)
     on_progress(f"listing {directory.place.uri}")
@@ -407,17 +407,18 @@ async def _open_directory(services: Services, body: api.NewImport) -> ImportedDi
     table = await services.store.table_named(body.name)
     if table is not None:
         _require_same_table(body, place.uri, table)
-    else:  # Before anything is listed: files of a live table would look like those of a gone one.
+    else:  # Check before listing: files of a live table would look like those of a dropped one.
         (await other_tables(services.store, services.footers)).refuse_overlap(site)
     await services.footers.run(place.uri, check_import_location, place, store)
     return ImportedDirectory(body=body, place=place, table=table)
 
 
 def _require_same_table(body: api.NewImport, location: str, table: Table) -> None:
-    """Refuse to go on with a table that is not the one that this import would make.
+    """Check that an existing table is the one that this import would create.
 
     Raises:
-        ChangeRefusedError: It is another.
+        ChangeRefusedError: The table differs from the options, or is being dropped.
+        RefusedError: Another verb is filling the table.
     """
     asked: dict[str, object] = {
         "location": location,
@@ -455,7 +456,7 @@ def _import_options(body: api.NewImport, table: Table | None) -> ImportOptions:
         partition_by=table.partition_by if table is not None else body.partition_by,
         partition_types=body.partition_types if table is None else {},
         columns=None if table is None else table.schema,
-        # Later copies would be in no list if the import ended before it wrote one.
+        # Copy only while the table is filling: an interrupted later run would not list its copies.
         narrow=body.timestamps is not None and (table is None or table.filling is not None),
     )
 
@@ -466,7 +467,7 @@ async def _read_footers(
     files: Sequence[FoundFile],
     on_progress: ReportImportProgress,
 ) -> list[tuple[FoundFile, FooterFacts | str]]:
-    """Read the footers of files, many at a time."""
+    """Read the footers of files concurrently."""
     body, looked = directory.body, list[tuple[FoundFile, FooterFacts | str]]()
     folders = {part for file in files for part in file.path.split("/")[:-1] if "=" in part}
     partition = sorted({part.partition("=")[0] for part in folders})
@@ -516,9 +517,9 @@ def _new_table(directory: ImportedDirectory) -> api.NewTable:
 
 
 async def _checked_table(services: Services, directory: ImportedDirectory) -> tuple[Table, str]:
-    """Return the table that is there, or that would be; everything is checked as for a new one.
+    """Return the existing table, or the new one after all checks of a table creation.
 
-    The sentence beside a new one says which planner it has.
+    For a new table, the second value is a sentence on its planner.
     """
     if directory.table is not None:
         return directory.table, ""
@@ -550,9 +551,9 @@ def _refuse_misfits(directory: ImportedDirectory) -> None:
 async def _table_to_fill(
     services: Services, directory: ImportedDirectory, planner: str
 ) -> tuple[Table, str]:
-    """Return the table that takes the files, and a sentence about its planner.
+    """Return the table to add the files to, and a sentence on its planner.
 
-    It is a new one, that of an import that was broken off, or one that is there since long.
+    The table is new, or was left by an interrupted import, or was completed before.
     """
     table, files = directory.table, len(directory.survey.files)
     if table is not None and table.filling is None:
@@ -568,10 +569,10 @@ async def _table_to_fill(
 
 
 async def _finish_filling(services: Services, directory: ImportedDirectory, table: Table) -> Table:
-    """Make a filled table paused or live, if each file that fits is in; sign its location before.
+    """Check that all fitting files are in the table, sign its location, and end the filling.
 
     Raises:
-        RefusedError: Files are missing: the store has lost some, or another import goes on.
+        RefusedError: The store has lost files, or another import has taken over the table.
     """
     assert table.filling is not None, table.name
     directory.table = table
@@ -607,7 +608,7 @@ async def _finish_filling(services: Services, directory: ImportedDirectory, tabl
 
 
 async def _finish(services: Services, directory: ImportedDirectory, table: Table) -> Table:
-    """Make a table live whose files are all in, if its readers are ready."""
+    """Make a complete table live if its readers are ready."""
     found = await services.table(table.name)
     if directory.body.readers_use_manifest and found.state is TableState.PAUSED:
         change = ChangeTable(
@@ -622,7 +623,7 @@ async def _finish(services: Services, directory: ImportedDirectory, table: Table
 
 
 class ImportRoutes:
-    """The routes of import and export."""
+    """Routes of import and export."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -657,7 +658,7 @@ class ImportRoutes:
         """Return the current manifest of a table: a JSON object that names every file."""
         found = await self._services.table(table)
         chunks = manifest_json(self._services, found)
-        # What fails before the first chunk is told as a problem, not as a broken stream.
+        # An error before the first chunk becomes a problem instead of a broken stream.
         first = await anext(chunks)
         return StreamingResponse(_with_first(first, chunks), media_type="application/json")
 

@@ -1,4 +1,4 @@
-"""Keys, files and tablets as users write and see them."""
+"""Conversion of keys, files and tablets from and to user notation."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ from neve import api
 
 
 def key_types(table: Table) -> tuple[KeyType, ...]:
-    """Return the families of a table's key columns, in order."""
+    """Return the type families of a table's key columns, in order."""
     types = {column.name: column.type for column in table.schema}
     return tuple(key_type_of(types[name]) for name in table.key)
 
 
 def range_types(table: Table) -> tuple[KeyType, ...]:
-    """Return the families of the values of a range: of the key, or of the partitions."""
+    """Return the type families of a range's values: partition columns if any, else key columns."""
     if not table.partition_by:
         return key_types(table)
     types = {column.name: column.type for column in table.schema}
@@ -27,15 +27,15 @@ def range_types(table: Table) -> tuple[KeyType, ...]:
 
 
 def key_range(table: Table, start: str | None, end: str | None) -> KeyRange:
-    """Return a range from the texts of its first and last key, both included.
+    """Return a range from the texts of its first and last key, both inclusive.
 
     Args:
-        table: Whose keys they are; if it has partitions, the values of those.
+        table: Table of the keys; for a partitioned table, keys are partition values.
         start: A key, or a prefix of one; None: from the beginning.
-        end: A key, or a prefix of one, which includes all that begins with it.
+        end: A key, or a prefix, which includes all keys that begin with it; None: to the end.
 
     Raises:
-        RequestError: A key cannot be read, or the range holds none.
+        RequestError: A key cannot be parsed, or the range is empty.
     """
     if start is None and end is None:
         return KeyRange()
@@ -44,7 +44,7 @@ def key_range(table: Table, start: str | None, end: str | None) -> KeyRange:
         raise RequestError(f"table {table.name!r} has no key, so it has no range of keys")
     first = None if start is None else parse_key(start, types) or None
     last = PLUS_INFINITY if end is None else parse_key(end, types) or PLUS_INFINITY
-    # Behind every key that begins with it: the next value's first byte is 02 at most.
+    # After every key that begins with `last`: the first byte of the next value is at most 02.
     until = None if last == PLUS_INFINITY else last + b"\xff"
     if first == PLUS_INFINITY or (first is not None and until is not None and first >= until):
         raise RequestError(f"no key lies from {start!r} to {end!r}, expected start before end")
@@ -52,12 +52,12 @@ def key_range(table: Table, start: str | None, end: str | None) -> KeyRange:
 
 
 def file_view(file: DataFile, tablet: str, types: Sequence[KeyType]) -> api.File:
-    """Return a file for users.
+    """Return the wire model of a file.
 
     Args:
-        file: As stored.
+        file: The file, as stored.
         tablet: Text of the tablet's end.
-        types: Families of the key columns.
+        types: Type families of the key columns.
     """
     return api.File(
         path=file.path,
@@ -82,11 +82,11 @@ def file_view(file: DataFile, tablet: str, types: Sequence[KeyType]) -> api.File
 
 
 def tablet_view(tablet: Tablet, types: Sequence[KeyType]) -> api.Tablet:
-    """Return a tablet for users.
+    """Return the wire model of a tablet.
 
     Args:
-        tablet: As stored.
-        types: Families of the key columns.
+        tablet: The tablet, as stored.
+        types: Type families of the key columns.
     """
     ranged = tablet.bounds.partition is None
     operation = tablet.operation
@@ -110,7 +110,7 @@ def tablet_view(tablet: Tablet, types: Sequence[KeyType]) -> api.Tablet:
 
 
 def key_text(key: bytes | None, types: Sequence[KeyType]) -> str | None:
-    """Return a key as text that users can read and write; bytes of another type as hex."""
+    """Return a key in user notation; hex if its bytes do not match the types."""
     if key is None:
         return None
     if key == PLUS_INFINITY:

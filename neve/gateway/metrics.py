@@ -1,7 +1,7 @@
 """The gateway's part of the metric table of `common.telemetry`, as Prometheus text.
 
-Requests are counted here; what the coordinator counts is asked of it at each scrape.
-A coordinator that does not answer is `neve_coordinator_up 0`, not a failed scrape.
+This module counts requests. The coordinator's metrics are read from it at each scrape. If the
+coordinator does not answer, the scrape succeeds with `neve_coordinator_up 0`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ from neve.gateway.scan_slots import ScanSlots
 _TABLE = {metric.name: metric for metric in METRICS if metric.exporter is Exporter.GATEWAY}
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
-# Else every series comes twice, the second time with the moment it began.
+# Otherwise each counter has a second series with its creation time.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # it takes and gives nothing
 
 _OF_GROUP = {
@@ -56,11 +56,11 @@ _HERE = {
     *("neve_scans", "neve_scan_held_bytes", "neve_audit_failures_total"),
 }
 _OF_PARTS = [name for name in _TABLE if name not in {*_HERE, *_OF_GROUP, *_OF_SERVICE}]
-"""Told as figures."""
+"""Metrics that the coordinator reports as `figures`."""
 
 
 class RequestMetrics:
-    """Counts requests; one per application, so that two in a process stay apart."""
+    """Counts requests. Each application has its own registry, so two can share a process."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -76,22 +76,22 @@ class RequestMetrics:
         """Count one answer.
 
         Args:
-            route: The route's pattern, never the path: labels stay few.
-            method: As sent.
-            status: Of the answer.
-            elapsed_s: Until its last byte.
+            route: Pattern of the route; never the path, which would create too many labels.
+            method: HTTP method of the request.
+            status: HTTP status of the answer.
+            elapsed_s: Time until the last byte of the answer.
         """
         known = method if method in {"GET", "POST", "PATCH", "DELETE", "HEAD"} else "other"
         self._requests.labels(route, known, str(status)).inc()
         self._seconds.labels(route, known).observe(elapsed_s)
 
     def text(self, status: CoordinatorStatus | None, scans: ScanSlots, audit: AuditCounts) -> bytes:
-        """Return everything as Prometheus text.
+        """Return all metrics as Prometheus text.
 
         Args:
-            status: What the coordinator says now; None: it does not answer.
-            scans: Of this gateway.
-            audit: Of this gateway.
+            status: Current status of the coordinator; None: it does not answer.
+            scans: Scan slots of this gateway.
+            audit: Audit counts of this gateway.
         """
         registry = CollectorRegistry(auto_describe=False)
         own = (*_scan_families(scans), _audit_family(audit))
@@ -100,7 +100,7 @@ class RequestMetrics:
 
 
 class _Collected:
-    """Families that were worked out already, in the form that a registry wants."""
+    """A registry collector over existing metric families."""
 
     def __init__(self, families: list[Family]) -> None:
         self._families = families

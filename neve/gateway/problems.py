@@ -1,11 +1,12 @@
-"""Every error as `application/problem+json` (RFC 9457), with its class's name.
+"""Errors as `application/problem+json` (RFC 9457), with the name of their class.
 
     {"type": "urn:neve:error:UnknownTableError", "title": "No table has this name.",
      "status": 404, "detail": "no table is named 'event'; …", "error": "UnknownTableError"}
 
-`error` is the class, `code` (of a refusal) one stable word; `detail` says which value
-was wrong and what was expected. What nobody expected is logged and told as
-`InternalError`, without its text: that may hold paths or secrets.
+`error` is the class, `code` (of a refusal) is one stable word; `detail` states the wrong value and
+the expected one. Unexpected exceptions are logged and returned as `InternalError`, without their
+text, which may contain paths or secrets. The docstring of an error class is the title of its
+problem.
 """
 
 import math
@@ -39,7 +40,7 @@ from neve.api import PROBLEM
 
 RETRY_AFTER_S = "1"
 DETAIL_CHARS_MAX = 8_000
-"""Of a message: it may quote what a caller sent, or name all columns of a table."""
+"""Limit of a message, which may quote a caller's input or name all columns of a table."""
 
 
 class UnauthorizedError(RequestError):
@@ -114,20 +115,20 @@ STATUS: tuple[tuple[type[CompactionError], int], ...] = (
     (UnknownOutcomeError, 503),
     (UnavailableError, 503),
 )
-"""The first class that fits decides; all others are 500."""
+"""The first matching class determines the status; other errors are 500."""
 
 
 def status_of(error: CompactionError) -> int:
-    """Return the HTTP status of an error of the tree."""
+    """Return the HTTP status of an error."""
     return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
 
 
 def require_applied(outcome: Outcome) -> Applied:
-    """Return the outcome of a change that was made.
+    """Return the outcome of an applied change, or raise the error for any other outcome.
 
     Raises:
-        ChangeRefusedError: It is not allowed; nothing was written.
-        UnknownOutcomeError: The store went silent.
+        ChangeRefusedError: The store refused the change; nothing was written.
+        UnknownOutcomeError: The store did not answer.
     """
     match outcome:
         case Applied():
@@ -139,7 +140,7 @@ def require_applied(outcome: Outcome) -> Applied:
 
 
 def problem_response(error: CompactionError) -> JSONResponse:
-    """Return the answer that tells an error of the tree."""
+    """Return the HTTP answer for an error."""
     more = {}
     if isinstance(error, QuotaError):
         more["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
@@ -147,8 +148,8 @@ def problem_response(error: CompactionError) -> JSONResponse:
 
 
 def problem_body(error: CompactionError) -> dict[str, object]:
-    """Return what is told of an error of the tree."""
-    # The code tells more of a refused change than a class of the gateway's own.
+    """Return the problem's body for an error."""
+    # For a refused change, the code is more specific than the gateway's own class.
     kind: type[CompactionError] = type(error)
     if isinstance(error, ChangeRefusedError):
         kind = RefusedError
@@ -161,7 +162,7 @@ def problem_body(error: CompactionError) -> dict[str, object]:
 
 
 def short_of_memory() -> UnavailableError:
-    """Return what is told when this process could not have memory that it asked for."""
+    """Return the error for a failed memory allocation of this process."""
     return UnavailableError(
         "the gateway has no memory left for this call (gateway.memory_max): "
         "try again when it has less to do, or ask for fewer rows or columns"
@@ -169,11 +170,11 @@ def short_of_memory() -> UnavailableError:
 
 
 def install_problems(app: FastAPI, log: Log) -> None:
-    """Tell every error of an application as a problem.
+    """Install the handlers that answer every error of an application with a problem.
 
     Args:
         app: The application.
-        log: Hears of what nobody expected.
+        log: Receives unexpected errors.
     """
 
     async def expected(_: Request, error: Exception) -> JSONResponse:
@@ -212,12 +213,12 @@ async def _validation_problem(_: Request, error: Exception) -> JSONResponse:
 
 
 def _short_text(value: object) -> str:
-    """Return the beginning of a value as a text; of a list or object its first entries."""
+    """Return the start of a value as text; for a list or object, its first entries."""
     return (str(value) if isinstance(value, str | float | bool) else reprlib.repr(value))[:200]
 
 
 async def _gone_problem(_: Request, _error: Exception) -> JSONResponse:
-    """Answer a caller who has gone before the body was whole: it is no fault of the service."""
+    """Answer a caller that disconnected before its body was complete."""
     detail = "the connection ended before the body was whole"
     return _answer(400, error="BodyError", title="The body is not whole.", detail=detail)
 
@@ -225,7 +226,7 @@ async def _gone_problem(_: Request, _error: Exception) -> JSONResponse:
 async def _http_problem(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if isinstance(error.__cause__, CompactionError):
-        # FastAPI wraps what goes wrong while it reads a body.
+        # FastAPI wraps errors that occur while it reads a body.
         return problem_response(error.__cause__)
     path, method = request.url.path, request.method
     known: dict[int, tuple[str, str]] = {

@@ -1,7 +1,7 @@
-"""Long work as lines of JSON: how far it is, then its result, or its error.
+"""Long work as a stream of JSON lines: progress, then the result or an error.
 
-A line comes at least every few seconds, so that nobody on the way takes the connection
-for dead. When the caller leaves, the work ends.
+The stream sends a line at least every few seconds, so that proxies do not treat the connection as
+dead. When the caller disconnects, the work is cancelled.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ BEAT_S = 5.0
 WAITING_MAX = 1000
 LongWork = Callable[[Callable[..., None]], Awaitable[Any]]
 ProgressStep = tuple[str, dict[str, int]] | None
-"""A sentence and numbers beside it; None: the work is over."""
+"""A sentence and named numbers; None: the work has ended."""
 
 
 async def progress_lines(work: LongWork, log: Log) -> AsyncIterator[bytes]:
-    """Yield the lines of a piece of work.
+    """Yield the lines of long work.
 
     Args:
-        work: Takes a function that it tells how far it is, in a sentence, with numbers by
-            name; returns a wire model.
-        log: Hears of errors that nobody expected.
+        work: Takes a callback for progress, called with a sentence and named numbers; returns a
+            wire model.
+        log: Receives unexpected errors.
     """
     news: asyncio.Queue[ProgressStep] = asyncio.Queue(WAITING_MAX)
 
@@ -38,7 +38,7 @@ async def progress_lines(work: LongWork, log: Log) -> AsyncIterator[bytes]:
         put((text, numbers))
 
     def put(told: ProgressStep) -> None:
-        with suppress(asyncio.QueueFull):  # A caller who reads slowly misses some.
+        with suppress(asyncio.QueueFull):  # A caller that reads slowly misses some progress.
             news.put_nowait(told)
 
     task = asyncio.ensure_future(work(on_progress))
@@ -58,7 +58,7 @@ async def progress_lines(work: LongWork, log: Log) -> AsyncIterator[bytes]:
         yield _last_line(task, log)
     finally:
         if not task.done():
-            # The caller has gone: what was not done by now is not done.
+            # The caller disconnected, so the work ends unfinished.
             current_call().error = "BrokenOff"
         task.cancel()
         with suppress(asyncio.CancelledError, Exception):
@@ -73,7 +73,7 @@ def _last_line(task: "asyncio.Future[Any]", log: Log) -> bytes:
 
 
 def error_line(error: BaseException, log: Log) -> bytes:
-    """Return the line that tells an error, as a problem would."""
+    """Return the line that reports an error, with the content of a problem."""
     current_call().error = type(error).__name__
     if isinstance(error, CompactionError):
         return line_of("error", **json.loads(bytes(problem_response(error).body)))

@@ -1,7 +1,6 @@
-"""Fsck, gc, rebuild, backup and restore over HTTP: long work that answers with lines of JSON.
+"""Routes of fsck, gc, rebuild, backup and restore: long work that answers with lines of JSON.
 
-The work itself stands in `neve.recovery`. Lists in answers are bounded; what is left out is
-counted.
+`neve.recovery` does the work. Lists in answers are bounded; omitted entries are counted.
 """
 
 import asyncio
@@ -66,7 +65,7 @@ LISTED_MAX = 10_000
 
 
 def fsck_view(table: Table, report: RepairReport) -> api.FsckReport:
-    """Return what a check came to."""
+    """Return the wire model of a check's report."""
     first = report.checked.findings
     seen = {*first}
     findings = [*first, *(done.finding for done in report.settled if done.finding not in seen)]
@@ -87,14 +86,14 @@ def fsck_view(table: Table, report: RepairReport) -> api.FsckReport:
 def _repairs_of(
     findings: Sequence[Finding], settled: Sequence[RepairedFinding]
 ) -> Sequence[RepairedFinding | None]:
-    """Return what became of each finding: of the same one, or else of the first equal one."""
+    """Return the repair of each finding: of the same object, or of the first equal finding."""
     same = {id(repaired.finding): repaired for repaired in settled}
     equal = {repaired.finding: repaired for repaired in reversed(settled)}
     return [same.get(id(finding)) or equal.get(finding) for finding in findings]
 
 
 def finding_view(finding: Finding, settled: RepairedFinding | None = None) -> api.Finding:
-    """Return a finding, and what became of it."""
+    """Return the wire model of a finding and its repair."""
     return api.Finding(
         code=finding.code.value,
         sentence=finding.sentence,
@@ -107,7 +106,7 @@ def finding_view(finding: Finding, settled: RepairedFinding | None = None) -> ap
 
 
 def gc_view(table: Table, done: GcResult) -> api.GcReport:
-    """Return what a sweep came to."""
+    """Return the wire model of a sweep's result."""
     return api.GcReport(
         table=table.name,
         orphans=tuple(finding_view(finding) for finding in done.found[:LISTED_MAX]),
@@ -121,7 +120,7 @@ def gc_view(table: Table, done: GcResult) -> api.GcReport:
 
 
 def rebuilt_view(done: RebuildResult, *, dry_run: bool) -> api.RebuildReport:
-    """Return what a rebuild came to."""
+    """Return the wire model of a rebuild's result."""
     return api.RebuildReport(
         table=done.table.name,
         location=done.table.location,
@@ -140,7 +139,7 @@ def rebuilt_view(done: RebuildResult, *, dry_run: bool) -> api.RebuildReport:
 
 
 def restored_view(done: Iterable[CreatedTable], *, dry_run: bool) -> api.RestoreReport:
-    """Return what a restore came to."""
+    """Return the wire model of a restore's result."""
     tables = (
         api.Restored(
             table=table.table.name,
@@ -169,7 +168,7 @@ Pairs = Annotated[list[str] | None, Query(description="`name=value`; may be repe
 
 
 class RecoveryRoutes:
-    """The routes that check, sweep, rebuild, back up and restore."""
+    """Routes of fsck, gc, rebuild, backup and restore."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -273,7 +272,7 @@ class RecoveryRoutes:
         options = BackupOptions(hold_s=hold_s, copy_to=body.copy_to or None)
         scopes = [self._scope(table, ignore_progress) for table in tables]
         lines = backup(scopes, services.ids, GatewayAdmission.of(services), options)
-        # What fails before the first line is told as a problem.
+        # An error before the first line becomes a problem.
         first = await anext(lines)
         return StreamingResponse(self._archive(first, lines), media_type=api.ARCHIVE)
 
@@ -341,7 +340,7 @@ class RecoveryRoutes:
             yield error_line(error, self._services.log)
 
     async def _spooled(self, request: Request) -> IO[bytes]:
-        """Keep a body on disk: it is read to its digest before anything is written."""
+        """Store a body on disk, because a restore verifies the whole archive before it writes."""
         source = tempfile.TemporaryFile()  # noqa: SIM115 - closed by who reads it
         try:
             async for chunk in request.stream():
@@ -356,7 +355,7 @@ class RecoveryRoutes:
 
 
 def _given_table_facts(body: api.LostTable) -> Mapping[str, Any]:
-    """Return what the caller says of a table that nothing describes."""
+    """Return the caller's description of a table that has no description in its location."""
     if not body.key and not body.append_only:
         return {}
     return {

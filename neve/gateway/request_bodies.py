@@ -1,4 +1,4 @@
-"""Bodies of requests: how long they may take to arrive, where large ones wait, how JSON is read."""
+"""Request bodies: time limits for their arrival, buffering on disk, and bounded JSON parsing."""
 
 import asyncio
 import json
@@ -19,20 +19,20 @@ from neve.gateway.problems import BodyError, SlowBodyError
 
 IN_MEMORY_BYTES_MAX = 1024**2
 RATE_LEAST_BYTES_S = 16 * 1024
-"""Slower than this on the whole, and a body is given up: nobody waits for it for hours."""
+"""Minimum average rate of a body; slower bodies are rejected."""
 
 
 def timed_receive(receive: Receive, wait_s: float) -> Receive:
-    """Return a `receive` that waits only so long for the next piece of a body.
+    """Return a `receive` with a time limit for each piece of a body.
 
-    What comes after the body (the news that the caller has gone) is waited for without end.
+    Messages after the body, such as the disconnection of the caller, have no time limit.
 
     Args:
-        receive: The server's.
+        receive: `receive` of the server.
         wait_s: Longest pause between two pieces, and longest time for a small body.
 
     Raises:
-        SlowBodyError: A piece does not come, or all of them come too slowly.
+        SlowBodyError: The next piece, or the body as a whole, arrives too slowly.
     """
     loop = asyncio.get_running_loop()
     begun_s, seen, whole = loop.time(), 0, False
@@ -59,10 +59,10 @@ def timed_receive(receive: Receive, wait_s: float) -> Receive:
 
 @asynccontextmanager
 async def received_body(request: Request) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
-    """Take the body of a request as it comes, on disk if it is large.
+    """Receive the body of a request, and buffer it on disk if it is large.
 
     Yields:
-        Reads all of it, when it is its turn to be in memory.
+        A function that reads the whole body into memory.
     """
     with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES_MAX) as file:
 
@@ -82,25 +82,25 @@ async def received_body(request: Request) -> AsyncIterator[Callable[[], Awaitabl
 
 
 INLINE_BYTES_MAX = 64 * 1024
-"""Larger JSON is read in a thread: the event loop goes on meanwhile."""
+"""Larger JSON is parsed in a thread, so that it does not block the event loop."""
 VALUES_MAX = 1_000_000
-"""Commas, colons and brackets of a body: a parser makes no more values than these."""
+"""Limit of commas, colons and brackets in a body, which bounds the number of parsed values."""
 ENTRIES_MAX = 40_000
-"""Of all objects of a body: 10,000 columns have three each. All wrong ones cost time, though an
-answer names the first alone."""
+"""Limit of entries in all objects of a body; 10,000 columns have three entries each. Validating
+many wrong entries is slow, although an answer names only the first one."""
 
 
 class JsonRequest(Request):
-    """A request whose JSON is bounded, and read outside the event loop unless it is small."""
+    """A request with bounded JSON, which is parsed outside the event loop unless it is small."""
 
     tree: Any = None
-    """The body, as soon as it was read."""
+    """The parsed body; None until it is parsed."""
 
     async def json(self) -> Any:
-        """Return the body as a tree.
+        """Return the parsed body.
 
         Raises:
-            BodyError: It has more values than any route takes.
+            BodyError: The body has more values than any route accepts.
         """
         if not hasattr(self, "_json"):
             body = await self.body()
@@ -113,7 +113,7 @@ class JsonRequest(Request):
 
 
 def _bounded_tree(body: bytes) -> Any:
-    """Return what a body holds, unless a look at all of it would take long."""
+    """Parse a body, and reject it if it has too many values to be validated quickly."""
     marks = sum(map(body.count, (b",", b":", b"[", b"{")))
     if marks > VALUES_MAX:
         raise BodyError(
@@ -130,7 +130,7 @@ def _bounded_tree(body: bytes) -> Any:
 
 
 def _objects(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a tree."""
+    """Yield all JSON objects in a tree."""
     left = [tree]
     while left:
         value = left.pop()
@@ -142,10 +142,10 @@ def _objects(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 class JsonRoute(APIRoute):
-    """A route that reads JSON as `JsonRequest` does."""
+    """A route that parses its body with `JsonRequest`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return what answers a request."""
+        """Return the handler of a request."""
         handler = super().get_route_handler()
         body = self.body_field.field_info.annotation if self.body_field is not None else None
         names = [each.name for each in fields(body)] if is_dataclass(body) else []

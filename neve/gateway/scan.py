@@ -1,4 +1,4 @@
-"""Scan a table: pin, list, merge on read, stream as Arrow, unpin; export its manifest."""
+"""Scan a table: pin its files, merge on read, stream rows as Arrow, unpin; export its manifest."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
@@ -48,34 +48,34 @@ _ReadTablet = Callable[[Tablet, bytes | None, bytes | None], Iterator[_Part]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
-    """What a reader asked for; the range is `(start, end]` in encoded keys."""
+    """Options of a scan; the range is `(start, end]` in encoded keys."""
 
     columns: tuple[str, ...]
     start: bytes | None = None
     end: bytes | None = None
     partitions: KeyRange | None = None
-    """Which partitions; None: all."""
+    """Range of partitions; None: all."""
     include_expired: bool = False
-    """Also rows that have expired, as long as no compaction has dropped them."""
+    """Whether to include expired rows that no compaction has dropped so far."""
     include_deleted: bool = False
-    """Also tombstones, as long as no compaction has dropped them."""
+    """Whether to include tombstones that no compaction has dropped so far."""
 
 
 def scan_options(
     table: Table, columns: Sequence[str] | None, start: str | None, end: str | None
 ) -> ScanOptions:
-    """Return what a reader asked for.
+    """Parse the options of a scan.
 
     Args:
-        table: Which is read.
-        columns: Names; None: all.
-        start: First key, included, or a prefix of it. Of a table with partitions the first of
-            these, by the values of their columns; more values of the key may follow, if the
-            key begins with these columns.
-        end: Last key or partition, likewise.
+        table: The table to read.
+        columns: Names of columns; None: all.
+        start: First key, inclusive, or a prefix of it. For a partitioned table, the first
+            partition by the values of its columns; if the key begins with these columns, further
+            key values may follow.
+        end: Last key or partition, inclusive, in the same form.
 
     Raises:
-        RequestError: A column is unknown or there twice, or a key cannot be read.
+        RequestError: A column is unknown or repeated, or a key cannot be parsed.
     """
     known = [column.name for column in table.schema]
     chosen = list(columns) if columns else known
@@ -101,7 +101,7 @@ def scan_options(
     return ScanOptions(
         columns=tuple(chosen),
         start=None if first is None else key_before(first),
-        # Behind every key that begins with it, in case it is a prefix.
+        # `last` may be a prefix, so end after every key that begins with it.
         end=None if last is None else last + b"\xff",
         partitions=_partitions(first, last, types, count) if count else None,
     )
@@ -110,7 +110,7 @@ def scan_options(
 def _partitions(
     first: bytes | None, last: bytes | None, types: Sequence[KeyType], count: int
 ) -> KeyRange:
-    """Return the partitions of a range of keys, which begin with the partition's columns."""
+    """Return the partitions of a range of keys that begin with the partition columns."""
     ends = []
     for key in (first, last):
         whole = key is None or key == PLUS_INFINITY
@@ -124,12 +124,12 @@ def _partitions(
 async def open_scan(
     services: Services, table: Table, asked: ScanOptions
 ) -> AsyncIterator[AsyncIterator[pa.Table]]:
-    """Open a scan; yields the visible rows, piece by piece, by key.
+    """Open a scan; yields an iterator over the visible rows, in pieces ordered by key.
 
     Args:
-        services: Ports.
-        table: Which is read.
-        asked: Columns and range.
+        services: Ports and settings.
+        table: The table to read.
+        asked: Options of the scan.
     """
     async with pin_listed_files(services, table) as pin:
         tablets = await _tablets(services, table, asked)
@@ -138,12 +138,12 @@ async def open_scan(
 
 
 async def count_rows(services: Services, table: Table, asked: ScanOptions) -> int:
-    """Return how many rows a scan would give.
+    """Return the number of rows that a scan would return.
 
     Args:
-        services: Ports.
-        table: Whose rows are counted.
-        asked: The range; the columns do not matter.
+        services: Ports and settings.
+        table: The table to read.
+        asked: Options of the scan; its columns are ignored.
     """
     async with pin_listed_files(services, table) as pin:
         tablets = await _tablets(services, table, asked)
@@ -155,8 +155,8 @@ async def count_rows(services: Services, table: Table, asked: ScanOptions) -> in
 
 
 async def _tablets(services: Services, table: Table, asked: ScanOptions) -> Sequence[Tablet]:
-    """Return the tablets that may hold rows of a range, in its order."""
-    # Their keys say nothing of where partitions end; a file's own bounds tell more.
+    """Return the tablets that may hold rows of a range, in ascending order."""
+    # Keys do not determine the ends of partitions, so the bounds of files filter the rows instead.
     span = (None, None) if table.partition_by else (asked.start, asked.end)
     tablets = await services.store.read_range(table.id, *span)
     if (chosen := asked.partitions) is not None:
@@ -171,10 +171,10 @@ async def _reader(services: Services, table: Table, asked: ScanOptions) -> RowRe
 
 
 def _table_to_read(table: Table, asked: ScanOptions) -> Table:
-    """Return a table whose rules leave out no more rows than the reader wants left out.
+    """Return a table with the rules of visibility that the scan asks for.
 
-    Without a ttl nothing has expired, and without its column a tombstone is a row like others. It
-    is still the newest of its key that is read.
+    Without a TTL no row expires, and without a tombstone column a tombstone is an ordinary row. The
+    scan still returns only the newest row of each key.
     """
     if asked.include_expired:
         table = replace(table, settings=replace(table.settings, ttl_s=None))
@@ -183,23 +183,23 @@ def _table_to_read(table: Table, asked: ScanOptions) -> Table:
 
 @asynccontextmanager
 async def pin_listed_files(services: Services, table: Table) -> AsyncIterator[FilePin]:
-    """Keep every file that is listed in the block until its end.
+    """Pin all files that are listed inside the block until its end.
 
     Raises:
-        RefusedError: The table's location is another store's, or the table goes.
+        RefusedError: The table's location has another owner, or the table is being dropped.
     """
     await check_table_owner(services, table)
     name = services.ids.next("pin")
-    # It ends in a task of its own: a reader who left has this one cancelled at every await.
+    # Unpin in a separate task: when a reader disconnects, this task is cancelled at every await.
     async with FilePin(services.store, table.id, name, later=services.later) as pin:
         yield pin
 
 
 async def _while_pinned(parts: AsyncIterator[_Part], pin: FilePin) -> AsyncIterator[_Part]:
-    """Yield what was read under a pin that held.
+    """Yield parts, and check after each one that the pin still holds.
 
     Raises:
-        ConflictError: It ran out; then a file that is missing is no damage.
+        ConflictError: The pin expired, so that a missing file is not damage.
     """
     while True:
         try:
@@ -211,7 +211,7 @@ async def _while_pinned(parts: AsyncIterator[_Part], pin: FilePin) -> AsyncItera
         if part is None:
             return
         yield part
-        del part  # Whoever took it may have let it go.
+        del part  # Do not keep the part alive while the consumer is done with it.
 
 
 async def arrow_stream(
@@ -221,7 +221,7 @@ async def arrow_stream(
 
     Raises:
         UnavailableError: Too many scans are being read.
-        QuotaError: The caller reads too many.
+        QuotaError: The caller has reached its limit of scans.
     """
     begun = False
     try:
@@ -233,7 +233,7 @@ async def arrow_stream(
                     begun = True
     except (CompactionError, MemoryError) as error:
         if not begun:
-            raise  # It is told as a problem: nothing was sent yet.
+            raise  # Nothing was sent, so the error becomes a problem.
         told = short_of_memory() if isinstance(error, MemoryError) else error
         services.log("scan failed", table=table.name, cause=str(told))
         yield failed_stream(problem_body(told))
@@ -242,7 +242,7 @@ async def arrow_stream(
 async def _stream_chunks(
     table: Table, asked: ScanOptions, pieces: AsyncIterator[pa.Table], place: ScanSlot
 ) -> AsyncIterator[bytes]:
-    """Yield the stream of some rows; holds one piece at a time, and none while it waits."""
+    """Yield the Arrow stream of rows; hold one piece at a time, and none while waiting."""
     full = arrow_schema(table.schema)
     sink, schema = _Sink(), pa.schema([full.field(name) for name in asked.columns])
     writer = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema)
@@ -266,7 +266,7 @@ async def _parts_of_tablets(
     tablets: Sequence[Tablet],
     asked: ScanOptions,
 ) -> AsyncIterator[_Part]:
-    """Yield what is read of one tablet after the other, each part in a thread."""
+    """Yield the parts of one tablet after the other, each read in a thread."""
     for tablet in tablets:
         parts = await services.rows.run(table.location, read, tablet, asked.start, asked.end)
         while (part := await services.rows.run(table.location, _next_part, parts)) is not None:
@@ -279,7 +279,7 @@ def _next_part(parts: Iterator[_Part]) -> _Part | None:
 
 
 class _Sink:
-    """A file that Arrow writes to and whose bytes are taken away as they come."""
+    """A file that Arrow writes to; `take` removes the bytes written so far."""
 
     closed = False
 
@@ -287,38 +287,38 @@ class _Sink:
         self._parts: list[bytes] = []
 
     def write(self, data: bytes) -> int:
-        """Take what Arrow writes; it may use the buffer again."""
+        """Copy the data, because Arrow may reuse the buffer."""
         self._parts.append(bytes(data))
         return len(data)
 
     def take(self) -> bytes:
-        """Return what was written since the last time."""
+        """Return the bytes written since the last call."""
         parts, self._parts = self._parts, []
         return b"".join(parts)
 
     def flush(self) -> None:
-        """Do nothing: nothing is held back."""
+        """Do nothing: nothing is buffered elsewhere."""
 
     def close(self) -> None:
-        """Do nothing: the rest is still to be taken."""
+        """Do nothing: the remaining bytes are still needed."""
 
 
-# ---------------------------------------------------------------------- The manifest of this moment
+# ----------------------------------------------------------------------------- The current manifest
 
 
 async def manifest_json(services: Services, table: Table) -> AsyncGenerator[bytes, None]:
-    """Yield a table's manifest as one JSON object: what the table is, its files, their totals.
+    """Yield a table's manifest as one JSON object: description, files and totals.
 
     Raises:
-        RefusedError: The location is another store's, or not where tables may be.
-        ConflictError: Its tablets keep changing; try again.
+        RefusedError: The location has another owner, or no table is allowed there.
+        ConflictError: The tablets keep changing; try again.
     """
     await check_location_allowed(services, table)
     location, totals = open_location(table.location), ManifestTotals()
     async with pin_listed_files(services, table) as pin:
         begun_s = await services.store.now_s()
         head = json.dumps(manifest_header(table, 0, begun_s, None), indent=1)
-        # With the first file, so that a table that cannot be read is refused before it begins.
+        # Send the head with the first file, so that an unreadable table fails before any output.
         opening = head.removesuffix("\n}").encode() + b',\n "files": ['
         comma = opening + b"\n"
         async for page in walk_tiles(services.store, table):
@@ -334,7 +334,7 @@ async def manifest_json(services: Services, table: Table) -> AsyncGenerator[byte
 
 
 async def manifest_names(services: Services, table: Table) -> AsyncGenerator[bytes, None]:
-    """Yield the absolute names of a table's files, a line each."""
+    """Yield the absolute names of a table's files, one per line."""
     await check_location_allowed(services, table)
     location = open_location(table.location)
     async with pin_listed_files(services, table) as pin:
@@ -342,7 +342,7 @@ async def manifest_names(services: Services, table: Table) -> AsyncGenerator[byt
             for tablet in page:
                 names = [entry["file"] for entry in manifest_entries(location, table, tablet)]
                 pin.check()
-                # Also of none: what is refused is refused before the answer begins.
+                # Yield even without names, so that errors occur before the answer begins.
                 yield "".join(f"{name}\n" for name in names).encode()
 
 
@@ -367,7 +367,7 @@ IncludeDeleted = Annotated[
 
 
 class ScanRoutes:
-    """The routes that read the rows of a table."""
+    """Routes that read the rows of a table."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -403,7 +403,7 @@ class ScanRoutes:
         )
         begun_s = services.clock.now_s()
         stream = arrow_stream(services, found, asked)
-        # What fails before the first rows is told as a problem, not as a broken stream.
+        # An error before the first rows becomes a problem instead of a broken stream.
         first = await anext(stream)
         services.waits.note(services, found.id, max(0.0, services.clock.now_s() - begun_s), 1)
         return StreamingResponse(_with_first(first, stream), media_type=api.ARROW_STREAM)

@@ -1,8 +1,8 @@
-"""Scans that are sent at the same time: how many, and how much of them waits in memory.
+"""Limits of concurrent scans: their number, and the rows that they hold in memory.
 
-A scan holds the piece that it sends until its reader has taken it. Readers who take nothing
-would fill the memory with such pieces, so the next piece of any scan is read only when all that
-is held is within a bound; a connection whose reader takes nothing for too long is cut.
+A scan holds the piece that it sends until its reader has received it. Stalled readers would fill
+the memory with such pieces. Therefore a scan reads its next piece only while the total is within a
+bound, and the server closes a connection whose reader receives nothing for too long.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ class ScanSlots:
     """The scans of one gateway. For one event loop."""
 
     def __init__(self, most: int, held_bytes_max: int) -> None:
-        """Have all places free.
+        """Start with all slots free.
 
         Args:
-            most: Scans at a time.
-            held_bytes_max: Of rows that were read and not taken yet; the piece that passes it is
-                the last one.
+            most: Maximum number of concurrent scans.
+            held_bytes_max: Limit of bytes that were read but not received; scans pause after the
+                piece that exceeds it.
         """
         self._most = most
         self._held_bytes_max = held_bytes_max
@@ -32,15 +32,15 @@ class ScanSlots:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of rows that were read and not taken yet."""
+        """Bytes of rows that were read but not received by their readers."""
         return self._held_bytes
 
     @contextmanager
     def take(self) -> Iterator["ScanSlot"]:
-        """Take a place for the length of a block.
+        """Take a slot for the duration of a block.
 
         Raises:
-            UnavailableError: All are taken.
+            UnavailableError: All slots are taken.
         """
         if self.open >= self._most:
             raise UnavailableError(
@@ -60,7 +60,7 @@ class ScanSlots:
         await self._room.wait()
 
     def change(self, by_bytes: int) -> None:
-        """Note that more or less is held."""
+        """Change the total of held bytes, and let scans continue or pause."""
         self._held_bytes += by_bytes
         if self._held_bytes < self._held_bytes_max:
             self._room.set()
@@ -69,18 +69,18 @@ class ScanSlots:
 
 
 class ScanSlot:
-    """The place of one scan."""
+    """The slot of one scan."""
 
     def __init__(self, places: ScanSlots) -> None:
         self._places = places
         self._bytes = 0
 
     async def room(self) -> None:
-        """Let go what was held, and wait until the next piece may be read."""
+        """Release the held bytes, and wait until the next piece may be read."""
         self.holds(0)
         await self._places.room()
 
     def holds(self, count: int) -> None:
-        """Note how many bytes of rows this scan holds from now on."""
+        """Set the number of bytes that this scan holds."""
         self._places.change(count - self._bytes)
         self._bytes = count

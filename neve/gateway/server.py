@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn, how many connections there may be, and how long it waits for whom."""
+"""The HTTP server: uvicorn, with limits on the number of connections and on their idle time."""
 
 import asyncio
 import resource
@@ -14,18 +14,18 @@ from neve.gateway.services import Services
 from neve.gateway.tls import ServerCertificate, require_safe_listener
 
 DESCRIPTORS_KEPT = 384
-"""Descriptors that connections leave to everything else: store, files, those just accepted."""
+"""Descriptors reserved for other uses: the store, files, connections just accepted."""
 DESCRIPTORS_WANTED = 65_536
 BACKLOG = 128
-"""Connections that the system accepts on its own; all of them may arrive at one moment."""
+"""Connections that the operating system queues; all of them may arrive at once."""
 LEAST = 16
 
 
 def connections_max(wanted: int) -> int:
-    """Return how many connections there can be, with room for other descriptors.
+    """Return the possible number of connections, after raising the limit of descriptors.
 
     Args:
-        wanted: What the settings say.
+        wanted: Number from the settings.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < min(hard, DESCRIPTORS_WANTED):
@@ -35,16 +35,16 @@ def connections_max(wanted: int) -> int:
 
 
 class ServerConnections:
-    """Those of one server, and which of them wait for a head, longest first."""
+    """The connections of one server, and those waiting for a request head, longest first."""
 
     def __init__(self, most: int, head_wait_s: float, answer_wait_s: float, log: Log) -> None:
-        """Know of none.
+        """Start without connections.
 
         Args:
-            most: Connections at a time.
+            most: Maximum number of connections.
             head_wait_s: Longest wait for the head of a request.
-            answer_wait_s: Longest time in which nothing of an answer is taken.
-            log: Hears when some had to go.
+            answer_wait_s: Longest time in which a caller receives nothing of an answer.
+            log: Receives an event when connections are closed because of a limit.
         """
         self.most = most
         self.head_wait_s = head_wait_s
@@ -56,7 +56,7 @@ class ServerConnections:
         self._crowded = False
 
     def waits(self, connection: "H11Protocol | _Handshake") -> None:
-        """Note that a connection waits for a head, or for its TLS, from now on."""
+        """Record that a connection starts waiting for a request head or its TLS handshake."""
         self.served(connection)
         loop = asyncio.get_running_loop()
         late = loop.call_later(self.head_wait_s, connection.transport.abort)
@@ -66,20 +66,20 @@ class ServerConnections:
         self._make_room(len(connection.connections) + len(self._shaking))
 
     def served(self, connection: "H11Protocol | _Handshake") -> None:
-        """Note that a connection waits no longer: its head is there, or it is over."""
+        """Record that a connection stops waiting: its head arrived, or the connection ended."""
         if late := self._waiting.pop(connection, None):
             late.cancel()
         if isinstance(connection, _Handshake):
             self._shaking.discard(connection)
 
     def is_full(self, connection: H11Protocol) -> None:
-        """Note that nobody takes what is sent over a connection."""
+        """Record that the send buffer of a connection is full."""
         self.flows(connection)
         late = asyncio.get_running_loop().call_later(self.answer_wait_s, self._cut, connection)
         self._full[connection] = late
 
     def flows(self, connection: H11Protocol) -> None:
-        """Note that what is sent over a connection is taken, or that it is over."""
+        """Record that a connection's send buffer has room again, or that the connection ended."""
         if late := self._full.pop(connection, None):
             late.cancel()
 
@@ -91,7 +91,7 @@ class ServerConnections:
         if open_now > self.most:
             oldest = next(iter(self._waiting))
             self.served(oldest)
-            # Uvicorn hears of it a moment later; it counts no more from now on.
+            # Uvicorn removes the connection only later; stop counting it now.
             if isinstance(oldest, H11Protocol):
                 oldest.connections.discard(oldest)
             oldest.transport.abort()
@@ -103,10 +103,10 @@ class ServerConnections:
             self._crowded = False
 
     def protocol(self, context: ssl.SSLContext | None) -> type[asyncio.Protocol]:
-        """Return the protocol of a server whose connections these are.
+        """Return the protocol class that registers its connections here.
 
         Args:
-            context: Of TLS; None: plain HTTP.
+            context: TLS context; None: plain HTTP.
         """
         plain = type("Connection", (_Connection,), {"known": self})
         if context is None:
@@ -115,49 +115,49 @@ class ServerConnections:
 
 
 class _Connection(H11Protocol):
-    """One connection of uvicorn's, which tells what it waits for."""
+    """A connection of uvicorn that reports what it waits for."""
 
     known: ClassVar[ServerConnections]
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for the first head."""
+        """Start waiting for the first request head."""
         super().connection_made(transport)
         self.known.waits(self)
 
     def handle_events(self) -> None:
-        """Read what has come; a whole head begins a cycle."""
+        """Process received data; a complete head starts a request cycle."""
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_complete:
             self.known.served(self)
 
     def on_response_complete(self) -> None:
-        """Wait for the next head, unless it has come along with this request."""
+        """Start waiting for the next head, unless it arrived with this request."""
         super().on_response_complete()
         if not self.transport.is_closing() and self.cycle.response_complete:
             self.known.waits(self)
 
     def pause_writing(self) -> None:
-        """Wait for the caller to take something."""
+        """Start the time limit for the caller to receive data."""
         super().pause_writing()
         self.known.is_full(self)
 
     def resume_writing(self) -> None:
-        """Go on: most was taken."""
+        """End the time limit: the caller has received most of the data."""
         self.known.flows(self)
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Stop all waiting."""
         self.known.served(self)
         self.known.flows(self)
         super().connection_lost(exc)
 
 
 class _Handshake(asyncio.Protocol):
-    """A connection until its TLS stands; then uvicorn's protocol takes its place.
+    """A connection during its TLS handshake; afterwards uvicorn's protocol replaces it.
 
-    Asyncio could do this itself, but would not show a connection before its handshake is over: it
-    would not count, and nothing would end it in favour of others.
+    Asyncio can perform the handshake itself, but hides the connection until it is complete. Such
+    a connection would not be counted, and could not be closed in favour of others.
     """
 
     known: ClassVar[ServerConnections]
@@ -173,18 +173,18 @@ class _Handshake(asyncio.Protocol):
         self._shaking: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin the handshake."""
+        """Start the handshake."""
         self.transport = transport
         transport.pause_reading()
         self.known.waits(self)
         self._shaking = asyncio.get_running_loop().create_task(self._shake())
 
     def data_received(self, data: bytes) -> None:
-        """Keep what comes in the same moment as the end of the handshake."""
+        """Keep data that arrives at the moment when the handshake ends."""
         self._early.append(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Stop all waiting."""
         self._is_over = True
         self.known.served(self)
 
@@ -197,7 +197,7 @@ class _Handshake(asyncio.Protocol):
                 server_side=True,
                 ssl_handshake_timeout=self.known.head_wait_s,
             )
-        except OSError:  # What comes is no TLS, or not enough of it in time.
+        except OSError:  # The data is not TLS, or the handshake took too long.
             self.transport.abort()
             link = None
         self.known.served(self)
@@ -213,39 +213,39 @@ class _Handshake(asyncio.Protocol):
 
 
 CERTIFICATE_LOOK_TICKS = 20
-"""Ticks of the server, ten a second, between two looks at the certificate."""
+"""Server ticks (ten per second) between two checks of the certificate."""
 DRAIN_MAX_S = 5
-"""How long requests under way may still take when the server ends."""
+"""How long running requests may still take when the server ends."""
 
 
 class GatewayServer(uvicorn.Server):
-    """The server of uvicorn, which looks after its certificate."""
+    """A uvicorn server that reloads its certificate when it changes."""
 
     def __init__(self, config: uvicorn.Config, certificate: ServerCertificate | None) -> None:
-        """Serve nothing yet.
+        """Create the server without starting it.
 
         Args:
-            config: Its settings.
-            certificate: Of HTTPS; None: plain HTTP.
+            config: Configuration of uvicorn.
+            certificate: Certificate for HTTPS; None: plain HTTP.
         """
         super().__init__(config)
         self._certificate = certificate
 
     async def on_tick(self, counter: int) -> bool:
-        """Do what is done ten times a second; return whether the server ends."""
+        """Run the periodic work, ten times per second; return whether the server ends."""
         if self._certificate is not None and counter % CERTIFICATE_LOOK_TICKS == 0:
             self._certificate.look()
         return await super().on_tick(counter)
 
 
 def server_of(services: Services) -> GatewayServer:
-    """Return the server of a gateway, which does not serve yet.
+    """Create the server of a gateway without starting it.
 
     Args:
-        services: Ports and settings; some caller must be known.
+        services: Ports and settings; at least one caller must be configured.
 
     Raises:
-        ConfigError: Its certificate cannot be used, or it would need one.
+        ConfigError: The certificate cannot be used, or is missing although TLS is required.
     """
     gateway = services.settings.gateway
     most = connections_max(gateway.connections_max)
@@ -262,7 +262,7 @@ def server_of(services: Services) -> GatewayServer:
             log_config=None,
             access_log=False,
             server_header=False,
-            # Else whoever is on this machine says where a call came from.
+            # Otherwise any local process could forge the address of a caller.
             proxy_headers=False,
             timeout_graceful_shutdown=DRAIN_MAX_S,
         ),

@@ -1,4 +1,4 @@
-"""What the slices share: ports, settings, threads, and the look-ups that all begin with."""
+"""Dependencies of all slices: ports, settings, threads, and the common look-ups of calls."""
 
 import asyncio
 import difflib
@@ -50,32 +50,32 @@ from neve.gateway.table_locations import (
     locations_of,
 )
 
-if TYPE_CHECKING:  # The gateway calls the actor, and does not load it.
+if TYPE_CHECKING:  # The gateway calls the coordinator's actor, but does not import it.
     from coordinator.actor import CoordinatorActor
 
 BEARER = Depends(HTTPBearer(auto_error=False, description="The token of the gateway."))
-"""Shows in the schema that a route takes the token; `authentication` is what asks for it."""
+"""Declares the token in the OpenAPI schema; `authentication` checks it."""
 
-# --------------------------------------------------------------- Tablets that were seen being split
+# ---------------------------------------------------------------- Tablets with a split in progress
 
 
 TABLETS_MAX = 1000
-"""Of all tables; when there are more, all are forgotten."""
+"""Limit over all tables; if it is exceeded, all hints are dropped."""
 
 
 class SplitHints:
-    """Ends of tablets by table."""
+    """Ends of tablets that were recently being split, by table."""
 
     def __init__(self) -> None:
-        """Know of none."""
+        """Start without hints."""
         self._ends: dict[str, dict[bytes, None]] = {}
 
     def of(self, table: str) -> tuple[bytes, ...]:
-        """Return the ends of the tablets of a table that are perhaps being split."""
+        """Return the ends of the tablets of a table that may be being split."""
         return tuple(self._ends.get(table, ()))
 
     def seen(self, table: str, looked: Iterable[bytes], splitting: Iterable[bytes]) -> None:
-        """Note which of the tablets that were looked at are being split."""
+        """Record which of the tablets that were read are being split."""
         ends = self._ends.setdefault(table, {})
         for end in looked:
             ends.pop(end, None)
@@ -86,7 +86,7 @@ class SplitHints:
             self._ends.clear()
 
 
-# -------------------------------------------------------------------------- May a table be written?
+# ------------------------------------------------------------------- Checks of a table's generation
 
 
 CHECK_INTERVAL_S = 60.0
@@ -94,10 +94,10 @@ TABLES_MAX = 100_000
 
 
 class GenerationChecks:
-    """Remembers which tables were found whole, and looks again every minute.
+    """Caches for a minute that the store is not older than a table's location.
 
-    A table that was found behind is looked at each time, so that it is writable as soon
-    as somebody has accepted.
+    A failed check is not cached, so that the table is writable as soon as an operator accepts the
+    loss of changes.
     """
 
     def __init__(self) -> None:
@@ -106,12 +106,12 @@ class GenerationChecks:
     async def check(
         self, store: TabletStore, table: Table, now_s: float, read: Callable[[], Awaitable[int]]
     ) -> int:
-        """Return the generation that a table's store must have, and has.
+        """Check that the store has reached the generation of a table's location, and return it.
 
         Args:
             store: The store.
             table: The table.
-            now_s: When this is asked.
+            now_s: Current time.
             read: Reads the generation of the table's location.
 
         Raises:
@@ -121,7 +121,7 @@ class GenerationChecks:
         seen_s, known = self._seen.get(table.id, (None, 0))
         if seen_s is not None and 0 <= now_s - seen_s < CHECK_INTERVAL_S:
             return known
-        # The location first: what is counted up meanwhile is then not taken for a lag.
+        # Read the location first: an increment in between must not look like a lagging store.
         written = await read()
         reason = generation_fault(table.name, await store.generation(table.id), written)
         if reason is not None:
@@ -137,23 +137,23 @@ class GenerationChecks:
 
 READS_PAUSE_S = 1.0
 READS_MAX = 100_000
-"""Tablets whose scans wait to be told; further ones are not counted."""
+"""Limit of tablets with scans to report; scans of further tablets are not counted."""
 
 
 class ReadCounts:
-    """Scans of tablets since the coordinator was told last. It is told once a second at most."""
+    """Counts scans of tablets, and reports them to the coordinator at most once per second."""
 
     def __init__(self) -> None:
-        """Count nothing yet."""
+        """Start with empty counts."""
         self._counts: dict[tuple[str, str], int] = {}
 
     def note(self, services: "Services", table: str, tablets: Iterable[str]) -> None:
         """Count a scan of tablets.
 
         Args:
-            services: Tell the coordinator later.
+            services: Services that run the later report.
             table: Id of the table.
-            tablets: Their ends as text.
+            tablets: Ends of the tablets, as text.
         """
         idle = not self._counts
         for tablet in tablets:
@@ -168,35 +168,34 @@ class ReadCounts:
         by_table: dict[str, dict[str, int]] = {}
         for (table, tablet), count in counts.items():
             by_table.setdefault(table, {})[tablet] = count
-        # Who is away hears of the next scans; a rate forgives that.
+        # A coordinator that is down misses these counts; the rates tolerate that.
         with suppress(UnavailableError):
             for table, scans in by_table.items():
                 await coordinator.note_scans(table, scans)
 
 
 LATENCIES_MAX = 1_000
-"""Tables whose readers' waits are to be told; further ones are left out."""
+"""Limit of tables with latencies to report; further tables are not counted."""
 
 
 class ReadWaits:
-    """How long readers have waited since the coordinator was told last: once a second at most.
+    """Averages read latencies, and reports them to the coordinator at most once per second.
 
-    Reports of one second are averaged here, so that a reader who reports too often costs nothing
-    beyond its own calls.
+    Reports within a second are combined, so that frequent reports do not load the coordinator.
     """
 
     def __init__(self) -> None:
-        """Know of none yet."""
+        """Start without latencies."""
         self._waits: dict[str, tuple[float, int]] = {}
 
     def note(self, services: "Services", table: str, latency_s: float, reads: int) -> None:
         """Count reads of a table.
 
         Args:
-            services: Tell the coordinator later.
+            services: Services that run the later report.
             table: Id of the table.
-            latency_s: Average wait of these reads.
-            reads: How many.
+            latency_s: Average latency of the reads.
+            reads: Number of reads.
         """
         idle = not self._waits
         if len(self._waits) < LATENCIES_MAX or table in self._waits:
@@ -208,7 +207,7 @@ class ReadWaits:
     async def _tell(self, coordinator: "CoordinatorActor") -> None:
         await asyncio.sleep(READS_PAUSE_S)
         waits, self._waits = self._waits, {}
-        with suppress(UnavailableError):  # The next reads tell the same.
+        with suppress(UnavailableError):  # Later reads report the same.
             await coordinator.note_latencies(
                 {table: (wait_s / reads, reads) for table, (wait_s, reads) in waits.items()}
             )
@@ -224,14 +223,14 @@ PAGE_TABLETS = 200
 LOOK_THREADS = 16
 ROW_THREADS = 4
 LOOK_MAX_S = 45.0
-"""Longest look at a mark of a location, which every call takes first: clients wait for a minute."""
+"""Longest check of a location's mark before each call; clients time out after a minute."""
 LONG_STEP_MAX_S = 3600.0
-"""Longest step of what takes long on purpose: a listing, a file that is read or copied whole."""
+"""Longest step of work that is expected to be slow: listing, reading or copying a whole file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Everything that the routes need of the outside."""
+    """External dependencies of the routes."""
 
     store: TabletStore
     store_watch: StoreWatch
@@ -242,14 +241,14 @@ class Services:
     ids: IdSource
     log: Log
     footers: StorageThreads = field(default_factory=lambda: StorageThreads(LOOK_THREADS))
-    """Short work on storage: footers, listings, marks."""
+    """Threads for short work on storage: footers, listings, marks."""
     rows: StorageThreads = field(init=False)
-    """Long work on rows, step by step: scans and appends."""
+    """Threads for long work on rows, step by step: scans and appends."""
     files: TableFiles = field(default_factory=StoredFiles)
     owners: Owners = field(default_factory=Owners)
     generations: GenerationChecks = field(default_factory=GenerationChecks)
     unread_settings: UnreadSettings = lambda _: {}
-    """Tells the settings of a table that have no effect with its planner, and why."""
+    """Returns the settings of a table that have no effect with its planner, name → reason."""
     split_hints: SplitHints = field(default_factory=SplitHints)
     scans: ScanSlots = field(init=False)
     reads: ReadCounts = field(default_factory=ReadCounts)
@@ -257,10 +256,10 @@ class Services:
     audit: Audit = field(init=False)
     quotas: Quotas = field(init=False)
     pending: set[asyncio.Task[object]] = field(default_factory=set)
-    """What goes on behind an answer; kept so that it is not collected."""
+    """Background tasks, referenced here so that they are not garbage collected."""
 
     def __post_init__(self) -> None:
-        """Open the places of scans that the settings give."""
+        """Create the parts that depend on the settings."""
         gateway = self.settings.gateway
         places = ScanSlots(gateway.scans_max, gateway.scan_bytes_max)
         object.__setattr__(self, "scans", places)
@@ -292,21 +291,21 @@ class Services:
 
     @property
     def looks(self) -> StorageThreads:
-        """Where marks of locations are looked at, before each call."""
+        """Threads for the checks of owner marks before each call."""
         return self.footers.within(LOOK_MAX_S)
 
     @property
     def long_steps(self) -> StorageThreads:
-        """Where work is done whose steps may take long."""
+        """Threads for work with slow steps."""
         return self.footers.within(LONG_STEP_MAX_S)
 
     @property
     def locations(self) -> Locations:
-        """Where tables may be."""
+        """Allowed locations of tables."""
         return locations_of(self.settings.gateway)
 
     def later(self, work: Coroutine[object, object, object]) -> None:
-        """Do something that nobody waits for; its failure is logged."""
+        """Run a coroutine in the background, and log its failure."""
         task: asyncio.Task[object] = asyncio.get_running_loop().create_task(work)
         self.pending.add(task)
         task.add_done_callback(self._done)
@@ -317,20 +316,20 @@ class Services:
             self.log("background work failed", cause=f"{type(error).__name__}: {error}")
 
     async def table(self, name: str, *, filling: bool = False) -> Table:
-        """Return a table by name, or by its id: one whose name no URL can hold has that.
+        """Return a table by name, or by id for a table whose name cannot be part of a URL.
 
         Args:
-            name: As the caller wrote it.
-            filling: Whether it may be one that a recovery fills.
+            name: Name or id, as the caller wrote it.
+            filling: Whether the table may be in the state filling.
 
         Raises:
-            RefusedError: A recovery fills it.
-            RequestError: The text cannot be a name.
-            UnknownTableError: No table has it, or none that the caller may see.
-            ForbiddenError: The caller may not do to it what the call is for.
+            RefusedError: A recovery is filling the table.
+            RequestError: The text is not a valid name.
+            UnknownTableError: No table that the caller may see has this name.
+            ForbiddenError: The caller lacks the role that the route requires.
         """
-        # What the caller may not see is not even looked for: the answer takes as long as of a
-        # table that does not exist.
+        # Do not look for a table that the caller may not see: the answer must take as long as
+        # for a table that does not exist.
         table = await self.store.table_named(name) if sees_table(name) else None
         if table is None:
             table = await self._table_by_id(name)
@@ -354,7 +353,7 @@ class Services:
         raise UnknownTableError(f"no table is named {name!r}; {_hint(name, names)}")
 
     async def tablet(self, table: Table, text: str) -> TabletId:
-        """Return the id of a tablet by the text of its end.
+        """Return the id of an existing tablet by the text of its end.
 
         Raises:
             UnknownTabletError: The table has no such tablet.
@@ -368,8 +367,8 @@ class Services:
         """Yield all tablets of a table, page by page, ascending.
 
         Args:
-            table: Whose.
-            after: Only tablets whose end is greater.
+            table: The table.
+            after: Yield only tablets with a greater end.
         """
         while ids := await self.store.tablet_ids(table.id, after, PAGE_TABLETS):
             yield [tablet for tablet in await self.store.tablets(ids) if tablet is not None]
@@ -377,7 +376,7 @@ class Services:
 
 
 def _hint(name: str, names: Iterable[str]) -> str:
-    """Return what else the caller may have meant."""
+    """Return a hint with the closest or the existing table names that the caller may see."""
     seen = sorted(filter(sees_table, names))
     if close := difflib.get_close_matches(name, seen, n=1):
         return f"did you mean {close[0]!r}?"
@@ -385,10 +384,10 @@ def _hint(name: str, names: Iterable[str]) -> str:
 
 
 def parsed_tablet(table: Table, text: str) -> TabletId:
-    """Return the id that a text names, whether there is such a tablet or not.
+    """Parse the id of a tablet, without checking that the tablet exists.
 
     Raises:
-        UnknownTabletError: The text names none.
+        UnknownTabletError: The text is not the end of a tablet.
     """
     try:
         return TabletId.parse(table.id, text)
@@ -400,14 +399,14 @@ def parsed_tablet(table: Table, text: str) -> TabletId:
 
 
 def checked_label(text: str, what: str) -> str:
-    """Return a name that is a DNS label.
+    """Check that a name is a DNS label, and return it.
 
     Args:
-        text: What the user wrote.
-        what: It names, for the message.
+        text: Name from the user.
+        what: Kind of the name, for the message.
 
     Raises:
-        RequestError: It is none.
+        RequestError: The name is not a DNS label.
     """
     if DNS_LABEL.fullmatch(text):
         return text
@@ -418,17 +417,17 @@ def checked_label(text: str, what: str) -> str:
 
 
 def bounded_count(count: int, most: int, what: str) -> int:
-    """Return a count that is at least 1 and at most `most`."""
+    """Check that a count is from 1 to `most`, and return it."""
     if 1 <= count <= most:
         return count
     raise RequestError(f"{what} {count} is out of range, expected 1 to {most}")
 
 
 async def check_table_owner(services: Services, table: Table) -> None:
-    """Refuse a table whose location belongs to another store.
+    """Reject a table whose location belongs to another store or table.
 
     Raises:
-        RefusedError: It does.
+        RefusedError: The location has another owner.
         UnavailableError: Its storage does not answer.
     """
     store = await services.store.store_id()
@@ -438,10 +437,10 @@ async def check_table_owner(services: Services, table: Table) -> None:
 
 
 async def check_location_allowed(services: Services, table: Table) -> None:
-    """Refuse a table that is not where the operator lets tables be.
+    """Reject a table outside the locations that the operator allows.
 
     Raises:
-        RefusedError: It is not.
+        RefusedError: No table is allowed at its location.
     """
     now_s = services.clock.now_s()
     admit, locations = services.owners.admit, services.locations
@@ -449,13 +448,13 @@ async def check_location_allowed(services: Services, table: Table) -> None:
 
 
 async def check_writable(services: Services, table: Table) -> int:
-    """Refuse to write a table whose location is another's, or newer than the store.
+    """Check that a table may be written: its location is allowed, owned, and not newer.
 
     Returns:
-        The generation of the location, which the store must still have when it is written.
+        The generation of the location, which the store must still have at the write.
 
     Raises:
-        RefusedError: It is.
+        RefusedError: The location is not allowed, has another owner, or is newer than the store.
     """
     await check_location_allowed(services, table)
     await check_table_owner(services, table)
@@ -466,11 +465,11 @@ async def check_writable(services: Services, table: Table) -> int:
 
 
 async def known_group(services: Services, name: str) -> str:
-    """Return the name of a compaction group that is configured, or has jobs or compactors.
+    """Check that a compaction group is configured or known to the coordinator; return its name.
 
     Raises:
-        RequestError: The text cannot be a name.
-        UnknownGroupError: There is no such group.
+        RequestError: The text is not a valid name.
+        UnknownGroupError: The group does not exist.
     """
     checked_label(name, "group name")
     settings, status = services.settings, await services.coordinator.status()

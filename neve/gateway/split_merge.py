@@ -1,4 +1,4 @@
-"""Splits and merges: from keys that users write to one change, and what is under way."""
+"""Splits and merges: start, list and abandon them."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Annotated
@@ -25,16 +25,16 @@ from neve.gateway.services import (
     check_writable,
 )
 
-# -------------------------------------------------------------------------------- What is under way
+# --------------------------------------------------------------------------- Operations in progress
 
 
 async def operations_under_way(
     services: Services, table: Table, tablet: str | None
 ) -> api.Operations:
-    """Return the operations of a table, or of one tablet.
+    """Return the operations in progress of a table, or of one tablet.
 
     Raises:
-        UnknownTabletError: There is no such tablet.
+        UnknownTabletError: The tablet does not exist.
     """
     found = [busy_tablet async for busy_tablet in busy_tablets(services, table, tablet)]
     views = [await operation_view(services, table, each) for each in found]
@@ -44,7 +44,7 @@ async def operations_under_way(
 async def busy_tablets(
     services: Services, table: Table, tablet: str | None
 ) -> AsyncIterator[Tablet]:
-    """Yield the tablets in which something is under way; all of the table, or one."""
+    """Yield the tablets with an operation in progress, of the whole table or only one tablet."""
     if tablet is not None:
         read = await services.store.tablet(await services.tablet(table, tablet))
         if read is not None and read.operation is not None:
@@ -65,7 +65,7 @@ async def busy_tablets(
 
 
 async def shown_tablets(services: Services, tablet: Tablet) -> tuple[TabletId, ...]:
-    """Return all tablets of the operation in a tablet, the left one first."""
+    """Return all tablets of a tablet's operation, the left one first."""
     tablets = operation_tablets(tablet)
     if tablets is not None:
         return tablets
@@ -74,7 +74,7 @@ async def shown_tablets(services: Services, tablet: Tablet) -> tuple[TabletId, .
 
 
 async def operation_view(services: Services, table: Table, tablet: Tablet) -> api.Operation:
-    """Return the operation in a tablet."""
+    """Return the wire model of a tablet's operation."""
     operation = tablet.operation
     assert operation is not None, tablet.id
     ids = await shown_tablets(services, tablet)
@@ -103,11 +103,11 @@ STARTED_BY_USER = "a user wished for it"
 
 
 async def start_split(services: Services, table: Table, wish: api.Split) -> api.StartedOperation:
-    """Begin a split, or tell that it is there.
+    """Start a split, or return the split that is in progress.
 
     Raises:
-        RequestError: The wish is not clear, or a key cannot be read.
-        RefusedError: It cannot begin now, or no key splits the tablet.
+        RequestError: The request is ambiguous, or a key cannot be parsed.
+        RefusedError: The split cannot begin now, or no key splits the tablet.
     """
     await _require_ranges(services, table)
     if (wish.at is None) == (wish.tablet is None):
@@ -131,11 +131,11 @@ async def start_split(services: Services, table: Table, wish: api.Split) -> api.
 
 
 async def start_merge(services: Services, table: Table, wish: api.Merge) -> api.StartedOperation:
-    """Begin a merge of two neighbours, or tell that it is there.
+    """Start a merge of two neighbouring tablets, or return the merge that is in progress.
 
     Raises:
-        RequestError: The wish is not clear, or a key cannot be read.
-        RefusedError: It cannot begin now.
+        RequestError: The request is ambiguous, or a key cannot be parsed.
+        RefusedError: The merge cannot begin now.
     """
     await _require_ranges(services, table)
     if wish.tablet is not None and (wish.start is not None or wish.end is not None):
@@ -167,10 +167,10 @@ async def start_merge(services: Services, table: Table, wish: api.Merge) -> api.
 
 
 async def abandon_operation(services: Services, table: Table, operation: str) -> None:
-    """Give an operation up; one that is over, or never was, is so already.
+    """Abandon an operation; do nothing if it has ended or never existed.
 
     Raises:
-        RefusedError: The table does not take changes.
+        RefusedError: The table does not accept changes.
     """
     async for tablet in busy_tablets(services, table, None):
         present = tablet.operation
@@ -210,7 +210,7 @@ async def _split_tablet(
 
 
 def middle_first(keys: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield keys so that every split halves what is left: bytes are cut only so often."""
+    """Yield keys in an order in which every split halves a part, to minimize rewritten bytes."""
     if keys:
         middle = len(keys) // 2
         yield keys[middle]
@@ -244,7 +244,7 @@ async def _started_view(
 async def _started_operation(
     services: Services, table: Table, tablet: TabletId, change: BeginOperation
 ) -> api.Operation:
-    """Return what has just begun, though it may be over by now."""
+    """Return the operation that was just started, even if it has already ended."""
     found = await services.store.tablet(tablet)
     if found is not None and found.operation is not None:
         return await operation_view(services, table, found)
@@ -281,7 +281,7 @@ def _parse_bound(written: str | None, types: Sequence[KeyType]) -> bytes:
 
 
 def _is_merge(tablet: Tablet, tablets: tuple[TabletId, TabletId]) -> bool:
-    """Return whether just these two are being merged, seen from the right one."""
+    """Return whether a merge of exactly these two tablets is in progress in `tablet`."""
     present = tablet.operation
     return (
         present is not None
@@ -294,7 +294,7 @@ def _is_merge(tablet: Tablet, tablets: tuple[TabletId, TabletId]) -> bool:
 
 
 class OperationRoutes:
-    """The routes under `/v1/tables/{table}` that change tablets' bounds."""
+    """Routes under `/v1/tables/{table}` that change the bounds of tablets."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -1,4 +1,4 @@
-"""The story of a tablet as sentences: the coordinator keeps facts, and here people read them."""
+"""The story of a tablet as sentences, derived from the facts that the coordinator keeps."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ from common.wire import StoryEntry, StoryKind, TabletStory
 from neve import api
 
 STARTED, FORGOTTEN = "coordinator-started", "forgotten"
-"""Kinds of the first entries, which say from when on the story is known."""
+"""Kinds of the first entries, which mark the start of the known story."""
 _STEPS = {
     "MarkWaiting": "request {0} waits for files here: no system job starts meanwhile",
     "SelectFiles": "request {0} chose {1} here and holds them",
@@ -23,15 +23,15 @@ _STEPS = {
     "EndOperation": "split or merge {0} was carried out",
     "AbandonOperation": "split or merge {0} was abandoned",
 }
-"""Step → a sentence about the id and the number of files."""
+"""Step → sentence template with the id and the number of files."""
 
 
 def story_view(story: TabletStory, table: Table) -> api.Story:
-    """Return the story of a tablet for users.
+    """Return the wire model of a tablet's story.
 
     Args:
-        story: By the coordinator.
-        table: Whose tablet it is about.
+        story: Story from the coordinator.
+        table: Table of the tablet.
     """
     entries = [_started(story)]
     if story.forgotten or story.gap_until_s is not None:

@@ -1,6 +1,6 @@
-"""Files of tables as adds, appends and scans see them, and merge on read of one tablet.
+"""Access to the files of tables for adds, appends and scans; merge on read of one tablet.
 
-Everything here blocks, and is called in a thread.
+All calls block, and must run in a thread.
 """
 
 import threading
@@ -53,32 +53,32 @@ from common.rows.merge import (
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 
-# ------------------------------------------------------------ What files take when they are decoded
+# -------------------------------------------------------------------------- Decoded sizes of files
 
 
 KNOWN_MAX = 50_000
-"""Weights that are remembered, some 10 MB; the oldest are forgotten."""
+"""Limit of cached weights, about 10 MB; the oldest are dropped."""
 
 _Key = tuple[str, str, tuple[str, ...]]
 
 
 class ScanWeights:
-    """Decoded bytes of files. For many threads."""
+    """Cache of the decoded sizes of files. Thread-safe."""
 
     def __init__(self, known_max: int = KNOWN_MAX) -> None:
-        """Know of none."""
+        """Create an empty cache."""
         self._lock = threading.Lock()
         self._known: BoundedMap[_Key, int] = BoundedMap(known_max)
 
     def of(
         self, location: Location, files: Sequence[DataFile], columns: Sequence[str]
     ) -> dict[str, int]:
-        """Return by path how many bytes columns of files take, decoded. Blocks.
+        """Return path → decoded size of the given columns in bytes. Blocks.
 
         Args:
-            location: Of their table.
-            files: Which may be opened in this process.
-            columns: Of the table; those that a file lacks weigh nothing.
+            location: Location of the table.
+            files: Files that are safe to open in this process.
+            columns: Columns of the table; columns that a file lacks count as 0.
 
         Raises:
             RequestError: A file is missing, not Parquet or damaged.
@@ -106,18 +106,18 @@ def _weight(location: Location, names: tuple[str, ...], path: str) -> int:
 
 
 PIECE_BYTES = 64 * 1024**2
-"""Bytes on storage of all inputs of one piece; decoded they are a few times as many."""
+"""Stored bytes of all inputs of one piece; their decoded size is a few times larger."""
 DECODED = 8
-"""So many times as many; files of which it is more weigh more than they have on storage."""
+"""Assumed ratio of decoded to stored size; files with a higher ratio get a higher weight."""
 SAMPLES_PER_PIECE = 20
 ROW_BYTES = 16
-"""What a row that is counted takes at least, however well its columns are encoded."""
+"""Minimum size of a counted row in memory, however well its columns are encoded."""
 
 Range = tuple[bytes | None, bytes | None]
 
 
 class TabletReader:
-    """Reads tablets of one table at one `now`, for one choice of columns."""
+    """Reads tablets of one table as of one time, for a fixed set of columns."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class TabletReader:
                 yield piece.select(self._columns)
 
     def counts(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[int]:
-        """Yield numbers of visible rows with keys in `(start, end]`; their sum is the answer."""
+        """Yield counts of visible rows with keys in `(start, end]`; their sum is the result."""
         files = [each for _, each in sorted(tablet.files.items()) if _overlaps(each, start, end)]
         if not self._rules.key:
             for file in files:
@@ -168,7 +168,7 @@ class TabletReader:
                 yield from (piece.num_rows for piece in self._pieces(near, low, high))
 
     def _bag_counts(self, file: DataFile) -> Iterator[int]:
-        """Yield numbers of rows of a file of a table without a key that have not expired."""
+        """Yield counts of the unexpired rows of a file, for a table without a key."""
         if not self._may_expire(file):
             yield file.rows
             return
@@ -180,10 +180,10 @@ class TabletReader:
     def _known(
         self, tablet: Tablet, files: Sequence[DataFile], start: bytes | None, end: bytes | None
     ) -> list[DataFile]:
-        """Return files of which a reader sees every row: metadata says how many."""
+        """Return files whose rows are all visible, so that metadata provides their count."""
         every = [file for file in tablet.files.values() if file.rows]
         if any(file.key_min is None or file.key_max is None for file in every):
-            return []  # It may hold any key.
+            return []  # A file without bounds may hold any key.
         merged = files_to_merge(self._table, every)
         return [
             file
@@ -221,7 +221,7 @@ class TabletReader:
     def _streamed(
         self, file: DataFile, start: bytes | None, end: bytes | None
     ) -> Iterator[pa.Table]:
-        """Yield a file's visible rows as they lie: none of them hides another."""
+        """Yield a file's visible rows in file order; no row of the file hides another."""
         for rows in stream_rows(self._location, file.path, self._rules):
             inside = in_range(rows, self._rules, start, end)
             yield visible_rows(inside, self._rules, self._now_s)
@@ -236,10 +236,10 @@ class TabletReader:
         """Return ranges that tile `(start, end]`, each of about `PIECE_BYTES`.
 
         Args:
-            files: Whose rows are read.
-            start: Where the first begins.
-            end: Where the last ends.
-            weights: The bytes of each file, by path.
+            files: Files to read.
+            start: Start of the first range.
+            end: End of the last range.
+            weights: Path → weight of the file in bytes.
         """
         count = sum(weights.values()) // PIECE_BYTES
         if count == 0:
@@ -273,17 +273,17 @@ def _overlaps(file: DataFile, start: bytes | None, end: bytes | None) -> bool:
 
 
 def _lies_in(file: DataFile, start: bytes | None, end: bytes | None) -> bool:
-    """Return whether every key of a file, whose bounds are known, is in `(start, end]`."""
+    """Return whether all keys of a file with known bounds are in `(start, end]`."""
     if start is not None and (file.key_min is None or file.key_min <= start):
         return False
     return end is None or (file.key_max is not None and file.key_max <= end)
 
 
-# ------------------------------------------------------------------- The port, and files in storage
+# ------------------------------------------------------------- The port, and its storage adapter
 
 
 class RowReader(Protocol):
-    """Reads tablets of one table at one moment, for one choice of columns."""
+    """Reads tablets of one table as of one time, for a fixed set of columns."""
 
     def read(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[pa.Table]:
         """Yield the visible rows of a tablet with keys in `(start, end]`, by key.
@@ -295,7 +295,7 @@ class RowReader(Protocol):
         ...
 
     def counts(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[int]:
-        """Yield numbers of visible rows with keys in `(start, end]`; their sum is the answer.
+        """Yield counts of visible rows with keys in `(start, end]`; their sum is the result.
 
         Raises:
             RequestError: A file is missing or damaged.
@@ -305,55 +305,54 @@ class RowReader(Protocol):
 
 
 class TableFiles(Protocol):
-    """What adds, appends and scans ask of a table's location.
+    """Port to the files in a table's location, for adds, appends and scans.
 
-    Every method may raise `UnavailableError`: the storage does not answer. Paths are relative
+    Every method may raise `UnavailableError` if the storage does not answer. Paths are relative
     to the location.
     """
 
     def owner(self, table: Table) -> LocationOwner | None:
-        """Return which store and table a location is signed for, or None if it is not signed."""
+        """Return store and table of the location's owner mark, or None without a mark."""
         ...
 
     def generation(self, table: Table) -> int:
-        """Return the generation that a location was left with; 0: none was ever written."""
+        """Return the generation written in a location; 0: none was ever written."""
         ...
 
     def sizes(self, table: Table, paths: Sequence[str]) -> dict[str, int]:
-        """Return the sizes of those files that are there."""
+        """Return path → size of the given files that exist."""
         ...
 
     def inspect(self, table: Table, paths: Sequence[str]) -> list[FileFacts | CompactionError]:
-        """Return what files that are to be added hold, in their order.
+        """Return the facts of files to add, in the order of paths.
 
-        In the place of a file that is missing, damaged or does not fit the table there is the
-        error.
+        For a file that is missing, damaged or does not fit the table, the list has the error.
         """
         ...
 
     def write(self, table: Table, path: str, rows: pa.Table) -> FileFacts:
-        """Write rows of one tablet to a file that is seen under its name when it is whole.
+        """Write rows of one tablet to a file, which appears under its name when it is complete.
 
         Args:
-            table: Whose rules and settings count.
-            path: A name that nobody else uses.
-            rows: In the table's columns.
+            table: Table with the rules and settings.
+            path: A unique path.
+            rows: Rows in the table's columns.
         """
         ...
 
     def copy(self, table: Table, path: str, copy: str, *, truncate: bool) -> None:
-        """Copy a file; its moments in nanoseconds become microseconds.
+        """Copy a file, and convert its nanosecond timestamps to microseconds.
 
         Args:
-            table: Whose settings count.
-            path: Of a user's file.
-            copy: Written over what is there.
-            truncate: Whether digits below a microsecond are cut off; else they are refused.
+            table: Table with the settings.
+            path: Path of a user's file.
+            copy: Path of the copy; an existing file is replaced.
+            truncate: Whether to truncate digits below a microsecond; otherwise reject them.
         """
         ...
 
     def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> RowReader:
-        """Return a reader of a table's rows as they are visible at one moment."""
+        """Return a reader of the rows of a table that are visible at one time."""
         ...
 
 
@@ -361,35 +360,35 @@ class StoredFiles:
     """Files in storage; satisfies `TableFiles`."""
 
     def __init__(self) -> None:
-        """Have looked at no file."""
+        """Start with empty caches."""
         self._looks, self._weights = ProbedFiles(), ScanWeights()
         self._guarded: BoundedMap[tuple[str, int, frozenset[str]], bool] = BoundedMap(KNOWN_MAX)
 
     def owner(self, table: Table) -> LocationOwner | None:
-        """Return which store and table a location is signed for, or None if it is not signed."""
+        """Return store and table of the location's owner mark, or None without a mark."""
         return read_owner(open_location(table.location))
 
     def generation(self, table: Table) -> int:
-        """Return the generation that a location was left with; 0: none was ever written."""
+        """Return the generation written in a location; 0: none was ever written."""
         return written_generation(open_location(table.location))
 
     def sizes(self, table: Table, paths: Sequence[str]) -> dict[str, int]:
-        """Return the sizes of those files that are there."""
+        """Return path → size of the given files that exist."""
         return existing_files(open_location(table.location), paths)
 
     def inspect(self, table: Table, paths: Sequence[str]) -> list[FileFacts | CompactionError]:
-        """Return what files that are to be added hold, or why they cannot be, in their order."""
+        """Return the facts of files to add or their errors, in the order of paths."""
         location, rules = open_location(table.location), RowRules.of(table)
         if mark := foreign_mark(location, paths):
             return [RefusedError(mark.refusal(location.uri)) for _ in paths]
         try:
             return inspect_new_files(location, paths, rules)
         except ReaderDeathError:
-            # One of them did it: each for itself tells which.
+            # One file killed the reader; inspect each file separately to find it.
             return [_inspect_or_error(location, path, rules) for path in paths]
 
     def write(self, table: Table, path: str, rows: pa.Table) -> FileFacts:
-        """Write rows; on this machine the file gets its name when it is whole."""
+        """Write rows; a local file gets its name when it is complete."""
         location, rules = open_location(table.location), RowRules.of(table)
         footer = {TABLE_FOOTER: table.id}
         self._guard_directory(location, table, [path])
@@ -401,9 +400,9 @@ class StoredFiles:
         return replace(facts, path=path)
 
     def copy(self, table: Table, path: str, copy: str, *, truncate: bool) -> None:
-        """Copy a file in microseconds; on this machine the copy gets its name when it is whole."""
+        """Copy a file in microseconds; a local copy gets its name when it is complete."""
         location, footer = open_location(table.location), {TABLE_FOOTER: table.id}
-        open_file(location, path)  # In a reader: whatever ends a process does so there.
+        open_file(location, path)  # Probe in a reader process, which a malformed file may crash.
         self._guard_directory(location, table, [path, copy])
         scratch = f"{copy}.part" if location.is_local else copy
         copy_in_microseconds(
@@ -413,7 +412,7 @@ class StoredFiles:
             _name_whole_file(location, scratch, copy)
 
     def _guard_directory(self, location: Location, table: Table, paths: Sequence[str]) -> None:
-        """Put guards into a location: plain readers miss what is written below `_neve`."""
+        """Place guards in a location, because plain readers miss files below `_neve`."""
         folders = folders_of(paths)
         known = table.id, table.settings_version, folders
         if table.settings.directory_guard and not self._guarded.get(known):
@@ -421,7 +420,7 @@ class StoredFiles:
             self._guarded.put(known, True)
 
     def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> RowReader:
-        """Return a reader of a table's rows as they are visible at one moment."""
+        """Return a reader of the rows of a table that are visible at one time."""
         return TabletReader(table, now_s, columns, self._looks, self._weights)
 
 

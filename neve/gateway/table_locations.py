@@ -1,12 +1,12 @@
-"""Locations of tables: the one form of their URIs, where they may be, and whose they are.
+"""Locations of tables: canonical URIs, allowed locations, and owners.
 
-    what a user, an archive or a file wrote
-        → one form of its URI → links resolved → not in a folder of the system, nor in one
-          that is private to the service → below a folder or bucket that the operator named
+    a location as written by a user, an archive or a file
+        → canonical URI → links resolved → neither in a system folder nor in a private folder of
+          the service → below a folder or bucket that the operator allows
 
-What lies below a location is confined by `common.parquet.location`, its mark is read and
-written by `common.parquet.service_files`. Credentials come from the environment's own chains,
-never from a URI.
+`common.parquet.location` confines paths below a location, and `common.parquet.service_files` reads
+and writes its owner mark. Credentials come from the environment's credential chains, never from a
+URI.
 """
 
 from collections.abc import Sequence
@@ -37,18 +37,18 @@ CHECK_INTERVAL_S = 60.0
 LOCATION_CHARS_MAX = 4096
 TABLES_MAX = 100_000
 OPTIONS = frozenset({"endpoint_override", "region", "scheme"})
-"""What a URI may say of its storage, if the operator has named the very same."""
+"""Storage options allowed in a URI, if the operator has allowed exactly the same options."""
 
 
 def normal_location(written: str, *, options: bool = False) -> str:
-    """Return the one URI of a location: absolute, without trailing slash or `..`.
+    """Return the canonical URI of a location: absolute, without trailing slash or `..`.
 
     Args:
-        written: A URI, or an absolute path on the machine of the service.
-        options: Whether it may say something of its storage behind a `?`.
+        written: A URI, or an absolute path on the service's machine.
+        options: Whether the URI may have storage options after a `?`.
 
     Raises:
-        RequestError: It is neither, or holds credentials or a query.
+        RequestError: The text is not a location, or contains credentials or another query.
     """
     text = written.strip()
     if len(text) > LOCATION_CHARS_MAX:
@@ -84,7 +84,7 @@ def normal_location(written: str, *, options: bool = False) -> str:
 
 
 def _options(query: str) -> str:
-    """Return options of a storage in one form, with their question mark; empty: not taken."""
+    """Return storage options in canonical form, with question mark; empty if not accepted."""
     pairs = sorted(parse_qsl(query, keep_blank_values=True))
     known = pairs and {name for name, _ in pairs} <= OPTIONS
     return f"?{urlencode(pairs)}" if known else ""
@@ -92,17 +92,17 @@ def _options(query: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _AllowedRoot:
-    """A folder, bucket or prefix that the operator has named."""
+    """A folder, bucket or prefix from the operator's settings."""
 
     written: str
     uri: str
 
     @classmethod
     def of(cls, written: str) -> "_AllowedRoot":
-        """Return a root.
+        """Parse a root.
 
         Raises:
-            SettingError: It cannot be one; the message says what was wanted.
+            SettingError: The text is not a valid root.
         """
         text = written.strip()
         if text in ("/", "file:///"):
@@ -120,26 +120,26 @@ class _AllowedRoot:
 
     @property
     def identity(self) -> LocationIdentity:
-        """What it is now: folders may be made, mounted and linked after the start."""
+        """Current identity: folders may be created, mounted and linked after the start."""
         return resolve_location(self.uri).identity
 
 
 class Locations:
-    """Where tables may be. Blocking: links are looked up with every question."""
+    """The allowed locations of tables. Calls block, because they resolve links each time."""
 
     def __init__(
         self, allowed: Sequence[str], private: Sequence[str] = (), shared: Sequence[str] = ()
     ) -> None:
-        """Take what the operator has named.
+        """Parse the operator's settings.
 
         Args:
-            allowed: Folders, buckets, prefixes; `/` is every folder, `s3://` every bucket.
-            private: Folders of the service itself. A folder among the allowed that lies in
-                one of them is an exception on purpose.
-            shared: Folders that hold other things than tables: no table is one of them.
+            allowed: Folders, buckets and prefixes; `/` is every folder, `s3://` every bucket.
+            private: Folders of the service itself. An allowed folder inside a private folder is
+                a deliberate exception.
+            shared: Folders with other contents than tables; none of them may be a table itself.
 
         Raises:
-            SettingError: One of them is none, or is the system's.
+            SettingError: An entry is invalid, or is a system folder.
         """
         self._allowed = tuple(map(_AllowedRoot.of, allowed))
         self._private = tuple(map(_AllowedRoot.of, private))
@@ -152,11 +152,11 @@ class Locations:
                 )
 
     def admitted(self, written: str) -> ResolvedLocation:
-        """Return the location that somebody names, if a table may be there.
+        """Resolve a location, and check that a table is allowed there.
 
         Raises:
-            RequestError: It is no location, or says something of its storage by itself.
-            RefusedError: No table may be there; the message says what to set.
+            RequestError: The text is not a location, or has unknown storage options.
+            RefusedError: No table is allowed there; the message contains the setting to change.
         """
         uri = normal_location(written, options="?" in written)
         options = urlsplit(uri).query
@@ -166,7 +166,7 @@ class Locations:
                 f"location {_quoted(uri, site)} is in or around {folder}: no table can be there"
             )
         same = [root for root in self._allowed if not options or root.options == options]
-        # That which holds its text is asked first: a root beside it may stand still.
+        # Check roots with a matching text first: the storage of another root may hang.
         same.sort(key=lambda root: not uri.startswith(root.uri.partition("?")[0]))
         if options and not any(site.identity.lies_in(root.identity) for root in same):
             names = ", ".join(name for name, _ in parse_qsl(options, keep_blank_values=True))
@@ -210,9 +210,9 @@ class Locations:
 
 
 def _system_folder(uri: str, identity: LocationIdentity) -> str | None:
-    """Return the folder of the system that a location is in or around."""
+    """Return the system folder that a location overlaps, or None."""
     for folder in SYSTEM_FOLDERS:
-        # By its text, too: some of them hold links that no path can tell.
+        # Compare the text as well: some system folders contain links that cannot be resolved.
         own = resolve_location(f"file://{folder}").identity
         if uri.startswith(f"file://{folder}/") or identity.overlaps(own):
             return folder
@@ -220,7 +220,7 @@ def _system_folder(uri: str, identity: LocationIdentity) -> str | None:
 
 
 def _is_below(identity: LocationIdentity, root: LocationIdentity) -> bool:
-    """Return whether a location is below another, and in no hidden folder on the way."""
+    """Return whether a location is below another, without a hidden folder in between."""
     path = identity.path_below(root)
     return path is not None and not any(part.startswith(".") for part in path.split("/"))
 
@@ -231,10 +231,10 @@ def _quoted(uri: str, site: ResolvedLocation) -> str:
 
 @lru_cache(maxsize=16)
 def locations_of(settings: GatewaySettings) -> Locations:
-    """Return where the tables of a service may be.
+    """Return the allowed locations of a service.
 
     Raises:
-        SettingError: A setting names what is no location.
+        SettingError: A setting contains an invalid location.
     """
     return Locations(settings.locations, settings.private_folders, settings.shared_folders)
 
@@ -244,7 +244,7 @@ def read_columns(location: str, path: str) -> tuple[Column, ...]:
     """Return the columns of a Parquet file below a location.
 
     Raises:
-        RequestError: It is not below it, missing or no Parquet file.
+        RequestError: The file is missing, not below the location, or not a Parquet file.
     """
     place = open_location(location)
     with open_table_file(place, place.relative(path)) as file:
@@ -252,25 +252,25 @@ def read_columns(location: str, path: str) -> tuple[Column, ...]:
 
 
 class SignedLocations(Protocol):
-    """Tells who has signed the locations of tables."""
+    """Reads the owner marks of table locations."""
 
     def owner(self, table: Table) -> LocationOwner | None:
-        """Return which store and table a location is signed for, or None if it is not signed."""
+        """Return store and table of the location's owner mark, or None without a mark."""
         ...
 
 
 class Owners:
-    """Remembers which locations were found to be ours, and looks again every minute."""
+    """Caches for a minute that locations belong to this store and are allowed."""
 
     def __init__(self) -> None:
         self._seen_s: dict[str, float] = {}
         self._admitted_s: dict[str, float] = {}
 
     def check(self, table: Table, store: str, now_s: float, files: SignedLocations) -> None:
-        """Refuse a table whose location is not this store's, or is another table's.
+        """Reject a table whose location belongs to another store or table.
 
         Raises:
-            RefusedError: It is another's.
+            RefusedError: The location has another owner.
             UnavailableError: The storage does not answer.
         """
         if not _seen_recently(self._seen_s, table.id, now_s):
@@ -278,11 +278,11 @@ class Owners:
             self._seen_s[table.id] = now_s
 
     def admit(self, table: Table, locations: Locations, now_s: float) -> None:
-        """Refuse a table that is not where tables are allowed (any more).
+        """Reject a table whose location is not, or no longer, allowed.
 
         Raises:
-            RequestError: Its location is none.
-            RefusedError: No table may be there.
+            RequestError: The location is invalid.
+            RefusedError: No table is allowed there.
         """
         if not _seen_recently(self._admitted_s, table.id, now_s):
             locations.admitted(table.location)

@@ -1,7 +1,6 @@
-"""Settings of a table that a user wants to change: each within its bounds, or refused.
+"""Validation of table settings that a user changes.
 
-Names, units and types are read by `neve.setting_values`. Options of a plug-in are
-checked by the plug-in.
+`neve.setting_values` parses names, units and types. Each plug-in checks its own options.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -61,12 +60,12 @@ def changed_settings(
     """Return settings with new values for some names.
 
     Args:
-        present: What the others keep.
+        present: Current settings, which provide all other values.
         wanted: Name → value, as the user wrote them.
-        services: Names of the services that are configured.
+        services: Names of the configured services.
 
     Raises:
-        RequestError: A name is unknown or a value not allowed; the message names it.
+        RequestError: A name is unknown, or a value is not allowed; the message names it.
     """
     given, _ = settings_by_name(wanted)
     values = {name: _allowed_value(name, value) for name, value in given.items()}
@@ -102,16 +101,16 @@ def changed_settings(
 def settings_of_new_table(
     table: str, *, keyed: bool, wanted: Mapping[str, Any], services: Mapping[str, Service]
 ) -> tuple[TableSettings, str]:
-    """Return the settings of a new table, and a sentence: which planner it has, and why.
+    """Return the settings of a new table, and a sentence that explains the choice of its planner.
 
-    Tables without a key get a planner that knows a target size, unless somebody has chosen: their
-    creator, also by a setting that only `ratio` reads, or the operator of the service.
+    A table without a key gets a planner with a target size, unless its creator or the operator has
+    chosen a planner. A setting that only the default planner reads counts as a choice.
 
     Args:
-        table: Its name.
-        keyed: Whether it has a key.
+        table: Name of the table.
+        keyed: Whether the table has a key.
         wanted: Name → value, as the user wrote them.
-        services: All that are configured, by name.
+        services: Configured services, by name.
 
     Raises:
         RequestError: As for `changed_settings`.
@@ -127,9 +126,9 @@ def settings_of_new_table(
 
 
 BAG_PLANNER = "bin-pack"
-"""Plans tables without a key where nobody has chosen another."""
+"""Default planner of tables without a key."""
 RATIO_SETTINGS = ("ratio", "lowest_ratio")
-"""Who gives one of these wants the planner that reads them."""
+"""Settings that imply the default planner, because only that planner reads them."""
 
 
 def _planner_of_new_table(
@@ -146,7 +145,7 @@ def _planner_of_new_table(
 
 
 def _services_of(settings: TableSettings, services: Mapping[str, Service]) -> list[Service]:
-    """Return the services that may plan a table: its own, and those of one kind of work."""
+    """Return the services that may plan a table: its own service, and the ones named after it."""
     name = settings.service
     beside = [service for service in sorted(services) if service.startswith(f"{name}-")]
     return [services[each] for each in (name, *beside)]
@@ -158,11 +157,11 @@ def _is_chosen(service: Service) -> bool:
 
 
 def _check_planner(settings: TableSettings) -> None:
-    """Have the table's own planner check its options.
+    """Let the table's own planner check its options.
 
     Raises:
-        RequestError: It is not installed, or refuses them.
-        PluginError: It does not load.
+        RequestError: The planner is not installed, or rejects its options.
+        PluginError: The planner does not load.
     """
     name, options = settings.planner, settings.planner_options
     if not name:
@@ -177,11 +176,11 @@ def _check_planner(settings: TableSettings) -> None:
 
 
 def check_table_planner(table: Table) -> None:
-    """Have the planner that a table chooses say whether it can plan it.
+    """Check that the planner of a table's settings can plan the table.
 
     Raises:
-        RequestError: It cannot; the message says what to choose instead.
-        PluginError: It does not load.
+        RequestError: The planner cannot; the message names an alternative.
+        PluginError: The planner does not load.
     """
     if not (name := table.settings.planner):
         return
@@ -193,7 +192,7 @@ def check_table_planner(table: Table) -> None:
 def _check_plugin(
     setting: str, settings: TableSettings, load: Callable[[str], OutputConfigurer | Selector]
 ) -> None:
-    """Have the plug-in that a setting names check the options beside it."""
+    """Let the plug-in of a setting check its options."""
     name, options = getattr(settings, setting), getattr(settings, f"{setting}_options")
     if name:
         load_requested(setting, name, options, load, where=f"setting {setting}: ")

@@ -1,8 +1,8 @@
 """Tables: create, list, describe, change, pause, drop.
 
-A table is created after the last check has passed; only the mark of the location is written
-before, which says whose it is and does no harm. What an archive or a location says of a table
-passes the same checks.
+A table is created after all checks have passed. Only the owner mark of the location is written
+before, which is harmless. Tables from an archive or from the description in a location pass the
+same checks.
 """
 
 import asyncio
@@ -72,11 +72,11 @@ from neve.recovery.location_ownership import (
 
 
 async def drop_named(services: Services, name: str, *, delete_files: bool) -> api.Dropped:
-    """Drop a table by its name, or finish a drop that has left nothing but the name.
+    """Drop a table by name, or finish a drop that has left only the name.
 
     Raises:
-        UnknownTableError: No table has it, or none that the caller may see.
-        RefusedError: It was dropped before, and its name waits for the collector.
+        UnknownTableError: No table that the caller may see has this name.
+        RefusedError: The table was dropped before, and its name waits for the collector.
     """
     try:
         found = await services.table(name, filling=True)
@@ -91,11 +91,11 @@ async def drop_named(services: Services, name: str, *, delete_files: bool) -> ap
 
 
 async def drop_table(services: Services, table: Table, *, delete_files: bool) -> api.Dropped:
-    """Drop a table, or go on with a drop that was broken off.
+    """Drop a table, or continue an interrupted drop.
 
     Raises:
-        RefusedError: It was dropped before, and its name waits for the collector; or its files
-            shall be deleted, and another table format owns some.
+        RefusedError: The table was dropped before, and its name waits for the collector; or its
+            files are to be deleted, and another table format owns some of them.
     """
     if delete_files:
         location = open_location(table.location)
@@ -106,7 +106,7 @@ async def drop_table(services: Services, table: Table, *, delete_files: bool) ->
     require_applied(
         await services.store.apply(DropTable(table=table.id, delete_files=delete_files))
     )
-    with suppress(UnavailableError, RefusedError):  # A guard that stays harms no row.
+    with suppress(UnavailableError, RefusedError):  # A remaining guard does no harm to rows.
         await _remove_guards(services, table)
     left = await drop_remains(services, table)
     if left.files_left and table.state is TableState.GOING:
@@ -115,10 +115,10 @@ async def drop_table(services: Services, table: Table, *, delete_files: bool) ->
 
 
 async def _remove_guards(services: Services, table: Table) -> None:
-    """Let plain readers of a directory in again.
+    """Remove the guards that keep plain readers out of a directory.
 
     Raises:
-        RefusedError: The location is another's.
+        RefusedError: The location has another owner.
         UnavailableError: The storage does not answer.
     """
     await check_table_owner(services, table)
@@ -127,10 +127,10 @@ async def _remove_guards(services: Services, table: Table) -> None:
 
 
 async def refuse_being_dropped(services: Services, name: str) -> None:
-    """Refuse a name that a dropped table still has; a drop that was broken off is finished first.
+    """Reject a name that a dropped table still has, after finishing an interrupted drop.
 
     Raises:
-        RefusedError: It does; says until when.
+        RefusedError: The name is not free; the message says when it will be.
     """
     present = await services.store.table_named(name)
     if present is not None and present.state is TableState.GOING:
@@ -141,7 +141,7 @@ async def refuse_being_dropped(services: Services, name: str) -> None:
 
 
 async def drop_remains(services: Services, table: Table) -> api.Dropped:
-    """Return what the name of a dropped table waits for."""
+    """Return the files that keep the name of a dropped table, and when the name is free."""
     if await services.store.table(table.id) is None:
         return api.Dropped(table=table.name)
     entries = await services.store.garbage(table.id)
@@ -152,7 +152,7 @@ async def drop_remains(services: Services, table: Table) -> api.Dropped:
 
 
 def being_dropped_error(left: api.Dropped) -> ChangeRefusedError:
-    """Return the refusal of a table that is dropped already."""
+    """Return the error for a table that is being dropped."""
     files = "1 file" if left.files_left == 1 else f"{left.files_left} files"
     until = "" if left.name_free_at_s is None else f", at about {_time_text(left.name_free_at_s)}"
     return ChangeRefusedError(
@@ -174,29 +174,28 @@ TIME_TYPES = frozenset({KeyType.TIMESTAMP, KeyType.DATE, KeyType.INT, KeyType.FL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTableSite:
-    """A table that can be created, and where."""
+    """A table that can be created, with its site."""
 
     table: Table
     splits: tuple[bytes, ...]
     free: FreeSite
     planner: str
-    """A sentence: which planner it has, and why."""
+    """Sentence on the choice of its planner."""
 
 
 async def create_table(
     services: Services, body: api.NewTable, filling: Filling | None = None
 ) -> tuple[Table, str]:
-    """Create a table; return it, and a sentence: which planner it has, and why.
+    """Create a table; return the table, and a sentence on the choice of its planner.
 
     Args:
-        services: Ports.
-        body: What the user wants.
-        filling: The run that fills it, and signs its location when that is done; None: it is
-            made empty.
+        services: Ports and settings.
+        body: Description from the user.
+        filling: Run that fills the table and then signs its location; None: create an empty table.
 
     Raises:
-        RequestError: Something was written wrongly; the message names it.
-        RefusedError: The name is taken, or the location belongs to another.
+        RequestError: A value of the body is invalid; the message names it.
+        RefusedError: The name is taken, or the location has another owner.
     """
     new = await new_table(services, body)
     table = new.table
@@ -206,17 +205,17 @@ async def create_table(
     require_applied(await create_at_site(services.footers, services.store, new.free, creation))
     if filling is not None:
         return table, new.planner
-    with suppress(UnavailableError):  # The coordinator writes it, too, but later.
+    with suppress(UnavailableError):  # The coordinator writes the mark later if this fails.
         await sign_site(services.footers, services.store, table)
     return await services.table(table.name), new.planner
 
 
 async def new_table(services: Services, body: api.NewTable) -> NewTableSite:
-    """Return the table that would be created; nothing is written.
+    """Check a description, and return the table that would be created; write nothing.
 
     Raises:
-        RequestError: Something was written wrongly; the message names it.
-        RefusedError: The name is taken, or the location belongs to another.
+        RequestError: A value of the body is invalid; the message names it.
+        RefusedError: The name is taken, or the location has another owner.
     """
     checked_label(body.name, "table name")
     site = await services.footers.run(body.location, services.locations.admitted, body.location)
@@ -252,7 +251,7 @@ async def new_table(services: Services, body: api.NewTable) -> NewTableSite:
 
 
 class GatewayAdmission:
-    """Lets in what may be a table here, whoever describes it (`neve.recovery.scope.Door`)."""
+    """Checks that every new table must pass; satisfies `neve.recovery.scope.TableAdmission`."""
 
     def __init__(
         self,
@@ -260,12 +259,12 @@ class GatewayAdmission:
         threads: StorageThreads,
         services: Collection[str],
     ) -> None:
-        """Ask what the operator has set.
+        """Combine the operator's settings.
 
         Args:
-            locations: Where tables may be.
-            threads: Where links are looked up.
-            services: Names of the services that are configured.
+            locations: Allowed locations of tables.
+            threads: Threads that resolve links.
+            services: Names of the configured services.
         """
         self._locations = locations
         self._threads = threads
@@ -273,23 +272,23 @@ class GatewayAdmission:
 
     @classmethod
     def of(cls, services: Services) -> "GatewayAdmission":
-        """Return the door of a gateway."""
+        """Return the admission with the settings of a gateway."""
         return cls(services.locations, services.footers, services.settings.services)
 
     async def site(self, written: str) -> ResolvedLocation:
-        """Return a location where a table may be.
+        """Resolve a location, and check that a table is allowed there.
 
         Raises:
-            RequestError: It is no location.
-            RefusedError: No table may be there.
+            RequestError: The text is not a location.
+            RefusedError: No table is allowed there.
         """
         return await self._threads.run(written, self._locations.admitted, written)
 
     def checked(self, table: Table) -> Table:
-        """Return a table as it would have been created, its settings as they would be set.
+        """Return the table as `create` would create it, with validated settings.
 
         Raises:
-            RequestError: Its name, columns or settings are none that a table can have.
+            RequestError: Its name, columns or settings are invalid.
         """
         checked_label(table.name, "table name")
         schema = columns_of(arrow_schema(table.schema))
@@ -327,10 +326,11 @@ async def _new_columns(services: Services, body: api.NewTable, location: str) ->
 
 
 def check_columns(table: Table) -> None:
-    """Refuse key, version, tombstone, time and partition columns that cannot be such.
+    """Check the key, version, tombstone, time and partition columns of a table.
 
     Raises:
-        RequestError: Names the column, its type and what is allowed.
+        RequestError: A column is unsuitable; the message has the column, its type and the allowed
+            types.
     """
     if len(table.schema) > COLUMNS_MAX:
         raise RequestError(
@@ -365,11 +365,11 @@ def check_columns(table: Table) -> None:
 
 
 def check_settings(table: Table) -> None:
-    """Refuse settings that ask for what a table does not have.
+    """Reject settings that do not apply to a table.
 
     Raises:
-        RequestError: Rows shall expire without a time, tablets that are no ranges be split, or
-            a planner plan what it cannot.
+        RequestError: A setting needs a column or key ranges that the table lacks, or the planner
+            or a reader does not support the table.
     """
     if table.settings.ttl_s is not None and table.time_column is None:
         raise RequestError(
@@ -446,10 +446,10 @@ def _check_version(table: Table, types: Mapping[str, str]) -> None:
 
 
 def parse_splits(table: Table, written: Sequence[str]) -> tuple[bytes, ...]:
-    """Return the encoded ends of all tablets but the last.
+    """Return the encoded ends of all tablets except the last.
 
     Raises:
-        RequestError: One cannot be read, or they do not ascend.
+        RequestError: A split cannot be parsed, or the splits are not in ascending order.
     """
     if not written:
         return ()
@@ -494,14 +494,14 @@ class TableTotals:
     size_bytes: int = 0
     rows: int | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Tablets that are not counted: what of them cannot be decoded."""
+    """Tablet that is not counted → what of it cannot be decoded."""
 
     def without(self, unreadable: Mapping[str, str]) -> Self:
-        """Return the totals with more tablets that are not counted."""
+        """Return the totals with further uncounted tablets."""
         return replace(self, unreadable={**self.unreadable, **unreadable})
 
     def plus(self, records: Sequence[Record]) -> Self:
-        """Return the totals with more tablets."""
+        """Return the totals with further tablets."""
         return replace(
             self,
             tablets=self.tablets + len(records),
@@ -510,11 +510,11 @@ class TableTotals:
         )
 
     def plus_rows(self, rows: int) -> Self:
-        """Return the totals with more rows."""
+        """Return the totals with further rows."""
         return replace(self, rows=None if self.rows is None else self.rows + rows)
 
     def without_rows(self) -> Self:
-        """Return the totals with rows uncounted."""
+        """Return the totals without a count of rows."""
         return replace(self, rows=None)
 
 
@@ -525,13 +525,13 @@ def table_view(
     *,
     whole_schema: bool = True,
 ) -> api.Table:
-    """Return a table for users.
+    """Return the wire model of a table.
 
     Args:
-        table: As stored.
-        totals: Of its tablets, if they were asked for.
-        without_effect: Settings that nothing reads, and why.
-        whole_schema: Whether all columns are shown, or only those that the table names.
+        table: The table, as stored.
+        totals: Totals of its tablets, if requested.
+        without_effect: Setting without effect → reason.
+        whole_schema: Whether to include all columns, or only those with a role in the table.
     """
     named = {*table.key, *table.partition_by, table.version_column}
     named |= {table.tombstone_column, table.time_column}
@@ -567,11 +567,11 @@ def table_view(
 
 TRIES_MAX = 5
 ROWS_COUNTED_TABLETS_MAX = 2000
-"""Rows are not in a tablet's record; above so many tablets they are not counted."""
+"""Limit of tablets for a count of rows, which the records of tablets do not contain."""
 
 
 class TableRoutes:
-    """The routes under `/v1/tables` that concern a table as a whole."""
+    """Routes under `/v1/tables` for tables as a whole."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -717,7 +717,7 @@ class TableRoutes:
         return table_view(await self._services.table(table))
 
     async def _totals(self, table: Table) -> TableTotals:
-        """Sum up a table: by its records, and by its files while they are few."""
+        """Sum up a table from the records of its tablets and, for few tablets, from its files."""
         store, totals, after = self._services.store, TableTotals(rows=0), None
         while ids := await store.tablet_ids(table.id, after):
             after = ids[-1].end
@@ -729,10 +729,10 @@ class TableRoutes:
         return totals
 
     async def _with_page(self, totals: TableTotals, ids: Sequence[TabletId]) -> TableTotals:
-        """Return totals with more tablets.
+        """Return totals with a further page of tablets.
 
         Raises:
-            BrokenValueError: One of them cannot be decoded.
+            BrokenValueError: A tablet cannot be decoded.
         """
         store = self._services.store
         totals = totals.plus([record for record in await store.records(ids) if record is not None])
@@ -742,7 +742,7 @@ class TableRoutes:
         return totals.plus_rows(sum(file.rows for file in files))
 
     async def _sorted_out(self, ids: Sequence[TabletId]) -> tuple[list[TabletId], dict[str, str]]:
-        """Return the tablets that can be read, and what keeps the others from that."""
+        """Return the readable tablets, and the cause for each unreadable tablet."""
         read = await self._services.store.readable(ids)
         unreadable = {
             tablet.id.text: tablet.cause for tablet in read if isinstance(tablet, UnreadableTablet)

@@ -1,4 +1,4 @@
-"""HTTPS of the gateway: its certificate, read again when it changes, and when it must have one."""
+"""HTTPS of the gateway: a certificate that is reloaded when it changes, and when it is required."""
 
 import ipaddress
 import os
@@ -13,10 +13,10 @@ from neve.api.files import open_regular
 
 
 def require_safe_listener(gateway: GatewaySettings) -> None:
-    """Refuse to listen where others hear, unless over TLS or on purpose.
+    """Check that the gateway listens beyond this machine only with TLS, or if set explicitly.
 
     Raises:
-        SettingError: The gateway would send tokens and rows in the clear beyond this machine.
+        SettingError: The gateway would send tokens and rows unencrypted beyond this machine.
     """
     if gateway.tls_certificate or gateway.insecure or is_loopback(gateway.host):
         return
@@ -28,7 +28,7 @@ def require_safe_listener(gateway: GatewaySettings) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches what listens on a host."""
+    """Return whether only this machine can reach a server on a host."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -36,17 +36,17 @@ def is_loopback(host: str) -> bool:
 
 
 class ServerCertificate:
-    """The certificate of the server, in a context that new connections take it from."""
+    """The certificate of the server, in a TLS context that new connections use."""
 
     def __init__(self, gateway: GatewaySettings, log: Log) -> None:
         """Read the files.
 
         Args:
-            gateway: Names them.
-            log: Hears when the certificate was read again, or could not be.
+            gateway: Settings with the file names.
+            log: Receives an event when the certificate is reloaded, or cannot be.
 
         Raises:
-            ConfigError: One cannot be read, or certificate and key do not belong together.
+            ConfigError: A file cannot be read, or certificate and key do not match.
         """
         self._certificate = gateway.tls_certificate
         self._key = gateway.tls_key or gateway.tls_certificate
@@ -55,13 +55,13 @@ class ServerCertificate:
         self._seen = self._signature()
 
     def look(self) -> None:
-        """Read the files again if they have changed. Those that do not fit change nothing."""
+        """Reload the files if they have changed; an invalid pair leaves the old one in use."""
         seen = self._signature()
         if seen == self._seen:
             return
         self._seen = seen
         try:
-            # A context that has read half of a pair would serve nobody: another one tries first.
+            # Try the pair in another context first: half a pair would make this one unusable.
             server_context(self._certificate, self._key, "")
             self.context.load_cert_chain(self._certificate, self._key)
         except (ConfigError, OSError) as error:
@@ -85,12 +85,13 @@ def server_context(certificate: str, key: str, client_authorities: str) -> ssl.S
     """Return the context of a server that speaks TLS 1.2 or 1.3.
 
     Args:
-        certificate: File of it, and of its chain.
-        key: File of its private key.
-        client_authorities: File of those whose certificates clients must have; empty: none.
+        certificate: File of the certificate and its chain.
+        key: File of the private key.
+        client_authorities: File of the authorities that must have signed the certificates of
+            clients; empty: clients need no certificate.
 
     Raises:
-        ConfigError: A file cannot be read or used; the message says which setting names it.
+        ConfigError: A file cannot be read or used; the message contains the setting.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -98,7 +99,7 @@ def server_context(certificate: str, key: str, client_authorities: str) -> ssl.S
         if not Path(path).is_file():
             raise ConfigError(f"setting gateway.{setting} names {path}, where there is no file")
     try:
-        # Without a password nobody is asked for one on a terminal.
+        # An empty password prevents a prompt on the terminal.
         context.load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, OSError, ValueError) as error:
         raise ConfigError(

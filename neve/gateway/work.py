@@ -1,4 +1,4 @@
-"""The work: status, jobs, queue, plan, explain, history, watermarks, limits, control."""
+"""Compaction work: status, jobs, queue, plan, explain, history, watermarks, limits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -50,7 +50,7 @@ from neve.service_settings import settings_to_document, shown_settings
 async def watermark_sentences(
     services: Services, table: Table, tablets: Sequence[TabletId]
 ) -> Mapping[str, Sequence[str]]:
-    """Return what is to be said of the watermarks of tablets, by the text of their ends."""
+    """Return human-readable watermark notes, by the text of the tablet's end."""
     now_s, said = await services.store.now_s(), dict[str, Sequence[str]]()
     if table.version_column is None:
         return dict.fromkeys((tablet.text for tablet in tablets), ())
@@ -58,7 +58,7 @@ async def watermark_sentences(
         try:
             known = await services.store.tablet(tablet)
         except BrokenValueError:
-            known = None  # Who plans it says so.
+            known = None  # The planning of the tablet reports the error.
         said[tablet.text] = [] if known is None else _sentences(table, known, now_s)
     return said
 
@@ -84,11 +84,11 @@ def _sentences(table: Table, tablet: Tablet, now_s: float) -> list[str]:
 async def lower_tablet_watermark(
     services: Services, table: Table, tablet: TabletId, to: str | None
 ) -> api.LoweredWatermark:
-    """Lower a tablet's watermark and return which rows may come back.
+    """Lower a tablet's watermark, and return which deleted rows may become visible again.
 
     Raises:
-        RequestError: The table knows no versions, or `to` is none.
-        RefusedError: The watermark is not above that.
+        RequestError: The table has no versions, or `to` is not a version.
+        RefusedError: The watermark is not above `to`.
     """
     if table.version_column is None:
         raise RequestError(
@@ -130,13 +130,13 @@ def plan_view(
     running: int,
     tablets: Sequence[TabletId] = (),
 ) -> api.Plan:
-    """Return what would be planned for some tablets of a table.
+    """Return the wire model of the plans of tablets.
 
     Args:
-        table: As stored.
-        plans: Of the tablets.
-        running: Jobs under way on them.
-        tablets: Which these are, in order; intervals are named by them.
+        table: The table, as stored.
+        plans: Plans of the tablets.
+        running: Number of jobs that run on the tablets.
+        tablets: Ids of the tablets, in the order of the plans, for the names of intervals.
     """
     intervals = tuple(
         replace(interval, tablet=tablet.text, table=table.name)
@@ -158,7 +158,7 @@ def plan_view(
 
 
 def queued_view(queued: QueuedJob) -> api.PlannedJob:
-    """Return a queued job for users."""
+    """Return the wire model of a queued job."""
     job = queued.job
     return replace(
         _planned_view(job), id=job.id, table=job.table_name, place=queued.place, age_s=queued.age_s
@@ -184,7 +184,7 @@ def _planned_view(job: Job) -> api.PlannedJob:
 
 
 def job_view(running: RunningAttempt) -> api.Job:
-    """Return a running job for users."""
+    """Return the wire model of a running job."""
     progress = running.progress
     return api.Job(
         id=running.job_id,
@@ -209,12 +209,12 @@ def job_view(running: RunningAttempt) -> api.Job:
 
 
 def live_bytes_view(tablet: Tablet, last: HistoryEntry | None, *, waiting: bool) -> api.LiveBytes:
-    """Return what is live in a tablet for users.
+    """Return the wire model of a tablet's live bytes.
 
     Args:
-        tablet: As stored.
-        last: Its last analysis; None: the history knows of none.
-        waiting: Whether another one was asked for.
+        tablet: The tablet, as stored.
+        last: Its last analysis; None: the history has none.
+        waiting: Whether another analysis was requested and is not done.
     """
     files = tablet.files.values()
     measured = [file for file in files if file.live_bytes is not None]
@@ -246,7 +246,7 @@ def _found_rows(found: TabletStatistics) -> dict[str, Any]:
 
 
 def finished_view(entry: HistoryEntry) -> api.Finished:
-    """Return a finished attempt for users."""
+    """Return the wire model of a finished attempt."""
     values = {each.name: getattr(entry, each.name) for each in fields(api.Finished)}
     return api.Finished(**values | {"tablet": entry.tablet.text})
 
@@ -256,7 +256,7 @@ def finished_view(entry: HistoryEntry) -> api.Finished:
 
 LIST_MAX = 10_000
 ANALYZED_TABLETS_MAX = 10_000
-"""Tablets of one call that asks for live bytes, or reads them."""
+"""Limit of tablets in one call that requests or reads live bytes."""
 EXPLAINED_MAX = 100
 PLANNED_TABLETS_MAX = 100_000
 SCANS_MAX = 1_000_000
@@ -264,7 +264,7 @@ STOP_WAIT_MAX_S = 86_400.0
 
 
 def _size_of(sample: BacklogSample, table: str | None) -> int:
-    """Return what was to be rewritten in a table; None: in all that the caller sees."""
+    """Return the backlog of a table; None: of all tables that the caller sees."""
     if table is not None:
         return sample.tables.get(table, 0)
     if current_call().caller.sees_all:
@@ -273,7 +273,7 @@ def _size_of(sample: BacklogSample, table: str | None) -> int:
 
 
 class WorkRoutes:
-    """The routes that concern jobs and those who run them."""
+    """Routes of jobs, compactors and groups."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -329,7 +329,7 @@ class WorkRoutes:
         try:
             listed = await self._services.store.listed_tables()
         except (MetadataError, UnavailableError):
-            return []  # The status says that the store is away.
+            return []  # The status reports that the store is unavailable.
         notes = (recovery_note(table) for table in listed.tables if sees_table(table.name))
         return [note for note in notes if note]
 
@@ -344,16 +344,16 @@ class WorkRoutes:
         table: Annotated[str | None, Query(description="Only calls about this table.")] = None,
         caller: Annotated[str | None, Query(description="Only calls of this caller.")] = None,
     ) -> dict[str, list[api.AuditEntry]]:
-        """Return calls that may have changed something, newest first, refused ones too.
+        """Return calls that may have changed something, newest first. Refused calls are included.
 
-        The newest 10,000 lines of each of its streams are searched; a call has one or two.
+        The newest 10,000 lines of each stream are searched. A call has one or two lines.
         """
         count = bounded_count(count, LIST_MAX, "count")
         store = self._services.store
         read = [await store.audit(LIST_MAX, kind) for kind in reversed(AUDIT_KINDS)]
         chosen = {"table": table, "caller": caller}
         wanted = {name: value for name, value in chosen.items() if value is not None}
-        # The last line of a call that was begun and refused is among those of refused ones.
+        # If a call was begun and then refused, its last line is in the stream of refused calls.
         entries = folded(chain.from_iterable(read), len(AUDIT_KINDS) * LIST_MAX, wanted)
         entries = sorted(entries, key=lambda each: each.get("at_s", 0.0), reverse=True)[:count]
         return {"entries": [entry_from(each) for each in entries]}
@@ -373,22 +373,22 @@ class WorkRoutes:
             str | None, Query(description="Name of a table; every table by default.")
         ] = None,
     ) -> dict[str, list[api.Backlog]]:
-        """Return how many bytes are still to be rewritten, by table, the largest first.
+        """Return the bytes that are still to be rewritten, by table, largest first.
 
-        A table at rest is not listed. Of more than 99 tables the last line, without a name, stands
-        for all others.
+        A table at rest is not listed. With more than 99 tables, the last entry has no name and
+        stands for all other tables.
         """
         if table is not None:
             await self._services.table(table)
         found = (await self._services.coordinator.status()).backlogs
-        # The line without a name is about all other tables.
+        # The entry without a name stands for all other tables.
         chosen = [each for each in found if table in {None, each.table} and sees_table(each.table)]
         return {"backlog": chosen}
 
     async def owed_tablets(
         self, table: str, count: Annotated[int, Query(description="At most so many.")] = 100
     ) -> dict[str, list[api.OwedTablet]]:
-        """Return the tablets in which most is still to be rewritten, the largest first.
+        """Return the tablets with the largest backlog, largest first.
 
         A tablet at rest is not listed.
         """
@@ -405,11 +405,11 @@ class WorkRoutes:
             str | None, Query(description="Name of a table; all tables by default.")
         ] = None,
     ) -> dict[str, list[api.BacklogPoint]]:
-        """Return how many bytes were still to be rewritten in the last hour, oldest first.
+        """Return the backlog over the last hour, oldest point first.
 
-        There is a point every ten seconds. A table that was not among the 20 with most counts as
-        at rest. Who may not see every table gets the sum of those that are seen. A coordinator that
-        was restarted remembers nothing from before.
+        There is a point every ten seconds. A table that was not among the 20 largest counts as at
+        rest. A caller that may not see every table gets the sum of the visible tables. A restart of
+        the coordinator clears the history.
         """
         if table is not None:
             await self._services.table(table)
@@ -445,7 +445,7 @@ class WorkRoutes:
         ] = None,
         count: Annotated[int, Query(description="Number of jobs at most.")] = 100,
     ) -> dict[str, list[api.PlannedJob]]:
-        """Return the queued jobs, best first."""
+        """Return the queued jobs, highest priority first."""
         if group is not None:
             checked_label(group, "group name")
         count = bounded_count(count, LIST_MAX, "count")
@@ -493,7 +493,7 @@ class WorkRoutes:
         return compactor
 
     async def groups(self) -> dict[str, list[api.Group]]:
-        """Return the compaction groups: queue, compactors, how they are scaled and why."""
+        """Return the compaction groups, with their queue, compactors and scaling."""
         status = await self._services.coordinator.status()
         return {"groups": list(status.groups)}
 
@@ -531,7 +531,7 @@ class WorkRoutes:
         explained = [await services.coordinator.explain(found.id, id_.text) for id_ in ids]
         marks = await watermark_sentences(services, found, ids)
         shown = [
-            # The coordinator may know the table by its id only.
+            # The coordinator may know only the id of the table.
             replace(each, table=table, sentences=(*each.sentences, *marks[each.tablet]))
             for each in explained
         ]
@@ -540,9 +540,9 @@ class WorkRoutes:
     async def story(
         self, table: str, tablet: Annotated[str, Query(description="The end of the tablet.")]
     ) -> api.Story:
-        """Return what has happened to a tablet since the coordinator started, oldest first.
+        """Return the events of a tablet since the coordinator started, oldest first.
 
-        A tablet that is gone by now has a story as long as it is remembered.
+        The story of a removed tablet is available as long as the coordinator keeps it.
         """
         services = self._services
         found = await services.table(table)
@@ -595,10 +595,10 @@ class WorkRoutes:
             str | None, Query(description="End of a tablet; every tablet of the table by default.")
         ] = None,
     ) -> dict[str, list[str]]:
-        """Have the live bytes of files counted; returns the tablets at once.
+        """Start an analysis of the live bytes of files, and return its tablets at once.
 
-        A compactor reads the columns that tell it, when no other job of its group waits. Nothing is
-        reserved or rewritten. `live-bytes` says what was found, and which tablets still wait.
+        A compactor reads the necessary columns when no other job of its group waits. Nothing is
+        reserved or rewritten. `live-bytes` returns the results, and the tablets that still wait.
         """
         services = self._services
         found = await services.table(table)
@@ -616,7 +616,7 @@ class WorkRoutes:
             str | None, Query(description="End of a tablet; every tablet of the table by default.")
         ] = None,
     ) -> dict[str, list[api.LiveBytes]]:
-        """Return what is live in tablets, as far as it has been counted, and what that has cost."""
+        """Return the live bytes of tablets counted so far, and the cost of the analysis."""
         services = self._services
         found = await services.table(table)
         tablets = await self._tablets(found, tablet)
@@ -624,7 +624,7 @@ class WorkRoutes:
         waiting = set(await services.coordinator.unanalyzed(found.id, texts))
         waiting |= {each.id.text for each in tablets if each.files and each.record.analysis_group}
         history = await services.store.history(found.id, LIST_MAX)
-        # Newest first, and of each tablet the newest counts.
+        # The history is newest first; reversed, the newest analysis of each tablet wins.
         last = {
             entry.job: entry for entry in reversed(history) if entry.end == AttemptEnd.COMMITTED
         }
@@ -638,7 +638,7 @@ class WorkRoutes:
         }
 
     async def _tablets(self, table: Table, text: str | None) -> list[Tablet]:
-        """Return one tablet, or all of a table, as many as one call may be about."""
+        """Return one tablet, or all tablets of a table up to the limit of one call."""
         services, found = self._services, list[Tablet]()
         if text is not None:
             known = await services.store.tablet(await services.tablet(table, text))
@@ -659,7 +659,7 @@ class WorkRoutes:
             str | None, Query(description="End of a tablet; the first 100 tablets by default.")
         ] = None,
     ) -> api.TableMaintenance:
-        """Return what could be done in tablets: gain, cost and memory, or why it is not done."""
+        """Return possible maintenance of tablets: gain, cost and memory, or why it is not done."""
         services = self._services
         found = await services.table(table)
         only = None if tablet is None else (await services.tablet(found, tablet)).text
@@ -679,9 +679,9 @@ class WorkRoutes:
         await self._services.coordinator.note_scans(found.id, body.tablets)
 
     async def trigger(self, table: str) -> api.Trigger:
-        """Have the planner of a table asked now, and return what it decides for each tablet.
+        """Run the planner of a table now, and return its decision for each tablet.
 
-        The planner may refuse; a compaction request is carried out whatever it wants.
+        The planner may decide against a job. A compaction request does not depend on the planner.
         """
         found = await self._services.table(table)
         return await self._services.coordinator.trigger(found.id)
@@ -722,7 +722,7 @@ class WorkRoutes:
 
 
 class LimitRoutes:
-    """The routes that limit what rewrites read and write."""
+    """Routes of bandwidth limits of rewrites."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

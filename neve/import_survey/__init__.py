@@ -1,8 +1,8 @@
-"""What a directory holds that could be a table: listed, looked into, surveyed. Nothing is written.
+"""Survey of a directory for an import. Nothing is written.
 
-    files         which files there are, and what each footer says      reads the location
-    survey        which of them make one table, and why others do not   pure
+    files         list the files, and read their footers                    reads the location
+    survey        find the files that make one table, and explain misfits   pure
 
-Names are listed → footers are read → partition folders and schemas are united → `Survey` says
-columns, files and misfits. `neve.gateway.imports` makes the table.
+List the files → read footers → unite partition folders and schemas → return a `Survey` with
+columns, files and misfits. `neve.gateway.imports` creates the table.
 """

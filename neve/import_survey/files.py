@@ -1,6 +1,6 @@
-"""The files of a directory that is to become a table: listed by name, then their footers read.
+"""Files of a directory to import: listing, and facts from their footers.
 
-A file that cannot be one of the table's keeps the reason.
+A file that cannot be in the table is recorded with the reason.
 """
 
 import os
@@ -27,44 +27,44 @@ from common.readers.pool import in_reader
 from neve.recovery.stored_files import FileOrigin, list_location
 
 FILES_MAX = 1_000_000
-"""Files of one directory that are imported; their names are held in memory."""
+"""Limit of files in an imported directory, whose names are held in memory."""
 FORMER = frozenset({FileOrigin.OUTPUT, FileOrigin.APPENDED})
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file that may be one of the table's."""
+    """A file that may belong to the table."""
 
     path: str
-    """Relative to the location."""
+    """Path relative to the location."""
     size_bytes: int
 
 
 @dataclass(slots=True)
 class Listing:
-    """What a directory holds; `files` by path."""
+    """Listing of a directory; `files` is sorted by path."""
 
     files: list[FoundFile] = field(default_factory=list)
     misfits: dict[str, str] = field(default_factory=dict)
     """Path → why it cannot be in a table."""
     ignored: int = 0
-    """Hidden files, and hidden folders of this machine."""
+    """Number of hidden files; a hidden local folder counts once."""
     published: frozenset[str] = frozenset()
     """Marks of other table formats that the service itself wrote."""
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder of this name is no data (Spark's rule), or is a guard."""
+    """Return whether a file or folder of this name is hidden (Spark's rule), or is a guard."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or is_guard(name)
 
 
 def check_import_location(location: Location, store: str) -> None:
-    """Refuse a directory that is another's, or lies in another's, or is reached through a link.
+    """Check that a directory can be imported: no other owner, no owner above, no links.
 
     Raises:
-        RequestError: It is no directory, or its path goes through a link.
-        RefusedError: It belongs to another store or to another table format, or lies in a
-            location that has an owner.
+        RequestError: The location is not a directory, or its path contains a link.
+        RefusedError: The location belongs to another store or to another table format, or lies
+            in a location that has an owner.
         UnavailableError: The storage does not answer.
     """
     if location.is_local:
@@ -83,7 +83,7 @@ def check_import_location(location: Location, store: str) -> None:
         try:
             owner = owner_of(Location(location.uri, location.filesystem, above))
         except UnavailableError:
-            owner = None  # Who may not look there cannot have a table there.
+            owner = None  # Without access to the folder, this service has no table there.
         if owner is not None:
             raise RefusedError(
                 f"location {location.uri} lies in {above}, which belongs to the store {owner}: "
@@ -103,11 +103,11 @@ def _require_directory(location: Location) -> None:
 
 
 def list_directory(location: Location) -> Listing:
-    """Return what a directory holds.
+    """List a directory.
 
     Raises:
-        RequestError: It holds more files than can be imported.
-        RefusedError: A folder in it is another table's, or of another table format.
+        RequestError: The directory has more files than can be imported.
+        RefusedError: A folder in it belongs to another table, or to another table format.
         UnavailableError: The storage does not answer.
     """
     found = Listing(published=published_marks(location))
@@ -133,7 +133,7 @@ def list_directory(location: Location) -> Listing:
 
 
 def list_former(location: Location) -> dict[str, str]:
-    """Return the files that an earlier table of a directory has left, and why none is imported.
+    """Return the files that an earlier table has left in a directory, path → why it is a misfit.
 
     Raises:
         UnavailableError: The storage does not answer.
@@ -185,7 +185,7 @@ def _list_remote(location: Location, found: Listing) -> Iterator[tuple[str, int,
 
 
 def _refuse_nested(location: Location, folder: str) -> None:
-    """Refuse a folder below that is a table's; the location itself was checked before."""
+    """Reject a subfolder that belongs to a table; the location itself was checked before."""
     if folder:
         raise RefusedError(
             f"folder {folder.rstrip('/')} of {location.uri} is a table of its own "
@@ -194,7 +194,7 @@ def _refuse_nested(location: Location, folder: str) -> None:
 
 
 def _refuse_other_format(location: Location, path: str, found: Listing) -> None:
-    """Refuse a location with a folder below that is a table of another format."""
+    """Reject a location with a subfolder that is a table of another format."""
     mark = mark_in_path(path)
     if mark is not None and mark[0] not in found.published:
         where = f"{location.root}/{mark[0]}"
@@ -224,7 +224,7 @@ _MAGIC, _MAGIC_ENCRYPTED = b"PAR1", b"PARE"
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """What the statistics of a file say of one column; None: they do not tell."""
+    """Statistics of one column of a file; None: the footer does not contain the value."""
 
     nulls: int | None
     low: object = None
@@ -233,23 +233,23 @@ class ColumnStatistics:
 
 @dataclass(frozen=True, slots=True)
 class FooterFacts:
-    """What a file says of itself."""
+    """Facts from the footer of a file."""
 
     schema: pa.Schema
     rows: int
     columns: dict[str, ColumnStatistics]
-    """Of the columns that were asked about and that it has."""
+    """Statistics of the requested columns that the file has."""
 
 
 def read_import_footer(
     location: Location, file: FoundFile, names: Sequence[str]
 ) -> FooterFacts | str:
-    """Return what a file's footer says, or why there is none that can be used.
+    """Return the facts of a file's footer, or why the footer cannot be used.
 
     Args:
-        location: Where the file is.
-        file: As listed.
-        names: Columns to ask the statistics about.
+        location: Location of the file.
+        file: The file, as listed.
+        names: Columns whose statistics are read.
 
     Raises:
         UnavailableError: The storage does not answer.
@@ -258,7 +258,7 @@ def read_import_footer(
         return "it is empty (0 bytes)"
     try:
         return _read_footer(location, file, names)
-    except RequestError as error:  # Also of a reader that has died of it.
+    except RequestError as error:  # Includes files that killed their reader process.
         return str(error)
 
 
@@ -308,7 +308,7 @@ def _statistics_of_column(metadata: pq.FileMetaData, at: int) -> ColumnStatistic
 
 
 def _why_not_parquet(location: Location, file: FoundFile) -> str | None:
-    """Return what a file that cannot be opened is, by its last bytes; None: like Parquet."""
+    """Return why an unreadable file is not Parquet, by its last bytes; None: it may be Parquet."""
     try:
         with location.filesystem.open_input_file(location.full(file.path)) as source:
             source.seek(max(0, file.size_bytes - 4))

@@ -1,4 +1,4 @@
-"""Which files of a directory make one table, with which schema, and why the others do not. Pure."""
+"""Find the files of a directory that make one table, and its schema; explain misfits. Pure."""
 
 import re
 from collections import Counter
@@ -22,22 +22,22 @@ from neve.import_survey.files import FooterFacts, FoundFile, Listing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
-    """What a user said of the table that a directory is to become."""
+    """The user's description of the table to import."""
 
     key: tuple[str, ...] = ()
     version_column: str | None = None
     partition_by: tuple[str, ...] | None = None
-    """None: what the folders say."""
+    """Partition columns; None: taken from the folder names."""
     partition_types: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[Column, ...] | None = None
-    """Of the table that is there already; None: it is new."""
+    """Columns of an existing table; None: the table is new."""
     narrow: bool = False
-    """Whether files with nanoseconds are copied in microseconds."""
+    """Whether files with nanoseconds will be copied in microseconds."""
 
 
 @dataclass(slots=True)
 class FileTotals:
-    """What some files come to."""
+    """Totals of files."""
 
     files: int = 0
     rows: int = 0
@@ -52,7 +52,7 @@ class FileTotals:
 
 @dataclass(slots=True, kw_only=True)
 class Survey:
-    """What a directory could be: a table's columns, and the files that fit."""
+    """Result of a survey: the columns of a table, and the files that fit."""
 
     columns: tuple[Column, ...] = ()
     partition_by: tuple[str, ...] = ()
@@ -61,27 +61,27 @@ class Survey:
     partitions: dict[str, FileTotals] = field(default_factory=dict)
     misfits: dict[str, str] = field(default_factory=dict)
     nanosecond_files: set[str] = field(default_factory=set)
-    """Paths of files that hold moments in nanoseconds."""
+    """Paths of files with nanosecond timestamps."""
     unknown_nulls: int = 0
-    """Files whose statistics do not tell whether a version is null."""
+    """Number of files without statistics on null versions."""
     unversioned_rows: int = 0
-    """Rows whose version is null, as far as statistics tell."""
+    """Number of rows with a null version, according to the statistics."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ImportedDirectory:
-    """One directory on its way to be a table."""
+    """State of the import of one directory."""
 
     body: NewImport
     place: Location
     table: Table | None
-    """The one that is there already."""
+    """The table of an earlier run; None: the table is new."""
     listing: Listing = field(default_factory=Listing)
     survey: Survey = field(default_factory=Survey)
     known: set[str] = field(default_factory=set)
     """Paths that the table holds, or that a compaction has replaced."""
     copied: dict[str, int] = field(default_factory=dict)
-    """Files of which the table has, or had, copies: path → size."""
+    """Path → size of files of which the table has, or had, copies."""
     already: int = 0
     added: int = 0
 
@@ -94,10 +94,10 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def type_of_values(texts: Iterable[str | None]) -> str:
-    """Return the type of a partition column in its text form.
+    """Infer the type of a partition column, in text form; `string` without any value.
 
     Args:
-        texts: What folders say; None is null. Without any value: text.
+        texts: Values from folder names; None is null.
     """
     known = {text for text in texts if text is not None}
     if known and all(_WHOLE.fullmatch(text) for text in known):
@@ -112,10 +112,10 @@ def type_of_values(texts: Iterable[str | None]) -> str:
 
 
 def usual_columns(folders: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """Return the columns that most files lie in folders of; of as many, those of more columns.
+    """Return the partition columns of most files; on a tie, the longer list of columns.
 
     Args:
-        folders: Per file the columns that its folders name, in their order.
+        folders: Per file, the columns in its folder names, in order.
     """
     counted = Counter(tuple(each) for each in folders)
     return max(counted, key=lambda each: (counted[each], len(each), each), default=())
@@ -131,16 +131,16 @@ def _is_day(text: str) -> bool:
     return True
 
 
-# ----------------------------------------------------------- One schema for as many files as can be
+# --------------------------------------------------------- One schema for as many files as possible
 
 
 SEEDS_MAX = 20
-"""Schemas that are tried as the one that the others must fit."""
+"""Number of schemas that are tried as the first schema of a union."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaUnion:
-    """A schema, and the files that do not fit it with the reason of each."""
+    """A schema, and the files that do not fit it, path → reason."""
 
     schema: pa.Schema
     misfits: Mapping[str, str] = field(default_factory=dict)
@@ -149,11 +149,11 @@ class SchemaUnion:
 def best_union(
     paths: Mapping[pa.Schema, Sequence[str]], columns: Sequence[Column] | None = None
 ) -> SchemaUnion:
-    """Return the union that most files fit.
+    """Return the schema union with the fewest misfits.
 
     Args:
-        paths: Files by their schema, in the order of their paths.
-        columns: Of the table that they are to join; None: it is new.
+        paths: Schema → paths of its files, sorted.
+        columns: Columns of an existing table; None: the table is new.
     """
     order = sorted(paths, key=lambda schema: (-len(paths[schema]), paths[schema][0]))
     if columns is not None:
@@ -171,14 +171,14 @@ def best_union(
 def _unite_in_order(
     paths: Mapping[pa.Schema, Sequence[str]], order: Sequence[pa.Schema]
 ) -> SchemaUnion:
-    """Unite schemas one by one; those that do not widen to the ones before are left out."""
+    """Unite schemas one by one, and skip schemas that are incompatible with the earlier ones."""
     united: pa.Schema | None = None
     misfits: dict[str, str] = {}
     for schema in order:
         sources = [] if united is None else [("the other files", united)]
         try:
             made = unite_schemas([*sources, (f"file {paths[schema][0]}", schema)])
-            columns_of(made)  # Refuses types that no table has.
+            columns_of(made)  # Raises for types that tables do not support.
         except RequestError as error:
             misfits |= dict.fromkeys(paths[schema], str(error))
         else:
@@ -210,7 +210,7 @@ def _require_known(source: str, schema: pa.Schema, known: pa.Schema) -> None:
 
 
 STATISTICS_LETTERS_MAX = 16
-"""Statistics of longer texts may be cut off."""
+"""Longest text that is compared, because statistics of longer texts may be truncated."""
 
 
 @dataclass(slots=True)
@@ -221,14 +221,14 @@ class _ReadFile:
 
 
 def survey(looked: Sequence[tuple[FoundFile, FooterFacts | str]], wanted: ImportOptions) -> Survey:
-    """Return what files could be together.
+    """Survey files, and return the table that they make together.
 
     Args:
-        looked: Files by path, with what their footers say or why there is none.
-        wanted: By the user.
+        looked: Files with the facts of their footers, or why a footer cannot be used.
+        wanted: Options from the user.
 
     Raises:
-        RequestError: What the user said of types or columns cannot be.
+        RequestError: The user's types or columns contradict the files.
     """
     found = Survey()
     files = _files_in_folders(looked, wanted, found)
@@ -270,7 +270,7 @@ def _files_in_folders(
 def _footer(
     file: FoundFile, footer: FooterFacts, wanted: ImportOptions, found: Survey
 ) -> FooterFacts:
-    """Return what the file says of itself, or what its copy in microseconds will say."""
+    """Return the facts of a file, or those of its future copy in microseconds."""
     if not any(map(has_nanoseconds, footer.schema.types)):
         return footer
     found.nanosecond_files.add(file.path)
@@ -305,7 +305,7 @@ def _files_with_columns(
 
 
 def _null_count(each: _ReadFile, name: str | None) -> int | None:
-    """Return how many nulls a column has, if that was asked; None: its statistics do not tell."""
+    """Return a column's number of nulls; 0 without statistics requested; None: unknown."""
     if name is None or name not in each.footer.columns:
         return 0
     return each.footer.columns[name].nulls
@@ -325,7 +325,7 @@ def _unite_files(
 def _columns(
     schema: pa.Schema, files: list[_ReadFile], wanted: ImportOptions, found: Survey
 ) -> tuple[Column, ...]:
-    """Return the table's columns: those of files, and those that only folders name."""
+    """Return the table's columns: those of files, and those that occur only in folder names."""
     if wanted.columns is not None:
         return wanted.columns
     written = [_nullable_if_partition(each, wanted, found) for each in schema]
@@ -346,12 +346,12 @@ def _columns(
 
 
 def _nullable_if_partition(field_: pa.Field, wanted: ImportOptions, found: Survey) -> pa.Field:
-    """Return a column as the table has it: files to come may leave a partition column out."""
+    """Return a column, nullable if it is a partition column, since later files may lack it."""
     return field_.with_nullable(True) if field_.name in found.partition_by else field_
 
 
 def _count_files(files: list[_ReadFile], wanted: ImportOptions, found: Survey) -> None:
-    """Count the files whose folders say what their columns can hold, and do hold."""
+    """Count the files whose folder values fit the column types and the column statistics."""
     if any(name not in {column.name for column in found.columns} for name in found.partition_by):
         raise RequestError(f"partition columns {list(found.partition_by)} are not the table's")
     table = Table(
@@ -380,10 +380,10 @@ def _count_files(files: list[_ReadFile], wanted: ImportOptions, found: Survey) -
 def _check_statistics(
     each: _ReadFile, plain: Mapping[str, object], kinds: Mapping[str, KeyType]
 ) -> None:
-    """Refuse a file with a partition column that contradicts its folder.
+    """Reject a file with a partition column that contradicts its folder.
 
     Raises:
-        RequestError: It does.
+        RequestError: The statistics of the column differ from the folder's value.
     """
     for name, value in plain.items():
         said = each.footer.columns.get(name)
@@ -393,7 +393,7 @@ def _check_statistics(
         try:
             ends = {plain_value(end, kinds[name]) for end in (said.low, said.high)}
         except RequestError:
-            continue  # Statistics of a type that is written otherwise.
+            continue  # The statistics have another representation, and cannot be compared.
         if ends != {value}:
             raise RequestError(
                 f"its column {name} holds {said.low!r} to {said.high!r}, "

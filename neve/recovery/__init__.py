@@ -1,13 +1,13 @@
-"""Recovery: check, sweep, rebuild, back up and restore tables. The gateway offers it.
+"""Recovery: check, sweep, rebuild, back up and restore tables. The gateway serves these calls.
 
-scope               one table, its location, threads: what every tool works on
-findings            what may be wrong, where, and what would mend it
-stored_files        what lies in a location: by name, footer, partition
-location_ownership  whose a location is; sites where a table may be made
-fsck/               metadata against itself and against storage; repairs
-gc                  files of the service that no key knows
-table_creation      making a table; create, import, restore and rebuild end here
-rebuild/            metadata out of a location
+scope               the common context of all tools: one table, its location, threads
+findings            kinds of damage, with location and repair
+stored_files        listing of a location; classification by name, footer and partition
+location_ownership  owner of a location; sites where a table may be created
+fsck/               checks of metadata against itself and against storage; repairs
+gc                  files of the service that no metadata refers to
+table_creation      creation of a table; the last step of create, import, restore and rebuild
+rebuild/            reconstruction of metadata from a location
 archive             the format of a backup
 backup              backup and restore
 """

@@ -8,13 +8,14 @@ r"""The format of a backup: lines of JSON, with a digest at the end. Version 1.
     {"kind": "table-end", "tablets": n, "files": n, "size_bytes": n}
     {"kind": "end", "lines": n, "sha256": of all lines before, each with its \n}
 
-Lines of kind `progress` are for whoever waits; they do not count. Keys, versions and
-watermarks are the order-preserving bytes of the store as hex; what has its default is
-left out.
+Lines of kind `progress` report progress to the caller; they count neither as lines nor for the
+digest. Keys, versions and watermarks are the order-preserving bytes of the store as hex. Fields
+with their default value are omitted.
 
-An archive may come from anywhere. Whatever is read has the types, bounds and order that
-the store would have written, or the archive is refused with the line: size of a line, its
-items and their depth, numbers of tables, tablets and files, plain paths, tablets that tile.
+An archive may come from an untrusted source. The reader checks that all values have the types,
+bounds and order that the store would have written, and otherwise rejects the archive with the
+line number. It checks the size of a line, the number and depth of its items, the numbers of
+tables, tablets and files, that paths are plain, and that tablets tile.
 """
 
 import hashlib
@@ -38,14 +39,14 @@ FORMAT = "neve-archive"
 FORMAT_VERSION = 1
 LINE_BYTES_MAX = 16 * 1024**2
 LINE_ITEMS_MAX = 1_000_000
-"""Brackets and commas of a line: a short text must not become a large value."""
+"""Limit of brackets and commas in a line: a short text must not become a large value."""
 TABLES_MAX = 10_000
 TABLETS_MAX = 1_000_000
 FILES_MAX = 2_000_000
-"""Of one table: its entries are held in memory."""
+"""Limit per table: its entries are held in memory."""
 _DEFAULTS = {known_field.name: known_field.default for known_field in known_fields(DataFile)}
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Half a character: only of two halves is there a text that the store can hold."""
+"""A surrogate; the store can hold only text in which surrogates form pairs."""
 _BYTES = ("key_min", "key_max", "version_min", "version_max")
 
 
@@ -66,7 +67,7 @@ class Digest:
         self._hash = hashlib.sha256()
 
     def see(self, line: bytes) -> bytes:
-        """Take in a line, and return it."""
+        """Add a line to the digest, and return the line."""
         self.lines += 1
         self._hash.update(line)
         return line
@@ -78,12 +79,12 @@ class Digest:
 
 
 def line_of(kind: str, **values: object) -> bytes:
-    """Return a line."""
+    """Return a line of an archive, with its line ending."""
     return json.dumps({"kind": kind} | values, separators=(",", ":")).encode() + b"\n"
 
 
 def file_to_plain(file: DataFile) -> dict[str, object]:
-    """Return a file as JSON knows it, without defaults."""
+    """Return a file as a JSON object, without default values."""
     named = {name: getattr(file, name) for name in _DEFAULTS}
     plain = {name: value for name, value in named.items() if value != _DEFAULTS[name]}
     return {
@@ -92,10 +93,10 @@ def file_to_plain(file: DataFile) -> dict[str, object]:
 
 
 def file_from_plain(plain: dict[str, Any], where: str) -> DataFile:
-    """Return the file that `file_to_plain` wrote.
+    """Return the file from the output of `file_to_plain`.
 
     Raises:
-        RequestError: It is no file of this release.
+        RequestError: The object is not a valid file of this release.
     """
     try:
         given = dict(plain)
@@ -110,12 +111,12 @@ def file_from_plain(plain: dict[str, Any], where: str) -> DataFile:
 
 
 def _file(path: object = None, **given: Any) -> DataFile:
-    """Return a file, but none that the store could not read again.
+    """Return a file after checking that the store could read it back.
 
     Raises:
         MetadataError: The store could not read it.
-        TypeError: It has other fields, or no path.
-        ValueError: Its path or a time is none.
+        TypeError: It has unknown fields, or no path.
+        ValueError: Its path or one of its times is invalid.
     """
     if not isinstance(path, str):
         raise TypeError(f"its path is {path!r}")
@@ -132,17 +133,17 @@ def _file(path: object = None, **given: Any) -> DataFile:
 
 @dataclass(slots=True)
 class _Cursor:
-    """Reads lines one by one, and says where something is wrong."""
+    """Reads lines one by one, and reports errors with the line number."""
 
     source: IO[bytes]
     digest: Digest = field(default_factory=Digest)
     number: int = 0
 
     def next(self, *kinds: str) -> dict[str, Any]:
-        """Return the next line that counts, which must be of one of these kinds.
+        """Return the next line that is not progress; it must be of one of these kinds.
 
         Raises:
-            RequestError: It is not.
+            RequestError: The line is missing, malformed or of another kind.
         """
         while True:
             line = self.source.readline(LINE_BYTES_MAX + 1)
@@ -183,11 +184,12 @@ class _Cursor:
 def read_archive(source: IO[bytes]) -> Iterator[Table | TabletDump]:
     """Yield each table of an archive, followed by its tablets.
 
-    Only when the last one has been yielded is it certain that the archive is whole: go
-    through it once before anything is written.
+    The digest is verified after the last item. Iterate over the whole archive once before
+    writing anything.
 
     Raises:
-        RequestError: It is no archive, of another version, broken off or changed.
+        RequestError: The source is not an archive, has another version, is truncated or was
+            changed.
     """
     cursor = _Cursor(source)
     head = cursor.next("archive")
@@ -233,7 +235,7 @@ def _tablets(cursor: _Cursor, table: Table) -> Iterator[TabletDump]:
 def _check_order(
     cursor: _Cursor, table: Table, before: TabletDump | None, dump: TabletDump
 ) -> None:
-    """Refuse a tablet that does not follow the one before it."""
+    """Reject a tablet that does not follow the previous one."""
     bounds = dump.bounds
     if table.partition_by:
         _check_partition(cursor, table, before, bounds)
@@ -258,7 +260,7 @@ def _check_partition(
 
 
 def _tablet(cursor: _Cursor, body: dict[str, Any], paths: set[str]) -> TabletDump:
-    """Return a tablet; its paths are added to those of the table."""
+    """Return a tablet, and add its paths to those of the table."""
     count = body.get("files")
     if type(count) is not int or not 0 <= count <= FILES_MAX - len(paths):
         raise cursor.wrong(f"has {count!r} files, at most {FILES_MAX} of a table are taken")

@@ -1,7 +1,7 @@
-"""`neve backup`, `neve restore`: tables into an archive, and out of it as new tables.
+"""`neve backup` and `neve restore`: write tables to an archive, and create tables from one.
 
-The format of the archive stands in `neve.recovery.archive`. A backup may copy files beside the
-metadata.
+`neve.recovery.archive` defines the format of an archive. A backup may copy files in addition to
+the metadata.
 """
 
 import asyncio
@@ -75,12 +75,12 @@ NOT_IN_ARCHIVES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupOptions:
-    """How tables are backed up."""
+    """Options of a backup."""
 
     hold_s: float = 0.0
-    """How long files stay after the end, for whoever copies them; 0: not at all."""
+    """How long files are kept after the backup, so that they can be copied; 0: not at all."""
     copy_to: str | None = None
-    """Location below which the files are copied, table by table: `<copy_to>/<name>/…`."""
+    """Location below which the files of each table are copied: `<copy_to>/<name>/…`."""
 
 
 async def backup(
@@ -90,15 +90,15 @@ async def backup(
 
     Args:
         scopes: The tables; at least one.
-        ids: Names the pins.
-        admission: Says where copies may go.
-        options: How.
+        ids: Source of the pins' ids.
+        admission: Decides where copies may be written.
+        options: Options of the backup.
 
     Raises:
-        RequestError: `copy_to` is no location.
-        RefusedError: Copies may not go there, or something is there already.
-        ConflictError: A table's tablets kept changing: begin again.
-        UnavailableError: Store or storage do not answer.
+        RequestError: `copy_to` is not a location.
+        RefusedError: Copies may not be written to `copy_to`, or files exist there.
+        ConflictError: The tablets of a table kept changing; repeat the backup.
+        UnavailableError: Store or storage does not answer.
     """
     digest = Digest()
     store = scopes[0].store
@@ -138,7 +138,7 @@ async def _backup_table(
             yield line_of(
                 "progress", text=f"{table.name}: {format_count(files, 'file')}, {size_bytes} bytes"
             )
-        await held.confirm()  # What the archive lists is there, for as long as it is held.
+        await held.confirm()  # All files that the archive lists exist while the pin holds.
         if target is not None:
             await scope.threads.run(target.uri, write_description, target, table)
         yield line_of("table-end", tablets=tablets, files=files, size_bytes=size_bytes)
@@ -147,12 +147,12 @@ async def _backup_table(
 async def _copy_targets(
     scopes: Sequence[TableScope], admission: TableAdmission, options: BackupOptions
 ) -> dict[str, Location]:
-    """Return where the files of each table are copied to, if that may be.
+    """Return the location to which the files of each table are copied.
 
     Raises:
-        RequestError: It is no location.
-        RefusedError: It is a table's, the source's own for example, or another's; something
-            lies there; or no table may be there.
+        RequestError: `copy_to` is not a location.
+        RefusedError: The location belongs to a table, such as the source itself, or to another
+            owner; it is not empty; or no table is allowed there.
     """
     targets: dict[str, Location] = {}
     near: OtherTables | None = None
@@ -192,11 +192,11 @@ async def _copy_files(scope: TableScope, tablet: Tablet, target: Location) -> No
 
 
 def copy_file(source: Location, target: Location, path: str) -> None:
-    """Copy one file of a table to the same path elsewhere, where nothing may be.
+    """Copy one file of a table to the same path in another location.
 
     Raises:
-        RefusedError: Something is there.
-        UnavailableError: A storage does not answer, or forbids it.
+        RefusedError: The target file exists.
+        UnavailableError: A storage does not answer, or denies access.
     """
     full = target.full(path)
     try:
@@ -206,7 +206,7 @@ def copy_file(source: Location, target: Location, path: str) -> None:
                 with open(full, "xb") as sink:
                     shutil.copyfileobj(content, sink, CHUNK_BYTES)
                 return
-            # Object stores are not asked to write on a condition: it is looked first.
+            # Writes to object stores are not conditional, so check for an existing file first.
             _refuse_existing(target, full)
             with target.filesystem.open_output_stream(full) as sink:
                 shutil.copyfileobj(content, sink, CHUNK_BYTES)
@@ -236,21 +236,21 @@ Dumped = tuple[Table, tuple[TabletDump, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreOptions:
-    """Which tables become what."""
+    """Options of a restore: which tables to create, and where."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     """Name in the archive → new name."""
     locations: Mapping[str, str] = field(default_factory=dict)
-    """Name in the archive → where its files are now."""
+    """Name in the archive → current location of its files."""
     only: Sequence[str] = ()
-    """Names in the archive; none: all of them."""
+    """Names in the archive to restore; empty: all."""
     adopt: bool = False
     dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePorts:
-    """What a restore needs of the outside."""
+    """External dependencies of a restore."""
 
     store: TabletStore
     threads: StorageThreads
@@ -259,7 +259,7 @@ class RestorePorts:
     on_progress: Callable[[str], None]
 
     def scope(self, table: Table) -> TableScope:
-        """Return a table as the other tools see it."""
+        """Return the scope of a table, for the other tools."""
         return TableScope(
             store=self.store,
             table=table,
@@ -272,18 +272,18 @@ class RestorePorts:
 async def restore(
     restorer: RestorePorts, source: IO[bytes], options: RestoreOptions
 ) -> Sequence[CreatedTable]:
-    """Restore tables; those that are made before one fails stay.
+    """Restore tables. If one fails, the tables created before it remain.
 
     Args:
-        restorer: Ports.
-        source: The archive; can be rewound.
-        options: Which tables.
+        restorer: External dependencies.
+        source: The archive; must be seekable.
+        options: Options of the restore.
 
     Raises:
-        RequestError: The archive is not whole, or does not hold what is asked for, or what
-            it says of a table is nothing that `create` would take.
-        RefusedError: A name or location is taken, or another store's, or no table may be
-            there.
+        RequestError: The archive is incomplete, lacks a requested table, or describes a table
+            that `create` would reject.
+        RefusedError: A name or location is taken, a location belongs to another store, or no
+            table is allowed there.
     """
     restorer.on_progress("reading the archive")
     tables = await asyncio.to_thread(_read_tables, source)
@@ -310,7 +310,7 @@ async def restore(
 
 
 def _read_tables(source: IO[bytes]) -> list[Table]:
-    """Go through a whole archive and return its tables."""
+    """Read and verify a whole archive, and return its tables."""
     source.seek(0)
     tables = [dump for dump in read_archive(source) if isinstance(dump, Table)]
     names = Counter(table.name for table in tables)
@@ -321,7 +321,7 @@ def _read_tables(source: IO[bytes]) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class _RestoreTarget:
-    """A table as it is to be made, and where."""
+    """A table to create, and its site."""
 
     table: Table
     free: FreeSite
@@ -330,10 +330,10 @@ class _RestoreTarget:
 def _checked_table(
     restorer: RestorePorts, dumped: Table, options: RestoreOptions, now_s: float
 ) -> Table:
-    """Return a table as it is to be made, its location aside, if `create` would make it.
+    """Return a table to create, with the same checks as `create`, except for its location.
 
     Raises:
-        RequestError: It would not.
+        RequestError: `create` would reject the table.
     """
     table = replace(
         dumped,
@@ -350,7 +350,7 @@ def _checked_table(
 
 
 async def _end_filling(restorer: RestorePorts, name: str, table: Table, *, dry_run: bool) -> None:
-    """Drop what a broken restore of a table has left."""
+    """Drop the filling table that an interrupted restore has left."""
     try:
         site = await restorer.admission.site(table.location)
         await end_filling(restorer.store, table.name, site.uri, "restore", dry_run=dry_run)
@@ -361,11 +361,11 @@ async def _end_filling(restorer: RestorePorts, name: str, table: Table, *, dry_r
 async def _restore_target(
     restorer: RestorePorts, near: OtherTables, name: str, table: Table, options: RestoreOptions
 ) -> _RestoreTarget:
-    """Return a table and where it is to be made, if `create` would make it there.
+    """Return a table to create and its site, with the same checks as `create`.
 
     Raises:
-        RequestError: Its location is none.
-        RefusedError: No table may be there, or somebody else is.
+        RequestError: The location is invalid.
+        RefusedError: No table is allowed there, or the location has another owner.
     """
     try:
         site = await restorer.admission.site(table.location)
@@ -378,15 +378,15 @@ async def _restore_target(
 
 
 def _error_about(name: str, error: CompactionError) -> CompactionError:
-    """Return an error that says which table of the archive it is about."""
+    """Return the error with the name of the archive's table in front of its message."""
     return type(error)(f"table {redacted(name[:100])!r} of the archive: {error}")
 
 
 def _check_names(near: OtherTables, tables: Sequence[Table]) -> None:
-    """Refuse names that are taken, here or by another table of the archive.
+    """Reject names that an existing table or another table of the archive has.
 
     Raises:
-        RefusedError: One is.
+        RefusedError: A name is taken.
     """
     taken = {each.name for each in near.named}
     for table in tables:
@@ -398,10 +398,10 @@ def _check_names(near: OtherTables, tables: Sequence[Table]) -> None:
 
 
 def _check_locations_differ(places: Sequence[_RestoreTarget]) -> None:
-    """Refuse tables that would share files with each other.
+    """Reject tables whose locations would share files.
 
     Raises:
-        RefusedError: Two would.
+        RefusedError: Two locations overlap.
     """
     pair = overlapping_pair({place.table.name: place.free.site.identity for place in places})
     if pair is not None:
@@ -420,7 +420,7 @@ def _check_options(options: RestoreOptions, names: Sequence[str]) -> None:
 
 
 def _wanted_tables(source: IO[bytes], options: RestoreOptions) -> Iterator[Dumped]:
-    """Yield the tables that are asked for, one in memory at a time."""
+    """Yield the requested tables, with one table in memory at a time."""
     source.seek(0)
     table: Table | None = None
     tablets: list[TabletDump] = []

@@ -1,4 +1,4 @@
-"""`neve gc`, the listing sweep: files that no key knows are given to the collector."""
+"""`neve gc`, the listing sweep: hand files that no metadata refers to over to the collector."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -37,48 +37,49 @@ from neve.recovery.stored_files import (
 
 # ----------------------------------------------------- Which orphans may hold the only copy of rows
 #
-# A store that has gone back in time knows neither the last commits nor the last adds, and a
-# collector has deleted the inputs of those commits. To delete what it does not know would
-# delete rows. So of an output that no key knows, each input must be accounted for:
+# A store that has gone back in time lacks the last commits and the last adds, and a collector may
+# have deleted the inputs of those commits. Deleting files that such a store does not know would
+# delete rows. An unknown output is therefore an orphan only if each of its inputs is accounted for:
 #
-#     it is in the table, and in storage     the output is of an attempt that gave up
-#     it waits for deletion                  a commit that is known has replaced it
-#     another attempt has replaced it        by the history, or by the footer of a file that
-#                                            is in the table or was replaced by such a file
+#     the input is in the table and in storage    the attempt of the output gave up
+#     the input waits for deletion                a known commit replaced the input
+#     another attempt replaced the input          by the history, or by the footer of a file that
+#                                                 is in the table or was replaced by such a file
 #
-# and an appended file must be younger than the last time at which somebody accepted that
-# changes were lost. (Nothing is, while nobody has.) What was replaced by a commit that is
-# known is waste in any case.
+# If changes were lost, an appended file is an orphan only if it is younger than the time at which
+# an operator last accepted the loss; until an operator accepts it, no appended file qualifies.
+# A file that a known commit replaced is an orphan in any case.
 
 Orphan = tuple[StoredFile, OutputFooter | None]
 
 
 @dataclass(slots=True, kw_only=True)
 class OnlyCopies:
-    """What a table's keys, and its outputs, tell of the inputs of attempts."""
+    """Decides which orphans may hold the only copy of rows, from the metadata and the outputs."""
 
     held: Collection[str]
     """Files of the table that are in storage."""
     garbage: Collection[str]
     lost_s: float | None
-    """When somebody last accepted that changes were lost; now, if nobody has done so yet."""
+    """When an operator last accepted that changes were lost; the time of the listing if the store
+    has gone back in time and no operator has accepted it; None: no changes were lost."""
     _replaced: dict[str, set[str]] = field(default_factory=dict)
     """Input → the attempts that replaced it."""
 
     def committed(self, attempts: Iterable[tuple[str, Sequence[str]]]) -> None:
-        """Note attempts that were committed: id and inputs of each."""
+        """Record committed attempts, given as id and inputs."""
         for attempt, inputs in attempts:
             for path in inputs:
                 self._replaced.setdefault(path, set()).add(attempt)
 
     def among(self, orphans: Sequence[Orphan]) -> dict[str, str]:
-        """Return those of some orphans that may be the only copy of rows → why."""
+        """Return the orphans that may be the only copy of rows, path → reason."""
         self._trace(orphans)
         doubts = ((file.path, self._doubt(file, footer)) for file, footer in orphans)
         return {path: why for path, why in doubts if why}
 
     def _trace(self, orphans: Sequence[Orphan]) -> None:
-        """Note the attempts behind orphans that were replaced: they were committed."""
+        """Record the attempts that wrote replaced orphans: such attempts were committed."""
         left = {file.path: footer for file, footer in orphans if footer is not None}
         reached = [path for path in left if path in self._replaced]
         while reached:
@@ -113,49 +114,49 @@ SERVICE_ORIGINS = frozenset({FileOrigin.OUTPUT, FileOrigin.APPENDED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """What a look at a location came to."""
+    """Result of a listing sweep."""
 
     findings: tuple[Finding, ...]
     stored: Mapping[str, StoredFile]
     orphan_bytes: int = 0
     young: int = 0
-    """Files that no key knows, and that may be about to be added or committed."""
+    """Unknown files that are recent enough to be about to be added or committed."""
     marks: int = 0
-    """Empty outputs that still tell a rebuild that their inputs are gone."""
+    """Empty outputs that a rebuild still needs, as proof that their inputs were replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class _OrphanPlace:
-    """Where a file would belong."""
+    """Tablet, keys and origin of a file that no metadata refers to."""
 
     end: bytes | None
     key_min: bytes | None = None
     mark: bool = False
     foreign: str = ""
-    """The table that it was written for, if that is another."""
+    """The other table that the file was written for; empty: this table."""
     footer: OutputFooter | None = None
-    """What a job's output says of itself."""
+    """Footer, if the file is the output of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPaths:
-    """The paths that keys of a table know."""
+    """Paths that the metadata of a table refers to."""
 
     reserved: Collection[str]
     held: Collection[str]
     garbage: Collection[str]
 
     def has(self, path: str) -> bool:
-        """Return whether a key knows a path."""
+        """Return whether the metadata refers to a path."""
         return path in self.held or path in self.reserved or path in self.garbage
 
 
 async def find_orphans(scope: TableScope) -> SweepResult:
-    """Return the files of a location that no key knows; nothing is written.
+    """Return the files of a location that no metadata refers to; write nothing.
 
     Raises:
-        MetadataError: A tablet cannot be decoded, so nobody can say what it holds.
-        UnavailableError: Store or storage do not answer.
+        MetadataError: A tablet cannot be decoded, so its files are unknown.
+        UnavailableError: Store or storage does not answer.
     """
     scope.on_progress("listing the location")
     stored = await scope.run(list_location, scope.location)
@@ -164,7 +165,7 @@ async def find_orphans(scope: TableScope) -> SweepResult:
     ours, users = await in_thread(partial(_unknown, stored, known))
     aged = [path for path in ours if _is_old(stored[path], listed_s - scope.grace_s)]
     there = await _there(scope, aged)
-    old = [stored[path] for path in aged if path in there]  # A listing may be late.
+    old = [stored[path] for path in aged if path in there]  # A listing may be stale.
     places = await gather_bounded(_orphan_place(scope, file) for file in old)
     looked = list(zip(old, places, strict=True))
     foreign = [(file, place) for file, place in looked if place.foreign]
@@ -188,7 +189,7 @@ async def find_orphans(scope: TableScope) -> SweepResult:
 def _unknown(
     stored: Mapping[str, StoredFile], known: KnownPaths, steps: Steps
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the files of the service and of users that no key knows, each sorted."""
+    """Return the unknown files of the service and those of users, each sorted."""
     unknown = [file for file in steps.over(stored.values()) if not known.has(file.path)]
     ours = (file.path for file in unknown if file.whose in SERVICE_ORIGINS)
     users = (file.path for file in unknown if file.whose is FileOrigin.USER)
@@ -196,12 +197,12 @@ def _unknown(
 
 
 async def _there(scope: TableScope, paths: Sequence[str]) -> Collection[str]:
-    """Return those of some files that are in storage, whatever a listing says."""
+    """Return the given files that exist in storage, by lookup instead of a listing."""
     return await scope.run(existing_files, scope.location, paths) if paths else ()
 
 
 async def _known_paths(scope: TableScope) -> KnownPaths:
-    """Return every path that a key knows: reserved, held, or waiting for deletion."""
+    """Return all paths in the metadata: reserved, held by a tablet, or waiting for deletion."""
     reserved, held = set[str](), set[str]()
     scope.on_progress("reading what runs")
     async for ids in walk_ids(scope.store, scope.table.id):
@@ -225,15 +226,15 @@ async def _only_copies(
     stored: Mapping[str, StoredFile],
     listed_s: float,
 ) -> dict[str, str]:
-    """Return those of some orphans that may hold the only copy of rows → why.
+    """Return the orphans that may hold the only copy of rows, path → reason.
 
-    Footers of files that are in the table are read only if there is a doubt.
+    The footers of the table's files are read only if an orphan is in doubt.
     """
     if not orphans:
         return {}
     if why := await _recovered_lately(scope):
         return {file.path: why for file, _ in orphans}
-    # While nobody has accepted that changes were lost, all that lies there may be rows.
+    # Until an operator accepts the loss of changes, every file in the location may hold rows.
     behind = bool(await check_generation(scope))
     loss = await scope.store.loss(scope.table.id)
     lost_s = None if loss is None else loss.until_s
@@ -241,7 +242,7 @@ async def _only_copies(
     ended = [(entry.attempt, entry.inputs) for entry in history if entry.end == COMMITTED]
     inputs = {path for _, place in orphans if place.footer for path in place.footer.inputs}
     held = sorted(path for path in inputs if path in known.held)
-    # Not by the listing, which may still name what is gone: then an output would be waste.
+    # Do not use the listing: it may still name a deleted input, and the output would be deleted.
     judge = OnlyCopies(
         held=await _there(scope, held),
         garbage=known.garbage,
@@ -267,10 +268,9 @@ def _outputs_of(held: Iterable[str], stored: Collection[str], steps: Steps) -> S
 
 
 async def _recovered_lately(scope: TableScope) -> str:
-    """Return why what a table does not know is still evidence of what it was; empty: it is none.
+    """Return why unknown files are still evidence after a recovery; empty: they are not.
 
-    Until a recovered table has a manifest of its own, another rebuild begins with what there was
-    before.
+    Until a recovered table has published a manifest, another rebuild starts from the old files.
     """
     table = scope.table
     if table.incomplete:
@@ -286,14 +286,14 @@ def _is_old(file: StoredFile, until_s: float) -> bool:
 
 
 async def _orphan_place(scope: TableScope, file: StoredFile) -> _OrphanPlace:
-    """Return where an orphan would belong, so that its tablet is looked at once more."""
+    """Return the tablet of an orphan, whose metadata is checked again before the deletion."""
     found = await scope.run(_read_orphan, scope.location, scope.table, file)
     if found.mark or found.foreign or found.end is not None:
         return found
     if found.key_min is not None:
         tablet = await scope.store.locate(scope.table.id, found.key_min)
         return replace(found, end=tablet.end if tablet else None)
-    # Nobody can add what cannot be read, and a file without keys belongs to the first.
+    # An unreadable file cannot be added, and a file without keys belongs to the first tablet.
     first = await scope.store.tablet_ids(scope.table.id, None, 1)
     return replace(found, end=first[0].end if first else None)
 
@@ -323,10 +323,10 @@ def _footer(location: Location, path: str) -> OutputFooter | None:
 
 
 def _written_for_another(location: Location, table: Table, file: StoredFile) -> str:
-    """Return which other table a file was written for; empty: none that can be told.
+    """Return the other table that a file was written for; empty: no other table is known.
 
-    A file that does not say it, or cannot be read, is an earlier table's if it is older
-    than this one: of a table that was dropped the files may have been kept on purpose.
+    A file without a table id, or an unreadable file, belongs to an earlier table if it is older
+    than this table: the files of a dropped table may have been kept on purpose.
     """
     try:
         written_for = table_of_file(location, file.path)
@@ -383,7 +383,7 @@ def _user_file(file: StoredFile) -> Finding:
     )
 
 
-# ----------------------------------------------------------------------- Give them to the collector
+# --------------------------------------------------------------- Hand orphans over to the collector
 
 
 LISTED = frozenset({FindingCode.ORPHANED, FindingCode.EVIDENCE})
@@ -391,31 +391,30 @@ LISTED = frozenset({FindingCode.ORPHANED, FindingCode.EVIDENCE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcResult:
-    """What a sweep came to."""
+    """Result of `collect_orphans`."""
 
     found: tuple[Finding, ...]
     """Orphans and evidence only."""
     orphans: int
     orphan_bytes: int
     evidence: int
-    """Files that stay because they may hold the only copy of rows; found with the orphans."""
+    """Number of files that are kept because they may hold the only copy of rows."""
     given: int
-    """Files that are garbage now; the collector deletes them after the grace."""
+    """Files handed over; the collector deletes them after the grace period."""
     young: int
     marks: int
 
 
 async def collect_orphans(scope: TableScope, *, delete: bool) -> GcResult:
-    """Find files that no key knows, and give them to the collector if asked to.
+    """Find files that no metadata refers to, and optionally hand them over to the collector.
 
     Args:
         scope: The table.
-        delete: Without it nothing is written.
+        delete: Whether to hand the files over; if false, nothing is written.
 
     Raises:
-        RefusedError: The location is another store's or shares files with a table of another
-            format, or the store has gone back in time: what it does not know may be
-            acknowledged rows.
+        RefusedError: The location belongs to another store or shares files with another table, or
+            the store has gone back in time, so that unknown files may hold acknowledged rows.
     """
     checks = (check_location_owner, check_shared_files, check_generation, check_foreign_marks)
     for check in checks if delete else ():
@@ -427,8 +426,8 @@ async def collect_orphans(scope: TableScope, *, delete: bool) -> GcResult:
     given = 0
     for finding in found if delete else ():
         for change in finding.changes_at(generation):
-            # Refused: somebody has added or reserved it since, so it is no orphan; or the
-            # store has gone back since the look.
+            # The store refuses if the file was added or reserved since, and so is not an orphan,
+            # or if the store has gone back in time since the listing.
             given += isinstance(await scope.store.apply(change), Applied)
     return GcResult(
         found=found,

@@ -1,4 +1,4 @@
-"""Whose is a location? Sites where a table may be made, and checks of the location of a table."""
+"""Ownership of locations: sites where a table may be created, and checks of a table's location."""
 
 import posixpath
 from collections.abc import Mapping, Sequence
@@ -36,25 +36,25 @@ from common.storage_threads import StorageThreads
 from neve.recovery.findings import Finding, FindingCode
 from neve.recovery.scope import TableScope, identities_now
 
-# --------------------------------------------------------------- A site that is free, and taking it
+# ----------------------------------------------------------------------- Finding and claiming sites
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeSite:
-    """A site that was found to be free, and what must be known to make a table there."""
+    """A free site, with the values needed to create a table there."""
 
     site: ResolvedLocation
     owner: LocationOwner
-    """This store; the table is added when there is one."""
+    """This store, without a table; the table is added after its creation."""
     others: Mapping[str, LocationIdentity]
-    """Id of every other table → what its location is."""
+    """Id of every other table → identity of its location."""
     generation: int
-    """Where the table's begins: above what an earlier table has left."""
+    """First generation of the table, above the generation of an earlier table."""
     scribbled: bool
-    """Whether what was left of a generation is no number, so that it has to go."""
+    """Whether the generation in the location is not a number and must be overwritten."""
 
     def creation(self, table: Table, splits: tuple[bytes, ...]) -> CreateTable:
-        """Return the change that makes a table here."""
+        """Return the change that creates a table at this site."""
         return CreateTable(
             table=table,
             splits=splits,
@@ -66,17 +66,17 @@ class FreeSite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherTables:
-    """The tables that there are, and what their locations are now."""
+    """The existing tables, and the current identities of their locations."""
 
     named: Sequence[NamedTable]
     identities: Mapping[str, LocationIdentity]
     """By table id."""
 
     def refuse_overlap(self, site: ResolvedLocation) -> None:
-        """Refuse a site that shares files with a table.
+        """Reject a site that shares files with a table.
 
         Raises:
-            RefusedError: It does; its code is that of the store.
+            RefusedError: The site overlaps a table; the code is the one that the store uses.
         """
         overlaps = overlap_test(site.identity)
         for table in self.named:
@@ -87,10 +87,10 @@ class OtherTables:
 
 
 async def other_tables(store: TabletStore, threads: StorageThreads) -> OtherTables:
-    """Return the tables of a store. A drop that has left only a name is finished first.
+    """Return the tables of a store, after finishing drops that have left only a name.
 
     Raises:
-        UnavailableError: It does not answer.
+        UnavailableError: Store or storage does not answer.
     """
     present = {table.id for table in (await store.listed_tables()).tables}
     for named_table in await store.named_tables():
@@ -108,18 +108,18 @@ async def find_free_site(
     neighbours: OtherTables | None = None,
     take_over: bool = False,
 ) -> FreeSite:
-    """Return a site where no table is; nothing is written.
+    """Check that a site is free, and return it; write nothing.
 
     Args:
-        store: Of this service.
-        threads: Where storage is looked at.
-        site: Where a table shall be.
-        neighbours: The tables of the store, if the caller has read them.
-        take_over: Whether it may be another store's.
+        store: Store of this service.
+        threads: Threads for access to storage.
+        site: Site of the new table.
+        neighbours: Tables of the store, if the caller has read them.
+        take_over: Whether the site may belong to another store.
 
     Raises:
-        RefusedError: It is another's, or overlaps with one.
-        UnavailableError: Store or storage do not answer.
+        RefusedError: The site has another owner, or overlaps the location of a table.
+        UnavailableError: Store or storage does not answer.
     """
     ours, near = await store.store_id(), neighbours or await other_tables(store, threads)
     near.refuse_overlap(site)
@@ -155,10 +155,10 @@ async def find_free_site(
 
 
 def _read_site(location: Location) -> tuple[LocationOwner | None, dict[str, LocationOwner], int]:
-    """Return whose a location is, whose the folders above it are, and its generation.
+    """Return the owner of a location, the owners of its parent folders, and its generation.
 
     Raises:
-        RefusedError: Another table format owns it, or a folder in it.
+        RefusedError: Another table format owns the location, or a folder in it.
     """
     mark = foreign_mark(location) or foreign_mark_below(location)
     if mark is not None:
@@ -169,7 +169,7 @@ def _read_site(location: Location) -> tuple[LocationOwner | None, dict[str, Loca
         try:
             owner = read_owner(Location(location.uri, location.filesystem, folder))
         except UnavailableError:
-            owner = None  # Who may not look there cannot have a table there.
+            owner = None  # Without access to the folder, this service has no table there.
         if owner is not None:
             above[folder] = owner
         folder = posixpath.dirname(folder)
@@ -179,18 +179,19 @@ def _read_site(location: Location) -> tuple[LocationOwner | None, dict[str, Loca
 async def create_at_site(
     threads: StorageThreads, store: TabletStore, free: FreeSite, change: CreateTable
 ) -> Outcome:
-    """Write into a free site that it is this store's, and make a table there.
+    """Mark a free site as owned by this store, and create a table there.
 
-    Which table's it is comes later: of two that are made there at once one is refused.
+    The mark gets the table's id later: if two tables are created there at once, the store refuses
+    one of them.
 
     Raises:
-        RequestError: There is no such bucket, or the credentials do not fit it.
-        UnavailableError: The storage does not answer, or forbids it.
+        RequestError: The bucket does not exist, or does not accept the credentials.
+        UnavailableError: The storage does not answer, or denies access.
     """
     location = open_location(free.site.uri)
     await threads.run(location.uri, _claim, location, free)
     outcome = await store.apply(change)
-    if isinstance(outcome, Refused):  # Another one may have come first, and signed.
+    if isinstance(outcome, Refused):  # Another table may have been created and signed first.
         await give_mark_back(threads, store, location.uri)
     return outcome
 
@@ -203,18 +204,18 @@ def _claim(location: Location, free: FreeSite) -> None:
 
 
 async def sign_site(threads: StorageThreads, store: TabletStore, table: Table) -> None:
-    """Write into a claimed site that it is this table's, and what the table is.
+    """Write the table's owner mark and description into a claimed site.
 
-    A run that stood still meanwhile may have written over the mark of a newer table: it looks
-    whether its own table is still there, and gives the mark back.
+    A run that was suspended may overwrite the mark of a newer table. The run therefore checks
+    afterwards whether its own table still exists, and restores the mark if it does not.
 
     Args:
-        threads: Where storage is looked at.
-        store: Of this service.
-        table: As it shall be described.
+        threads: Threads for access to storage.
+        store: Store of this service.
+        table: The table to describe.
 
     Raises:
-        UnavailableError: The storage does not answer; the coordinator writes it later.
+        UnavailableError: The storage does not answer; the coordinator writes both later.
     """
     location, ours = open_location(table.location), await store.store_id()
     await threads.run(location.uri, write_owner, location, LocationOwner(ours, table.id))
@@ -224,10 +225,10 @@ async def sign_site(threads: StorageThreads, store: TabletStore, table: Table) -
 
 
 async def give_mark_back(threads: StorageThreads, store: TabletStore, uri: str) -> None:
-    """Sign a site for the table that the store has there, if it has one.
+    """Restore the mark of the table that the store has at a site, if there is one.
 
     Raises:
-        UnavailableError: Store or storage do not answer.
+        UnavailableError: Store or storage does not answer.
     """
     location, ours = open_location(uri), await store.store_id()
     for each in await store.named_tables():
@@ -235,21 +236,21 @@ async def give_mark_back(threads: StorageThreads, store: TabletStore, uri: str) 
         if found is None:
             continue
         await threads.run(uri, write_owner, location, LocationOwner(ours, found.id))
-        if found.filling is None:  # What a table is that is filled, the coordinator writes.
+        if found.filling is None:  # The coordinator writes the description of a filling table.
             await threads.run(uri, write_description, location, found)
 
 
 def take_over(location: Location, owner: LocationOwner, table: Table) -> None:
-    """Write whose a location is, and what the table is: both were another's."""
+    """Overwrite the owner mark and the description of a location that had another owner."""
     write_owner(location, owner)
     write_description(location, table)
 
 
-# -------------------------------- Checks of a table's location, and of the generation written there
+# -------------------------------------------------- Checks of a table's location and its generation
 
 
 async def check_location_owner(scope: TableScope) -> list[Finding]:
-    """Return a finding if the location does not belong to this store, or to another table."""
+    """Return a finding unless the location belongs to this store and to this table."""
     ours, found = await scope.store.store_id(), await scope.owner()
     if found is None:
         whose = f"nobody ({OWNER_PATH} is missing)"
@@ -273,7 +274,7 @@ async def check_location_owner(scope: TableScope) -> list[Finding]:
 
 
 async def check_shared_files(scope: TableScope) -> list[Finding]:
-    """Return a finding for each table that shares files with this one, whatever it is called."""
+    """Return a finding for each table that shares files with this one, under any location name."""
     named = [
         named_table
         for named_table in await scope.store.named_tables()

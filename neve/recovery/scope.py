@@ -1,4 +1,4 @@
-"""What every tool of recovery works on: one table, its location, and threads for slow work."""
+"""Common context of the recovery tools: one table, its location, and threads for slow work."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound="Sortable")
 
 AT_ONCE = 64
-"""Pieces of work that are handed to the threads before the first is awaited."""
+"""Number of work items that run concurrently."""
 PROGRESS_EVERY = 100 * AT_ONCE
 
 
@@ -34,50 +34,50 @@ CALLS_FORGOTTEN = (
     "marks of calls: a call that was made before now is refused; look whether its rows are there, "
     "and send what is missing under a new id"
 )
-"""Of a table that a rebuild or a restore has made."""
+"""Note for tables that a rebuild or a restore created."""
 ReportProgress = Callable[[str], None]
-"""Tell whoever waits how far it is."""
+"""Callback that reports progress to the caller."""
 
 
 def ignore_progress(_text: str) -> None:
-    """Tell nobody."""
+    """Discard a progress message."""
 
 
 class Sortable(Protocol):
-    """What can be sorted."""
+    """A type with an order."""
 
     def __lt__(self, other: Any, /) -> bool:
-        """Return whether it comes before another."""
+        """Return whether this value sorts before another."""
         ...
 
 
 class TableAdmission(Protocol):
-    """What everything has to pass that shall become a table, whoever describes it.
+    """Checks that every new table must pass.
 
-    The same for what a user writes and for what an archive or a location says.
+    The checks are the same for the input of a user, an archive and a description in a location.
     """
 
     async def site(self, written: str) -> ResolvedLocation:
-        """Return a location where a table may be.
+        """Resolve a location, and check that a table is allowed there.
 
         Raises:
-            RequestError: It is no location.
-            RefusedError: No table may be there.
+            RequestError: The text is not a location.
+            RefusedError: No table is allowed there.
         """
         ...
 
     def checked(self, table: Table) -> Table:
-        """Return a table as `create` would have made it.
+        """Return the table as `create` would create it.
 
         Raises:
-            RequestError: Its name, columns or settings are none that a table can have.
+            RequestError: Its name, columns or settings are invalid.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableScope:
-    """One table under a tool."""
+    """The table that a tool works on, with its store and threads."""
 
     store: TabletStore
     table: Table
@@ -88,11 +88,11 @@ class TableScope:
 
     @property
     def location(self) -> Location:
-        """Where the table's files are."""
+        """Location of the table's files."""
         return open_location(self.table.location)
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what work on the location returns, from a thread.
+        """Run work on the location in a thread, and return its result.
 
         Raises:
             UnavailableError: The storage does not answer.
@@ -100,7 +100,7 @@ class TableScope:
         return await self.threads.run(self.table.location, work, *args, **kwargs)
 
     async def generation(self) -> int:
-        """Return the generation that the store must have reached; 0: nobody can say.
+        """Return the generation that the store must have reached; 0: unknown.
 
         Raises:
             UnavailableError: The storage does not answer.
@@ -109,30 +109,30 @@ class TableScope:
         return 0 if written == UNREADABLE_GENERATION else written
 
     async def owner(self) -> LocationOwner | None:
-        """Return whom the location belongs to."""
+        """Return the owner of the location, or None if it has no mark."""
         return await self.run(read_owner, self.location)
 
 
-# ------------------------------------------------------------ Long work that keeps no other waiting
+# ----------------------------------------------------------- Long work that yields to other threads
 
 
 SORTED_AT_ONCE = 10_000
 
 
 class CallerLeftError(Exception):
-    """Ends work in a thread that has no caller any more."""
+    """Ends work in a thread whose caller has left."""
 
 
 class Steps:
-    """Steps of long work in a thread: no step is long, and the work ends when its caller leaves."""
+    """Short steps of long work in a thread; the work ends when its caller leaves."""
 
     def __init__(self) -> None:
-        """Begin to count."""
+        """Start the count at zero."""
         self.count = 0
         self._has_caller = True
 
     def over(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield some items; each is a step.
+        """Yield items; each item is a step.
 
         Raises:
             CallerLeftError: The caller has left.
@@ -144,7 +144,7 @@ class Steps:
             yield item
 
     def in_order(self, items: Iterable[S]) -> list[S]:
-        """Return some items, sorted; no other thread waits until all are."""
+        """Return items sorted, in short steps that let other threads run."""
         rest = self.over(items)
         runs: list[list[S]] = []
         while run := sorted(islice(rest, SORTED_AT_ONCE)):
@@ -157,7 +157,7 @@ class Steps:
 
 
 async def in_thread(work: Callable[[Steps], T]) -> T:
-    """Return what long work on values returns, from a thread; it ends with its caller."""
+    """Run long work on values in a thread, and return its result; the work ends with its caller."""
     steps = Steps()
     try:
         return await asyncio.to_thread(work, steps)
@@ -168,11 +168,11 @@ async def in_thread(work: Callable[[Steps], T]) -> T:
 async def gather_bounded(
     work: Iterable[Coroutine[object, object, T]], on_progress: Callable[[int], None] | None = None
 ) -> Sequence[T]:
-    """Return what all pieces of work return; a bounded number of them at a time.
+    """Return the results of all work items; run at most `AT_ONCE` of them at a time.
 
     Args:
-        work: The pieces.
-        on_progress: Called now and then with the number of those that are done.
+        work: The work items.
+        on_progress: Called every `PROGRESS_EVERY` items with the number of completed items.
     """
     done: list[T] = []
     pieces = iter(work)
@@ -186,12 +186,13 @@ async def gather_bounded(
 async def identities_now(
     threads: StorageThreads, tables: Iterable[NamedTable]
 ) -> dict[str, LocationIdentity]:
-    """Return what the locations of tables are now, by table id; links may have changed since.
+    """Return the current identities of table locations, by table id; links may have changed.
 
-    Tables of one folder are looked at together, those of two are not: one may stand still.
+    Tables of one folder are resolved together. Different folders are resolved separately,
+    because the storage of one of them may hang.
 
     Raises:
-        UnavailableError: The storage of one of them does not answer.
+        UnavailableError: The storage of a table does not answer.
     """
     together: dict[str, dict[str, str]] = {}
     for each in tables:

@@ -1,6 +1,6 @@
-"""What lies in a table's location: listed once, told apart by name, by footer, by partition.
+"""Files in a table's location: listing, and classification by name, footer and partition.
 
-Who wrote a file, its name says; who uses it, only the keys of the table say.
+The name of a file identifies its writer. Only the table's metadata shows who uses the file.
 """
 
 import json
@@ -28,27 +28,27 @@ from common.readers.pool import in_reader
 from common.rows.partitions import Partition, folders_of, partition_of, partition_of_path
 
 CLOCKS_APART_S = 300.0
-"""Most that the clocks of store and storage differ."""
+"""Largest assumed difference between the clocks of store and storage."""
 COMMIT_DELAY_MAX_S = 900.0
-"""A file may be so much older than the change that brought it into the table; and clocks differ."""
+"""How much older a file may be than the change that added it, including clock differences."""
 _HIVE = r"(?:[^/=]+=[^/]*/)*"
 _OUTPUT = re.compile(rf"{SERVICE_FOLDER}/(?:last|[0-9a-f]{{1,48}})/{_HIVE}job-[^/]*\.parquet")
 _APPENDED = re.compile(rf"{APPEND_FOLDER}/{_HIVE}[^/]+")
 
 
 class FileOrigin(StrEnum):
-    """Who wrote a file, by its name. Who uses it, only the keys say."""
+    """Writer of a file, by its name. Only the metadata shows who uses the file."""
 
     OUTPUT = "output"
-    """A job."""
+    """Written by a job."""
     APPENDED = "appended"
-    """The gateway, for an append."""
+    """Written by the gateway for an append."""
     SERVICE = "service"
-    """The service, for itself: marks, manifests, guards of the directory."""
+    """Written by the service for itself: marks, manifests, guards of the directory."""
     USER = "user"
-    """A user: never deleted by the service unless it was replaced."""
+    """Written by a user; the service deletes it only after a compaction replaced it."""
     OTHER = "other"
-    """Somebody, but it is no data: hidden files, or not Parquet by name."""
+    """Not data: a hidden file, or a file without a Parquet name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +58,16 @@ class StoredFile:
     path: str
     size_bytes: int
     changed_s: float | None
-    """When it was last written, by the storage's clock; None: the storage does not tell."""
+    """Last modification by the storage's clock, in epoch seconds; None: unknown."""
 
     @property
     def whose(self) -> FileOrigin:
-        """Who wrote it."""
+        """Writer of the file."""
         return file_origin(self.path)
 
 
 def file_origin(path: str) -> FileOrigin:
-    """Return who wrote a file, by its path relative to the location."""
+    """Return the writer of a file, by its path relative to the location."""
     if is_guard(path):
         return FileOrigin.SERVICE
     if is_service_path(path):
@@ -81,7 +81,7 @@ def file_origin(path: str) -> FileOrigin:
 
 
 def list_location(location: Location, folder: str = "") -> dict[str, StoredFile]:
-    """Return every file below a location, or a folder of it, by its path in the location.
+    """Return every file below a location, or below a folder of it, by path in the location.
 
     Raises:
         UnavailableError: The storage does not answer.
@@ -102,7 +102,7 @@ def list_location(location: Location, folder: str = "") -> dict[str, StoredFile]
 
 
 def look_up(location: Location, paths: Collection[str]) -> dict[str, StoredFile]:
-    """Return those of some files that are there, whatever a listing says.
+    """Return the given files that exist, by a lookup of each path instead of a listing.
 
     Raises:
         RequestError: A path is not below the location.
@@ -132,7 +132,7 @@ FOOTER_FORMAT = "1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFooter:
-    """The footer of a job's output. `rows` 0: the mark of a commit that left no rows."""
+    """Footer of a job's output. With `rows` 0, the file marks a commit that left no rows."""
 
     path: str
     table: str
@@ -143,16 +143,16 @@ class OutputFooter:
     request: str | None
     purge: bytes | None
     outputs: tuple[str, ...] | None
-    """All outputs of the attempt; only its last file knows them."""
+    """All outputs of the attempt; only the footer of its last file lists them."""
     rows: int
 
 
 @in_reader("file {path}")
 def table_of_file(location: Location, path: str) -> str | None:
-    """Return the id of the table that a file was written for; None: it does not say.
+    """Return the id of the table that a file was written for; None: the footer has no id.
 
     Raises:
-        RequestError: The file is missing, no Parquet, or damaged.
+        RequestError: The file is missing, not Parquet, or damaged.
         UnavailableError: The storage does not answer.
     """
     with open_table_file(location, path) as file:
@@ -162,10 +162,10 @@ def table_of_file(location: Location, path: str) -> str | None:
 
 @in_reader("file {path}")
 def read_output_footer(location: Location, path: str) -> OutputFooter | None:
-    """Return what an output says of itself; None: it is no output of a job.
+    """Return the footer of a job's output; None: the file is not the output of a job.
 
     Raises:
-        RequestError: The file is missing, no Parquet, damaged, or of another release.
+        RequestError: The file is missing, not Parquet, damaged, or from another release.
         UnavailableError: The storage does not answer.
     """
     with open_table_file(location, path) as file:
@@ -215,10 +215,10 @@ def _paths(text: str) -> tuple[str, ...]:
 
 @in_reader("file {path}")
 def partition_of_file(location: Location, table: Table, path: str) -> Partition:
-    """Return the partition that a file's folders name, or that its first row belongs to.
+    """Return the partition of a file, from its folder names or from its first row.
 
     Raises:
-        RequestError: Neither tells, or the file cannot be read.
+        RequestError: Neither determines a partition, or the file cannot be read.
     """
     if folders_of(path).keys() >= set(table.partition_by):
         return partition_of_path(table, path)

@@ -1,12 +1,12 @@
-"""Making a table: `create`, `import`, `restore` and `rebuild` end here.
+"""Creation of a table: the last step of `create`, `import`, `restore` and `rebuild`.
 
-    its site is free: no table's, nobody else's, also by the folders above
-    → claimed (or adopted) → its generation above the location's
-    → created, filling → files put in, tablet by tablet → marked as this table's, described
-    → what lies there is listed once more → live, or paused, in one transaction
+    the site is free: neither the location nor a folder above it has another owner
+    → claim (or adopt) the site → choose a generation above that of the location
+    → create the table as filling → add its files, tablet by tablet → write mark and description
+    → list the location again → make the table live, or paused, in one transaction
 
-Whatever ends this between leaves a filling table: nothing reads, changes or publishes it, and the
-same verb starts over (`docs/design/0015-filling-tables.md`). Its files stay in any case.
+An interruption leaves a filling table. Nothing reads, changes or publishes a filling table, and the
+same verb starts over (`docs/design/0015-filling-tables.md`). The files stay in any case.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -57,25 +57,25 @@ FILES_PER_CHANGE = 2000
 BROUGHT_IN = frozenset({FileOrigin.APPENDED, FileOrigin.USER})
 OF_ROWS = BROUGHT_IN | {FileOrigin.OUTPUT}
 FORMER_IDS_MAX = 100
-"""Ids that are remembered of a table that has been restored again and again."""
+"""Limit of former ids kept for a table that was restored many times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatedTable:
-    """A table that was made, and the files that it should have but storage has not."""
+    """A table that was created, with the files that are missing, late or unused."""
 
     table: Table
     tablets: int
     files: int
     missing: tuple[str, ...]
     late: tuple[str, ...] = ()
-    """Files that came, or were not listed, when it was looked what lies there."""
+    """Files that arrived after the first listing, or that the listing missed."""
     unused: tuple[str, ...] = ()
-    """Files of rows that were found, and that the archive does not name."""
+    """Data files in the location that the archive does not name."""
 
 
 def former_ids_of(table: Table) -> tuple[str, ...]:
-    """Return the ids that a table has had, when it is to get another one; the newest first."""
+    """Return the ids of a table that is about to get a new id, newest first."""
     ids = dict.fromkeys((table.id, *table.former_ids))
     return tuple(id_ for id_ in ids if is_table_id(id_))[:FORMER_IDS_MAX]
 
@@ -91,25 +91,26 @@ async def make_table(
     lost: bool = False,
     verb: str = "rebuild",
 ) -> CreatedTable:
-    """Make a table with these tablets and files.
+    """Create a table with these tablets and files.
 
     Args:
-        scope: The table, with a new id; its location is where the files are.
-        free: That location.
-        tablets: Ascending; those of an unpartitioned table tile.
-        stored: What lies in the location; looked at once more if all of it counts.
-        live: Whether the table becomes live if no file is missing; else it stays paused.
-        complete: Whether all that lies in the location was looked at.
-        lost: Whether rows are known to be lost: then it becomes paused, and publishes no manifest.
-        verb: What the user has called, and repeats if this is broken off.
+        scope: The table, with a new id; its files are in its location.
+        free: The site of the table.
+        tablets: Tablets in ascending order; those of an unpartitioned table tile.
+        stored: Listing of the location; listed again if `complete`.
+        live: Whether the table becomes live if no file is missing; otherwise it stays paused.
+        complete: Whether all files in the location were examined.
+        lost: Whether rows are known to be lost; the table then becomes paused, and publishes no
+            manifest.
+        verb: Verb that the user called, and repeats after an interruption.
 
     Raises:
-        RefusedError: The name or location is taken, another run has taken the table over, or a
-            file is there again whose name a collector may still delete.
+        RefusedError: The name or location is taken, another run has taken over the table, or a
+            file has reappeared under a name that a collector may still delete.
     """
     files = await in_thread(partial(_files_of, tablets))
     await _refuse_retired(scope, free.site.uri, files, stored)
-    # The id is new, so it is the fencing token of this run, too.
+    # The id is new, so it also serves as the fencing token of this run.
     filling = Filling(run=scope.table.id, verb=verb, files=len(files))
     table = replace(scope.table, state=TableState.FILLING, filling=filling)
     ends = tuple(tablet.bounds.end for tablet in tablets if tablet.bounds.end != PLUS_INFINITY)
@@ -127,7 +128,7 @@ async def make_table(
         incomplete = lost or bool(missing or late)
         table = await _finish(scope, filling, live=live, incomplete=incomplete)
     except CompactionError:
-        # Unless it became live after all, and only the answer was lost.
+        # The drop is refused if the table became live and only the answer was lost.
         with suppress(CompactionError):
             await scope.store.apply(DropTable(table=table.id, unfinished=True))
         raise
@@ -157,10 +158,10 @@ def _user_paths(files: Iterable[DataFile], stored: Collection[str], steps: Steps
 async def _refuse_retired(
     scope: TableScope, location: str, files: Sequence[DataFile], stored: Mapping[str, StoredFile]
 ) -> None:
-    """Refuse files of users that are there again after a collector has deleted their names.
+    """Reject user files that reappeared after a collector deleted files of the same names.
 
     Raises:
-        RefusedError: One is; the message names it.
+        RefusedError: A file reappeared; the message names it.
     """
     users = await in_thread(partial(_user_paths, files, stored))
     for first in range(0, len(users), FILES_PER_CHANGE):
@@ -178,7 +179,7 @@ async def _refuse_retired(
 async def _guard_directory(
     scope: TableScope, files: Sequence[DataFile], stored: Collection[str]
 ) -> None:
-    """Put guards where plain readers would miss rows, or count files that were left out."""
+    """Place guards where plain readers would miss rows, or read files outside the table."""
     if not scope.table.settings.directory_guard:
         return
     folders = await in_thread(partial(_guarded_folders, files, stored))
@@ -189,7 +190,7 @@ async def _guard_directory(
 def _guarded_folders(
     files: Iterable[DataFile], stored: Iterable[str], steps: Steps
 ) -> Collection[str] | None:
-    """Return the folders of the files that were left out; None: the table needs no guards."""
+    """Return the folders of user files outside the table; None: the table needs no guards."""
     held = {file.path for file in steps.over(files)}
     if not any(map(is_service_path, steps.over(held))):
         return None
@@ -203,17 +204,18 @@ def _guarded_folders(
 async def end_filling(
     store: TabletStore, name: str, location: str, verb: str, *, dry_run: bool = False
 ) -> None:
-    """Drop what a broken run of the same verb has left, so that this run starts over.
+    """Drop the filling table of an interrupted run of the same verb, so that this run starts over.
 
     Args:
-        store: Of this service.
-        name: Of the table.
-        location: Its URI.
-        verb: Of this run.
+        store: Store of this service.
+        name: Name of the table.
+        location: URI of the table's location.
+        verb: Verb of this run.
         dry_run: Whether nothing may be written.
 
     Raises:
-        RefusedError: Another verb fills the table, or it lies elsewhere; or this is a dry run.
+        RefusedError: Another verb fills the table, it has another location, or this is a dry run
+            and a filling table exists.
     """
     found = await store.table_named(name)
     if found is None or found.filling is None:
@@ -224,9 +226,10 @@ async def end_filling(
 
 
 async def _sign(scope: TableScope, *, live: bool) -> None:
-    """Sign the location, unless another run has taken the table over meanwhile.
+    """Sign the location, unless another run has taken over the table in the meantime.
 
-    The description says what the table shall be if nothing is missing: a later rebuild reads it.
+    The description states the final state for the case that no file is missing; a later rebuild
+    reads it.
     """
     found = await scope.store.table(scope.table.id)
     if found is None or found.state is not TableState.FILLING:
@@ -238,9 +241,9 @@ async def _sign(scope: TableScope, *, live: bool) -> None:
 async def _late_files(
     scope: TableScope, location: Location, stored: Mapping[str, StoredFile]
 ) -> tuple[str, ...]:
-    """Return the files of rows that came after the first listing, or were missing in it.
+    """Return the data files that arrived after the first listing, or that it missed.
 
-    Compactors of an earlier table tidy up until they see the mark.
+    Compactors of an earlier table clean up until they see the new mark.
     """
     again = await scope.run(list_location, location)
     return await in_thread(partial(_others_of_origin, again, stored, BROUGHT_IN))
@@ -249,7 +252,7 @@ async def _late_files(
 def _others_of_origin(
     paths: Iterable[str], known: Collection[str], origins: Collection[FileOrigin], steps: Steps
 ) -> tuple[str, ...]:
-    """Return the paths of some origins that are not among the known ones, sorted."""
+    """Return the unknown paths of the given origins, sorted."""
     others = (
         path for path in steps.over(paths) if path not in known and file_origin(path) in origins
     )
@@ -257,13 +260,13 @@ def _others_of_origin(
 
 
 def unused_files(files: Iterable[DataFile], stored: Iterable[str], steps: Steps) -> tuple[str, ...]:
-    """Return the files of rows in storage that are not among those of a table."""
+    """Return the data files in storage that do not belong to a table."""
     held = {file.path for file in steps.over(files)}
     return _others_of_origin(stored, held, OF_ROWS, steps)
 
 
 async def _finish(scope: TableScope, filling: Filling, *, live: bool, incomplete: bool) -> Table:
-    """Make the table live or paused; return it as it is then."""
+    """Make the table live or paused, and return it in its new state."""
     state = TableState.LIVE if live and not incomplete else TableState.PAUSED
     change = FinishFilling(
         table=scope.table.id,
@@ -305,9 +308,10 @@ def _chunks(files: tuple[DataFile, ...]) -> Iterator[tuple[DataFile, ...]]:
 
 
 async def _note_loss(scope: TableScope, run: str) -> None:
-    """Note that what lies there and is not known may be rows.
+    """Record that unknown files in the location may hold rows.
 
-    A coordinator may count the generation up meanwhile; then what is accepted is no news.
+    A coordinator may increment the generation concurrently; then the accepted generation is no
+    longer new, and the loop tries again.
     """
     while await scope.store.loss(scope.table.id) is None:
         above = await scope.store.generation(scope.table.id) + 1
@@ -321,13 +325,13 @@ async def absent(
     files: Iterable[DataFile],
     stored: Mapping[str, StoredFile],
 ) -> tuple[str, ...]:
-    """Return which files of a table are not there, or are others.
+    """Return the files of a table that are missing, or have another size than recorded.
 
     Args:
-        threads: Where storage is looked at.
-        location: Of the table.
-        files: Its files.
-        stored: What a listing names; whatever it misses is looked up by its name.
+        threads: Threads for access to storage.
+        location: Location of the table.
+        files: Files of the table.
+        stored: A listing of the location; files that it lacks are looked up by name.
     """
     doubtful = await in_thread(partial(_unlisted, files, stored))
     if not doubtful:
@@ -339,7 +343,7 @@ async def absent(
 def _unlisted(
     files: Iterable[DataFile], stored: Mapping[str, StoredFile], steps: Steps
 ) -> dict[str, int]:
-    """Return path and size of the files that are not listed with their size."""
+    """Return path and size of the files that a listing lacks, or lists with another size."""
     return {
         file.path: file.size_bytes
         for file in steps.over(files)

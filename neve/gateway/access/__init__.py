@@ -1,13 +1,13 @@
-"""Who calls, what a caller may do, and how much of it; and the line that is kept of it.
+"""Access control: callers, their rights and quotas, and the audit.
 
-    callers           roles, grants, callers, and the call under way
-    tokens            the file of named tokens, of which only digests are kept
-    oidc              tokens of an OpenID issuer, checked against its keys
-    route_rights      the right that each route asks for
-    quotas            how much one caller may do at a time
-    audit             one line for each call that may change something
+    callers           roles, grants, callers, and the current call
+    tokens            the file of named tokens, which stores only digests
+    oidc              tokens of an OpenID issuer, verified with its keys
+    route_rights      the right that each route requires
+    quotas            limits per caller
+    audit             one entry for each call that may change something
 
-A call: `authentication` finds the caller by `tokens` or `oidc` → `quotas` lets it pass → `audit`
-notes it → `route_rights` compares the right of the route → the look-up of the table compares its
-name → `audit` notes the outcome.
+A call: `authentication` finds the caller with `tokens` or `oidc` → `quotas` admits the call →
+`audit` records its begin → `route_rights` checks the right of the route → the look-up of the table
+checks its name → `audit` records the outcome.
 """

@@ -1,16 +1,17 @@
-"""The audit: one entry for each call that may change something, refused ones too.
+"""The audit: one entry for each call that may change something, including refused calls.
 
-Two places keep it: files of JSON lines, rotated, and streams of the store, bounded, which `GET
-/v1/audit` reads. Calls that were refused before anything of them was looked at have a file and a
-stream of their own, and so have reads: however many they are, they push out no change.
+The audit has two sinks: rotated files of JSON lines, and bounded streams of the store, which `GET
+/v1/audit` reads. Calls that were refused early have a file and a stream of their own, and so have
+reads. However many there are, they cannot displace entries of changes.
 
-A call is let in only when the file has taken its first line (outcome `begun`) or, without a file
-that works, the stream. So no call changes anything that nothing tells of: of one that ends with the
-gateway's process `begun` is left. The second line, which follows within a moment, has the outcome;
-entries are lines of one `id`, and the last one counts.
+A call is admitted only after its first line (outcome `begun`) is in the file or, without a working
+file, in the stream. Therefore every change has an entry; if the gateway's process ends during a
+call, the entry stays `begun`. The second line, written shortly after the call, has the outcome. An
+entry consists of all lines with the same `id`, and the last line counts.
 
-If neither place takes a line, calls that may change something are answered 503 and not begun; all
-others go on. Lines for the stream wait in memory while the store is away, a bounded number.
+If neither sink accepts a line, calls that may change something are answered 503 and not started;
+all other calls continue. While the store is unavailable, a bounded number of lines for the streams
+waits in memory.
 """
 
 import asyncio
@@ -33,54 +34,54 @@ from common.telemetry import Log
 from neve.api import AuditEntry
 
 TEXT_MAX = 500
-"""Characters of one text of an entry: callers write some of them."""
+"""Limit of characters in one text of an entry, since callers write some of the texts."""
 LOOK_INTERVAL_S = 1.0
-"""How often it is looked whether the file is still there."""
+"""Interval between checks that the file still exists, in seconds."""
 OPEN_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
-"""What is no file and has no reader is an error then, and does not wait for one."""
+"""With these flags, opening a pipe without a reader fails instead of blocking."""
 WAITING_MAX = 10_000
-"""Lines that wait for the stream; when there are more, the oldest are in the file only."""
+"""Limit of lines that wait for the streams; beyond it the oldest lines are only in the file."""
 BATCH = 200
 RETRY_S = 1.0
 GATHER_S = 0.1
-"""How long outcomes are gathered before they are written together."""
+"""How long outcomes are collected before they are written together."""
 EARLY_PER_S, EARLY_BURST = 1.0, 60
-"""Refusals at the door of one caller: anyone can cause any number of them."""
+"""Rate limit of early refusals per caller, because anyone can cause any number of them."""
 EARLY_CALLERS_MAX = 1000
 
 
 BEGUN = "begun"
-"""Outcome of a call that has not ended, or with whose gateway it ended."""
+"""Outcome of a call that is in progress, or that ended with its gateway's process."""
 
 
 def line_of(entry: AuditEntry) -> bytes:
-    """Return an entry as a line of JSON, without an end of line.
+    """Return an entry as a line of JSON, without a line ending.
 
-    It has no rows, no header but the call id, and nothing that is secret.
+    The line contains no rows, no headers except the call id, and no secrets.
     """
     texts = {field.name: shown_text(getattr(entry, field.name)) for field in fields(entry)}
     return json.dumps(texts, ensure_ascii=True, separators=(",", ":")).encode()
 
 
 def entry_from(line: Mapping[str, Any]) -> AuditEntry:
-    """Return an entry from a line, perhaps of a release that knows further fields."""
+    """Return the entry of a line; fields that other releases wrote are ignored."""
     return AuditEntry(
         **{field.name: line[field.name] for field in fields(AuditEntry) if field.name in line}
     )
 
 
 def shown_text(value: Any) -> Any:
-    """Return a text bounded, and without what may be a secret in it."""
+    """Return a text, truncated and with possible secrets redacted."""
     return redacted(encodable(value[:TEXT_MAX])) if isinstance(value, str) else value
 
 
 VALUE_CHARS_MAX, VALUES_MAX = 100, 10
-"""Of one parameter: no caller cuts another one off by a long one."""
+"""Limits of one parameter, so that a long value cannot displace other parameters."""
 _PLAIN_VALUE = re.compile(r"[\w.:/@*+-]*", re.ASCII)
 
 
 def value_text(value: Any) -> str:
-    """Return a parameter bounded, and without what may be a secret in it."""
+    """Return a parameter, truncated and with possible secrets redacted."""
     if isinstance(value, list):
         more = f",… {len(value)} in all" if len(value) > VALUES_MAX else ""
         return ",".join(map(value_text, value[:VALUES_MAX])) + more
@@ -89,16 +90,16 @@ def value_text(value: Any) -> str:
 
 
 def body_text(tree: Any, names: Iterable[str]) -> str:
-    """Return the parameters of a JSON body: of lists how many, of objects the names of entries.
+    """Return the parameters of a JSON body; lists as their length, objects as their names.
 
     Args:
         tree: The body.
-        names: Parameters that its route takes; of others their number is told.
+        names: Parameters of the route; other parameters are only counted.
     """
     if not isinstance(tree, dict):
         return ""
     known = [name for name in names if tree.get(name) not in (None, [], {}, "")]
-    # Those of a fixed form first: no text of a caller cuts them off.
+    # Parameters of a fixed form come first, so that free text cannot displace them.
     known.sort(key=lambda name: isinstance(tree[name], str | dict))
     words = [f"{name}={_entry_text(tree[name])}" for name in known]
     if unknown := len(tree.keys() - {*names}):
@@ -113,16 +114,16 @@ def _entry_text(value: Any) -> str:
 
 
 def encodable(value: Any) -> Any:
-    """Return a text with `?` for what UTF-8 does not have: a caller may send it, no answer can."""
+    """Return a text with `?` for characters that UTF-8 cannot encode, such as lone surrogates."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def outcome_of(status: int | None, error: str) -> str:
-    """Return how a call has ended.
+    """Return the outcome of a call.
 
     Args:
-        status: Of its answer; None: there was none.
-        error: Class of an error that an answer has ended with after it had begun well.
+        status: HTTP status of the answer; None: there was no answer.
+        error: Class of the error that ended an answer after it had started successfully.
     """
     if status is None or status >= 500 or (status < 400 and error):
         return "failed"
@@ -130,12 +131,12 @@ def outcome_of(status: int | None, error: str) -> str:
 
 
 def folded(lines: Iterable[bytes], count: int, chosen: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return entries of lines, newest first; of several lines of one entry the last one counts.
+    """Combine lines into entries, newest first; the last line of an entry counts.
 
     Args:
-        lines: Newest first.
-        count: Entries at most.
-        chosen: Values that fields must have.
+        lines: Lines, newest first.
+        count: Maximum number of entries.
+        chosen: Field → value that entries must have.
     """
     found: dict[str, dict[str, Any]] = {}
     for line in lines:
@@ -158,19 +159,19 @@ def folded(lines: Iterable[bytes], count: int, chosen: Mapping[str, str]) -> lis
 class AuditFile:
     """A file of lines, rotated by size.
 
-    It is written by the event loop itself, as the log is: into the memory of the system that takes
-    microseconds, where a thread would wait for its turn of milliseconds. So it belongs on a disk of
-    the machine.
+    The event loop writes the file itself, as it writes the log: a write to the page cache takes
+    microseconds, while a hand-over to a thread takes milliseconds. Therefore the file should be on
+    a local disk.
     """
 
     def __init__(self, path: Path, bytes_max: int, kept: int, clock: Clock) -> None:
-        """Open nothing yet.
+        """Create a writer; the first line opens the file.
 
         Args:
-            path: Of the file; older ones are `<name>.1`, `<name>.2`, …
-            bytes_max: Size from which on it is rotated.
-            kept: Older ones that are kept.
-            clock: Tells when to look whether it is still there.
+            path: Path of the file; older files are `<name>.1`, `<name>.2`, …
+            bytes_max: Size at which the file is rotated.
+            kept: Number of older files that are kept.
+            clock: Clock for the checks that the file still exists.
         """
         self._path, self._bytes_max, self._kept = path, bytes_max, kept
         self._clock = clock
@@ -178,15 +179,15 @@ class AuditFile:
         self._size_bytes, self._looked_s = 0, 0.0
 
     def of_kind(self, kind: str) -> "AuditFile":
-        """Return the file of other lines next to this one: `audit-refused.jsonl`."""
+        """Return the file for lines of another kind, such as `audit-refused.jsonl`."""
         path = self._path.with_name(f"{self._path.stem}-{kind}{self._path.suffix}")
         return AuditFile(path, self._bytes_max, self._kept, self._clock)
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """Append lines, whole ones.
+        """Append lines.
 
         Raises:
-            OSError: They were not written, or not all of them.
+            OSError: The lines were not written completely.
         """
         try:
             self._append(b"".join(line + b"\n" for line in lines))
@@ -203,7 +204,7 @@ class AuditFile:
             raise OSError(f"{written} of {len(whole)} bytes were written")
 
     def close(self) -> None:
-        """Let the file go; the next line opens it again."""
+        """Close the file; the next line opens it again."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -223,7 +224,7 @@ class AuditFile:
         return self._descriptor
 
     def _is_there(self) -> bool:
-        """Return whether the open file is still the one of that name."""
+        """Return whether the path still refers to the open file."""
         if self._descriptor is None:
             return False
         try:
@@ -246,21 +247,21 @@ class AuditFile:
 
 @dataclass(slots=True)
 class AuditCounts:
-    """What metrics tell of the audit."""
+    """Counts of the audit for metrics."""
 
     failures: int = 0
-    """Lines that a place did not take."""
+    """Lines that a sink did not accept."""
 
 
 NoteLines = Callable[[Sequence[bytes], str], Awaitable[None]]
 """Appends lines to the stream of a kind; raises UnavailableError."""
 REFUSED, READS = "refused", "reads"
-"""Kinds of lines besides those of changes (the empty kind)."""
+"""Kinds of lines in addition to changes, whose kind is empty."""
 
 
 @dataclass(slots=True)
 class _EarlyRefusals:
-    """How many refusals of a caller may be kept now, and how many were not."""
+    """Rate limit of a caller's early refusals, and the number of dropped ones."""
 
     left: float = float(EARLY_BURST)
     at_s: float = 0.0
@@ -268,18 +269,18 @@ class _EarlyRefusals:
 
 
 class Audit:
-    """Both places of the audit of one gateway. For one event loop."""
+    """Both sinks of the audit of one gateway. For one event loop."""
 
     def __init__(
         self, file: AuditFile | None, note_lines: NoteLines, clock: Clock, log: Log
     ) -> None:
-        """Write nothing yet.
+        """Create an audit without entries.
 
         Args:
-            file: None: there is only the stream.
-            note_lines: Appends to the stream.
-            clock: Tells when an entry came.
-            log: Hears when a place does not take a line.
+            file: File of changes; None: only the streams are written.
+            note_lines: Appends lines to a stream.
+            clock: Clock for the times of entries.
+            log: Receives an event when a sink does not accept a line.
         """
         self._file, self._note_lines, self._log = file, note_lines, log
         self._files: dict[str, AuditFile] = {}
@@ -287,9 +288,9 @@ class Audit:
             self._files = {"": file, **{kind: file.of_kind(kind) for kind in (REFUSED, READS)}}
         self._clock = clock
         self._ended: dict[str, list[bytes]] = {}
-        """Last lines that are on their way into the files, by kind."""
+        """Outcome lines to write to the files, by kind."""
         self._waiting: deque[tuple[str, bytes]] = deque()
-        """Kind and line of what is on its way into the streams."""
+        """Kind and line of outcomes to write to the streams."""
         self._hurry = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
         self._fault = ""
@@ -297,14 +298,14 @@ class Audit:
         self.counts = AuditCounts()
 
     def now_s(self) -> float:
-        """Return the time of an entry that begins now."""
+        """Return the current time for a new entry."""
         return self._clock.now_s()
 
     async def begin(self, entry: AuditEntry) -> None:
-        """Keep the first line of a call.
+        """Write the first line of a call.
 
         Raises:
-            UnavailableError: No place takes it, so that the call must not be made.
+            UnavailableError: No sink accepts the line, so the call must not be made.
         """
         line = line_of(entry)
         if self._to_file([line]):
@@ -319,11 +320,11 @@ class Audit:
             ) from error
 
     def end(self, entry: AuditEntry) -> None:
-        """Keep the outcome of a call that was let in, soon: until then `begun` is told of it."""
+        """Queue the outcome of an admitted call; until it is written, its outcome is `begun`."""
         self._keep(entry, "", REFUSED if entry.outcome == REFUSED else "")
 
     def end_read(self, entry: AuditEntry) -> None:
-        """Keep a call that has read rows or paths; nothing was kept when it began."""
+        """Queue the entry of a read, which has no first line."""
         self._keep(entry, READS, READS)
 
     def _keep(self, entry: AuditEntry, file: str, stream: str) -> None:
@@ -338,7 +339,7 @@ class Audit:
             self._sending = asyncio.get_running_loop().create_task(self._send())
 
     def refuse_early(self, entry: AuditEntry) -> None:
-        """Keep a call that was refused at the door; of a flood of them, how many there were."""
+        """Queue the entry of an early refusal; above the rate limit, only count it."""
         now_s = self._clock.now_s()
         early = self._early.get(entry.caller) or _EarlyRefusals(at_s=now_s)
         self._early.put(entry.caller, early)
@@ -356,7 +357,7 @@ class Audit:
         self._keep(entry, REFUSED, REFUSED)
 
     async def close(self) -> None:
-        """Give what waits a moment to be written, and let the file go."""
+        """Wait a moment for queued lines to be written, and close the files."""
         self._hurry.set()
         if self._sending is not None:
             with suppress(TimeoutError):
@@ -366,7 +367,7 @@ class Audit:
             file.close()
 
     def _to_file(self, lines: Sequence[bytes], kind: str = "") -> bool:
-        """Write to the file of a kind; return whether it has taken the lines."""
+        """Write lines to the file of a kind, and return whether this succeeded."""
         if self._file is None:
             return False
         try:
@@ -393,7 +394,7 @@ class Audit:
                 self._fails("stream", str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
-            # While it was sent, the oldest may have had to go.
+            # The oldest lines may have been dropped while the batch was sent.
             for each in batch:
                 if self._waiting and self._waiting[0] is each:
                     self._waiting.popleft()

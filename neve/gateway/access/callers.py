@@ -1,7 +1,7 @@
-"""Who calls, and what that caller may do. Pure, but for the call that a task serves.
+"""Callers and their rights. Pure, except for the current call of a task.
 
-A grant is a role on tables, by a pattern of their names. A caller that may not read a table is
-told the same as of a table that does not exist, so that names are no secret that leaks.
+A grant gives a role on the tables whose names match a pattern. A caller that may not read a table
+gets the same answer as for a table that does not exist, so that table names do not leak.
 """
 
 import re
@@ -16,13 +16,13 @@ from neve.gateway.problems import ForbiddenError
 
 ALL_TABLES = "*"
 GRANTS_MAX = 100
-"""Grants of one caller; more than that is a pattern that nobody has thought of."""
+"""Limit of grants per caller; use a pattern instead of more grants."""
 _PATTERN = re.compile(r"[a-z0-9*-]{1,63}")
-"""What names of tables consist of, and the star."""
+"""Characters of table names, and the star."""
 
 
 class Role(StrEnum):
-    """What a grant allows."""
+    """Role of a grant."""
 
     READ = "read"
     WRITE = "write"
@@ -36,7 +36,7 @@ INCLUDED: dict[Role, frozenset[Role]] = {
     Role.COMPACT: frozenset({Role.READ, Role.COMPACT}),
     Role.ADMIN: frozenset(Role),
 }
-"""Role of a grant → roles that a route may ask for."""
+"""Role of a grant → roles of routes that it includes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class TableGrant:
 
     @classmethod
     def parse(cls, text: str) -> "TableGrant":
-        """Return a grant from `role` (all tables) or `role:pattern`.
+        """Parse a grant: `role` (all tables) or `role:pattern`.
 
         Raises:
-            RequestError: There is no such role, or the pattern can match no name.
+            RequestError: The role does not exist, or the pattern cannot match any name.
         """
         word, colon, pattern = text.partition(":")
         if word not in set(Role):
@@ -69,7 +69,7 @@ class TableGrant:
 
     @property
     def text(self) -> str:
-        """The grant as it is written."""
+        """The grant in text form."""
         return self.role.value if self.tables == ALL_TABLES else f"{self.role.value}:{self.tables}"
 
     def covers(self, role: Role, table: str | None) -> bool:
@@ -80,10 +80,10 @@ class TableGrant:
 
 
 def parse_grants(texts: Iterable[str]) -> tuple[TableGrant, ...]:
-    """Return grants from their texts.
+    """Parse grants.
 
     Raises:
-        RequestError: One cannot be read, or there are none or too many.
+        RequestError: A grant is invalid, or there are no grants or too many.
     """
     grants = tuple(TableGrant.parse(text) for text in texts)
     if not 1 <= len(grants) <= GRANTS_MAX:
@@ -93,7 +93,7 @@ def parse_grants(texts: Iterable[str]) -> tuple[TableGrant, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody who was recognised."""
+    """An authenticated caller."""
 
     name: str
     grants: tuple[TableGrant, ...]
@@ -103,7 +103,7 @@ class Caller:
         return any(grant.covers(role, table) for grant in self.grants)
 
     def may_somewhere(self, role: Role) -> bool:
-        """Return whether the caller has a role on any table that there may be."""
+        """Return whether the caller has a role on any possible table."""
         return any(role in INCLUDED[grant.role] for grant in self.grants)
 
     def sees(self, table: str) -> bool:
@@ -122,25 +122,25 @@ class Caller:
 
 
 OPERATOR = Caller("gateway.token", (TableGrant(Role.ADMIN),))
-"""Who shows the token of the settings. No named token can have this name: it has a dot."""
+"""Caller with the token of the settings. Its dot keeps the name distinct from named tokens."""
 
 
-# ------------------------------------------------------------------------------ The call under way
+# -------------------------------------------------------------------------------- The current call
 
 
 @dataclass(slots=True)
 class AuthorizedCall:
-    """What is known of a call while it is served; its route fills in the rest."""
+    """The call in progress; its route fills in the details."""
 
     caller: Caller
     role: Role | None = None
-    """What the route asks for; None: it was not routed yet, or everybody may."""
+    """Role that the route requires; None: no route was chosen so far, or the route is public."""
     table: str = ""
-    """Name of the table that it is about, as soon as it is known."""
+    """Name of the call's table, as soon as it is known."""
     call: str = ""
     """Its call id, if it has one."""
     error: str = ""
-    """Class of the error with which an answer ended that had begun well."""
+    """Class of the error that ended an answer after it had started successfully."""
     details: str = ""
     """Parameters of its body, for the audit."""
 
@@ -149,32 +149,32 @@ _CALL: ContextVar[AuthorizedCall | None] = ContextVar("neve_call", default=None)
 
 
 def serve_call(call: AuthorizedCall | None) -> None:
-    """Let a call be the one that this task, and what it starts, serves."""
+    """Set the call that this task and its child tasks serve."""
     _CALL.set(call)
 
 
 def authorized_call() -> AuthorizedCall:
-    """Return the call that this task serves, which somebody has let in."""
+    """Return the authenticated call that this task serves."""
     call = _CALL.get()
     assert call is not None, "a route is served that nothing stands in front of"
     return call
 
 
 def current_call() -> AuthorizedCall:
-    """Return the call that this task serves; of work that nobody has called for: the operator's."""
+    """Return the call that this task serves; for background work, a call of the operator."""
     return _CALL.get() or AuthorizedCall(OPERATOR)
 
 
 def sees_table(name: str) -> bool:
-    """Return whether the present caller may know of a table."""
+    """Return whether the current caller may know of a table."""
     return current_call().caller.sees(name)
 
 
 def require_role(role: Role, table: str | None) -> None:
-    """Refuse the present call without a role on a table; None: on the whole service.
+    """Check that the current caller has a role on a table; None: on the whole service.
 
     Raises:
-        ForbiddenError: The caller does not have it.
+        ForbiddenError: The caller does not have the role.
     """
     caller = current_call().caller
     if not caller.may(role, table):
@@ -186,10 +186,10 @@ def require_role(role: Role, table: str | None) -> None:
 
 
 def open_table(name: str) -> None:
-    """Note which table the present call is about, and refuse what its route may not do there.
+    """Record the table of the current call, and check the role that the route requires.
 
     Raises:
-        ForbiddenError: The caller sees the table, but has not the role that the route asks for.
+        ForbiddenError: The caller sees the table, but lacks the role that the route requires.
     """
     call = current_call()
     call.table = name

@@ -1,10 +1,10 @@
 """Tokens of an OpenID Connect issuer: signed JWTs, checked against the issuer's published keys.
 
-OpenID Connect Core 1.0, Discovery 1.0; RFC 7519 (JWT), 7517 (keys), 8725 (what goes wrong with
-them). Only signatures with a private key count, of algorithms that the settings name, so neither
-`none` nor a public key that is taken for a shared secret can pass. Keys are asked for when they are
-five minutes old, or when a token names one that is not known; while the issuer is away the old ones
-hold for an hour.
+Specifications: OpenID Connect Core 1.0, Discovery 1.0; RFC 7519 (JWT), 7517 (keys), 8725 (best
+practices). Only asymmetric algorithms from the settings are accepted, so neither `none` nor a
+public key used as a shared secret can pass. The gateway reads the keys again when they are five
+minutes old, or when a token names an unknown key. While the issuer is unavailable, old keys stay
+valid for an hour.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from neve.gateway.problems import UnauthorizedError
 ALGORITHMS = frozenset(
     {*(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)), "EdDSA"}
 )
-"""What can be named: all of them need a private key."""
+"""Supported algorithms; all of them need a private key."""
 KEY_KINDS = frozenset({"RSA", "EC", "OKP"})
 """Kinds of public keys; `oct` would be a shared secret."""
 RSA_BITS_MIN = 2048
@@ -41,41 +41,41 @@ ANSWER_BYTES_MAX = 256 * 1024
 KEYS_MAX, TEXTS_MAX, SUBJECT_MAX = 100, 1000, 255
 FETCH_WAIT_S = 5.0
 FETCH_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
-"""Nothing compressed, which could be any size when it is not."""
+"""Headers of requests to the issuer; compression is off because it hides the size of an answer."""
 FRESH_S, STALE_MAX_S = 300.0, 3600.0
 UNKNOWN_KEY_PAUSE_S = 10.0
-"""Shortest time between two looks for a key that is not known, however many tokens name one."""
+"""Shortest time between two reads of the keys, however many tokens name unknown keys."""
 DISCOVERY = "/.well-known/openid-configuration"
 REQUIRED = ("exp", "iat", "iss", "aud", "sub")
 ACCESS_TYPES = frozenset({"at+jwt", "application/at+jwt"})
-"""What an access token says of itself in its head (RFC 9068)."""
+"""Values of `typ` in the header of an access token (RFC 9068)."""
 UNTYPED = frozenset({"", "jwt", "application/jwt"})
 ACCESS_CLAIMS = frozenset({"bearer", "at+jwt", "access"})
-"""What an access token of some issuers says of itself in a claim `typ`; ID tokens say `ID`."""
+"""Values of the claim `typ` in access tokens of some issuers; ID tokens have `ID`."""
 ID_TOKEN_CLAIMS = ("nonce", "at_hash", "c_hash", "s_hash")
-"""OpenID Connect Core 1.0: ties of an ID token to a sign-in."""
+"""Claims that bind an ID token to a sign-in (OpenID Connect Core 1.0)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OidcRules:
-    """What the settings say of tokens of an issuer."""
+    """Rules for the tokens of an issuer, from the settings."""
 
     issuer: str
     audience: str
     keys_url: str
     algorithms: tuple[str, ...]
     claim: str
-    """Where in the claims the texts are that grant something."""
+    """Path of the claim whose texts are mapped to grants."""
     life_max_s: float
     grants: Mapping[str, tuple[TableGrant, ...]]
-    """Text of the claim → what it grants."""
+    """Text of the claim → its grants."""
 
     @classmethod
     def of(cls, access: AccessSettings) -> "OidcRules | None":
-        """Return the rules of the settings; None: no issuer is accepted.
+        """Return the rules of the settings; None: no issuer is configured.
 
         Raises:
-            ConfigError: They contradict each other, or let nobody in.
+            ConfigError: The settings are inconsistent, or admit no caller.
         """
         if not access.oidc_issuer:
             return None
@@ -102,7 +102,7 @@ class OidcRules:
         )
 
     def grants_of(self, claims: Mapping[str, Any]) -> tuple[TableGrant, ...]:
-        """Return what the claims of a token grant."""
+        """Return the grants of a token, from its claims."""
         found = _claim_at(claims, self.claim)
         texts = [found] if isinstance(found, str) else found
         if not isinstance(texts, list):
@@ -112,7 +112,7 @@ class OidcRules:
 
 
 def _claim_at(claims: Any, path: str) -> Any:
-    """Return a claim by its name or, if none has it, by names that dots lead through.
+    """Return a claim by its name or, if there is none, by a path of names joined by dots.
 
     A name may have dots itself: `https://example.com/roles`.
     """
@@ -126,7 +126,7 @@ def _claim_at(claims: Any, path: str) -> Any:
 
 
 def _require_safe_url(name: str, url: str) -> None:
-    """Refuse a URL over which others could say what the keys are."""
+    """Reject a URL that is neither HTTPS nor on the loopback: its keys could be forged."""
     place = urlsplit(url)
     on_loopback = place.scheme == "http" and place.hostname in {"127.0.0.1", "localhost", "::1"}
     if not place.hostname or not (place.scheme == "https" or on_loopback):
@@ -153,14 +153,14 @@ def _parse_texts(written: tuple[str, ...]) -> Mapping[str, tuple[TableGrant, ...
 
 
 Fetch = Callable[[str], Awaitable[bytes]]
-"""Returns what is at a URL; raises UnavailableError."""
+"""Returns the content of a URL; raises UnavailableError."""
 
 
 def bounded_fetch(authorities: str) -> Fetch:
-    """Return a function that reads a URL: at most so much, for at most so long, without redirects.
+    """Return a function that reads a URL with limits on size and time, and without redirects.
 
     Args:
-        authorities: File of those whose certificates servers must have; empty: the system's.
+        authorities: PEM file of the certificate authorities to trust; empty: the system's.
 
     Raises:
         ConfigError: The file cannot be read.
@@ -197,10 +197,10 @@ def bounded_fetch(authorities: str) -> Fetch:
 
 
 class IssuerKeys:
-    """The public keys of an issuer, by their ids, as it published them last. For one event loop."""
+    """Cache of the public keys that an issuer publishes, by key id. For one event loop."""
 
     def __init__(self, rules: OidcRules, fetch: Fetch, clock: Clock, log: Log) -> None:
-        """Ask for nothing yet."""
+        """Create an empty cache; the first token makes it read the keys."""
         self._rules, self._fetch, self._clock, self._log = rules, fetch, clock, log
         self._keys: Mapping[str, Any] = {}
         self._read_s: float | None = None
@@ -211,15 +211,16 @@ class IssuerKeys:
         """Return a public key; None: the issuer has no such key.
 
         Args:
-            key_id: As the token names it; empty: it names none, and there must be only one.
+            key_id: Key id of the token; empty: the token has none, and the issuer must have
+                exactly one key.
 
         Raises:
-            UnavailableError: The keys are too old, and the issuer does not tell newer ones.
+            UnavailableError: The keys are too old, and the issuer does not provide newer ones.
         """
         known = self._known(key_id)
         if self._must_ask(known is not None):
             async with self._asking:
-                # Others have perhaps asked meanwhile.
+                # Another task may have read the keys in the meantime.
                 known = self._known(key_id)
                 if self._must_ask(known is not None):
                     await self._ask()
@@ -265,10 +266,10 @@ class IssuerKeys:
 
 
 def public_keys(text: bytes) -> Mapping[str, Any]:
-    """Return the keys of a JWKS document that can check signatures, by their ids.
+    """Return the signature keys of a JWKS document, by key id.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a JWKS document.
     """
     document = json.loads(text)
     listed = document.get("keys") if isinstance(document, dict) else None
@@ -278,7 +279,7 @@ def public_keys(text: bytes) -> Mapping[str, Any]:
     for each in listed[:KEYS_MAX]:
         if not isinstance(each, dict):
             continue
-        # Members of a key that matter here are texts; anything else has no meaning to look for.
+        # All relevant members of a key are texts; ignore the others.
         texts = {name: text for name, text in each.items() if isinstance(text, str)}
         if texts.get("kty") not in KEY_KINDS:
             continue
@@ -287,7 +288,7 @@ def public_keys(text: bytes) -> Mapping[str, Any]:
         try:
             key = jwt.PyJWK(texts).key
         except (jwt.PyJWTError, ValueError, TypeError):
-            continue  # Another one may be sound: what this one signed is refused.
+            continue  # Skip an invalid key; tokens that it signed are rejected.
         if not isinstance(key, RSAPublicKey) or key.key_size >= RSA_BITS_MIN:
             found[texts.get("kid", "")] = key
     return found
@@ -297,17 +298,17 @@ def public_keys(text: bytes) -> Mapping[str, Any]:
 
 
 class OidcTokens:
-    """Recognises callers by tokens of an issuer."""
+    """Authenticates callers by tokens of an issuer."""
 
     def __init__(self, rules: OidcRules, keys: IssuerKeys) -> None:
         self._rules, self._keys = rules, keys
 
     @classmethod
     def of(cls, access: AccessSettings, clock: Clock, log: Log) -> "OidcTokens | None":
-        """Return what the settings say; None: no issuer is accepted.
+        """Create the authentication of the settings; None: no issuer is configured.
 
         Raises:
-            ConfigError: They contradict each other.
+            ConfigError: The settings are inconsistent.
         """
         rules = OidcRules.of(access)
         if rules is None:
@@ -315,11 +316,11 @@ class OidcTokens:
         return cls(rules, IssuerKeys(rules, bounded_fetch(access.oidc_authorities), clock, log))
 
     async def caller(self, token: bytes) -> Caller:
-        """Return whose token it is.
+        """Return the caller that a token identifies.
 
         Raises:
-            UnauthorizedError: It is not accepted; the message says why.
-            UnavailableError: The keys of the issuer are not known.
+            UnauthorizedError: The token is not accepted; the message gives the reason.
+            UnavailableError: The keys of the issuer are not available.
         """
         if len(token) > TOKEN_BYTES_MAX:
             raise UnauthorizedError(f"the token has more than {TOKEN_BYTES_MAX} bytes")
@@ -335,10 +336,10 @@ class OidcTokens:
         return Caller(f"oidc:{subject}", self._rules.grants_of(claims))
 
     async def _claims(self, token: bytes) -> Mapping[str, Any]:
-        """Return the claims of a token, all checked.
+        """Return the claims of a token after verifying them and the signature.
 
         Raises:
-            PyJWTError: One of them, or the signature, is not as it must be.
+            PyJWTError: A claim or the signature is invalid.
         """
         head = jwt.get_unverified_header(token)
         if head.get("alg") not in self._rules.algorithms:
@@ -363,11 +364,11 @@ class OidcTokens:
         return claims
 
     def _require_access_token(self, token: bytes, claims: Mapping[str, Any]) -> None:
-        """Refuse an ID token, and any other that is not for calls.
+        """Reject ID tokens and other tokens that are not access tokens.
 
         Raises:
-            UnauthorizedError: It says that it is another kind, or does not say that it is an access
-                token and has what an ID token has.
+            UnauthorizedError: The token declares another kind, or does not declare itself an
+                access token and has the claims of an ID token.
         """
         head_type = str(jwt.get_unverified_header(token).get("typ", "")).lower()
         claim_type = str(claims.get("typ", "")).lower()

@@ -1,7 +1,7 @@
-"""How much one caller may do: requests and bytes per second, scans and compactions at a time.
+"""Quotas per caller: requests and bytes per second, concurrent scans and compactions.
 
-Pure, but for what is counted. The memory is bounded whatever the number of callers: of the least
-recent ones nothing is remembered, which for them means that they have their whole share.
+The module does no I/O; it only keeps counts. Its memory is bounded: the counts of the least recent
+callers are dropped, so that these callers have their full quota again.
 """
 
 from collections.abc import Iterator
@@ -14,33 +14,33 @@ from neve.gateway.problems import QuotaError
 
 CALLERS_MAX = 10_000
 BURST_S = 5.0
-"""For how long a share is saved up: so many seconds of it may be used at once."""
+"""Burst size: an unused quota accumulates for up to so many seconds."""
 SCAN_RETRY_S = 1.0
 COMPACTION_RETRY_S = 2.0
 
 
 class TokenBucket:
-    """A share that fills up at a rate, up to some seconds of it."""
+    """A token bucket that refills at a rate, up to `BURST_S` seconds of the rate."""
 
     def __init__(self, rate_s: float, now_s: float) -> None:
-        """Be full.
+        """Start with a full bucket.
 
         Args:
-            rate_s: What comes in per second; 0: there is no limit.
-            now_s: When it begins.
+            rate_s: Refill per second; 0: there is no limit.
+            now_s: Current time.
         """
         self._rate_s, self._most = rate_s, max(1.0, rate_s * BURST_S)
         self._left, self._at_s = self._most, now_s
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long it takes until something may be taken; 0: it may be now."""
+        """Return the seconds until a token is available; 0: one is available now."""
         if not self._rate_s:
             return 0.0
         self._fill(now_s)
         return max(0.0, (1.0 - self._left) / self._rate_s)
 
     def take(self, count: float, now_s: float) -> None:
-        """Take something out, also more than is left: what follows waits the longer."""
+        """Take tokens; the balance may become negative, which delays later takers."""
         if self._rate_s:
             self._fill(now_s)
             self._left -= count
@@ -53,7 +53,7 @@ class TokenBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """What each caller may; 0: there is no limit."""
+    """Quota of each caller; 0: there is no limit."""
 
     requests_s: float = 0.0
     body_bytes_s: int = 0
@@ -64,33 +64,33 @@ class Shares:
 
 @dataclass(slots=True)
 class CallerUse:
-    """What one caller uses now."""
+    """Current usage of one caller."""
 
     requests: TokenBucket
     body_bytes: TokenBucket
     scans: int = 0
     compactions: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Table and request of those that were not finished when they were looked at last → bytes."""
+    """Table and id of each request that was unfinished at the last check → size in bytes."""
     submitting: int = 0
     submitting_bytes: int = 0
 
 
 class Quotas:
-    """The shares of all callers of one gateway. For one event loop."""
+    """The quotas of all callers of one gateway. For one event loop."""
 
     def __init__(self, shares: Shares, clock: Clock, callers_max: int = CALLERS_MAX) -> None:
-        """Know of no caller.
+        """Start without callers.
 
         Args:
-            shares: Of each caller.
-            clock: Fills the shares up.
-            callers_max: Callers that are remembered.
+            shares: Quota of each caller.
+            clock: Clock that refills the quotas.
+            callers_max: Maximum number of callers with counts.
         """
         self._shares, self._clock = shares, clock
         self._uses: BoundedMap[str, CallerUse] = BoundedMap(callers_max)
 
     def use_of(self, caller: str) -> CallerUse:
-        """Return what a caller uses; it counts as the most recent one."""
+        """Return the usage of a caller, and mark the caller as the most recent one."""
         use = self._uses.get(caller)
         if use is None:
             now_s, shares = self._clock.now_s(), self._shares
@@ -101,10 +101,10 @@ class Quotas:
         return use
 
     def admit(self, caller: str) -> CallerUse:
-        """Count a request; return what its caller uses, whose body is still to come.
+        """Count a request before its body arrives, and return the usage of its caller.
 
         Raises:
-            QuotaError: The caller has had its requests, or its bytes, for now.
+            QuotaError: The caller has used up its requests or its bytes.
         """
         use, now_s = self.use_of(caller), self._clock.now_s()
         if wait_s := use.requests.wait_s(now_s):
@@ -128,10 +128,10 @@ class Quotas:
 
     @contextmanager
     def scan(self, caller: str) -> Iterator[None]:
-        """Count a scan for the length of a block.
+        """Count a scan for the duration of a block.
 
         Raises:
-            QuotaError: The caller has as many as it may have.
+            QuotaError: The caller has reached its limit of scans.
         """
         use, most = self.use_of(caller), self._shares.scans_max
         if most and use.scans >= most:
@@ -147,7 +147,7 @@ class Quotas:
             use.scans -= 1
 
     def has_room(self, caller: str, size_bytes: int) -> bool:
-        """Return whether a caller may have another compaction whose request has so many bytes."""
+        """Return whether a caller may submit another compaction request of this size."""
         return self._refusal(caller, size_bytes) is None
 
     def _refusal(self, caller: str, size_bytes: int) -> QuotaError | None:
@@ -171,14 +171,14 @@ class Quotas:
 
     @contextmanager
     def compaction(self, caller: str, size_bytes: int = 0) -> Iterator[CallerUse]:
-        """Keep a place for a compaction while it is being submitted.
+        """Count a compaction while its request is being submitted.
 
         Args:
-            caller: Whose it is.
-            size_bytes: Of its request.
+            caller: Name of the caller.
+            size_bytes: Size of the request.
 
         Raises:
-            QuotaError: The caller has as many, or as many bytes of them, as it may have.
+            QuotaError: The caller has reached its limit of compactions or of their bytes.
         """
         if (refusal := self._refusal(caller, size_bytes)) is not None:
             raise refusal

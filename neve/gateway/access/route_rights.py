@@ -1,6 +1,6 @@
-"""The right that each route asks for: the one table of roles and routes.
+"""The right that each route requires: the only table of roles and routes.
 
-A route without a line here keeps the gateway from starting, and so does a line without a route.
+The gateway does not start if a route has no entry here, or an entry has no route.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,26 +21,26 @@ from neve.gateway.problems import ForbiddenError
 
 
 class Reach(StrEnum):
-    """Of what a caller needs the role of a route."""
+    """The tables on which a caller needs the role of a route."""
 
     NOBODY = "none"
-    """Everybody may, without a token."""
+    """The route is public and needs no token."""
     TABLE = "the table"
-    """The look-up of the table compares its name."""
+    """The look-up of the table checks the role."""
     LISTED = "any table"
-    """The answer has only what the caller may see."""
+    """The answer contains only tables that the caller may see."""
     SERVICE = "all tables"
-    """It is about the whole service: a grant on a pattern is not enough."""
+    """The route concerns the whole service: a grant on a pattern is not enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteRight:
-    """What a route asks of its callers."""
+    """The right that a route requires of its callers."""
 
     role: Role | None
     reach: Reach
     note: str = ""
-    """What is said beside it in the table."""
+    """Remark for the documentation."""
 
 
 _OPEN = RouteRight(None, Reach.NOBODY)
@@ -150,14 +150,14 @@ def route_names(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, Route]]:
 def guard_routes(
     routes: Iterable[BaseRoute], rights: Mapping[str, RouteRight] = ROUTE_RIGHTS
 ) -> None:
-    """Let every route ask for its right before anything of a call is read.
+    """Make every route check its right before it reads the request.
 
     Args:
-        routes: All of an application.
-        rights: What each of them asks for, by method and pattern.
+        routes: All routes of an application.
+        rights: Required rights, by method and pattern.
 
     Raises:
-        AssertionError: A route has no right, or a right no route.
+        AssertionError: A route has no right, or a right has no route.
     """
     named = list(route_names(routes))
     missing = sorted({name for name, _ in named} - set(rights))
@@ -169,17 +169,17 @@ def guard_routes(
 
 
 class GuardedRoute:
-    """A route that is served only to those who have its right."""
+    """A route that checks the caller's right before it serves a call."""
 
     def __init__(self, app: ASGIApp, right: RouteRight) -> None:
         self._app = app
         self._right = right
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Compare the right, then serve.
+        """Check the right, then serve the call.
 
         Raises:
-            ForbiddenError: The caller does not have it.
+            ForbiddenError: The caller lacks the right.
         """
         if self._right.reach is not Reach.NOBODY:
             self._check(authorized_call())

@@ -1,13 +1,13 @@
-"""The file of named tokens: who has one, what it grants, and until when.
+"""The file of named tokens, with their grants and expiry times.
 
     {"format": 1, "tokens": [{"name": "ci", "digest": "…", "grants": ["read", "write:events-*"],
                               "created_at_s": 1764115200.0, "expires_at_s": 1771891200.0}]}
 
-Only digests are kept. A plain SHA-256 is right for them, where a password would want a slow
-function: a token has 256 random bits, so nobody can try all of them, however fast each try is. The
-file is read again when it changes, so that tokens come and go while the gateway runs.
+The file stores only digests. A plain SHA-256 is sufficient, although passwords need a slow
+function: a token has 256 random bits, so a search is infeasible however fast each try is. The
+gateway reads the file again when it changes, so that tokens can be added and revoked while it runs.
 
-Several entries may have one name: the old token and the new one while they are exchanged.
+Several entries may have the same name: the old and the new token during a rotation.
 """
 
 import fcntl
@@ -34,11 +34,11 @@ FORMAT = 1
 FILE_BYTES_MAX = 4 * 1024**2
 TOKENS_MAX = 10_000
 SECRET_BYTES = 32
-"""Random bytes of a token; 16 would do."""
+"""Random bytes of a token; 16 would be enough."""
 PREFIX = "neve_"
-"""How a token begins, so that scanners of repositories recognise one."""
+"""Prefix of a token, so that secret scanners recognise it."""
 LOOK_INTERVAL_S = 1.0
-"""How often it is looked whether the file has changed."""
+"""Interval between checks for file changes, in seconds."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -52,20 +52,20 @@ class NamedToken:
     grants: tuple[str, ...]
     created_at_s: float
     expires_at_s: float | None = None
-    """When it ends, by the clock of the gateway; None: never."""
+    """Expiry time by the clock of the gateway; None: never."""
 
     @property
     def id(self) -> str:
-        """What tells it from others of its name; says nothing about the token."""
+        """Id that distinguishes tokens of the same name, without revealing the token."""
         return self.digest[:8]
 
     def lives(self, now_s: float) -> bool:
-        """Return whether it has not ended."""
+        """Return whether the token has not expired."""
         return self.expires_at_s is None or now_s < self.expires_at_s
 
 
 def digest_of(token: bytes) -> str:
-    """Return what is kept of a token."""
+    """Return the digest of a token, as stored in the file."""
     return hashlib.sha256(token).hexdigest()
 
 
@@ -73,14 +73,15 @@ def digest_of(token: bytes) -> str:
 
 
 def parse_tokens(text: bytes, where: str) -> tuple[NamedToken, ...]:
-    """Return the entries of a file.
+    """Parse the entries of a token file.
 
     Args:
-        text: All of it.
-        where: Its name, for messages.
+        text: Content of the file.
+        where: Name of the file, for messages.
 
     Raises:
-        ConfigError: It is none, or an entry is malformed; the message says which one.
+        ConfigError: The text is not a token file, or an entry is malformed; the message has the
+            number of the entry.
     """
     try:
         document = json.loads(text)
@@ -139,10 +140,10 @@ def tokens_text(tokens: Sequence[NamedToken]) -> str:
 
 
 def with_token(tokens: Sequence[NamedToken], fresh: NamedToken) -> tuple[NamedToken, ...]:
-    """Return the entries with one more.
+    """Return the entries with a new one added.
 
     Raises:
-        RefusedError: The name is taken, or there are too many.
+        RefusedError: The name is taken, or there are too many tokens.
     """
     if any(token.name == fresh.name for token in tokens):
         raise RefusedError(
@@ -157,9 +158,9 @@ def with_token(tokens: Sequence[NamedToken], fresh: NamedToken) -> tuple[NamedTo
 def with_rotated(
     tokens: Sequence[NamedToken], name: str, digest: str, *, now_s: float, overlap_s: float
 ) -> tuple[NamedToken, ...]:
-    """Return the entries with a new token of a name; those before it end after an overlap.
+    """Return the entries with a new token of a name; its older tokens expire after an overlap.
 
-    The new one has the grants of the newest before it, and as long a life.
+    The new token has the grants and the lifetime of the newest older token.
 
     Raises:
         RequestError: No token has the name.
@@ -186,10 +187,10 @@ def with_rotated(
 def without_token(
     tokens: Sequence[NamedToken], name: str, token_id: str | None
 ) -> tuple[NamedToken, ...]:
-    """Return the entries without those of a name, or without one of them.
+    """Return the entries without all tokens of a name, or without one of them.
 
     Raises:
-        RequestError: There is no such token.
+        RequestError: The token does not exist.
     """
     ids = {token.id for token in _named(tokens, name)}
     if token_id is not None and token_id not in ids:
@@ -213,10 +214,10 @@ def _named(tokens: Sequence[NamedToken], name: str) -> list[NamedToken]:
 
 
 class TokenFile:
-    """The file as whoever may write it changes it: one at a time, whole or not at all."""
+    """Writer of the token file; changes are serialized and atomic."""
 
     def __init__(self, path: Path) -> None:
-        """Read nothing yet. A file that is not there has no tokens."""
+        """Create a writer without reading the file. A missing file has no tokens."""
         self.path = path
 
     def tokens(self) -> tuple[NamedToken, ...]:
@@ -230,7 +231,7 @@ class TokenFile:
     def create(
         self, name: str, grants: Sequence[str], *, now_s: float, life_s: float | None
     ) -> tuple[NamedToken, str]:
-        """Add a token; return its entry, and the token, which nothing tells again.
+        """Add a token; return its entry and the token, which cannot be retrieved later.
 
         Raises:
             RequestError: Name or grants are malformed.
@@ -253,7 +254,7 @@ class TokenFile:
         return fresh, token
 
     def rotate(self, name: str, *, now_s: float, overlap_s: float) -> tuple[NamedToken, str]:
-        """Replace a token; return the new entry, and the token, which nothing tells again.
+        """Replace a token; return the new entry and the token, which cannot be retrieved later.
 
         Raises:
             RequestError: No token has the name.
@@ -266,10 +267,10 @@ class TokenFile:
         return changed[-1], token
 
     def revoke(self, name: str, token_id: str | None = None) -> int:
-        """Take out the tokens of a name, or one of them; return how many are left in all.
+        """Remove the tokens of a name, or one of them; return the number of remaining tokens.
 
         Raises:
-            RequestError: There is no such token.
+            RequestError: The token does not exist.
         """
         return len(self._change(lambda tokens: without_token(tokens, name, token_id)))
 
@@ -283,7 +284,7 @@ class TokenFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep others who change it waiting; the file itself is replaced, so another is locked."""
+        """Exclude other writers, with a separate lock file because the token file is replaced."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -304,10 +305,10 @@ class TokenFile:
 
 
 def read_text(path: Path) -> bytes:
-    """Return what is in a token file; nothing if it is not there.
+    """Return the content of a token file; empty if the file does not exist.
 
     Raises:
-        ConfigError: It cannot be read, is too large, or others may write it.
+        ConfigError: The file cannot be read, is too large, or is writable by everybody.
     """
     try:
         with open_regular(path) as file:
@@ -328,19 +329,19 @@ def read_text(path: Path) -> bytes:
 
 
 class KnownTokens:
-    """The tokens of a file as the gateway knows them; it looks for changes once a second.
+    """The gateway's copy of the token file, checked for changes once per second.
 
-    A file that was taken away has no tokens. One that cannot be read changes nothing: those that
-    were known stay, and the log says why.
+    A removed file has no tokens. If the file cannot be read, the known tokens stay valid and the
+    cause is logged.
     """
 
     def __init__(self, path: Path | None, clock: Clock, log: Log) -> None:
         """Read the file.
 
         Args:
-            path: Of the file; None: there is none.
-            clock: Tells what has expired, and when to look again.
-            log: Hears when the file was read, or could not be.
+            path: Path of the file; None: no file is configured.
+            clock: Clock for expiry times and for the checks of the file.
+            log: Receives an event when the file was read, or could not be.
         """
         self._path, self._clock, self._log = path, clock, log
         self._looked_s = -LOOK_INTERVAL_S
@@ -349,12 +350,12 @@ class KnownTokens:
         self._by_digest: Mapping[str, tuple[NamedToken, Caller]] = {}
 
     def caller(self, token: bytes) -> Caller | None:
-        """Return whose token it is; None: nobody's, or it has ended."""
+        """Return the caller that a token identifies; None: the token is unknown or expired."""
         now_s = self._clock.now_s()
         if self._path is not None and not 0 <= now_s - self._looked_s < LOOK_INTERVAL_S:
             self._looked_s = now_s
             self._look(self._path)
-        # Nobody can aim at a digest: how long the look-up takes tells nothing of any token.
+        # Digests cannot be chosen, so the duration of the look-up reveals nothing about a token.
         digest = digest_of(token)
         found = self._by_digest.get(digest)
         if found is None or not hmac.compare_digest(found[0].digest, digest):
@@ -385,7 +386,7 @@ class KnownTokens:
 
 
 def _signature(path: Path) -> tuple[int, ...]:
-    """Return what changes when a file does; nothing if it is not there."""
+    """Return values that change with the file; empty if it does not exist."""
     try:
         found = path.stat()
     except OSError:

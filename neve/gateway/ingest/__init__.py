@@ -1,12 +1,12 @@
-"""Rows and files come in.
+"""Ingestion of rows and files.
 
     routes        the routes of files and rows
-    add           add files of the location: look into each, one change for all
-    append        rows: cut by tablet, sorted, written, then added
-    routing       which tablet a file belongs to
-    add_retry     what an add does while tablets are split and merged
+    add           add files from the location: inspect each, and apply one change for all
+    append        add rows: split by tablet, sort, write files, add the files
+    routing       find the tablet of a file
+    add_retry     retries of an add while tablets are split and merged
 
-Columns, versions and the call id are checked → files are inspected (`append` writes them first) →
-each is routed to its tablet → one change adds all; if a tablet was split or merged meanwhile,
-`add_retry` routes again.
+Check columns, versions and the call id → inspect the files (`append` writes them first) → route
+each file to its tablet → add all files in one change; if a tablet was split or merged in the
+meantime, `add_retry` routes the files again.
 """

@@ -1,6 +1,6 @@
-"""Add files that lie in a table's location: look into each, route it, one change for all.
+"""Add files from a table's location: inspect and route each file, and apply one change for all.
 
-Columns that the table does not have, and versions that lie in the future, are refused here.
+This module rejects columns that the table does not have, and versions in the future.
 """
 
 import asyncio
@@ -46,18 +46,18 @@ from neve.recovery.stored_files import COMMIT_DELAY_MAX_S
 
 
 def refuse_unknown_columns(table: Table, sources: Sequence[tuple[str, pa.Schema]]) -> None:
-    """Refuse columns that the table does not have.
+    """Reject columns that the table does not have.
 
     Args:
-        table: Where the rows are to go.
-        sources: Names for the message, with the schemas of what comes in.
+        table: Table of the rows.
+        sources: Name of each source for the message, with its schema.
 
     Raises:
-        RequestError: There is one; the message names source and column.
+        RequestError: A column is unknown; the message names source and column.
     """
     names = [column.name for column in table.schema]
     for source, schema in sources:
-        for field in schema:  # By its place: it may have two of one name.
+        for field in schema:  # By position: a schema may have two fields of one name.
             if (column := field.name) not in names:
                 close = difflib.get_close_matches(column, names, n=1)
                 hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names)}"
@@ -78,16 +78,16 @@ _POINTS = (KeyType.TIMESTAMP, KeyType.DATE)
 def refuse_future_versions(
     table: Table, versions: Iterable[tuple[str, bytes | None]], now_s: float, ahead_max_s: float
 ) -> None:
-    """Refuse versions that nobody can have written at their time.
+    """Reject versions that are too far in the future.
 
     Args:
-        table: Whose version column counts.
-        versions: What holds it, for the message, and its highest version.
-        now_s: The store's time.
-        ahead_max_s: `gateway.version_ahead_max_s`.
+        table: Table with the version column.
+        versions: Name of each source for the message, with its highest version.
+        now_s: Time of the store.
+        ahead_max_s: `gateway.version_ahead_max_s`; 0: no limit.
 
     Raises:
-        RequestError: Names what holds it, the version, and how far it may lie ahead.
+        RequestError: A version is too far ahead; the message names source, version and limit.
     """
     if table.version_column is None or not ahead_max_s:
         return
@@ -109,18 +109,18 @@ def refuse_future_versions(
 
 
 LOOKS_AT_ONCE = 32
-"""Files that a reader is given at a time."""
+"""Number of files in one call of a reader process."""
 WRITTEN_MAX_S = COMMIT_DELAY_MAX_S / 2
-"""Rows that were written so long ago are written anew: a rebuild takes older files that no manifest
-names for given up."""
+"""An append rewrites its files after this time, because a rebuild would treat older files without
+a manifest entry as abandoned."""
 
 Prepare = Callable[[float, Collection[bytes]], Awaitable[RoutedFiles]]
-"""Return files by tablet, given the store's time and the tablets of the last try."""
+"""Returns files by tablet, given the store's time and the tablets of the last try."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncomingFiles:
-    """One call that brings files into a table."""
+    """One call that adds files to a table."""
 
     services: Services
     table: Table
@@ -139,16 +139,16 @@ async def add_files(
     """Add files to a table: all of them, or none.
 
     Args:
-        services: Ports.
-        table: Where.
-        paths: As the user wrote them.
-        call: The caller's id of this call.
-        own: Whether they may be files that the service has written.
+        services: Ports and settings.
+        table: The table.
+        paths: Paths as the user wrote them.
+        call: Call id from the caller.
+        own: Whether the files may be files that the service has written.
 
     Raises:
-        RequestError: A file is not below the location, unreadable, does not fit the schema
+        RequestError: A file is not below the location, is unreadable, does not fit the schema
             or crosses tablets; the message names it.
-        RefusedError: The table or a tablet does not take it now.
+        RefusedError: The table or a tablet does not accept files now.
     """
     call = checked_call(services, call)
     location = open_location(table.location)
@@ -184,19 +184,19 @@ async def add_files(
 
 
 async def add_incoming(incoming: IncomingFiles, prepare: Prepare) -> api.Added:
-    """Bring files into a table in one change; begin anew where that helps.
+    """Add files to a table in one change, with retries.
 
-    A collector may have deleted a file between the moment at which somebody saw it and the
-    change. So the change says when that was, and the store refuses one whose look is older
-    than the grace that every deletion waits for.
+    A collector may delete a file between its inspection and the change. The change therefore
+    contains the time of the inspection, and the store refuses it if the inspection is older than
+    the grace period of deletions.
 
     Args:
         incoming: The call.
-        prepare: Sees or writes the files.
+        prepare: Inspects or writes the files.
 
     Raises:
-        RequestError: A file does not fit.
-        RefusedError: The table does not take it now.
+        RequestError: A file does not fit the table.
+        RefusedError: The table does not accept the files now.
     """
     services, table = incoming.services, incoming.table
     generation = await check_writable(services, table)
@@ -228,7 +228,7 @@ async def add_incoming(incoming: IncomingFiles, prepare: Prepare) -> api.Added:
 
 
 def _added_view(incoming: IncomingFiles, routed: RoutedFiles, outcome: Applied) -> api.Added:
-    """Return what came in: now, or when the call was accepted before."""
+    """Return the answer: the added files, or the counts of the mark for a repeated call."""
     mark = outcome.call
     if outcome.repeated and mark is not None and mark.names != names_digest(routed.sizes()):
         return repeated_view(incoming.call, mark)
@@ -238,7 +238,10 @@ def _added_view(incoming: IncomingFiles, routed: RoutedFiles, outcome: Applied) 
 async def _inspected_at_s(
     incoming: IncomingFiles, sizes: Mapping[str, int], looked_s: float
 ) -> float | None:
-    """Return when all files were seen, looked at again if that was long ago; None: one is gone."""
+    """Return when all files were known to exist, after a new check if that was long ago.
+
+    None: a file is missing, or was written too long ago, so the files must be prepared again.
+    """
     services = incoming.services
     now_s = await services.store.now_s()
     if incoming.kind is CallKind.APPEND and now_s - looked_s > WRITTEN_MAX_S:
@@ -255,9 +258,9 @@ async def _inspected_at_s(
 async def _require_same_files(
     services: Services, table: Table, call: str, mark: CallMark, paths: Sequence[str]
 ) -> None:
-    """Refuse a repeated call that names other files, or files that are others by now.
+    """Reject a repeated call with other files, or with files whose content has changed.
 
-    Those that are gone were compacted and deleted since; then their names have to do.
+    If files were compacted and deleted since, only the names of all files are compared.
 
     Raises:
         RefusedError: The call id was used for something else.
@@ -273,7 +276,7 @@ async def _inspect(services: Services, table: Table, paths: Sequence[str]) -> li
     facts: list[FileFacts] = []
     for result in await inspect_incoming(services, table, paths):
         if isinstance(result, CompactionError):
-            raise result  # The first refusal tells.
+            raise result  # Report the first refusal.
         facts.append(result)
     return facts
 
@@ -281,11 +284,11 @@ async def _inspect(services: Services, table: Table, paths: Sequence[str]) -> li
 async def inspect_incoming(
     services: Services, table: Table, paths: Sequence[str]
 ) -> list[FileFacts | CompactionError]:
-    """Return what files hold that are to be added, or why they cannot be, in their order."""
+    """Return the facts of files to add or the errors that prevent it, in the order of paths."""
     some = [paths[at : at + LOOKS_AT_ONCE] for at in range(0, len(paths), LOOKS_AT_ONCE)]
     look = services.files.inspect
     work = [services.footers.run(table.location, look, table, each) for each in some]
-    # All are awaited, so that none goes on behind a refusal's back.
+    # Await all inspections, so that none continues after an error is reported.
     results = await asyncio.gather(*work, return_exceptions=True)
     if failed := [result for result in results if isinstance(result, BaseException)]:
         raise failed[0]
@@ -308,10 +311,10 @@ async def _route(
 
 
 async def _refuse_garbage(services: Services, table: Table, paths: Sequence[str]) -> None:
-    """Refuse files that a collector may be deleting at this moment.
+    """Reject files that a collector may be deleting now.
 
-    Looked at before the footers, because afterwards the entry may be gone, and the file
-    with it.
+    This check comes before the inspection of footers: after it, both the entry and the file may
+    already be gone.
     """
     if taken := await services.store.garbage_among(table.id, paths):
         raise ChangeRefusedError(

@@ -1,10 +1,10 @@
-"""What an add does while tablets are split and merged: routes again, cuts anew, waits.
+"""Retries of an add, by the code of the store's refusal.
 
 bounds, tablet   a split or merge has ended since the tablets were read: route again
-crosses          a split has begun: rows are cut there, too; a user's file is refused
-operation        a split or merge is just ending: wait a moment, then route again
-look-too-old     a collector may have deleted a file since it was seen: look again
-replaced         of an append: a sweep took its file for one that nobody adds: write anew
+crosses          a split has begun: cut the rows there as well; a user's file is rejected
+operation        a split or merge is about to end: wait a moment, then route again
+look-too-old     a collector may have deleted a file since its inspection: inspect again
+replaced         a sweep has discarded the file of an append as an orphan: write it again
 """
 
 import asyncio
@@ -28,12 +28,12 @@ KEEPS_CHANGING = "its tablets keep changing"
 TOO_SLOW = "its storage takes longer than files that nobody knows are kept"
 WAITS_MAX = 40
 WAIT_S = 0.05
-"""The end of a split or merge follows its last step at once, if its driver lives."""
+"""Pause for the end of a split or merge, which follows its last step at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendTarget:
-    """Where rows with keys in `(after, up_to]` go: `end` names the tablet."""
+    """The target of rows with keys in `(after, up_to]`: the tablet with end `end`."""
 
     after: bytes | None
     up_to: bytes
@@ -41,21 +41,21 @@ class AppendTarget:
 
 
 class AddRetry:
-    """How often one add may begin anew."""
+    """Counts the retries of one add, and limits them."""
 
     def __init__(self) -> None:
-        """Begin."""
+        """Start without tries."""
         self._tries = 0
         self._waits = 0
         self.reason = KEEPS_CHANGING
-        """Why it begins anew, for whoever is told in the end."""
+        """Reason of the last retry, for the final error message."""
 
     async def may_retry(self, outcome: Outcome, *, writes: bool) -> bool:
         """Return whether to route the files again, after a wait if that helps.
 
         Args:
-            outcome: Of the add.
-            writes: Whether the files are written for this call, so that it can write others.
+            outcome: Outcome of the add.
+            writes: Whether this call writes its files, so that it can write new ones.
         """
         if not isinstance(outcome, Refused):
             return False
@@ -68,29 +68,29 @@ class AddRetry:
         return outcome.code in AGAIN or (writes and outcome.code in WRITTEN_AGAIN)
 
     def count(self) -> None:
-        """Count a try that was not even made: it took too long."""
+        """Count a try that was given up before its change, because it took too long."""
         self._tries += 1
         self.reason = TOO_SLOW
 
     @property
     def exhausted(self) -> bool:
-        """Whether the tries are used up: the caller must be told."""
+        """Whether all tries are used up."""
         return self._tries >= TRIES_MAX
 
 
 async def append_targets(
     services: Services, table: Table, beside: Iterable[bytes]
 ) -> list[AppendTarget]:
-    """Return where the rows of a table with ranges go, ascending.
+    """Return the targets of the rows of an unpartitioned table, ascending.
 
     Args:
-        services: Ports.
-        table: Without partitions.
-        beside: Ends of tablets that may be about to be split: rows are cut there, too, as
-            in those that were seen being split a moment ago.
+        services: Ports and settings.
+        table: A table without partitions.
+        beside: Ends of further tablets that may be being split. Rows are cut at the split key of
+            these tablets and of those that were recently being split.
 
     Raises:
-        UnknownTableError: The table was dropped meanwhile.
+        UnknownTableError: The table was dropped in the meantime.
     """
     ids = await _every_id(services, table)
     inner: dict[bytes, bytes] = {}

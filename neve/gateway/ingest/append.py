@@ -1,8 +1,7 @@
-"""Append rows: cut by tablet, sorted, written below `_neve/append/`, then added.
+"""Append rows: split them by tablet, sort them, write files below `_neve/append/`, add the files.
 
-The call's mark makes a repetition harmless: it carries a digest of the rows in any order.
-Every try writes files of its own; those that were never added are found by the listing
-sweep.
+The mark of the call makes repetitions safe: it contains a digest of the rows that does not depend
+on their order. Every try writes its own files; the listing sweep finds files that were never added.
 """
 
 import asyncio
@@ -43,7 +42,7 @@ from neve.gateway.problems import TooLargeError
 from neve.gateway.services import Services
 
 DECODED_FACTOR_MAX = 4
-"""A body may hold compressed columns; this bounds what they become, in bodies."""
+"""Limit of the decoded size, in multiples of the largest body; bodies may be compressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class TabletRows:
     partition: Partition | None = None
 
     def path(self, name: str) -> str:
-        """Return where its file lies."""
+        """Return the path of the file with these rows."""
         return f"{APPEND_FOLDER}/{self.partition.folder if self.partition else ''}{name}"
 
 
@@ -63,14 +62,14 @@ async def append_rows(services: Services, table: Table, body: bytes, call: str |
     """Append the rows of an Arrow stream: all of them, or none.
 
     Args:
-        services: Ports.
-        table: Where.
+        services: Ports and settings.
+        table: The table.
         body: An Arrow IPC stream.
-        call: The caller's id of this call.
+        call: Call id from the caller.
 
     Raises:
-        RequestError: It is no Arrow stream, holds no row, or does not fit the schema.
-        RefusedError: The table or a tablet does not take it now.
+        RequestError: The body is not an Arrow stream, has no rows, or does not fit the schema.
+        RefusedError: The table or a tablet does not accept rows now.
     """
     call = checked_call(services, call)
 
@@ -87,7 +86,7 @@ async def append_rows(services: Services, table: Table, body: bytes, call: str |
 
 
 async def _rows_of(services: Services, table: Table, body: bytes) -> pa.Table:
-    """Return the rows of a body in the columns of their table."""
+    """Return the rows of a body, converted to the columns of their table."""
     bytes_max = DECODED_FACTOR_MAX * services.settings.gateway.body_bytes_max
     rows = await services.rows.run(table.location, read_stream, body, bytes_max)
     refuse_unknown_columns(table, [("the body", rows.schema)])
@@ -95,7 +94,7 @@ async def _rows_of(services: Services, table: Table, body: bytes) -> pa.Table:
 
 
 async def _append_rows(services: Services, table: Table, rows: pa.Table, call: str) -> api.Added:
-    # Beside the writing: of long texts it takes as much of a processor.
+    # Compute the digest concurrently with the writing: for long texts it takes as much CPU time.
     digesting = asyncio.create_task(services.rows.run(table.location, content_digest, rows))
 
     async def prepare(now_s: float, ends: Collection[bytes]) -> RoutedFiles:
@@ -106,7 +105,7 @@ async def _append_rows(services: Services, table: Table, rows: pa.Table, call: s
         places = [] if table.partition_by else await append_targets(services, table, ends)
         routed = RoutedFiles()
         parts = await services.rows.run(table.location, cut_by_tablet, rows, table, places)
-        # Names of its own for every try: a sweep may have an eye on the one before.
+        # Every try uses new names: a sweep may already be discarding the files of the last try.
         names = append_file_names(call, services.ids.next("try"), len(parts))
         for part, name in zip(parts, names, strict=True):
             path = part.path(name)
@@ -125,7 +124,7 @@ async def _append_rows(services: Services, table: Table, rows: pa.Table, call: s
 
 
 def _highest_version(rows: pa.Table, table: Table) -> bytes | None:
-    """Return the highest version of some rows; None: the table knows no versions."""
+    """Return the highest version in the rows; None: the table has no version column."""
     if table.version_column is None:
         return None
     highest = pa.array([pc.max(rows.column(table.version_column))])
@@ -134,19 +133,19 @@ def _highest_version(rows: pa.Table, table: Table) -> bytes | None:
 
 
 def fit_to_schema(rows: pa.Table, table: Table) -> pa.Table:
-    """Return rows in the columns and types of their table.
+    """Convert rows to the columns and types of their table.
 
     Raises:
-        RequestError: A column is missing, does not fit, or holds nulls that it must not hold.
+        RequestError: A column is missing, does not fit, or has nulls although it is required.
     """
     RowTally(RowRules.of(table)).require(rows.schema.names, "the body")
     known = conform(rows, arrow_schema(table.schema), "the body")
-    refuse_nulls(known, "the body")  # Arrow lets whoever makes rows say that there are none.
+    refuse_nulls(known, "the body")  # Arrow trusts a producer's claim that there are no nulls.
     return known
 
 
 def content_digest(rows: pa.Table) -> str:
-    """Return what identifies rows in any order, in the columns and types of their table."""
+    """Return a digest of rows that does not depend on their order."""
     return f"{rows.num_rows}:{rows_digest(row_hash(rows)):016x}"
 
 
@@ -155,14 +154,14 @@ def read_stream(body: bytes, bytes_max: int) -> pa.Table:
 
     Args:
         body: The stream.
-        bytes_max: What the rows may take in memory.
+        bytes_max: Limit of the rows' size in memory.
 
     Raises:
-        RequestError: It is none, or holds no row.
-        TooLargeError: It holds more than the service takes at once.
+        RequestError: The body is not an Arrow IPC stream, or has no rows.
+        TooLargeError: The rows exceed the limit.
     """
     try:
-        # Before Arrow allocates anything: compressed buffers may claim any length.
+        # Check before Arrow allocates memory: compressed buffers may declare any length.
         if stream_memory_bytes(body) > bytes_max:
             raise TooLargeError(f"the rows take more than {bytes_max} bytes: append them in parts")
         with pa.ipc.open_stream(body) as reader:
@@ -180,10 +179,10 @@ def read_stream(body: bytes, bytes_max: int) -> pa.Table:
 
 
 def _require_text(schema: pa.Schema) -> None:
-    """Refuse names that are no text: Arrow decodes each when somebody asks for it.
+    """Reject names that are not UTF-8, which Arrow would detect only when they are used.
 
     Raises:
-        RequestError: There is one, of a column, of a field in it, or of a zone.
+        RequestError: The name of a column, a nested field or a time zone is not UTF-8.
     """
     try:
         for field in schema:
@@ -210,12 +209,12 @@ def _texts(field: pa.Field) -> Iterator[str | None]:
 
 
 def cut_by_tablet(rows: pa.Table, table: Table, places: Sequence[AppendTarget]) -> list[TabletRows]:
-    """Return rows by tablet.
+    """Split rows by tablet.
 
     Args:
-        rows: In the table's columns.
-        table: Whose key counts.
-        places: Where rows go, ascending; of a partitioned table none.
+        rows: Rows in the table's columns.
+        table: Table with the key.
+        places: Targets of rows, ascending; empty for a partitioned table.
     """
     if table.partition_by:
         return list(_by_partition(rows, table))
@@ -243,12 +242,12 @@ def _by_partition(rows: pa.Table, table: Table) -> Iterator[TabletRows]:
 
 
 def _target_index(places: Sequence[AppendTarget], key: bytes) -> int:
-    """Return the number of the place of a key: the first that does not end below it."""
+    """Return the index of a key's target: the first target that does not end below the key."""
     return min(bisect_left(places, key, key=lambda place: place.up_to), len(places) - 1)
 
 
 def _index_after(ordered: pa.Array, low: int, end: bytes) -> int:
-    """Return the place behind the last key that is not greater than `end`."""
+    """Return the index after the last key that is not greater than `end`."""
     high = len(ordered)
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Routes that bring rows in: add, append, calls; and the listing of files."""
+"""Routes of ingestion: add, append, calls; and the listing of files."""
 
 import asyncio
 from typing import Annotated
@@ -21,14 +21,14 @@ from neve.gateway.services import (
 )
 
 APPENDS_AT_ONCE = 3
-"""Their bodies are in memory, so more of them wait."""
+"""Limit of concurrent appends, because their bodies are in memory; further appends wait."""
 
 _BINARY = {"type": "string", "format": "binary"}
 _ARROW_BODY = {"requestBody": {"content": {api.ARROW_STREAM: {"schema": _BINARY}}}}
 
 
 class IngestRoutes:
-    """The routes under `/v1/tables/{table}` that are about files and rows."""
+    """Routes of files and rows under `/v1/tables/{table}`."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -92,7 +92,7 @@ class IngestRoutes:
                 f"content type {kind!r} is not accepted here, expected {api.ARROW_STREAM}"
             )
         found = await self._services.table(table)
-        # It arrives before a place is taken: who sends slowly holds up nobody.
+        # Receive the body before entering the semaphore: a slow sender must not block others.
         async with received_body(request) as body, self._appends:
             return await append_rows(self._services, found, await body(), call)
 

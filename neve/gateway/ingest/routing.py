@@ -1,4 +1,4 @@
-"""Which tablet does a file belong to? Each belongs to exactly one, or is refused."""
+"""Routing of files to tablets. Each file belongs to exactly one tablet, or is rejected."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ class RoutedFiles:
             self.partitions[end] = partition.text
 
     def view(self, table: Table, call: str) -> api.Added:
-        """Return what came in, for users."""
+        """Return the wire model of the added files."""
         types = key_types(table)
         files = [
             file_view(file, TabletId(table.id, end).text, types)
@@ -75,7 +75,7 @@ async def tablet_of(services: Services, table: Table, file: DataFile) -> bytes:
 
 
 def no_tablets_error(table: Table) -> UnknownTableError:
-    """Return what is said of a table that had tablets when it was looked up, and has none now."""
+    """Return the error for a table that lost its tablets since it was looked up."""
     return UnknownTableError(f"table {table.name!r} was dropped a moment ago: it has no tablets")
 
 
@@ -102,10 +102,15 @@ async def _crossing_error(
 
 
 def checked_paths(paths: Iterable[str], most: int, *, own: bool = False) -> Sequence[str]:
-    """Return paths that are some, not too many, each there once, and none our own unless `own`.
+    """Check the number of paths, that each occurs once, and that users may add them.
+
+    Args:
+        paths: Paths in the table's location.
+        most: Maximum number of paths.
+        own: Whether paths of the service itself are allowed.
 
     Raises:
-        RequestError: They are not.
+        RequestError: A check failed.
     """
     listed = list(paths)
     if not 1 <= len(listed) <= most:

@@ -1,11 +1,11 @@
-"""Requests of users: submitted, followed, cancelled, or only calculated.
+"""Compaction requests: submit, follow, cancel, dry run.
 
-    validation  a request from what a user wrote
-    views       requests as wire models, and how far they are
+    validation  validation of a user's request
+    views       wire models of requests and their progress
     lifecycle   store a request, follow it, cancel it, sum up its result
-    dry_run     what a request would take
+    dry_run     the files that a request would select
     routes      the routes
 
-The flow: (1) `validation` checks what the user wrote. (2) `lifecycle` stores the request once per
-call id. (3) The coordinator carries it out. (4) `views` shows how far it is.
+(1) `validation` checks the user's input. (2) `lifecycle` stores the request once per call id.
+(3) The coordinator executes it. (4) `views` shows its progress.
 """

@@ -1,4 +1,4 @@
-"""What a request would take: its dry run."""
+"""Dry run of a request: the files that it would select."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,16 +34,16 @@ LISTED_MAX = 1000
 
 
 KEYS_READ_MAX = 50_000_000
-"""So many rows' keys are read at most by one dry run; then rows are not counted."""
+"""Limit of keys that one dry run reads; beyond it, rows in the range are not counted."""
 
 
 async def dry_run(services: Services, table: Table, request: Request) -> api.DryRun:
-    """Return what a request would take.
+    """Return the files and rows that a request would select.
 
     Args:
-        services: Ports.
-        table: Its table.
-        request: Checked, but not stored.
+        services: Ports and settings.
+        table: Table of the request.
+        request: A valid request that is not stored.
     """
     now_s = await services.store.now_s()
     counter, long = _SelectionCounter(table, request, now_s), services.rows.within(LONG_STEP_MAX_S)
@@ -72,7 +72,7 @@ async def dry_run(services: Services, table: Table, request: Request) -> api.Dry
 
 @dataclass(slots=True)
 class _SelectionCounter:
-    """Asks the selector, and counts what it takes; used by one thread at a time."""
+    """Runs the selector, and counts the selected files; used by one thread at a time."""
 
     table: Table
     request: Request
@@ -80,7 +80,7 @@ class _SelectionCounter:
     keys_left: int = KEYS_READ_MAX
 
     def of(self, tablet: Tablet) -> api.DryTablet:
-        """Return what the request would take in a tablet."""
+        """Return what the request would select in a tablet."""
         files = self._chosen(tablet)
         bounds = tablet.bounds
         types = key_types(self.table)
@@ -121,7 +121,7 @@ class _SelectionCounter:
     def _rows_in_range(self, files: Sequence[DataFile]) -> int | None:
         rows = 0
         for file in files:
-            # A partition is in the range as a whole, or not at all.
+            # A partition is in the range entirely, or not at all.
             if self.table.partition_by or _lies_within(file, self.request.range):
                 rows += file.rows
                 continue
@@ -142,7 +142,7 @@ def _lies_within(file: DataFile, keys: KeyRange) -> bool:
 
 @in_reader("file {file.path}")
 def _count_rows_of_file(table: Table, file: DataFile, keys: KeyRange) -> int:
-    """Return how many rows of a file have a key in a range, by reading its keys."""
+    """Return the number of a file's rows with a key in a range, by reading its keys."""
     rules = RowRules.of(table)
     full = arrow_schema(rules.schema)
     schema = pa.schema([full.field(name) for name in rules.key])

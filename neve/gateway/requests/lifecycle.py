@@ -1,4 +1,4 @@
-"""A request is stored, followed and cancelled, and its result is summed up."""
+"""Life cycle of a request: store, follow and cancel it, and sum up its result."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ from neve.gateway.services import Services, check_writable
 
 
 async def request_result(services: Services, request: Request) -> api.Result:
-    """Return what a request that has ended has done."""
+    """Return the result of a request that has ended."""
     entries = await services.store.history(request.table, HISTORY_MAX)
     return sum_commits(request, entries)
 
@@ -35,8 +35,8 @@ def sum_commits(request: Request, entries: Sequence[HistoryEntry]) -> api.Result
     """Return the sums over the commits of a request.
 
     Args:
-        request: Which.
-        entries: The history of its table, newest first.
+        request: The request.
+        entries: History of its table, newest first.
     """
     own = [
         entry
@@ -49,7 +49,7 @@ def sum_commits(request: Request, entries: Sequence[HistoryEntry]) -> api.Result
     for entry in own:
         again = sum(path in read for path in entry.outputs)
         if again:
-            # A job whose outputs were merged in part only counts by its share.
+            # If only some outputs of a job were merged again, its bytes count proportionally.
             between_bytes += entry.bytes_out * again // len(entry.outputs)
             between_rows += entry.rows_out * again // len(entry.outputs)
     return api.Result(
@@ -63,7 +63,7 @@ def sum_commits(request: Request, entries: Sequence[HistoryEntry]) -> api.Result
         superseded=sum(entry.superseded for entry in own),
         expired=sum(entry.expired_dropped for entry in own),
         changed=sum(entry.rows_changed for entry in own),
-        # Earlier releases have counted those of append-only tables alone.
+        # Earlier releases counted deleted rows only for append-only tables.
         deleted=sum(max(entry.rows_deleted, entry.transform_dropped) for entry in own),
         tombstones_dropped=sum(entry.tombstones_dropped for entry in own),
         complete=len(entries) < HISTORY_MAX or entries[-1].ended_s < request.submitted_at_s,
@@ -76,11 +76,11 @@ BY_USER = "cancelled by a user"
 async def submit_request(
     services: Services, table: Table, body: api.NewRequest, call: str | None
 ) -> Request:
-    """Store a request and return it; the same call again returns the same.
+    """Store a request and return it; a repeated call returns the same request.
 
     Raises:
-        RequestError: Something in it is wrong.
-        RefusedError: The table does not take it now, or the call was made with other content.
+        RequestError: The request is invalid.
+        RefusedError: The table does not accept it now, or the call was made with other content.
     """
     now_s = await services.store.now_s()
     call = checked_call(services, call)
@@ -91,7 +91,7 @@ async def submit_request(
             require_applied(await _submit_within_share(services, table, wanted, call))
             return await stored_request(services, table, wanted.id)
         except (RequestError, RefusedError, ConflictError):
-            # Perhaps for the sake of the same call, which was quicker.
+            # A concurrent repetition of the same call may have stored the request first.
             known = await services.store.request(table.id, wanted.id)
             if known is None:
                 raise
@@ -102,10 +102,10 @@ async def submit_request(
 async def _submit_within_share(
     services: Services, table: Table, wanted: Request, call: str
 ) -> Outcome:
-    """Submit a request that counts as one of its caller until it is finished.
+    """Submit a request, which counts against the quota of its caller until it is finished.
 
     Raises:
-        QuotaError: The caller has as many as it may have.
+        QuotaError: The caller has reached its limit of compactions.
     """
     quotas, caller = services.quotas, current_call().caller.name
     size_bytes = request_bytes(wanted)
@@ -131,7 +131,7 @@ async def _submit_first(services: Services, table: Table, wanted: Request, call:
 
 
 def _repeated_change(wanted: Request, known: Request, call: str) -> SubmitRequest:
-    """Return the change of a repeated call: the deadline is the first one's, not a later one."""
+    """Return the change of a repeated call, with the deadline of the first call."""
     if None not in (known.deadline_s, wanted.deadline_s):
         wanted = replace(wanted, deadline_s=known.deadline_s)
     return SubmitRequest(request=wanted, call=call)
@@ -141,7 +141,7 @@ async def stored_request(services: Services, table: Table, request: str) -> Requ
     """Return a request by its id.
 
     Raises:
-        UnknownRequestError: The table has none of this id (any more).
+        UnknownRequestError: The table has no, or no longer a, request with this id.
     """
     found = await services.store.request(table.id, request)
     if found is None:
@@ -158,7 +158,7 @@ async def cancel_request(
     """Cancel a request, or its part in a range, and return it.
 
     Raises:
-        RequestError: The range or tablet holds no whole tablet of the request.
+        RequestError: The range contains no whole tablet of the request.
         RefusedError: The request has ended.
     """
     if body.start is None and body.end is None and body.tablet is None:
@@ -177,13 +177,13 @@ async def cancel_request(
 async def request_progress(
     services: Services, table: Table, request: Request, count: int
 ) -> api.Request:
-    """Return how far a request is.
+    """Return a request with its progress or, once it has ended, its result.
 
     Args:
-        services: Ports.
-        table: Its table.
-        request: As it was read.
-        count: Of how many tablets to tell.
+        services: Ports and settings.
+        table: Table of the request.
+        request: The request as it was read.
+        count: Maximum number of tablets to list.
     """
     if request.state.ended:
         result = await request_result(services, request)
@@ -201,7 +201,7 @@ async def request_progress(
 async def request_tablets(
     services: Services, table: Table, request: Request
 ) -> AsyncIterator[Sequence[Tablet]]:
-    """Yield the tablets that a request concerns, page by page, ascending."""
+    """Yield the tablets in the range of a request, page by page, ascending."""
     start = request.range.start
     async for page in services.pages(table, None if start is None else key_before(start)):
         yield [tablet for tablet in page if meets_tablet(request, tablet.bounds)]
@@ -210,7 +210,7 @@ async def request_tablets(
 
 
 async def _attempt_progress(services: Services) -> Mapping[str, AttemptProgress]:
-    """Return what compactors tell of attempts; nothing while the coordinator is away."""
+    """Return the reported progress of running attempts; empty if the coordinator is down."""
     try:
         running = await services.coordinator.running()
     except UnavailableError:
@@ -223,7 +223,7 @@ async def _attempt_progress(services: Services) -> Mapping[str, AttemptProgress]
 async def _cancelled_range(
     services: Services, table: Table, request: Request, body: api.Cancel
 ) -> KeyRange:
-    """Return the part to cancel, from the first key of a tablet to the last of one."""
+    """Return the range to cancel, extended to whole tablets."""
     if body.tablet is None:
         inside = await _tablets_wholly_within(services, table, request, body)
     elif body.start is None and body.end is None:

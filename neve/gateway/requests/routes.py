@@ -1,4 +1,4 @@
-"""The routes of requests: submit one, follow it, cancel it, or show what it would take."""
+"""Routes of requests: submit, list, follow, cancel, dry run."""
 
 from typing import Annotated
 

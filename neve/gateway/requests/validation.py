@@ -1,8 +1,8 @@
-"""A request from what a user wrote: everything is checked here, before it is stored.
+"""Validation of a user's request before it is stored.
 
-Nothing is left to find out for the first compactor that runs a job of it: expressions
-are parsed against the table, plug-ins looked up and asked whether they take their
-options, bounds applied. The coordinator takes it from there.
+All errors are found here, and not by the first compactor that runs a job of the request: the
+module parses expressions against the table, loads plug-ins, lets them check their options, and
+applies limits.
 """
 
 import json
@@ -40,21 +40,21 @@ from neve.gateway.key_views import key_range
 
 DEADLINE_MIN_S, DEADLINE_MAX_S = 1.0, 366 * 86_400.0
 REQUEST_BYTES_MAX = 32 * 1024
-"""Of a request as JSON. A table has at most 1,000 open requests, hence 32 MiB of them."""
+"""Limit of a request as JSON. A table has at most 1,000 open requests, or 32 MiB of them."""
 ROW_GROUP_BYTES_MIN, ROW_GROUP_BYTES_MAX = 64 * 1024, 1024**3
 
 
 def checked_request(table: Table, body: NewRequest, call: str, now_s: float) -> Request:
-    """Return the request that a user wrote.
+    """Validate the body of a user's request, and return the request.
 
     Args:
-        table: Which it is about.
-        body: As it was written.
+        table: Table of the request.
+        body: Body from the user.
         call: Id of the call.
-        now_s: The store's time, from which the deadline counts.
+        now_s: Time of the store, from which the deadline counts.
 
     Raises:
-        RequestError: Something in it is wrong; says what, where and what was expected.
+        RequestError: A value is invalid; the message names the value and what is expected.
     """
     keys = key_range(table, body.start, body.end)
     spec = _transform(body)
@@ -88,16 +88,16 @@ def request_bytes(request: Request) -> int:
 
 
 def load_request_selector(spec: SelectorSpec) -> Selector:
-    """Return a selector that takes these options.
+    """Load a selector, and let it check its options.
 
     Raises:
-        RequestError: It is not installed, or refuses an option.
+        RequestError: The selector is not installed, or rejects an option.
     """
     return load_requested("selector", spec.name, spec.options, load_selector)
 
 
 def _check_order(table: Table) -> None:
-    """Refuse a transform of a range whose values do not tell which rows are meant.
+    """Reject a transform of a range if partition values do not define a range of keys.
 
     Raises:
         RequestError: The table has partitions by other columns than the first of its key.

@@ -1,4 +1,4 @@
-"""Requests as wire models for users, and the sums over their tablets."""
+"""Wire models of requests, and the sums over their tablets."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,12 @@ from neve.gateway.key_views import key_text, key_types, range_types
 
 TABLETS_MAX = 10_000
 DROPPING = frozenset({"expired", "deletes"})
-"""Selectors that are asked for so that dead rows go."""
+"""Selectors that users choose in order to drop dead rows."""
 _ENDED = frozenset({TabletProgress.DONE, TabletProgress.CANCELLED})
 
 
 class ProgressTotals:
-    """Sums up how far a request is, tablet by tablet; keeps a bounded number of them."""
+    """Sums up the progress of a request tablet by tablet; keeps a bounded number of tablets."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class ProgressTotals:
         """Count a tablet.
 
         Args:
-            tablet: As it was read.
-            here: How far the request is there.
+            tablet: The tablet as it was read.
+            here: Progress of the request in the tablet.
         """
         self._states[here.state] += 1
         self._running += len(here.running)
@@ -73,12 +73,12 @@ class ProgressTotals:
             listed.append(self._view(tablet, here))
 
     def tablets(self, count: int) -> tuple[api.RequestTablet, ...]:
-        """Return some tablets, those first in which the request has not ended."""
+        """Return at most `count` tablets; those in which the request has not ended come first."""
         return tuple([*self._open, *self._ended][:count])
 
     @property
     def progress(self) -> api.Progress:
-        """The sums."""
+        """The sums over all tablets."""
         whole = self._bytes_done + self._bytes_left
         tablets = self._states.total()
         ended = sum(self._states[state] for state in _ENDED)
@@ -95,7 +95,7 @@ class ProgressTotals:
         )
 
     def _eta_s(self) -> float | None:
-        """Return the seconds left at the rate of what runs, else at the rate until now."""
+        """Return the estimated seconds left, from the rate of running attempts or the average."""
         if self._bytes_per_s:
             return max(self._bytes_left, 0) / self._bytes_per_s
         elapsed_s = self._now_s - self._request.submitted_at_s
@@ -123,13 +123,13 @@ def request_view(
     progress: api.Progress | None = None,
     tablets: tuple[api.RequestTablet, ...] = (),
 ) -> api.Request:
-    """Return a request for users.
+    """Return the wire model of a request.
 
     Args:
-        table: Its table.
-        request: As stored.
-        progress: If it was asked for.
-        tablets: Some of its tablets.
+        table: Table of the request.
+        request: The request, as stored.
+        progress: Progress to include, if any.
+        tablets: Tablets to include.
     """
     types = range_types(table)
     selector = request.selector
@@ -159,12 +159,12 @@ def request_view(
 
 
 def retention_notes(table: Table, request: Request, now_s: float) -> tuple[str, ...]:
-    """Return what the table's retention of tombstones keeps from what a request deletes.
+    """Return notes on dead rows that the table's tombstone retention keeps after a request.
 
     Args:
-        table: As it is now.
-        request: Of it.
-        now_s: When the request ended, or is looked at.
+        table: The table, as it is now.
+        request: A request of the table.
+        now_s: End of the request, or the current time.
     """
     settings, retention_s = table.settings, table.settings.tombstone_retention_s
     deletes = request.transform.kind is TransformKind.DELETE_WHERE
@@ -180,7 +180,7 @@ def retention_notes(table: Table, request: Request, now_s: float) -> tuple[str, 
 
 
 def transform_text(transform: TransformSpec) -> str:
-    """Return what a transform does, as a user would say it."""
+    """Return a transform in user notation."""
     match transform.kind:
         case TransformKind.NONE:
             return ""
@@ -196,8 +196,8 @@ def transform_text(transform: TransformSpec) -> str:
 def keys_view(keys: KeyRange, types: Sequence[KeyType]) -> api.Keys | None:
     """Return a range as texts; None: all keys.
 
-    The bytes of a bound may be a key (or prefix) with a byte behind it: `00` stands for
-    "just behind this key", `ff` for "behind all that begins with it".
+    The bytes of a bound may be a key (or prefix) followed by one more byte: `00` stands for "just
+    after this key", `ff` for "after all keys that begin with it".
     """
     if keys == KeyRange():
         return None
@@ -212,7 +212,7 @@ def keys_view(keys: KeyRange, types: Sequence[KeyType]) -> api.Keys | None:
 
 
 def _bound(key: bytes | None, types: Sequence[KeyType]) -> tuple[str | None, bool]:
-    """Return the text of a bound, and whether it lies behind the key that the text names."""
+    """Return the text of a bound, and whether the bound lies after the key of the text."""
     if key is None:
         return None, False
     try:

@@ -1,10 +1,10 @@
-"""`neve fsck`: a table's metadata is held against itself and against what is in storage.
+"""`neve fsck`: check a table's metadata against itself and against storage.
 
-    table_check     all checks in order
-    tablet_checks   tablets by themselves and between neighbours (pure)
-    file_checks     is a file what its entry says?
-    repair          findings become conditional changes, in an order in which none spoils another
+    table_check     all checks, in order
+    tablet_checks   checks of single tablets and of neighbouring tablets (pure)
+    file_checks     comparison of a file with its metadata entry
+    repair          repairs as conditional changes, in an order without conflicts
 
-Tablets are checked → files and orphans are compared with storage → each problem is a finding with
-the changes that would mend it → `repair` applies those that the caller allows, and checks again.
+Check tablets → compare files and orphans with storage → report each problem as a finding with
+the changes that repair it → `repair` applies those that the caller allows, and checks again.
 """

@@ -1,4 +1,4 @@
-"""Is a file what its entry says? Runs in threads; reads the footer, or everything."""
+"""Comparison of a file with its metadata entry. Runs in threads; reads the footer or all bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -29,19 +29,19 @@ from neve.recovery.stored_files import StoredFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCheck:
-    """How files of a table are looked at."""
+    """Parameters for checks of a table's files."""
 
     location: Location
     rules: RowRules
     stored: Mapping[str, StoredFile]
-    """As listed; a file that is not among them is looked up by itself."""
+    """Files of a listing; other files are looked up one by one."""
     table: str = ""
-    """Its name, for what an operator is to do."""
+    """Name of the table, for commands in the advice to the operator."""
     deep: bool = False
 
 
 def check_file(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding | None:
-    """Return what is wrong with a file, or None.
+    """Return a finding about a file, or None.
 
     Raises:
         UnavailableError: The storage does not answer.
@@ -50,7 +50,7 @@ def check_file(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding | No
         return None
     try:
         size = _size(how, file.path)
-    except RequestError as error:  # No file can be there, so nothing brings it back.
+    except RequestError as error:  # The path is invalid, so the file cannot be brought back.
         return Finding(code=FindingCode.CORRUPT, path=file.path, tablet=tablet, sentence=str(error))
     if size is None:
         return Finding(
@@ -70,7 +70,7 @@ def check_file(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding | No
             return finding
         return None if fault is None else _layout_finding(how, tablet, file, fault)
     except UnavailableError as error:
-        _size(how, file.path)  # Raises if it is the storage that does not answer, and not the file.
+        _size(how, file.path)  # Raises if the storage as a whole does not answer.
         return _unreadable(tablet, file, error)
     except (RequestError, pa.ArrowException, OSError) as error:
         return _unreadable(tablet, file, error)
@@ -87,7 +87,7 @@ def _unreadable(tablet: TabletId, file: DataFile, error: Exception) -> Finding:
 
 @in_reader("file {path}")
 def _read_layout(location: Location, path: str, size: int, deep: bool) -> tuple[int, str | None]:
-    """Return a file's rows, and why some readers miss some of them if they do."""
+    """Return the number of rows of a file, and the layout fault that makes readers miss rows."""
     with open_table_file(location, path) as parquet:
         rows = parquet.metadata.num_rows
         fault = chunk_fault(parquet.metadata, size)
@@ -104,14 +104,14 @@ def _size(how: FileCheck, path: str) -> int | None:
     try:
         found = how.location.filesystem.get_file_info(full)
     except OSError as error:
-        if error.errno == ENAMETOOLONG:  # So no such file can be there.
+        if error.errno == ENAMETOOLONG:  # Such a file cannot exist.
             return None
         raise UnavailableError(fault(how.location, path, error)) from error
     return int(found.size) if found.type == fs.FileType.File else None
 
 
 def _decode(location: Location, path: str) -> None:
-    """Read a file whole, with the checksums of its pages."""
+    """Read a whole file, and verify the checksums of its pages."""
     with (
         location.open_file(path) as source,
         open_parquet_file(source) as parquet,
@@ -121,16 +121,16 @@ def _decode(location: Location, path: str) -> None:
 
 
 def _fault_of_footer(location: Location, path: str) -> str | None:
-    """Return what a footer says wrongly of where row groups lie; None also for one we refuse."""
+    """Return a footer's fault in the offsets of row groups; None also for unsupported footers."""
     try:
         with open_source(location, path) as source:
             return read_footer_of(source).fault
     except InputError:
-        return None  # Arrow has read it, so it is no damage.
+        return None  # Arrow can read the file, so it is not damaged.
 
 
 def _layout_finding(how: FileCheck, tablet: TabletId, file: DataFile, fault: str) -> Finding:
-    """Return the finding of a file of which some readers miss rows."""
+    """Return the finding for a file in which some readers miss rows."""
     rewrite = f"`neve compact {how.table} --selector layout` rewrites it"
     tagged = replace(file, tags=(*file.tags, FAULTY_LAYOUT))
     change = CorrectFile(tablet=tablet, before=file, after=tagged)
@@ -145,7 +145,7 @@ def _layout_finding(how: FileCheck, tablet: TabletId, file: DataFile, fault: str
 
 
 def _compare_entry(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding | None:
-    """Return how a file's entry differs from what its bytes say."""
+    """Return a finding if a file's entry differs from its content."""
     facts = inspect_file(how.location, file.path, how.rules)
     wrong = [*_differences(file, facts)]
     if not wrong:
@@ -162,7 +162,7 @@ def _compare_entry(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding 
 
 
 def corrected_entry(file: DataFile, facts: FileFacts) -> DataFile:
-    """Return a file's entry with the facts that its bytes tell."""
+    """Return a file's entry, corrected by the facts read from the file."""
     fresh = facts.data_file(added_at_s=file.added_at_s)
     since = file.tombstones_since_s or file.added_at_s
     return replace(
@@ -186,7 +186,7 @@ def _differences(file: DataFile, facts: FileFacts) -> list[str]:
         wrong.append(f"{format_count(rows.tombstones, 'tombstone')} instead of {file.tombstones}")
     if file.clean and not rows.clean:
         wrong.append("not clean")
-    # Bounds of an entry may be wider than the truth, never narrower.
+    # The bounds of an entry may be wider than those of the rows, but never narrower.
     if _reaches_beyond((rows.key_min, rows.key_max), (file.key_min, file.key_max)):
         wrong.append("keys outside the bounds that are said")
     if _reaches_beyond((rows.version_min, rows.version_max), (file.version_min, file.version_max)):
@@ -197,7 +197,7 @@ def _differences(file: DataFile, facts: FileFacts) -> list[str]:
 def _reaches_beyond(
     true: tuple[bytes | None, bytes | None], said: tuple[bytes | None, bytes | None]
 ) -> bool:
-    """Return whether true bounds reach beyond those said; None says nothing."""
+    """Return whether the true bounds exceed the recorded ones; None means unknown."""
     low = None not in (true[0], said[0]) and (true[0] or b"") < (said[0] or b"")
     high = None not in (true[1], said[1]) and (true[1] or b"") > (said[1] or b"")
     return low or high

@@ -1,4 +1,4 @@
-"""Repairs: findings become conditional changes, in an order in which none spoils another."""
+"""Repairs: apply the conditional changes of findings, in an order without conflicts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from neve.recovery.fsck.table_check import TableCheck, fsck
 from neve.recovery.scope import TableScope
 
 ROUNDS_MAX = 3
-"""A tablet that was made may have to be counted: what is mended may show more."""
+"""Limit of repair rounds: a repair may reveal further damage, such as a wrong count."""
 _FIRST = (
     FindingCode.OWNER,
     FindingCode.SHARED,
@@ -30,7 +30,7 @@ _BARS = frozenset({FindingCode.OWNER, FindingCode.SHARED, FindingCode.GENERATION
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairOptions:
-    """What a check may do."""
+    """Repairs that a check may make."""
 
     repair: bool = False
     deep: bool = False
@@ -52,24 +52,24 @@ class RepairOptions:
 
     @property
     def writes(self) -> bool:
-        """Whether anything may be written at all."""
+        """Whether any repair is allowed."""
         return self.repair or self.adopt or self.accept or self.forget_missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairReport:
-    """What was found, and what was done about it."""
+    """Findings of a check, and the outcomes of their repairs."""
 
     checked: TableCheck
     settled: tuple[RepairedFinding, ...] = ()
 
 
 async def check_and_repair(scope: TableScope, options: RepairOptions) -> RepairReport:
-    """Check a table and repair what the options allow.
+    """Check a table, and repair the findings that the options allow.
 
     Raises:
-        MetadataError: The store did not answer as it should.
-        UnavailableError: Store or storage do not answer.
+        MetadataError: The store gave an unexpected answer.
+        UnavailableError: Store or storage does not answer.
     """
     checked = await fsck(scope, deep=options.deep)
     if not options.writes:
@@ -94,7 +94,7 @@ def _is_repairable(finding: Finding) -> bool:
 async def _repair_all(
     scope: TableScope, work: Sequence[Finding], found: Sequence[Finding], options: RepairOptions
 ) -> list[RepairedFinding]:
-    """Repair findings, unless the table may not be touched at all."""
+    """Repair findings; if owner or generation must be settled first, repair nothing else."""
     bars = [finding for finding in found if finding.code in _BARS and not options.allow(finding)]
     scope.on_progress(f"repairing {len(work)} findings")
     generation = await scope.generation()

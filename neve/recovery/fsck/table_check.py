@@ -1,10 +1,10 @@
-"""`neve fsck`: holds a table's metadata against itself and against what is in storage.
+"""`neve fsck`: check a table's metadata against itself and against storage.
 
     owner and generation → tablets, each at one moment → tiles → files, many at a time
     → orphans, by the listing sweep → garbage and pins
 
-A table is changed while it is checked. What looks wrong is therefore looked at once more
-before it is told, and a repair is a change that is refused if the damage is gone.
+A table may change while it is checked. A suspected problem is therefore checked again before it is
+reported, and a repair is a change that the store refuses if the damage is gone.
 """
 
 import asyncio
@@ -41,12 +41,12 @@ from neve.recovery.location_ownership import (
 from neve.recovery.scope import Steps, TableScope, gather_bounded, in_thread
 
 AGAIN_S = 0.1
-"""Pause before a second look at what splits and merges change."""
+"""Pause before the second check of findings that a split or merge may have caused."""
 
 
 @dataclass(slots=True)
 class TableCheck:
-    """What a check has seen."""
+    """Findings and totals of a check."""
 
     findings: list[Finding] = field(default_factory=list)
     tablets: int = 0
@@ -55,15 +55,15 @@ class TableCheck:
 
 
 async def fsck(scope: TableScope, *, deep: bool = False) -> TableCheck:
-    """Return everything that is wrong with a table; nothing is written.
+    """Check a table, and return all findings; write nothing.
 
     Args:
         scope: The table.
-        deep: Decode every file, instead of reading its footer.
+        deep: Decode every file, instead of reading only its footer.
 
     Raises:
-        MetadataError: The store did not answer as it should.
-        UnavailableError: Store or storage do not answer.
+        MetadataError: The store gave an unexpected answer.
+        UnavailableError: Store or storage does not answer.
     """
     done = TableCheck()
     done.findings += await check_location_owner(scope)
@@ -87,7 +87,7 @@ async def _inspect_tablets(scope: TableScope) -> AsyncIterator[Sequence[RawTable
 
 
 async def _check_tablets(scope: TableScope, done: TableCheck) -> dict[str, TabletId]:
-    """Check tablets by themselves; return which tablet holds which file."""
+    """Check each tablet by itself, and return file path → tablet that holds the file."""
     holders: dict[str, TabletId] = {}
     twice: set[str] = set()
     async for page in _inspect_tablets(scope):
@@ -104,7 +104,7 @@ async def _check_tablets(scope: TableScope, done: TableCheck) -> dict[str, Table
 
 
 async def _still_in_two_tablets(scope: TableScope, paths: set[str]) -> list[Finding]:
-    """Return the files that two tablets hold; a split or merge may have made it look so."""
+    """Return findings for files that two tablets still hold; a split or merge may look the same."""
     await asyncio.sleep(AGAIN_S)
     found: dict[str, list[Tablet]] = {}
     async for page in _inspect_tablets(scope):
@@ -115,7 +115,7 @@ async def _still_in_two_tablets(scope: TableScope, paths: set[str]) -> list[Find
 
 
 async def _check_tiles(scope: TableScope) -> list[Finding]:
-    """Return holes, overlaps and misplaced files that are seen twice."""
+    """Return holes, overlaps and misplaced files that two checks in a row find."""
     if scope.table.partition_by:
         return []
     first = await _tiles_once(scope)
@@ -154,7 +154,7 @@ def _check_page(page: Sequence[RawTablet], index: TabletIndex, steps: Steps) -> 
 async def _overlap(
     scope: TableScope, left: Bounds, right: Bounds, index: TabletIndex
 ) -> list[Finding]:
-    """Return what is wrong between two tablets, as they are now; empty: one is gone."""
+    """Return the finding for two overlapping tablets, read again; empty if one is gone."""
     ids = [TabletId(scope.table.id, each.end) for each in (left, right)]
     both = [tablet.tablet for tablet in await scope.store.inspect(ids) if tablet.tablet]
     if len(both) < 2:
@@ -174,7 +174,7 @@ async def _check_orphans(scope: TableScope, done: TableCheck) -> None:
 
 
 async def _check_files(scope: TableScope, done: TableCheck, *, deep: bool) -> None:
-    # Files are looked up one by one: one that came after a listing is no missing file.
+    # Look files up one by one: a file that arrived after a listing would appear to be missing.
     how = FileCheck(
         location=scope.location,
         rules=RowRules.of(scope.table),
@@ -197,7 +197,7 @@ async def _check_files(scope: TableScope, done: TableCheck, *, deep: bool) -> No
 async def _still_held(
     scope: TableScope, suspects: Sequence[tuple[TabletId, DataFile, Finding]]
 ) -> list[Finding]:
-    """Return what is wrong with files that their tablets hold still, unchanged."""
+    """Return the findings about files that their tablets still hold unchanged."""
     held = await _files_of(scope, (tablet for tablet, _, _ in suspects))
     return [finding for tablet, file, finding in suspects if held[tablet].get(file.path) == file]
 
@@ -205,17 +205,17 @@ async def _still_held(
 async def _files_of(
     scope: TableScope, tablets: Iterable[TabletId]
 ) -> Mapping[TabletId, Mapping[str, DataFile]]:
-    """Return the files of some tablets; each tablet is read once, however often it is named."""
+    """Return the files of tablets; read each tablet once, even if it is listed repeatedly."""
     ids = [*dict.fromkeys(tablets)]
     return dict(zip(ids, await scope.store.files(ids), strict=True))
 
 
 async def _check_garbage(scope: TableScope, holders: Mapping[str, TabletId]) -> list[Finding]:
-    """Return the files that wait for deletion and are in use."""
+    """Return findings for files that wait for deletion but are in use."""
     entries = await scope.store.garbage(scope.table.id)
     suspects = [entry.path for entry in entries if entry.path in holders]
     held = await _files_of(scope, (holders[path] for path in suspects))
-    # A store that has failed over meanwhile may have forgotten what has put it there.
+    # A store that failed over in the meantime may have lost the change that queued the deletion.
     still = {*await scope.store.garbage_among(scope.table.id, suspects)} if suspects else set[str]()
     return [
         Finding(
@@ -232,9 +232,9 @@ async def _check_garbage(scope: TableScope, holders: Mapping[str, TabletId]) -> 
 
 
 async def _check_forgotten_commits(scope: TableScope) -> list[Finding]:
-    """Return outputs of attempts, running or given up, whose inputs are not in storage.
+    """Return findings for outputs of running or abandoned attempts whose inputs are missing.
 
-    Such an attempt was committed, and the store has forgotten it: its outputs hold the rows.
+    Such an attempt was committed, but the store has lost the commit: its outputs hold the rows.
     """
     attempts = [*await scope.store.uncommitted(scope.table.id)]
     async for page in _inspect_tablets(scope):

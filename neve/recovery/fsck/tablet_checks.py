@@ -1,4 +1,4 @@
-"""What is wrong with the metadata of tablets, alone and between neighbours. Pure."""
+"""Checks of the metadata of single tablets and of neighbouring tablets. Pure."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ TABLETS_NAMED_MAX = 5
 
 
 def check_tablet(found: RawTablet) -> Iterator[Finding]:
-    """Yield what is wrong with one tablet."""
+    """Yield the findings about one tablet."""
     if found.broken:
         yield Finding(code=FindingCode.UNDECODABLE, tablet=found.id, sentence=found.broken)
     if found.tablet is None:
@@ -84,16 +84,20 @@ def _stale_selection(tablet: Tablet) -> Iterator[Finding]:
 
 
 class TabletIndex:
-    """Finds the tablets of a table by keys, also where tablets overlap or leave holes."""
+    """Finds the tablets of a table by key, even if tablets overlap or leave holes."""
 
     def __init__(self, bounds: Sequence[Bounds]) -> None:
-        """Take the bounds of all tablets, ascending by end."""
+        """Create an index.
+
+        Args:
+            bounds: Bounds of all tablets, ascending by end.
+        """
         self.bounds = bounds
         self._ends = [bound.end for bound in bounds]
         self._lower = _next_with_lower_start(bounds)
 
     def home(self, file: DataFile) -> Bounds | None:
-        """Return the first tablet that holds all keys of a file."""
+        """Return the first tablet whose bounds contain all keys of a file."""
         if file.key_min is None or file.key_max is None:
             last = self.bounds[-1:]
             return last[0] if last and _belongs(last[0], file) else None
@@ -105,13 +109,13 @@ class TabletIndex:
         return None
 
     def ends_within(self, start: bytes | None, end: bytes) -> Sequence[bytes]:
-        """Return the ends of tablets above `start` up to `end`."""
+        """Return the tablet ends greater than `start` and at most `end`."""
         first = 0 if start is None else bisect_right(self._ends, start)
         return self._ends[first : bisect_right(self._ends, end)]
 
 
 def _next_with_lower_start(bounds: Sequence[Bounds]) -> list[int]:
-    """Return for each tablet the next one that starts before it; the number of tablets: none."""
+    """Return, per tablet, the index of the next tablet with a lower start; `len(bounds)`: none."""
     following = [len(bounds)] * len(bounds)
     starts = [bound.start or b"" for bound in bounds]
     for index in reversed(range(len(bounds))):
@@ -126,8 +130,8 @@ def check_bounds(tablet: Tablet, others: TabletIndex) -> Iterator[Finding]:
     """Yield the files of a tablet whose keys lie outside it.
 
     Args:
-        tablet: With its files.
-        others: All tablets.
+        tablet: The tablet, with its files.
+        others: All tablets of the table.
     """
     if tablet.bounds.partition is not None:
         return
@@ -154,11 +158,11 @@ def _belongs(bounds: Bounds, file: DataFile) -> bool:
 
 
 def check_holes(table: str, tablets: Sequence[Bounds]) -> Iterator[Finding]:
-    """Yield holes between the tablets of a table, ascending by end.
+    """Yield the holes between the tablets of a table, in ascending order.
 
     Args:
-        table: Its id.
-        tablets: Bounds of all tablets that have any, in the order of the index.
+        table: Id of the table.
+        tablets: Bounds of all tablets that have bounds, ascending by end.
     """
     reached: bytes | None = None
     for bounds in tablets:
@@ -170,7 +174,7 @@ def check_holes(table: str, tablets: Sequence[Bounds]) -> Iterator[Finding]:
 
 
 def overlapping_neighbours(tablets: Sequence[Bounds]) -> Iterator[tuple[Bounds, Bounds]]:
-    """Yield pairs of neighbours, in the order of the index, of which one reaches into the other."""
+    """Yield the pairs of neighbouring tablets that overlap, ascending by end."""
     for left, right in pairwise(tablets):
         if right.start is None or right.start < left.end:
             yield left, right
@@ -205,13 +209,13 @@ FILES_NAMED_MAX = 3
 
 
 def overlap_finding(left: Tablet, right: Tablet, others: TabletIndex, doubles: set[str]) -> Finding:
-    """Return what is wrong between two tablets that overlap, and what would mend it.
+    """Return the finding for two overlapping tablets, with a repair if there is one.
 
     Args:
-        left: The one before.
-        right: Reaches into it.
+        left: The tablet with the lower end.
+        right: The next tablet, which starts before the end of `left`.
         others: All tablets of the table.
-        doubles: Files of the right one that others hold, too.
+        doubles: Files of the right tablet that other tablets hold as well.
     """
     end = left.bounds.end
     found = Finding(
@@ -269,13 +273,13 @@ def _reaches(file: DataFile, end: bytes) -> bool:
 
 
 def _home_of(file: DataFile, end: bytes, others: TabletIndex) -> Bounds | None:
-    """Return the first tablet before a key that holds a whole file."""
+    """Return the first tablet that contains all keys of a file, if it ends at or before `end`."""
     home = None if file.key_min is None else others.home(file)
     return None if home is None or home.end > end else home
 
 
 def duplicate_finding(path: str, holders: Sequence[Tablet]) -> Finding:
-    """Return that several tablets hold a file, and that those let it go that lack its keys."""
+    """Return a finding that several tablets hold a file; only the one with its keys keeps it."""
     names = ", ".join(holder.id.text for holder in holders)
     found = Finding(
         code=FindingCode.DOUBLE,

@@ -1,10 +1,10 @@
-"""`neve rebuild`: a table's metadata out of its location, after Redis was lost.
+"""`neve rebuild`: reconstruct a table's metadata from its location, after the loss of Redis.
 
     table_rebuild   the whole rebuild
-    evidence        the newest manifest, descriptions and footers that lie in the location
-    live_files      which files are the table's rows, and where tablets ended (pure)
+    evidence        the newest manifest, the description and the footers in the location
+    live_files      the files that hold the table's rows, and the ends of its tablets (pure)
 
-The location is listed and read → the manifest and the lineage of outputs say which files count →
-their facts are read → `table_creation` makes the table, and what could not be recovered is
-reported.
+List and read the location → derive the live files from the manifest and the lineage of outputs →
+read the facts of the live files → create the table with `table_creation`, and report what could
+not be recovered.
 """

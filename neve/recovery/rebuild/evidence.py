@@ -1,4 +1,4 @@
-"""What a location tells of the table that it held: newest manifest, description, footers."""
+"""Evidence of a lost table in its location: newest manifest, description, footers."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -47,33 +47,33 @@ POINTER_BYTES_MAX = 64 * 1024**2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedManifest:
-    """What a manifest says: the truth of the moment at which it was begun."""
+    """The content of a manifest: the state of the table at the time when its writing began."""
 
     number: int
     begun_s: float
-    """By the store's clock; what was in the table before is in the manifest."""
+    """When its writing began, by the store's clock, in epoch seconds."""
     table: str
     """Id of the table."""
     files: Mapping[str, str]
-    """Path → the tablet that held the file, as the manifest names it."""
+    """Path → the tablet that held the file, in the manifest's notation."""
     loss: AcceptedLoss | None = None
-    """What was in the table between these moments the manifest may not name."""
+    """Period whose files the manifest may lack, because the store has lost changes."""
     complete: bool = True
-    """Whether it says that it names all files. Earlier releases did not say it, and published
-    tables whose recovery had been broken off."""
+    """Whether the manifest states that it is complete. Earlier releases did not state it, and
+    published manifests of tables whose recovery had been interrupted."""
 
     @property
     def name(self) -> str:
-        """Return what people are told."""
+        """Name of the manifest for messages."""
         return f"manifest {self.number}"
 
 
 @in_reader("the manifest of {location.uri}")
 def read_published_manifest(location: Location) -> PublishedManifest | None:
-    """Return the newest manifest of a location; None: none was published.
+    """Return the newest manifest of a location, or None if no manifest was published.
 
     Raises:
-        RequestError: It cannot be read, is of another release, or is not whole.
+        RequestError: The manifest cannot be read, is from another release, or is incomplete.
         UnavailableError: The storage does not answer.
     """
     content = read_small(location, POINTER_PATH, POINTER_BYTES_MAX)
@@ -129,21 +129,21 @@ def _read_manifest_part(location: Location, part: Mapping[str, Any]) -> dict[str
 
 @dataclass(slots=True, kw_only=True)
 class Evidence:
-    """What was found in a location."""
+    """Files and documents found in a location."""
 
     stored: dict[str, StoredFile]
     described: Table | None
     footers: dict[str, OutputFooter] = field(default_factory=dict)
     added: list[str] = field(default_factory=list)
-    """Files that users or the gateway brought in."""
+    """Files that users or the gateway wrote."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Files that cannot be read → why."""
+    """Path of each unreadable file → reason."""
     misfits: dict[str, str] = field(default_factory=dict)
-    """Files of users that can be read, but are none of this table → why."""
+    """Path of each readable user file that does not fit this table → reason."""
     published: PublishedManifest | None = None
     """The newest manifest of the table."""
     unusable: str = ""
-    """Why there is none, though something lies where it should."""
+    """Why an existing manifest cannot be used."""
 
     @property
     def tables(self) -> list[str]:
@@ -154,16 +154,16 @@ class Evidence:
 async def gather_evidence(
     location: Location, threads: StorageThreads, on_progress: ReportProgress, *, user_files: bool
 ) -> Evidence:
-    """Return what a location tells.
+    """Read the evidence in a location.
 
     Args:
-        location: Of the lost table.
-        threads: Where files are read.
-        on_progress: Hears how far it is.
+        location: Location of the lost table.
+        threads: Threads that read files.
+        on_progress: Called with each progress message.
         user_files: Whether Parquet files of users count as added.
 
     Raises:
-        RequestError: The description is of another release.
+        RequestError: The description is from another release.
         UnavailableError: The storage does not answer.
     """
     on_progress("listing the location")
@@ -198,7 +198,7 @@ def _of_origin(
 
 
 def counted(on_progress: ReportProgress, what: str, total: int) -> Callable[[int], None]:
-    """Report that work on many files begins, and return what reports how far it is."""
+    """Report the start of work on many files, and return a callback for its progress."""
     on_progress(f"reading {what} of {format_count(total, 'file')}")
     return lambda done: on_progress(f"reading {what}: {done} of {format_count(total, 'file')}")
 
@@ -224,7 +224,7 @@ async def _read_footers(
 async def _look_up_named(
     evidence: Evidence, location: Location, threads: StorageThreads
 ) -> list[str]:
-    """Take in what the listing misses of what manifest and footers name; return new outputs."""
+    """Look up files that manifest and footers name but the listing lacks; return new outputs."""
     unlisted = await in_thread(partial(_unlisted, evidence))
     found = await threads.run(location.uri, look_up, location, unlisted) if unlisted else {}
     evidence.stored.update(found)
@@ -232,7 +232,7 @@ async def _look_up_named(
 
 
 def _unlisted(evidence: Evidence, steps: Steps) -> Sequence[str]:
-    """Return the files that manifest and footers name and the listing does not, sorted."""
+    """Return the files that manifest and footers name but the listing lacks, sorted."""
     stored, published = evidence.stored, evidence.published
     named = {*steps.over(published.files if published is not None else ())}
     for footer in steps.over(evidence.footers.values()):
@@ -263,13 +263,13 @@ def _footer(location: Location, path: str) -> OutputFooter | str:
 async def described_table(
     evidence: Evidence, location: Location, threads: StorageThreads, given: Mapping[str, object]
 ) -> Table:
-    """Return the table that was lost, as far as it can be told.
+    """Return the lost table, from its description or from the given values and file schemas.
 
     Args:
-        evidence: With its description, or without.
-        location: Where it lies.
-        threads: Where files are read.
-        given: `key`, `version_column`, … where nothing describes them.
+        evidence: Evidence, with or without a description.
+        location: Location of the table.
+        threads: Threads that read files.
+        given: `key`, `version_column`, …, if there is no description.
 
     Raises:
         RequestError: Nothing describes the table, and no key was given.
@@ -323,7 +323,7 @@ async def facts_of(
     *,
     on_progress: ReportProgress,
 ) -> list[DataFile]:
-    """Return the entries of files that count; what cannot be read is noted as such."""
+    """Return the entries of live files; record unreadable files and misfits in the evidence."""
     stored, footers = evidence.stored, evidence.footers
     looks = await gather_bounded(
         (

@@ -1,7 +1,7 @@
-"""Which files of a location are the rows of its last table, and where its tablets ended. Pure.
+"""Find the live files of a location's last table, and the ends of its tablets. Pure.
 
-The newest manifest names the files of its moment. From there on, and without one from the start,
-footers of outputs say which inputs they replaced.
+The newest manifest lists the live files at its time. After that time, or without a manifest, the
+footers of outputs show which inputs they replaced.
 """
 
 from collections import Counter
@@ -34,12 +34,12 @@ NEVER_S = float("-inf")
 def unadded_tries(
     added: Collection[str], held: Iterable[str], stored: Mapping[str, StoredFile], steps: Steps
 ) -> dict[str, str]:
-    """Return the files of tries that were not added → why.
+    """Return the files of append tries that were not added, path → reason.
 
     Args:
-        added: Files in storage that appends have written, among others.
-        held: Files that were in the table at some time, in storage or not.
-        stored: All that lies in the location.
+        added: Files in storage, including those that appends have written.
+        held: Files that were in the table at some time, whether or not they still exist.
+        stored: All files in the location.
         steps: Ends the work when its caller has left.
     """
     proven = {found: path for path in steps.over(held) if (found := append_try_of(path))}
@@ -61,7 +61,7 @@ def _files_of_other_tries(
     proven: Mapping[AppendTry, str],
     stored: Mapping[str, StoredFile],
 ) -> dict[str, str]:
-    """Return the files of all tries of one call but the one that was added → why."""
+    """Return the files of all tries of one call except the added one, path → reason."""
 
     def rank(each: AppendTry) -> tuple[bool, float, str]:
         written = [stored[path].changed_s or NEVER_S for path in tries[each]]
@@ -73,48 +73,48 @@ def _files_of_other_tries(
     return {path: reason for each, paths in tries.items() if each not in kept for path in paths}
 
 
-# -------------------------------------------------------------- By what outputs say of their inputs
+# ---------------------------------------------------------------- Lineage from the outputs' footers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOutputs:
-    """What is left of one attempt, by the footers of its outputs."""
+    """The remains of one attempt, from the footers of its outputs."""
 
     id: str
     inputs: tuple[str, ...]
     request: str | None
     outputs: tuple[str, ...] | None
-    """All of its outputs; None: the last one, which knows them, is gone."""
+    """All of its outputs; None: the last output, whose footer lists them, is missing."""
     found: tuple[str, ...]
-    """Its outputs in storage, empty marks among them."""
+    """Its outputs in storage, including empty marks."""
     table: str = ""
-    """Id that the table had."""
+    """Id of the table at that time."""
     age: int = 0
-    """How many ids the table has had since then."""
+    """Number of ids that the table has had since then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """Which files count, and what is known of the others."""
+    """The live files of a table, and the reasons for all other files."""
 
     files: tuple[str, ...]
-    """Their rows are the table's. Empty marks of commits may be among them."""
+    """Live files, which hold the table's rows. They may include empty marks of commits."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """Files that do not count → why."""
+    """Files that are not live, path → reason."""
     lost: Mapping[str, str] = field(default_factory=dict)
-    """Files whose rows are nowhere → why."""
+    """Files whose rows are, or may be, lost, path → reason."""
     replaced: frozenset[str] = frozenset()
-    """Inputs of the attempts that count, whether they are in storage or not."""
+    """Inputs of the accepted attempts, whether or not they still exist."""
 
 
 def attempts_of(
     footers: Iterable[OutputFooter], own: Sequence[str], steps: Steps
 ) -> list[AttemptOutputs]:
-    """Return the attempts that made some outputs, by their ids.
+    """Group the footers of outputs by attempt.
 
     Args:
-        footers: Of all outputs; those of other tables are passed over.
-        own: Ids of the table, the newest first.
+        footers: Footers of all outputs; those of other tables are skipped.
+        own: Ids of the table, newest first.
         steps: Ends the work when its caller has left, here and below.
     """
     ages = {table: age for age, table in enumerate(own)}
@@ -137,25 +137,28 @@ def attempts_of(
 
 
 def outputs_of(attempt: AttemptOutputs) -> tuple[str, ...]:
-    """Return all outputs of an attempt that are known."""
+    """Return all known outputs of an attempt."""
     return tuple(dict.fromkeys((*attempt.found, *(attempt.outputs or ()))))
 
 
 def trace_lineage(
     base: Collection[str], attempts: Iterable[AttemptOutputs], steps: Steps
 ) -> Lineage:
-    """Return which files count.
+    """Return the lineage without a manifest.
 
     Args:
-        base: Files in storage that count by themselves, unless they were replaced.
-        attempts: Of which outputs are in storage.
+        base: Files in storage that are live unless an attempt replaced them.
+        attempts: Attempts that have outputs in storage.
         steps: Ends the work when its caller has left.
     """
     return _Tracer(base, attempts, steps).lineage()
 
 
 class _Tracer:
-    """Decides attempt by attempt, in any order: who made an input that was read is certain."""
+    """Decides for each attempt, in any order, whether it was committed.
+
+    An attempt was certainly committed if another attempt has read one of its outputs.
+    """
 
     def __init__(
         self, base: Collection[str], attempts: Iterable[AttemptOutputs], steps: Steps
@@ -164,9 +167,9 @@ class _Tracer:
         self._base = {*base}
         self._attempts = {outputs.id: outputs for outputs in steps.over(attempts)}
         self._readers: dict[str, AttemptOutputs] = {}
-        """Input → an attempt that has read it."""
+        """Input → the first attempt found that has read it."""
         self._shared: dict[str, list[AttemptOutputs]] = {}
-        """Input of several attempts → all of them."""
+        """Input that several attempts have read → all of these attempts."""
         for outputs in steps.over(self._attempts.values()):
             for path in outputs.inputs:
                 if (first := self._readers.setdefault(path, outputs)) is not outputs:
@@ -178,7 +181,7 @@ class _Tracer:
         }
 
     def lineage(self) -> Lineage:
-        """Return the answer."""
+        """Return the lineage of all attempts."""
         accepted = [
             outputs
             for outputs in self._steps.over(self._attempts.values())
@@ -197,7 +200,7 @@ class _Tracer:
         return Lineage(files=counting, left=left, lost=lost, replaced=frozenset(gone))
 
     def _contested(self, gone: set[str]) -> dict[str, str]:
-        """Return inputs that are gone although no attempt over them counts."""
+        """Return missing inputs that no accepted attempt replaced, path → reason."""
         return {
             path: "it is not in storage, and which of its replacements counts cannot be told: "
             + ", ".join(sorted(outputs.found[0] for outputs in self._shared.get(path, [first])))
@@ -215,7 +218,7 @@ class _Tracer:
         return any(path in self._readers for path in outputs_of(attempt))
 
     def _doubt(self, attempt: AttemptOutputs) -> str | None:
-        """Return why an attempt does not count, or None."""
+        """Return why an attempt is rejected, or None."""
         if not self._is_whole(attempt):
             return "not all outputs of its attempt were written"
         if newer := self._newer_claim(attempt):
@@ -241,7 +244,7 @@ class _Tracer:
         ]
 
     def _newer_claim(self, attempt: AttemptOutputs) -> tuple[str, str] | None:
-        """Return an input that an attempt of a newer id has read, and that id."""
+        """Return an input that an attempt under a newer table id has read, and that id."""
         for path in attempt.inputs:
             for outputs in self._shared.get(path, ()):
                 if outputs.age < attempt.age:
@@ -249,14 +252,14 @@ class _Tracer:
         return None
 
     def _is_first_of_equals(self, attempt: AttemptOutputs, rivals: list[AttemptOutputs]) -> bool:
-        """Return whether an input is gone, and this is the first of those that did the same."""
+        """Return whether an input is missing and this is the first of several equal attempts."""
         gone = any(path not in self._stored for path in attempt.inputs)
         work = ({*attempt.inputs}, attempt.request)
         equal = all(({*rival.inputs}, rival.request) == work for rival in rivals)
         return gone and equal and all(attempt.id < rival.id for rival in rivals)
 
 
-# ---------------------------------------------------------------------- From the newest manifest on
+# ---------------------------------------------------------------- Lineage since the newest manifest
 
 
 def trace_since_manifest(
@@ -268,14 +271,14 @@ def trace_since_manifest(
     *,
     steps: Steps,
 ) -> Lineage:
-    """Return which files count.
+    """Return the lineage that starts from the newest manifest.
 
     Args:
         published: The newest manifest.
-        stored: All that lies in the location.
-        added: Files in storage that users or the gateway brought in.
-        attempts: Of the manifest's table, of which outputs are in storage.
-        former: Of other tables, such as the one that this one was rebuilt from.
+        stored: All files in the location.
+        added: Files in storage that users or the gateway wrote.
+        attempts: Attempts of the manifest's table that have outputs in storage.
+        former: Attempts of other tables, such as the one from which this table was rebuilt.
         steps: Ends the work when its caller has left.
     """
     since = _ManifestTracer(published, stored, attempts, former, steps)
@@ -295,7 +298,7 @@ def trace_since_manifest(
 
 
 class _ManifestTracer:
-    """What a manifest tells of files and attempts that it does not name."""
+    """Decides about files and attempts that a manifest does not name."""
 
     def __init__(
         self,
@@ -322,7 +325,7 @@ class _ManifestTracer:
         ]
 
     def later(self, added: Collection[str]) -> set[str]:
-        """Return the files that came into the table after the manifest, perhaps."""
+        """Return the files that may have been added to the table after the manifest."""
         inputs = {path for other in self._others for path in other.inputs}
         reserved = {path for path in inputs if path in self._stored and path not in self._maker}
         young = {path for path in self._steps.over(added) if self._is_young(path)}
@@ -331,7 +334,7 @@ class _ManifestTracer:
     def possible(self, base: Collection[str]) -> list[AttemptOutputs]:
         """Return the attempts that may have been committed after the manifest.
 
-        An attempt that could not hold its inputs made none of the inputs of others.
+        An attempt whose inputs were not in the table cannot have written inputs of other attempts.
         """
         left = {other.id: other for other in self._others}
         makers = Counter(path for other in self._others for path in {*outputs_of(other)})
@@ -359,25 +362,25 @@ class _ManifestTracer:
         return [*left.values()]
 
     def _unmade(self, dropped: AttemptOutputs, makers: Counter[str]) -> list[str]:
-        """Return what no attempt has made when one of them has not."""
+        """Return the outputs of a dropped attempt that no remaining attempt has written."""
         paths = {*outputs_of(dropped)}
         makers.subtract(paths)
         return [path for path in paths if not makers[path]]
 
     def _could_hold(self, attempt: AttemptOutputs, known: Collection[str]) -> bool:
-        """Return whether an attempt's inputs were in the table, as far as can be told."""
+        """Return whether an attempt's inputs may have been in the table."""
         unknown = [path for path in attempt.inputs if path not in known]
         forgotten = any(self._is_forgotten(path) for path in attempt.found)
         return not unknown or (forgotten and not any(map(self._is_accounted_for, unknown)))
 
     def _is_accounted_for(self, path: str) -> bool:
-        """Return whether an input is still there, or had been replaced before the manifest."""
+        """Return whether an input still exists, or was replaced before the manifest."""
         return path in self._stored or path in self._replaced
 
     def reasons(
         self, added: Collection[str], later: Collection[str], possible: Collection[AttemptOutputs]
     ) -> dict[str, str]:
-        """Return why files in storage do not count, as far as the manifest tells."""
+        """Return the files in storage that the manifest shows not to be live, path → reason."""
         name, left = self._published.name, dict[str, str]()
         counting = {path for each in possible for path in each.found}
         new = {path for other in self._others for path in other.found}
@@ -394,14 +397,14 @@ class _ManifestTracer:
         return left
 
     def unexplained(self, left: Collection[str]) -> dict[str, str]:
-        """Return which files that are left out may be rows → why: the manifest may be half."""
+        """Return excluded files that may hold rows because the manifest may be incomplete."""
         if self._published.complete:
             return {}
         why = f"{self._published.name} does not name it, and does not say that it is complete"
         return dict.fromkeys({*left} - self._replaced, why)
 
     def _committed_before(self) -> dict[str, AttemptOutputs]:
-        """Return the attempts that made what the manifest names, and the makers of their inputs."""
+        """Return the attempts that wrote the manifest's files or, transitively, their inputs."""
         found: dict[str, AttemptOutputs] = {}
         maker = self._maker
         stack = [maker[path] for path in self._published.files if path in maker]
@@ -416,13 +419,13 @@ class _ManifestTracer:
         return any(self._is_young(path) for path in attempt.found)
 
     def _is_young(self, path: str) -> bool:
-        """Return whether a file may have come into the table and the manifest not know it."""
+        """Return whether a file may have been added to the table without being in the manifest."""
         changed_s = self._stored[path].changed_s
         since_s = self._published.begun_s - COMMIT_DELAY_MAX_S
         return changed_s is None or changed_s >= since_s or self._is_forgotten(path)
 
     def _is_forgotten(self, path: str) -> bool:
-        """Return whether a file is of a time of which the store has lost changes."""
+        """Return whether a file dates from a period whose changes the store has lost."""
         loss, changed_s = self._published.loss, self._stored[path].changed_s
         if loss is None:
             return False
@@ -435,14 +438,14 @@ class _ManifestTracer:
 
 
 def lineage_of(evidence: Evidence, steps: Steps) -> Lineage:
-    """Trace the files of the table that was here last, from its newest manifest if it has one.
+    """Return the lineage of the location's last table, from its newest manifest if there is one.
 
     Args:
-        evidence: All of it.
+        evidence: All evidence of the location.
         steps: Ends the work when its caller has left.
 
     Raises:
-        RequestError: Nothing says which of several tables was the last.
+        RequestError: The location held several tables, and the last one cannot be determined.
     """
     own = own_table_ids(evidence)
     published = evidence.published
@@ -475,12 +478,12 @@ def lineage_of(evidence: Evidence, steps: Steps) -> Lineage:
 
 
 def _with_all_files(found: Lineage, evidence: Evidence) -> Lineage:
-    """Return a lineage that says of each file of rows that was found what became of it."""
+    """Return the lineage with a reason for every data file found in the location."""
     known = {*found.files, *found.left, *found.lost, *evidence.unreadable}
     unknown = {path: file.whose for path, file in evidence.stored.items() if path not in known}
     users = [path for path, whose in unknown.items() if whose is FileOrigin.USER]
     service = [path for path, whose in unknown.items() if whose in SERVICE_ROWS]
-    # A file of an append gets its name when it is whole, and counts only after that.
+    # An append renames its file when the file is complete, and adds it only after that.
     unfinished = [path for path in service if path.endswith(".part")]
     left = dict.fromkeys(users, "it is a file of users, which the call leaves out")
     left |= dict.fromkeys(unfinished, "its append was broken off before the file was whole")
@@ -490,12 +493,12 @@ def _with_all_files(found: Lineage, evidence: Evidence) -> Lineage:
 
 
 def own_table_ids(evidence: Evidence) -> Sequence[str]:
-    """Return the ids of the table that was here last, the newest first.
+    """Return the ids of the location's last table, newest first.
 
-    What was written under an id that the table had before a rebuild or a restore is its own.
+    They include the ids that the table had before a rebuild or a restore.
 
     Raises:
-        RequestError: Nothing says which of several tables was the last.
+        RequestError: The location held several tables, and the last one cannot be determined.
     """
     if evidence.described is not None:
         return (evidence.described.id, *evidence.described.former_ids)
@@ -510,7 +513,7 @@ def own_table_ids(evidence: Evidence) -> Sequence[str]:
 
 
 def _ids_since(published: PublishedManifest, own: Sequence[str]) -> Sequence[str]:
-    """Return the ids under which something may have come into the table since a manifest."""
+    """Return the ids under which files may have been added to the table since a manifest."""
     if published.loss is not None or published.table not in own:
         return own
     return own[: own.index(published.table) + 1]
@@ -527,7 +530,7 @@ def _reason_of_other_id(
 def _may_be_own(footer: OutputFooter, evidence: Evidence) -> bool:
     """Return whether an output of an unknown id may hold rows of the described table.
 
-    A table that was here before, and its last compactors, wrote before this one was created.
+    An earlier table and its last compactors wrote before the described table was created.
     """
     published, described = evidence.published, evidence.described
     since_s = published.begun_s if published is not None else 0.0
@@ -538,20 +541,22 @@ def _may_be_own(footer: OutputFooter, evidence: Evidence) -> bool:
 
 
 def newest_call_s(evidence: Evidence, steps: Steps) -> float:
-    """Return the latest time that the id of an append carries; clocks of callers differ."""
+    """Return the latest time in the call ids of appends; the clocks of callers may differ."""
     inputs = (path for footer in steps.over(evidence.footers.values()) for path in footer.inputs)
     tries = map(append_try_of, chain(steps.over(evidence.added), inputs))
     return max((call_time_s(each.call) or 0.0 for each in tries if each), default=0.0)
 
 
 def known_ends(evidence: Evidence, files: Collection[str], steps: Steps) -> set[bytes]:
-    """Return the ends of tablets that are known.
+    """Return the known ends of tablets.
+
+    With a manifest, the ends come from the live files that it names and from live outputs written
+    since. Replaced outputs are ignored, because their tablets may have been merged. Without a
+    manifest, the ends come from all outputs.
 
     Args:
-        evidence: With a manifest: where it names files, and what was made since, tell of
-            them; outputs that had been replaced do not, for their tablets may have been
-            merged. Without one: all outputs.
-        files: Those that count.
+        evidence: All evidence of the location.
+        files: Paths of the live files.
         steps: Ends the work when its caller has left.
     """
     named: Mapping[str, str] = {} if evidence.published is None else evidence.published.files

@@ -1,12 +1,12 @@
-"""`neve rebuild`: a table's metadata out of its location, after Redis was lost.
+"""`neve rebuild`: reconstruct a table's metadata from its location, after the loss of Redis.
 
-    description, newest manifest, footers → which files count (`counting`)
-    → their facts, read anew
-    → tablets: the ends that these tell, without those that a file crosses
-    → watermarks: the highest that an output of its keys may carry → the table, paused
-    → live, if nothing is lost
+    description, newest manifest, footers → live files (`live_files`)
+    → facts of the live files, read from the files again
+    → tablets: the known ends, except those inside the key range of a file
+    → watermarks: the highest of any output that may have held keys of the tablet
+    → the table, live if nothing is lost, else paused
 
-What no file tells, the report says.
+The report lists everything that the files do not record.
 """
 
 import asyncio
@@ -76,25 +76,25 @@ NEVER = (
 )
 
 LOOKS_MAX = 5
-"""So often a location is looked at anew, from which somebody deletes files."""
+"""How often a location is read again because files disappear from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildOptions:
-    """How a table is rebuilt."""
+    """Options of a rebuild."""
 
     name: str
     given: Mapping[str, object] = field(default_factory=dict)
     """`key`, `version_column`, … for a location without a description."""
     user_files: bool = True
-    """Whether Parquet files of users count as added of which nothing tells whether they were."""
+    """Whether Parquet files of users count as added if there is no evidence either way."""
     adopt: bool = False
     dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildResult:
-    """What a rebuild came to."""
+    """Result of a rebuild."""
 
     table: Table
     files: tuple[DataFile, ...]
@@ -102,20 +102,20 @@ class RebuildResult:
     size_bytes: int
     tablets: int
     user_files: int
-    """How many of them users brought in by `add`, perhaps."""
+    """Number of live files that users wrote, and may have added with `add`."""
     left: Mapping[str, str]
-    """Files that do not count → why; sorted, like the following."""
+    """Files that are not live, path → reason; sorted by path."""
     lost: Mapping[str, str]
-    """What rows are, or may be, lost → why."""
+    """Files whose rows are, or may be, lost, path → reason; sorted by path."""
     not_recovered: tuple[str, ...]
-    """What no file tells."""
+    """State that cannot be recovered from the files."""
     manifest: int | None = None
-    """Number of the manifest that it began with."""
+    """Number of the manifest that the rebuild started from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildPorts:
-    """What a rebuild needs of the outside."""
+    """External dependencies of a rebuild."""
 
     store: TabletStore
     threads: StorageThreads
@@ -123,22 +123,21 @@ class RebuildPorts:
     admission: TableAdmission
     on_progress: ReportProgress = ignore_progress
     listing_delay_s: float = 0.0
-    """So long listings may miss what was written, and name what was deleted."""
+    """How long listings of the storage may lag behind writes and deletions, in seconds."""
 
 
 async def rebuild(rebuilder: RebuildPorts, location: str, options: RebuildOptions) -> RebuildResult:
-    """Make a table out of what lies in a location.
+    """Rebuild a table from the files in a location.
 
     Args:
-        rebuilder: Ports.
-        location: As somebody wrote it.
-        options: How.
+        rebuilder: External dependencies.
+        location: Location as the user wrote it.
+        options: Options of the rebuild.
 
     Raises:
-        RequestError: Nothing describes the table, or what does is nothing that `create`
-            would take.
-        RefusedError: Name or location are taken, or another store's, or no table may be there;
-            or somebody deletes files there.
+        RequestError: The table has no description, or `create` would reject the description.
+        RefusedError: The name or location is taken, the location belongs to another store, no
+            table is allowed there, or files keep disappearing from it.
     """
     with growth_ignored():
         return await _rebuild(rebuilder, location, options)
@@ -183,7 +182,7 @@ async def _rebuild(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocationState:
-    """What a location was like at one moment."""
+    """The state of a location at one point in time."""
 
     evidence: Evidence
     table: Table
@@ -194,9 +193,9 @@ class LocationState:
 async def _read_location(
     rebuilder: RebuildPorts, place: Location, options: RebuildOptions
 ) -> LocationState:
-    """Look at a location until no file that counts has gone while it was looked at.
+    """Read a location, and read it again if a live file disappeared while it was read.
 
-    Compactors of a table that was dropped a moment ago may still be tidying up.
+    Compactors of a recently dropped table may still be cleaning up.
     """
     threads, on_progress, gone = rebuilder.threads, rebuilder.on_progress, ""
     for _ in range(LOOKS_MAX):
@@ -212,7 +211,7 @@ async def _read_location(
         on_progress(f"finding which of {len(evidence.stored)} files count")
         lineage, rows = await in_thread(partial(counting_files, evidence))
         files = await facts_of(place, threads, table, rows, evidence, on_progress=on_progress)
-        # What has gone could not be read; what goes later is missed when the table is there.
+        # A file that has disappeared is unreadable; `make_table` detects later disappearances.
         unread = [*evidence.unreadable]
         there = await threads.run(place.uri, existing_files, place, unread)
         gone = min({*unread} - there.keys(), default="")
@@ -226,7 +225,7 @@ async def _read_location(
 
 
 async def _calls_since_s(store: TabletStore, evidence: Evidence) -> float:
-    """Return a moment after all calls that the table may have accepted."""
+    """Return a time after all calls that the table may have accepted."""
     newest_s = await in_thread(partial(newest_call_s, evidence))
     now_s = await store.now_s()
     return max(now_s, min(newest_s + 0.001, now_s + CALL_SKEW_S))
@@ -236,7 +235,7 @@ def _table_to_make(
     table: Table, evidence: Evidence, rebuilder: RebuildPorts, options: RebuildOptions
 ) -> Table:
     live = TableState.PAUSED if table.state is TableState.PAUSED else TableState.LIVE
-    # What was written for the table that is rebuilt is its own, under whatever id.
+    # Files written under any former id of the rebuilt table belong to the new table.
     known = replace(table, former_ids=(*own_table_ids(evidence), *table.former_ids))
     return replace(
         table,
@@ -248,7 +247,7 @@ def _table_to_make(
 
 
 def counting_files(evidence: Evidence, steps: Steps) -> tuple[Lineage, list[str]]:
-    """Return the lineage, and those of the files that count that hold rows."""
+    """Return the lineage, and the live files that hold rows."""
     lineage = lineage_of(evidence, steps)
     footers = evidence.footers
     rows = [path for path in lineage.files if path not in footers or footers[path].rows]
@@ -258,7 +257,7 @@ def counting_files(evidence: Evidence, steps: Steps) -> tuple[Lineage, list[str]
 def planned_table(
     seen: LocationState, homes: Sequence[Partition], steps: Steps
 ) -> tuple[list[TabletDump], RebuildResult]:
-    """Return the tablets of the table, and what is reported of it."""
+    """Return the tablets of the table, and the result to report."""
     evidence, files = seen.evidence, seen.files
     footers = evidence.footers.values()
     if seen.table.partition_by:
@@ -282,7 +281,7 @@ def planned_table(
 
 
 async def _partitions_of(scope: TableScope, files: Sequence[DataFile]) -> Sequence[Partition]:
-    """Return the partition of each file; nothing of a table without partitions."""
+    """Return the partition of each file; an empty list for a table without partitions."""
     if not scope.table.partition_by:
         return ()
     scope.on_progress(f"finding the partitions of {format_count(len(files), 'file')}")
@@ -297,12 +296,12 @@ def range_tablets(
     footers: Iterable[OutputFooter],
     steps: Steps,
 ) -> list[TabletDump]:
-    """Return the tablets of a table without partitions, ascending; they tile.
+    """Return the tablets of a table without partitions, ascending; the tablets tile.
 
     Args:
-        files: That count.
-        known: Ends of tablets, as far as they are known.
-        footers: Of all outputs; their watermarks count.
+        files: Live files.
+        known: Known ends of tablets.
+        footers: Footers of all outputs; they provide the watermarks.
         steps: Ends the work when its caller has left.
     """
     ends = _tablet_ends(files, known, steps)
@@ -320,7 +319,7 @@ def range_tablets(
 def _tablet_ends(
     files: Iterable[DataFile], known: Collection[bytes], steps: Steps
 ) -> Sequence[bytes]:
-    """Return the ends of tablets that are known, without those that a file crosses."""
+    """Return the known ends of tablets, except those inside the key range of a file."""
     crossing = steps.in_order(
         (file.key_min, file.key_max)
         for file in files
@@ -342,8 +341,8 @@ def _watermarks(
 ) -> list[bytes | None]:
     """Return the highest watermark of the former tablets that may have held keys of each tablet.
 
-    An output names the end of its tablet. The tablet may have begun anywhere before: a split gives
-    the keys up to a cut to another one, with the same watermark.
+    An output records only the end of its tablet. The tablet may have started at any lower key: a
+    split moves the keys up to a cut to another tablet, with the same watermark.
     """
     found: list[bytes | None] = [None for _ in ends]
     for each in steps.over(footers):
@@ -365,9 +364,9 @@ def partition_tablets(
     """Return the tablets of a partitioned table, ascending.
 
     Args:
-        files: That count.
-        homes: Partition of each.
-        footers: Of all outputs; their watermarks count.
+        files: Live files.
+        homes: Partition of each file.
+        footers: Footers of all outputs; they provide the watermarks.
         steps: Ends the work when its caller has left.
     """
     held: dict[Partition, list[DataFile]] = {}
