@@ -100,8 +100,7 @@ async def make_table(
         stored: Listing of the location; listed again if `complete`.
         live: Whether the table becomes live if no file is missing; otherwise it stays paused.
         complete: Whether all files in the location were examined.
-        lost: Whether rows are known to be lost; the table then becomes paused, and publishes no
-            manifest.
+        lost: Whether rows are known to be lost: the table is paused and publishes no manifest.
         verb: Verb that the user called, and repeats after an interruption.
 
     Raises:
