@@ -17,7 +17,7 @@ from common.errors import all_causes
 from common.garbage_collection import collect_oldest_forever, ignore_what_is_loaded
 from common.ids import RandomIds
 from common.log_files import LogFiles
-from common.memory_limit import SERVICE_ENVIRON
+from common.memory_limit import share_freed_memory
 from common.metadata.redis import connect
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
@@ -88,6 +88,7 @@ class CoordinatorActor:
         self, settings: Settings, log_folder: str = "", node_resource: str = "", edition: str = ""
     ) -> None:
         """Connect the parts and start the loops."""
+        share_freed_memory()
         self._settings = settings
         self._edition = edition
         self._log_files = LogFiles.of(log_folder, settings.log)
@@ -362,7 +363,6 @@ def start(
             max_restarts=-1,
             max_concurrency=CALLS_AT_ONCE,
             num_cpus=0,
-            runtime_env={"env_vars": SERVICE_ENVIRON},
             **options,
         )
         .remote(settings, log_folder, node_resource, edition)

@@ -18,7 +18,7 @@ from common.errors import ConfigError, actor_error, first_line
 from common.garbage_collection import ignore_what_is_loaded
 from common.ids import RandomIds
 from common.log_files import LogFiles
-from common.memory_limit import SERVICE_ENVIRON, limit_memory
+from common.memory_limit import limit_memory, share_freed_memory
 from common.metadata.redis import connect
 from common.metadata.store_watch import StoreWatch
 from common.readers.pool import open_readers
@@ -66,6 +66,7 @@ class GatewayActor:
 
     def __init__(self, settings: Settings, log_folder: str = "", edition: str = "") -> None:
         """Connect the parts and start serving."""
+        share_freed_memory()
         self._edition = edition
         self._tls = bool(settings.gateway.tls_certificate)
         self._log_files = LogFiles.of(log_folder, settings.log)
@@ -195,7 +196,6 @@ def start(settings: Settings, *, log_folder: str = "", edition: str = "", **opti
         max_restarts=-1,
         max_concurrency=CALLS_AT_ONCE,
         num_cpus=0,
-        runtime_env={"env_vars": SERVICE_ENVIRON},
         **options,
     )
     handle = actor.remote(settings, log_folder, edition)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.memory_limit import SERVICE_ENVIRON
+from common.memory_limit import share_freed_memory
 from common.parquet.location import open_location
 from compactor.rewrite.kernel.normalized_keys import RowGroup
 from compactor.rewrite.merge.ranges import split_row_groups
@@ -66,15 +65,22 @@ def backend() -> str:
     return str(pa.default_memory_pool().backend_name)
 
 
-@pytest.mark.parametrize("environ", [TASK_ENVIRON, SERVICE_ENVIRON], ids=["task", "service"])
-def test_arrow_has_the_allocator_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str]
-) -> None:
+def test_arrow_has_the_allocator_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it lacks one, it takes another, and says so nowhere that anybody looks."""
-    for name, value in environ.items():
+    for name, value in TASK_ENVIRON.items():
         monkeypatch.setenv(name, value)
     found, _ = run_apart(backend)
-    assert found == environ["ARROW_DEFAULT_MEMORY_POOL"]
+    assert found == TASK_ENVIRON["ARROW_DEFAULT_MEMORY_POOL"]
+
+
+def shared_backend() -> str:
+    share_freed_memory()
+    return backend()
+
+
+def test_a_service_shares_freed_memory() -> None:
+    found, _ = run_apart(shared_backend)
+    assert found == "jemalloc"
 
 
 @pytest.mark.parametrize("row_bytes", [0.0, 1.0, 500.0, 1e5, 1e12])
