@@ -313,7 +313,7 @@ def test_the_controller_of_the_file_decides_and_listens_to_readers(
 
     service.wait("a lower rate", lowered)
     told = " ".join(shell.run("control").stdout.split())
-    assert "more than 500 ms" in told
+    assert "longer than 500 ms" in told
     assert "never below" in told
     token = {"Authorization": f"Bearer {service.stack.token}"}
     series = httpx.get(f"{service.stack.gateway_url}/metrics", headers=token).text.splitlines()
