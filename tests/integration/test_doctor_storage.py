@@ -132,7 +132,7 @@ def test_an_endpoint_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPat
     client = s3_filesystem("b", environ)
     with pytest.raises(OSError, match="NETWORK_CONNECTION") as caught:
         client.get_file_info("b/x")
-    assert "nothing answers" in (error_advice(caught.value) or "")
+    assert "there is no answer" in (error_advice(caught.value) or "")
 
 
 def test_an_endpoint_that_is_no_url() -> None:

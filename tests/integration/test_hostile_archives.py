@@ -205,7 +205,7 @@ def test_settings_pass_the_checks_of_set(
         ({"schema": []}, "has no columns"),
         ({"schema": [{"name": "n", "type": "int65"}]}, "int65"),
         ({"schema": [{"name": "\ud800", "type": "int64"}]}, "surrogates not allowed"),
-        ({"schema": {"a": 1}}, "describes no table"),
+        ({"schema": {"a": 1}}, "is not a table of this release"),
         ({"state": "odd"}, "'odd' is not a valid TableState"),
         ({"created_at_s": "now"}, "created_at_s is str"),
         ({"location": "/etc/neve"}, "is in or around /etc"),
