@@ -112,7 +112,7 @@ async def test_a_table_behind_is_not_swept(ground: Ground) -> None:
     ground.write(table, "_neve/append/forgotten.parquet", rows(1))
     ground.place(table, GENERATION_PATH).write_text("9\n")
 
-    with pytest.raises(RefusedError, match="gone back in time"):
+    with pytest.raises(RefusedError, match="is read-only: its store is at generation"):
         await collect_orphans(ground.scope(table), delete=True)
     told = await collect_orphans(ground.scope(table), delete=False)
     assert (told.orphans, told.evidence) == (0, 1), "it may be rows that the store has forgotten"

@@ -144,7 +144,7 @@ def test_a_store_gone_back_is_read_only_until_accepted(
 ) -> None:
     (location / "_neve/generation").write_text("9\n")
     with serving_again(redis) as fresh:
-        with pytest.raises(RefusedError, match="gone back in time"):
+        with pytest.raises(RefusedError, match="is read-only: its store is at generation"):
             fresh.append("events", rows(3))
         with pytest.raises(RefusedError):
             fresh.add_files("events", ["a.parquet"])

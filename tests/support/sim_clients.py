@@ -232,13 +232,13 @@ class SimSweeper(SimClient):
         listed = [path for path in disk.files if path.startswith(folder)]
         tell: Callable[[str], None] = lambda _what: None  # noqa: E731  # nobody listens
         scope: Any = SimpleNamespace(store=self.store, table=table, on_progress=tell)
-        known = (await _known_paths(scope)).paths
+        known = await _known_paths(scope)
         first = await self.store.tablet_ids(table.id, None, 1)
         found = []
         for path in listed:
             row = next(iter(disk.ever(path)))
             ours = row in self.truth.offered.get(table.id, {})
-            if not ours or path in known or disk.written_s[path] >= until_s or not first:
+            if not ours or known.has(path) or disk.written_s[path] >= until_s or not first:
                 continue
             key = key_bytes(min(disk.key_of[each] for each in disk.ever(path)))
             tablet = await self.store.locate(table.id, key)
