@@ -58,9 +58,9 @@ class Subject:
 
 
 def line(verb: str, kind: str, of: Callable[[list[float]], float], subjects: list[Subject]) -> str:
-    told = [1000 * of(subject.taken_s[verb][WARM:]) for subject in subjects]
-    ratio = f"   {told[0] / told[1]:.2f} times as fast" if len(told) == 2 else ""
-    return f"{verb:8}{kind:6}" + "".join(f"{each:9.1f} ms" for each in told) + ratio
+    times_ms = [1000 * of(subject.taken_s[verb][WARM:]) for subject in subjects]
+    ratio = f"   {times_ms[0] / times_ms[1]:.2f} times as fast" if len(times_ms) == 2 else ""
+    return f"{verb:8}{kind:6}" + "".join(f"{time_ms:9.1f} ms" for time_ms in times_ms) + ratio
 
 
 def p95(values: list[float]) -> float:

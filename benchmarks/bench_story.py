@@ -152,11 +152,11 @@ def compare(tablets: int, rounds: int) -> float:
     for turn in range(rounds):
         for kind in list(rates)[:: 1 if turn % 2 else -1]:
             rates[kind].append(turns_per_s(kind, lives))
-    without, told = (max(rate) for rate in rates.values())
+    without, with_stories = (max(rate) for rate in rates.values())
     print(f"{tablets:,} tablets, {sum(map(len, lives)):,} turns, best of {rounds} rounds")
     print(f"  without stories {without:>10,.0f} turns/s")
-    print(f"  with stories    {told:>10,.0f} turns/s")
-    return told / without
+    print(f"  with stories    {with_stories:>10,.0f} turns/s")
+    return with_stories / without
 
 
 def memory_mb(kind: type[CoordinatorState], limits: Limits | None) -> tuple[float, int, float]:
@@ -181,8 +181,8 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=7)
     given = options.parse_args()
     ratio = compare(given.tablets, given.rounds)
-    said = "reached" if ratio >= RATIO_MIN else "MISSED "
-    print(f"{said} turns with / without stories: {ratio:.3f}, goal {RATIO_MIN}\n")
+    outcome = "reached" if ratio >= RATIO_MIN else "MISSED "
+    print(f"{outcome} turns with / without stories: {ratio:.3f}, goal {RATIO_MIN}\n")
     bare_mb, _, _ = memory_mb(StateWithoutStory, None)
     for name, limits in (("all kept", Limits(story_bytes_max=10**12)), ("usual bounds", None)):
         held_mb, tablets, counted_mb = memory_mb(CoordinatorState, limits)

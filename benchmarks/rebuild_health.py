@@ -86,7 +86,7 @@ def _write_tablet(folder: Path, number: int) -> None:
     ours = folder / "_neve" / tablet
     ours.mkdir(parents=True)
     path = f"_neve/{tablet}/job-j{number:08x}-att-{number:08x}-0.parquet"
-    said = {
+    metadata = {
         "format": "1",
         "table": "t-large",
         "tablet": tablet,
@@ -97,7 +97,7 @@ def _write_tablet(folder: Path, number: int) -> None:
         "purge": number.to_bytes(9, "big").hex(),
     }
     rows = pa.table({"id": [first, first + STEP - 1], "v": [1, 1]}, SCHEMA)
-    marked = rows.replace_schema_metadata({f"neve.{name}": text for name, text in said.items()})
+    marked = rows.replace_schema_metadata({f"neve.{name}": text for name, text in metadata.items()})
     pq.write_table(marked, folder / path)
     theirs = folder / f"added-{number // 100:06d}"
     theirs.mkdir(exist_ok=True)

@@ -121,10 +121,10 @@ def _possible(node: Node, bounds: Mapping[str, ColumnBounds]) -> _Possible:
         return _ANYTHING
     op, args = node.op, node.args
     if op in {"AND", "OR"}:
-        each = [_possible(arg, bounds) for arg in args]
+        possible = [_possible(arg, bounds) for arg in args]
         if op == "AND":
-            return _Possible(all(one.true for one in each), any(one.false for one in each))
-        return _Possible(any(one.true for one in each), all(one.false for one in each))
+            return _Possible(all(one.true for one in possible), any(one.false for one in possible))
+        return _Possible(any(one.true for one in possible), all(one.false for one in possible))
     if op == "NOT":
         return _not(_possible(args[0], bounds))
     if op.startswith("NOT "):
@@ -157,8 +157,8 @@ def _leaf(op: str, args: tuple[Node, ...], bounds: Mapping[str, ColumnBounds]) -
         low, high = _compared(">=", ranges[0], column), _compared("<=", ranges[1], column)
         return _Possible(low.true and high.true, low.false or high.false)
     if op == "IN":
-        each = [_compared("=", literal_range, column) for literal_range in ranges]
-        return _Possible(any(one.true for one in each), all(one.false for one in each))
+        possible = [_compared("=", literal_range, column) for literal_range in ranges]
+        return _Possible(any(one.true for one in possible), all(one.false for one in possible))
     return _compared(op, ranges[0], column)
 
 

@@ -19,7 +19,7 @@ class Transform:
     """A transform that fits its table: a predicate, assignments, or a plug-in's name."""
 
     kind: TransformKind
-    said: str
+    description: str
     """For messages: `delete where x > 1`."""
     predicate: Expression | None = None
     assignments: tuple[ColumnAssignment, ...] = ()
@@ -69,13 +69,16 @@ def parse_transform(
         case TransformKind.SET:
             description = f"set {spec.text}"
             assignments = parse_assignments(spec.text, schema, protected_columns(table))
-            return Transform(kind=spec.kind, said=description, assignments=assignments)
+            return Transform(kind=spec.kind, description=description, assignments=assignments)
         case TransformKind.PLUGIN:
             if not spec.name:
                 raise RequestError("a transform by a plug-in lacks the plug-in's name")
             description = f"transform {spec.name}"
             return Transform(
-                kind=spec.kind, said=description, plugin=spec.name, options=dict(spec.options)
+                kind=spec.kind,
+                description=description,
+                plugin=spec.name,
+                options=dict(spec.options),
             )
 
 
@@ -93,6 +96,6 @@ def _deletion(spec: TransformSpec, table: Table, schema: Sequence[Column]) -> Tr
         )
     return Transform(
         kind=spec.kind,
-        said=f"delete where {spec.text}",
+        description=f"delete where {spec.text}",
         predicate=parse_predicate(spec.text, schema),
     )

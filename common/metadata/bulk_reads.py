@@ -354,9 +354,9 @@ class RangeReader:
             page: list[bytes] = (
                 await self._fetch([[members_after(key, after, PAGE, inclusive=inclusive)]])
             )[0][0]
-            for each in page:
-                ends.append(each)
-                if each >= last:
+            for end in page:
+                ends.append(end)
+                if end >= last:
                     return [TabletId(table, item) for item in ends]
             if len(page) < PAGE:
                 return [TabletId(table, item) for item in ends]
@@ -423,7 +423,9 @@ async def _behind(fetch: Fetch, tablet: Tablet) -> tuple[frozenset[str], frozens
     commands += [hget(keys.request(request), "state") for request in names]
     if not commands:
         return frozenset(), frozenset()
-    replies: list[Reply] = [each[0] for each in await fetch([[command] for command in commands])]
+    replies: list[Reply] = [
+        answers[0] for answers in await fetch([[command] for command in commands])
+    ]
     ends, states = replies[: len(attempts)], replies[len(attempts) :]
     return (
         frozenset(a for a, end in zip(attempts, ends, strict=True) if end is not None),

@@ -79,7 +79,7 @@ def translate_error(plan: RewritePlan, error: Exception) -> CompactionError:
     if (short := memory_error_of(plan.memory, plan.folder, text)) is not None:
         return short
     if plan.rules.transform is not None and plan.rules.transform.asks_spark:
-        subject = plan.rules.transform.transform.said
+        subject = plan.rules.transform.transform.description
         if causes := _VALUE_ERRORS.findall(text):
             cause = f"{_ADVICE.sub('', causes[0])}{_place(text, subject)}"
             return TransformError(f"{subject}: failed for a row: {cause}")

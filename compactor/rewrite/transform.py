@@ -185,7 +185,7 @@ class PluginTransform:
         return after
 
     def _misbehaved(self, fact: str) -> TransformError:
-        return TransformError(f"{self._transform.transform.said} {fact}")
+        return TransformError(f"{self._transform.transform.description} {fact}")
 
 
 # ------------------------------------------------------------------------------ The change of a job
@@ -285,7 +285,7 @@ class _ExpressionChange:
             try:
                 chunks = [from_spark(c, arrow) for c in answers.column(f"a{number}").chunks]
             except pa.ArrowInvalid as error:
-                subject = self._transform.transform.said
+                subject = self._transform.transform.description
                 message = f"{subject}: a value does not fit into column {one.column}: {error}"
                 raise TransformError(message) from error
             values[one.column] = pa.chunked_array(chunks, arrow)
@@ -301,5 +301,5 @@ class _ExpressionChange:
         """
         table = self._transform.table
         if values.null_count and not next(c for c in table.schema if c.name == name).nullable:
-            subject = self._transform.transform.said
+            subject = self._transform.transform.description
             raise TransformError(f"{subject}: a value is null, but column {name} must not be null")

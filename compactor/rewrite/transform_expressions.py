@@ -174,7 +174,7 @@ class ExpressionInputs:
             try:
                 columns.append(to_spark(rows.column(field.name).combine_chunks()))
             except pa.ArrowInvalid as error:
-                subject = self._transform.transform.said
+                subject = self._transform.transform.description
                 raise TransformError(f"{subject}: column {field.name}: {error}") from error
         names = [self._input, self._row, *(field.name for field in self._columns)]
         return pa.RecordBatch.from_arrays(columns, names=names)

@@ -117,8 +117,8 @@ def usual_columns(folders: Iterable[Sequence[str]]) -> tuple[str, ...]:
     Args:
         folders: Per file, the columns in its folder names, in order.
     """
-    counted = Counter(tuple(each) for each in folders)
-    return max(counted, key=lambda each: (counted[each], len(each), each), default=())
+    counted = Counter(tuple(names) for names in folders)
+    return max(counted, key=lambda names: (counted[names], len(names), names), default=())
 
 
 def _is_day(text: str) -> bool:
@@ -161,7 +161,7 @@ def best_union(
     unions: list[SchemaUnion] = []
     for first in order[:SEEDS_MAX]:
         unions.append(
-            _unite_in_order(paths, [first, *(each for each in order if each is not first)])
+            _unite_in_order(paths, [first, *(schema for schema in order if schema is not first)])
         )
         if not unions[-1].misfits:
             break
@@ -217,7 +217,7 @@ STATISTICS_LETTERS_MAX = 16
 class _ReadFile:
     file: FoundFile
     footer: FooterFacts
-    said: dict[str, str | None]
+    folder_values: dict[str, str | None]
 
 
 def survey(looked: Sequence[tuple[FoundFile, FooterFacts | str]], wanted: ImportOptions) -> Survey:
@@ -244,7 +244,7 @@ def _files_in_folders(
     looked: Sequence[tuple[FoundFile, FooterFacts | str]], wanted: ImportOptions, found: Survey
 ) -> list[_ReadFile]:
     files = []
-    for file, footer in sorted(looked, key=lambda each: each[0].path):
+    for file, footer in sorted(looked, key=lambda read: read[0].path):
         if isinstance(footer, str):
             found.misfits[file.path] = footer
             continue
@@ -254,16 +254,19 @@ def _files_in_folders(
         except RequestError as error:
             found.misfits[file.path] = str(error)
     if wanted.partition_by is None:
-        found.partition_by = usual_columns(list(each.said) for each in files)
+        found.partition_by = usual_columns(list(file.folder_values) for file in files)
     else:
         found.partition_by = wanted.partition_by
     kept = []
-    for each in files:
-        if set(each.said) == set(found.partition_by):
-            kept.append(each)
+    for read_file in files:
+        if set(read_file.folder_values) == set(found.partition_by):
+            kept.append(read_file)
         else:
-            there, there_should = _folder_text(each.said), _folder_text(found.partition_by)
-            found.misfits[each.file.path] = f"it lies in {there}, expected {there_should}"
+            there, there_should = (
+                _folder_text(read_file.folder_values),
+                _folder_text(found.partition_by),
+            )
+            found.misfits[read_file.file.path] = f"it lies in {there}, expected {there_should}"
     return kept
 
 
@@ -304,11 +307,11 @@ def _files_with_columns(
     return kept
 
 
-def _null_count(each: _ReadFile, name: str | None) -> int | None:
+def _null_count(file: _ReadFile, name: str | None) -> int | None:
     """Return a column's number of nulls; 0 without statistics requested; None: unknown."""
-    if name is None or name not in each.footer.columns:
+    if name is None or name not in file.footer.columns:
         return 0
-    return each.footer.columns[name].nulls
+    return file.footer.columns[name].nulls
 
 
 def _unite_files(
@@ -328,11 +331,11 @@ def _columns(
     """Return the table's columns: those of files, and those that occur only in folder names."""
     if wanted.columns is not None:
         return wanted.columns
-    written = [_nullable_if_partition(each, wanted, found) for each in schema]
+    written = [_nullable_if_partition(column, wanted, found) for column in schema]
     for name in found.partition_by:
         if name not in schema.names:
-            told = wanted.partition_types.get(name)
-            text = told or type_of_values(file.said[name] for file in files)
+            given = wanted.partition_types.get(name)
+            text = given or type_of_values(file.folder_values[name] for file in files)
             written.append(pa.field(name, type_from_text(text)))
     columns = columns_of(pa.schema(written))
     if unknown := sorted(set(wanted.partition_types) - set(found.partition_by)):
@@ -365,7 +368,7 @@ def _count_files(files: list[_ReadFile], wanted: ImportOptions, found: Survey) -
     kinds = {name: key_type_of(types[name]) for name in found.partition_by}
     for file in files:
         try:
-            plain = {name: value_of_folder(file.said[name], kinds[name]) for name in kinds}
+            plain = {name: value_of_folder(file.folder_values[name], kinds[name]) for name in kinds}
             _check_statistics(file, plain, kinds)
             text = partition_of(table, list(plain.values())).text
         except RequestError as error:
@@ -378,7 +381,7 @@ def _count_files(files: list[_ReadFile], wanted: ImportOptions, found: Survey) -
 
 
 def _check_statistics(
-    each: _ReadFile, plain: Mapping[str, object], kinds: Mapping[str, KeyType]
+    file: _ReadFile, plain: Mapping[str, object], kinds: Mapping[str, KeyType]
 ) -> None:
     """Reject a file with a partition column that contradicts its folder.
 
@@ -386,16 +389,16 @@ def _check_statistics(
         RequestError: The statistics of the column differ from the folder's value.
     """
     for name, value in plain.items():
-        said = each.footer.columns.get(name)
-        text = each.said[name] or ""
-        if said is None or said.low is None or len(text) > STATISTICS_LETTERS_MAX:
+        statistics = file.footer.columns.get(name)
+        text = file.folder_values[name] or ""
+        if statistics is None or statistics.low is None or len(text) > STATISTICS_LETTERS_MAX:
             continue
         try:
-            ends = {plain_value(end, kinds[name]) for end in (said.low, said.high)}
+            ends = {plain_value(end, kinds[name]) for end in (statistics.low, statistics.high)}
         except RequestError:
             continue  # The statistics have another representation, and cannot be compared.
         if ends != {value}:
             raise RequestError(
-                f"its column {name} holds {said.low!r} to {said.high!r}, "
-                f"but its folder says {each.said[name]!r}"
+                f"its column {name} holds {statistics.low!r} to {statistics.high!r}, "
+                f"but its folder says {file.folder_values[name]!r}"
             )

@@ -226,12 +226,12 @@ def _commit_statistics(change: CommitAttempt, statistics: Statistics) -> Transac
                 f"attempt {change.attempt} is an analysis, but has inputs or outputs",
             )
         measured = []
-        for each, data in zip(statistics.files, seen["some"] if paths else (), strict=True):
+        for counted, data in zip(statistics.files, seen["some"] if paths else (), strict=True):
             file = None
             if data is not None:
-                file = unpack_file(f"{keys.files} {each.path}", each.path.encode(), data)
-            if file is not None and file.size_bytes == each.size_bytes:
-                live_bytes = min(each.live_bytes, file.size_bytes)
+                file = unpack_file(f"{keys.files} {counted.path}", counted.path.encode(), data)
+            if file is not None and file.size_bytes == counted.size_bytes:
+                live_bytes = min(counted.live_bytes, file.size_bytes)
                 measured.append(
                     replace(
                         file,

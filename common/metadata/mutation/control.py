@@ -96,9 +96,9 @@ def write_analyses(change: WriteAnalyses) -> Transaction:
         )
         return Write(effects, durable=any(map(_is_wish, change.notes))) if effects else NoWrite()
 
-    each = [_note_needs(note) for note in change.notes]
-    watch = tuple(key for needs in each for key in needs.watch)
-    reads = {name: read for needs in each for name, read in needs.reads.items()}
+    needed = [_note_needs(note) for note in change.notes]
+    watch = tuple(key for needs in needed for key in needs.watch)
+    reads = {name: read for needs in needed for name, read in needs.reads.items()}
     return Transaction(table_state(table) | Needs(watch, reads), decide)
 
 
@@ -242,7 +242,7 @@ def publish_manifest(change: PublishManifest) -> Transaction:
                 )
             last = (present.number, present.path, present.begun_s, present.published_s)
             earlier = tuple(
-                each for each in (last, *present.earlier) if each[1] not in change.deleted
+                entry for entry in (last, *present.earlier) if entry[1] not in change.deleted
             )
         if len(earlier) > MANIFESTS_MAX:
             return Refusal(

@@ -212,7 +212,7 @@ def fill_hole(change: FillHole) -> Transaction:
 
 def _fill(change: FillHole, seen: Seen) -> Decision:
     end = change.tablet.end
-    following = [each for each in seen["following"] if each != end]
+    following = [other for other in seen["following"] if other != end]
     if following and following[0] < end:
         return _no_hole(change, "another tablet is inside its range")
     if end == PLUS_INFINITY:

@@ -148,7 +148,7 @@ def abandon_operation(change: AbandonOperation) -> Transaction:
         if refusal := refused_by_table(table, seen):
             return refusal
         tablets = [tablet_there(tablet, seen) for tablet in change.tablets]
-        own = [each for each in tablets if each and refused_step([each], change.operation) is None]
+        own = [one for one in tablets if one and refused_step([one], change.operation) is None]
         if not own:
             return NoWrite()
         effects: list[Command] = []

@@ -144,7 +144,9 @@ class RedisSession:
         self._watching = None
         executed = replies[len(effects) + 1]
         if isinstance(executed, ReplyError):
-            raise translate_errors(next(each for each in replies if isinstance(each, ReplyError)))
+            raise translate_errors(
+                next(reply for reply in replies if isinstance(reply, ReplyError))
+            )
         if executed is None:
             return False
         for effect, reply in zip(effects, executed, strict=True):
