@@ -151,7 +151,7 @@ def test_who_may_ask_about_which_table() -> None:
         " trigger there, or force a run with `neve compact e2`"
     )
     assert why_not_triggered(replace(admin, state=TableState.PAUSED), ADMIN) == (
-        "table e1 is paused: its planner is asked only while the table is live (`neve resume e1`)"
+        "table e1 is paused: its planner runs only while it is live (`neve resume e1`)"
     )
 
 
