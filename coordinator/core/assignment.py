@@ -30,13 +30,12 @@ from coordinator.core.attempts import (
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.compactor_events import note_sign_of_life
 from coordinator.core.compactors import Compactor, ReservingTake, Take
-from coordinator.core.enforcement import admission, barred_classes, note_handed_out
+from coordinator.core.enforcement import _UNDER_WAY, admission, barred_classes, note_handed_out
 from coordinator.core.version_watermark import droppable_version
 
 # -------------------------------------------------------- Volumes that run as many jobs as allowed
 
 
-_UNDER_WAY = frozenset({AttemptState.FOUND, AttemptState.RUNNING})
 
 
 def saturated_tables(cluster: ClusterState) -> frozenset[str]:
