@@ -1,11 +1,11 @@
 """Create, fill, change and drop a table; restore a lost name.
 
 A table is created in three transactions: the table, its name, its state. Tablets beyond the first
-thousand have transactions of their own before the name, so that neither the event loop nor the
-store is held by many. A table that a recovery fills becomes live or paused by one more, when all its
-files are added. It is dropped in the reverse order: going, then tablet by tablet, its requests, its keys, and finally its name. Names are
-in a slot of their own, so no transaction watches or writes both a table and the names
-(`docs/design/0013-sentinel-and-cluster.md`).
+thousand have transactions of their own before the name, so that they hold up neither the event loop
+nor the store. A table that a recovery fills becomes live or paused by one more, when all its files
+are added. It is dropped in the reverse order: going, then tablet by tablet, its requests, its keys,
+and finally its name. Names are in a slot of their own, so no transaction watches or writes both a
+table and the names (`docs/design/0013-sentinel-and-cluster.md`).
 """
 
 from collections.abc import Mapping
@@ -326,7 +326,9 @@ def create_table(change: CreateTable) -> Transaction:
         if present is None:
             if refusal := refused_by_names(change, seen["names"]):
                 return refusal
-            return Write(tuple(_first_effects(change)), then=_after_tablets(change, TABLETS_AT_ONCE))
+            return Write(
+                tuple(_first_effects(change)), then=_after_tablets(change, TABLETS_AT_ONCE)
+            )
         if not _same(present, table):
             return Refusal(RefusalCode.EXISTS, f"table id {table.id} is in use")
         return NoWrite(then=_after_tablets(change, TABLETS_AT_ONCE))
