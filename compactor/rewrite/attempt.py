@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
-from common.clock import SystemClock
 from common.errors import AttemptCancelledError, RewriteError
 from common.model.file import DataFile
 from common.model.job import JobAction
 from common.model.outcome import RowCounts, Statistics
-from common.parquet.read_guard import folders_of, place_guards
+from common.parquet.row_batches import folders_of, place_guards
 from common.rows.row_facts import RowFacts, data_file_of
 from common.rows.rules import RowRules
+from common.runtime import SystemClock
 from common.wire import Assignment
 from compactor.core import OnProgress, RewriteProgress, RewriteResult
 from compactor.rewrite.attempt_folder import attempt_folder, read_change_counts, read_marks

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any, NoReturn, Protocol
 
 from common import errors
-from common.clock import SystemClock
 from common.parquet.location import storage_error
+from common.runtime import SystemClock
 from common.telemetry import event_log
 from compactor.core import RewriteProgress
 from compactor.rewrite.spark_tasks import SHARED_JOB_GROUP

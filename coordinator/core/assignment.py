@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import assert_never
 
 from common.model.job import PLANNED_ACTIONS, Job, JobAction, Kind, LaneClass, lane_class
+from common.model.location_identity import SERVICE_FOLDER
 from common.model.outcome import AttemptEnd
 from common.model.request import Request, TransformKind
-from common.model.service_paths import SERVICE_FOLDER
 from common.model.table import Table
 from common.model.tablet import Reservation, Tablet, TabletId
 from common.rows.partitions import partition_folder

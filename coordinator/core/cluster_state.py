@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from common.bounded_map import BoundedMap
 from common.model.group import (
     DEFAULT_VOLUME,
     LimitScope,
@@ -18,6 +17,7 @@ from common.model.job import Job, is_urgent
 from common.model.outcome import TabletStatistics
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
+from common.primitives import BoundedMap
 from common.units import format_count, format_duration
 from common.wire import AttemptReport
 from coordinator.core.attempts import (

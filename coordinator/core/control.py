@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from math import exp, isfinite
 from typing import Final
 
-from common.bounded_map import BoundedMap
 from common.model.file import DataFile
 from common.model.job import Job, Kind, TabletPlan, TabletPressure
 from common.model.tablet import Tablet, TabletId
+from common.primitives import BoundedMap
 from common.spi.controller import (
     DEFAULT_SHARES,
     SHARES_FULL,

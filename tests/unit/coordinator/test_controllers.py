@@ -25,8 +25,7 @@ from common.spi.controller import (
 )
 from coordinator.core.control import require_sound
 from coordinator.core.queue import admits_fan_in, admits_weight, job_weight
-from coordinator.plugins.controllers.curves import ControlPoints, parse_points
-from coordinator.plugins.controllers.debt import GIB, debt_slots
+from coordinator.plugins.controllers import GIB, ControlPoints, debt_slots, parse_points
 from coordinator.registry import control_loop, load_controller
 from neve.service_settings import load_service_settings
 
