@@ -9,6 +9,10 @@ from tests.tidy.tree import ROOT
 PAGE = (ROOT / "docs" / "requirements.md").read_text("utf-8")
 ROW = re.compile(r"^\| ([A-Z]+-\d+) \| (.+) \| (.+) \| (?:(.+) )?\|$", re.MULTILINE)
 TEST = re.compile(r"`(tests/[\w/.]+\.py)(?:::(\w+))?`")
+PLACE = re.compile(
+    r"`((?:common|compactor|coordinator|docs|k8s|neve)/[\w/.-]*[\w/])`(?:: `([\w.]+)`)?"
+)
+"""A file or folder, and perhaps a name in it."""
 OPEN, PARTLY = "*open*: ", "*partly*: "
 NOT_APPLICABLE = "not applicable: "
 
@@ -45,3 +49,20 @@ def test_every_test_that_is_named_exists() -> None:
         or (test and f"def {test}(" not in (ROOT / path).read_text("utf-8"))
     ]
     assert not gone, "renamed or removed: name the test that shows it now"
+
+
+def test_every_place_that_is_named_exists() -> None:
+    gone = [
+        f"{path}: {name}" if name else path
+        for path, name in sorted(set(PLACE.findall(PAGE)))
+        if not is_there(path, name)
+    ]
+    assert not gone, "moved or renamed: name the place where it is now"
+
+
+def is_there(path: str, name: str) -> bool:
+    """Return whether a file or folder is there, and holds a name in one of its files."""
+    place = ROOT / path
+    files = place.rglob("*.py") if place.is_dir() else [place]
+    last = name.rpartition(".")[2]
+    return place.exists() and (not name or any(last in file.read_text("utf-8") for file in files))
