@@ -4,6 +4,7 @@ In reading order:
 
     errors           the error tree: who must act?
     units            bytes and durations, parsed and printed
+    documents        the one reader of untrusted values: kinds, bounds, sentences
     digests          ids derived from content, and the time that a call id carries
     clock            time as a port
     ids              random ids as a port
