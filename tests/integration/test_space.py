@@ -28,7 +28,7 @@ from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.verify import verify
 from coordinator.core.assignment import compose_assignment
-from coordinator.core.file_retention import GarbageRules
+from coordinator.core.scans import GarbageRules
 from coordinator.scan.scanner import with_watermarks
 from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.storage_access import ArrowStorage
