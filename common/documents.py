@@ -127,7 +127,9 @@ class FieldRule:
             RequestError: Names the field, the value and what is expected.
         """
         if not self._allows(value, where):
-            raise self._refusal(where, value_text(self.kind, value), self.expected())
+            is_text = self.kind is FieldKind.TEXT
+            text = shown(value) if is_text else value_text(self.kind, value)
+            raise self._refusal(where, text, self.expected())
 
     def _allows(self, value: Any, where: str) -> bool:
         if self.choices:
@@ -288,13 +290,11 @@ def value_text(kind: FieldKind, value: Any) -> str:
         case FieldKind.FLAG:
             return "true" if value else "false"
         case FieldKind.DURATION:
-            return f"{value:,.12g} s"
-        case FieldKind.NUMBER | FieldKind.COUNT:
-            return f"{value:,.12g}"
-        case FieldKind.MEMORY:
-            return str(value)
+            return f"{value:.12g} s"
+        case FieldKind.NUMBER:
+            return f"{value:.12g}"
         case _:
-            return shown(value)
+            return str(value)
 
 
 def unknown(what: str, name: object, known: Collection[str]) -> RequestError:

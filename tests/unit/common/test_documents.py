@@ -57,7 +57,7 @@ def test_a_value_is_read_as_its_field_says(kind: str, written: object, value: ob
         ({"kind": "count", "least": 0}, 2.5, "x is 2.5, expected a whole number of at least 0"),
         ({"kind": "count"}, True, "x is True, expected a whole number"),
         ({"kind": "count"}, "²", "x is '²', expected a whole number"),
-        ({"kind": "count", "least": 1, "most": 2000}, 0, "x is 0, expected 1 to 2,000"),
+        ({"kind": "count", "least": 1, "most": 2000}, 0, "x is 0, expected 1 to 2000"),
         ({"kind": "number"}, None, "x is missing, expected a number"),
         ({"kind": "number"}, "nan", "x is 'nan', expected a number"),
         ({"kind": "number"}, float("inf"), "x is inf, expected a number"),

@@ -76,7 +76,7 @@ def test_names_are_a_list_or_a_text(written: object) -> None:
         ),
         (
             {"planner": "ratio", "planner_options": {"ratio": "0.5"}},
-            "option ratio is '0.5', expected at least 1",
+            "option ratio is 0.5, expected at least 1",
         ),
     ],
 )
