@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeGuard
 
 from common.errors import RequestError
 from common.units import (
@@ -58,6 +58,26 @@ class FieldKind(StrEnum):
     """A size that is kept as the text that the operator wrote."""
     FLAG = "flag"
     """True or false."""
+
+
+UNITS = {"_bytes": FieldKind.SIZE, "_s": FieldKind.DURATION}
+"""Ends of names that stand for a unit. A user may leave them out, and give the value a unit."""
+_KINDS = {
+    bool: FieldKind.FLAG,
+    int: FieldKind.COUNT,
+    str: FieldKind.TEXT,
+    tuple: FieldKind.TEXTS,
+    dict: FieldKind.OPTIONS,
+}
+
+
+def kind_of(name: str, default: object) -> FieldKind:
+    """Return the kind of a field by the unit of its name, else by the type of its default."""
+    for unit, kind in UNITS.items():
+        if name.endswith(unit):
+            return kind
+    kinds = (kind for known, kind in _KINDS.items() if isinstance(default, known))
+    return next(kinds, FieldKind.NUMBER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,19 +184,17 @@ class FieldRule:
         """Return the allowed values, for a message: `at least 2 and below 10`."""
         if self.choices:
             return self._choices()
-        limits = [
-            f"{word} {self._amount(bound)}"
-            for word, bound in (
-                ("at least", self.least),
-                ("above", self.above),
-                ("at most", self.most),
-                ("below", self.below),
-            )
-            if bound is not None and abs(bound) < INFINITY
-        ]
-        if self.least > -INFINITY and self.most < INFINITY:
-            limits = [f"{self._amount(self.least)} to {self._amount(self.most)}"]
-        return "0 (none) or " * self.zero + " and ".join(limits)
+        bounds = {
+            "at least": self.least if self.above is None else None,
+            "above": self.above,
+            "at most": self.most,
+            "below": self.below,
+        }
+        given = {word: self._amount(bound) for word, bound in bounds.items() if _is_bound(bound)}
+        limits = " and ".join(f"{word} {amount}" for word, amount in given.items())
+        if [*given] == ["at least", "at most"]:
+            limits = f"{given['at least']} to {given['at most']}"
+        return "0 (none) or " * self.zero + limits + ", or none" * self.optional
 
     def _amount(self, bound: float) -> str:
         match self.kind:
@@ -188,6 +206,10 @@ class FieldRule:
                 return format_bytes(bound)
             case _:
                 return value_text(self.kind, bound)
+
+
+def _is_bound(bound: float | None) -> TypeGuard[float]:
+    return bound is not None and abs(bound) < INFINITY
 
 
 # ------------------------------------------------------------------------- Parsers of single values

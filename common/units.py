@@ -112,16 +112,6 @@ def parse_duration_s(text: str | float, name: str = "duration") -> float:
     return float(match[1]) * _DURATION_UNITS[match[2]]
 
 
-_SWITCHES = {
-    "true": True, "yes": True, "on": True, "false": False, "no": False, "off": False,
-}  # fmt: skip
-
-
-def parse_switch(written: object) -> bool | None:
-    """Return the value of `true`, `yes`, `on` and their opposites; None: not a switch."""
-    return _SWITCHES.get(str(written).lower())
-
-
 def format_bytes(size_bytes: float) -> str:
     """Return a human-readable size: `1.5 MiB`."""
     value = float(size_bytes)

@@ -18,14 +18,12 @@ from dataclasses import MISSING, Field, field, fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from common.documents import INFINITY, FieldKind, FieldRule, unknown
+from common.documents import INFINITY, UNITS, FieldRule, kind_of, unknown
 from common.errors import ConfigError, RequestError
 from common.model.table import TableSettings
 from common.units import shown
 
 _RULE, _SETTING = "neve.rule", "neve.setting"
-_UNITS = {"_bytes": FieldKind.SIZE, "_s": FieldKind.DURATION}
-_KINDS = {bool: FieldKind.FLAG, str: FieldKind.TEXT, int: FieldKind.COUNT}
 
 
 class _Dataclass(Protocol):
@@ -75,7 +73,7 @@ def of_table(setting: str, *, at_least: float = -INFINITY, above: float | None =
 def option_names(kind: type[OptionsType]) -> frozenset[str]:
     """Return all names of the options, including names without their unit."""
     names = [each.name for each in fields(kind)]
-    short = [name.removesuffix(unit) for name in names for unit in _UNITS if name.endswith(unit)]
+    short = [name.removesuffix(unit) for name in names for unit in UNITS if name.endswith(unit)]
     return frozenset([*names, *short])
 
 
@@ -163,7 +161,7 @@ def _fresh_options(
 
 
 def _full_name(name: str, entries: Mapping[str, Field[Any]]) -> str | None:
-    return next((full for full in (name, *(name + u for u in _UNITS)) if full in entries), None)
+    return next((full for full in (name, *(name + u for u in UNITS)) if full in entries), None)
 
 
 def _default(entry: Field[Any], where: str, of_settings: Mapping[str, object]) -> Any:
@@ -178,18 +176,8 @@ def _value(entry: Field[Any], where: str, written: object) -> Any:
     # Values from a table's settings are texts.
     stripped = written.strip() if isinstance(written, str) else written
     rule: FieldRule = entry.metadata.get(_RULE, FieldRule())
-    rule = replace(rule, kind=_kind_of(entry), optional=entry.default is None)
+    rule = replace(rule, kind=kind_of(entry.name, entry.default), optional=entry.default is None)
     try:
         return rule.read(stripped, where)
     except RequestError as error:
         raise ConfigError(str(error)) from error
-
-
-def _kind_of(entry: Field[Any]) -> FieldKind:
-    for unit, kind in _UNITS.items():
-        if entry.name.endswith(unit):
-            return kind
-    for type_of_default, kind in _KINDS.items():
-        if isinstance(entry.default, type_of_default):
-            return kind
-    return FieldKind.NUMBER
