@@ -19,7 +19,7 @@ import pytest
 from scripts import twins
 from tests.tidy.tree import PACKAGES, ROOT, name_of, nodes_of, python_files, tree_of
 
-MODULES_MAX = 355
+MODULES_MAX = 356
 SMALL_LINES = 80
 SMALL_MODULES_MAX = 25
 FUNCTION_LINES_MEDIAN_MAX = 10

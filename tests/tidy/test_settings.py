@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from common.config import SECTIONS, setting_rows
+from common.documents import FieldKind
 from common.model.fields import known_fields
 from common.model.table import PLANNER_SETTINGS, TableSettings
-from common.setting_rules import SettingKind
 from common.settings import GroupSettings
 from coordinator.plugins.planners.bin_pack import BinPackPlanner
 from coordinator.plugins.planners.budgeted import BudgetedPlanner
@@ -105,7 +105,7 @@ def test_a_planner_reads_the_settings_that_it_declares_and_no_others(
 
 def test_a_setting_is_a_duration_if_its_name_says_seconds() -> None:
     durations = {
-        f"{row.section}.{row.name}" for row in setting_rows() if row.kind is SettingKind.DURATION
+        f"{row.section}.{row.name}" for row in setting_rows() if row.kind is FieldKind.DURATION
     }
 
     assert all(name.endswith("_s") for name in durations), durations
