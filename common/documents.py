@@ -319,6 +319,42 @@ def value_text(kind: FieldKind, value: Any) -> str:
             return str(value)
 
 
+def read_object(written: object, where: str, known: Collection[str] = ()) -> dict[str, Any]:
+    """Return a table of a document.
+
+    Args:
+        written: The value, as the user wrote it.
+        where: Its path, for the message.
+        known: All names that it may have; empty: any.
+
+    Raises:
+        RequestError: The value is no table, or a name is unknown.
+    """
+    if not isinstance(written, Mapping):
+        text = "missing" if written is None else shown(written)
+        raise RequestError(f"{where} is {text}, expected an object")
+    for name in written if known else ():
+        if name not in known:
+            raise unknown(f"{where}: field {shown(name)}", name, known)
+    return dict(written)
+
+
+def read_list(written: object, where: str) -> list[Any]:
+    """Return a list of a document.
+
+    Args:
+        written: The value, as the user wrote it.
+        where: Its path, for the message.
+
+    Raises:
+        RequestError: The value is no list.
+    """
+    if not isinstance(written, list | tuple):
+        text = "missing" if written is None else shown(written)
+        raise RequestError(f"{where} is {text}, expected a list")
+    return list(written)
+
+
 def unknown(what: str, name: object, known: Collection[str]) -> RequestError:
     """Return the error for an unknown name, with a suggestion.
 
