@@ -9,17 +9,17 @@ from tests.tidy.tree import ROOT
 PAGE = (ROOT / "docs" / "requirements.md").read_text("utf-8")
 ROW = re.compile(r"^\| ([A-Z]+-\d+) \| (.+) \| (.+) \| (?:(.+) )?\|$", re.MULTILINE)
 TEST = re.compile(r"`(tests/[\w/.]+\.py)(?:::(\w+))?`")
-OPEN = "*open*"
-NOT_APPLICABLE = "not applicable: "
+OPEN, NOT_APPLICABLE = "*open*", "not applicable: "
 
 
 def test_every_row_is_open_or_says_where_and_how_it_is_shown() -> None:
     rows = ROW.findall(PAGE)
+    without = sum(shown.startswith(NOT_APPLICABLE) for *_, shown in rows)
+    done = sum(where != OPEN for _, _, where, _ in rows) - without
+
     assert len({name for name, *_ in rows}) == len(rows), "an id is there twice"
     wrong = [name for name, _, where, shown in rows if not is_sound(where, shown)]
     assert not wrong, "say where it is done and name a test, or why it does not apply, or leave it"
-    without = len([shown for *_, shown in rows if shown.startswith(NOT_APPLICABLE)])
-    done = len([where for _, _, where, _ in rows if where != OPEN]) - without
     assert f"{done} of {len(rows)} are done." in PAGE, (done, len(rows))
     assert f"{without} are not applicable" in PAGE, without
 
@@ -34,11 +34,11 @@ def is_sound(where: str, shown: str) -> bool:
 
 
 def test_every_test_that_is_named_exists() -> None:
-    named = sorted(set(TEST.findall(PAGE)))
     gone = [
         f"{path}::{test}"
-        for path, test in named
+        for path, test in sorted(set(TEST.findall(PAGE)))
         if not (ROOT / path).is_file()
         or (test and f"def {test}(" not in (ROOT / path).read_text("utf-8"))
     ]
+
     assert not gone, "renamed or removed: name the test that shows it now"
