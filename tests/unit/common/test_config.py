@@ -1,6 +1,7 @@
 """Settings: file under environment under flags, and everything unknown refused by name."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,23 @@ def test_groups_stand_in_the_place_of_what_holds_for_all(tmp_path: Path) -> None
     assert settings.compactor_of("elsewhere") == settings.compactor
     assert list(settings.compactor_names()) == [("small", "small-1")]
     assert settings.served_groups() == {"default": 0, "small": 1, "large": 20}
+
+
+def test_every_setting_of_a_group_reaches_its_compactors() -> None:
+    words = {
+        "compactors": {"min": 1, "max": 1},
+        "urgent_slots": 1,
+        **dict.fromkeys(("slots", "executors", "cores"), 3),
+        **dict.fromkeys(("memory", "driver_memory", "task_memory"), "1234m"),
+        "task_memory_max": "2345m",
+        **dict.fromkeys(("resource", "executor_resource"), "neve_group"),
+    }
+    assert words.keys() == {entry.name for entry in fields(GroupSettings)}
+    usual = CompactorSettings()
+    for name, value in words.items():
+        # Those say how many there are, where, and what the coordinator hands out.
+        if name not in ("compactors", "resource", "urgent_slots"):
+            assert GroupSettings(**{name: value}).applied_to(usual) != usual, name  # type: ignore[arg-type]  # by name
 
 
 def test_without_named_groups_there_is_a_default_group(tmp_path: Path) -> None:
