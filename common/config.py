@@ -38,7 +38,7 @@ from common.settings import (
     TraceSettings,
     checked_groups,
 )
-from common.units import parse_duration_s, parse_size_bytes
+from common.units import CHARS_MAX, parse_duration_s, parse_size_bytes, whole_number
 
 SECTIONS: dict[str, type] = {
     "store": StoreSettings,
@@ -404,23 +404,22 @@ def _texts(value: object, where: str) -> tuple[str, ...]:
 
 def _number(value: object) -> object:
     """Return a number given as text (environment, flag) as a number, other values unchanged."""
-    if isinstance(value, str) and value.strip().isdigit():
-        return int(value)
-    return value
+    number = whole_number(value) if isinstance(value, str) else None
+    return value if number is None else number
 
 
 def _count(value: object, where: str) -> int:
     number = _number(value)
     if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
         return number
-    raise RequestError(f"{where} {value!r} is not a whole number of at least 0")
+    raise RequestError(f"{where} {value!r:.{CHARS_MAX}} is not a whole number of at least 0")
 
 
 def _flag_value(value: object, where: str) -> bool:
     parsed = _toml_value(value)
     if isinstance(parsed, bool):
         return parsed
-    raise RequestError(f"{where} {value!r} is neither true nor false")
+    raise RequestError(f"{where} {value!r:.{CHARS_MAX}} is neither true nor false")
 
 
 def _compactors(value: object, where: str) -> CompactorCount:
@@ -428,7 +427,8 @@ def _compactors(value: object, where: str) -> CompactorCount:
     if isinstance(number, int):
         number = dict.fromkeys(("min", "max"), _count(number, where))
     if not (isinstance(number, Mapping) and set(number) == {"min", "max"}):
-        raise RequestError(f"{where} {value!r} is not a number or {{ min = …, max = … }}")
+        shown = repr(value)[:CHARS_MAX]
+        raise RequestError(f"{where} {shown} is not a number or {{ min = …, max = … }}")
     count = {name: _count(each, f"{where}.{name}") for name, each in number.items()}
     try:
         return CompactorCount(**count)
@@ -442,7 +442,7 @@ def _toml_value(value: object) -> Any:
         return value
     try:
         return tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # No TOML, or a number of too many digits.
         return value
 
 

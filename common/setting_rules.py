@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from common.errors import ConfigError, RequestError
-from common.units import format_bytes, parse_size_bytes
+from common.units import CHARS_MAX, format_bytes, parse_size_bytes
 
 
 class SettingKind(StrEnum):
@@ -152,7 +152,7 @@ def check_value(section: str, entry: "Field[Any]", value: object) -> None:
         raise SettingError(f"setting {name}: {error}", name) from error
     if problem is not None:
         shown = "(a secret)" if entry.metadata["secret"] else shown_value(rule.kind, value)
-        raise SettingError(f"setting {name} is {shown}, {problem}", name)
+        raise SettingError(f"setting {name} is {shown[:CHARS_MAX]}, {problem}", name)
 
 
 def shown_value(kind: SettingKind, value: Any) -> str:

@@ -39,6 +39,12 @@ def _shown(text: object) -> object:
     return text[:CHARS_MAX] + "…" if isinstance(text, str) and len(text) > CHARS_MAX else text
 
 
+def whole_number(text: str) -> int | None:
+    """Return the number that a text of digits stands for; None: it is no such text, or too long."""
+    digits = text.strip()
+    return int(digits) if len(digits) <= CHARS_MAX and digits.isdecimal() else None
+
+
 def parse_size_bytes(text: str | int, name: str = "size") -> int:
     """Return a size in bytes from a number or from text such as `32MB`, `32M`, `1.5 GiB`.
 
