@@ -19,7 +19,7 @@ from common.plugins import DEFAULT_PLANNER, load_planner, request_errors
 from common.runtime import SystemClock
 from common.settings import checked_groups
 from common.spi.planner import COLD, Heat, Planner, PlanParameters, RequestFacts, RunningJob
-from common.units import parse_size_bytes
+from common.units import parse_size_bytes, whole_number
 from coordinator.core.planning import checked_jobs, within_space
 from neve.setting_values import read_settings
 
@@ -88,7 +88,8 @@ def a_count(value: object, where: str) -> int:
         raise RequestError(
             f"{where} is {_value_text(value)}, expected a whole number of at least 0"
         )
-    return int(value) if isinstance(value, int | str) and str(value).isdigit() else int(number)
+    exact = whole_number(value) if isinstance(value, str) else value
+    return exact if isinstance(exact, int) else int(number)
 
 
 def unknown_field(what: str, name: str, known: Collection[str]) -> RequestError:
