@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from common.digests import digest
 from common.errors import RequestError
 from common.expressions.file_pruning import ColumnBounds, may_be_true
 from common.metadata.changes import (
@@ -36,6 +35,7 @@ from common.model.request import (
 )
 from common.model.table import Table, TableState
 from common.model.tablet import Bounds, Selection, Tablet
+from common.primitives import digest
 from common.rows.partitions import partition_types, partition_values
 from common.spi.planner import RequestFacts
 from common.spi.selector import Chosen

@@ -18,14 +18,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from operator import attrgetter
 
-from common.bounded_map import BoundedMap
-from common.digests import digest
 from common.metadata import recent_adds
 from common.model.file import DataFile, total_bytes
 from common.model.key_values import KeyType
 from common.model.keys import encode_value
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import Record, TabletId
+from common.primitives import BoundedMap, digest
 from common.rows.rules import RowRules
 from common.units import exact_duration, format_count
 from neve import api

@@ -29,7 +29,7 @@ from common.units import parse_size_bytes
 from common.wire import BacklogSample, QueuedJob, RunningAttempt
 from neve import api
 from neve.gateway.access.audit import entry_from, folded
-from neve.gateway.access.callers import current_call, open_table, sees_table
+from neve.gateway.access.callers import begin_call, check_table, current_call, sees_table
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
 from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import (
@@ -435,7 +435,8 @@ class WorkRoutes:
             raise UnknownJobError(
                 f"no running job has attempt {attempt[:64]!r} (any more); `neve jobs` lists them"
             )
-        open_table(tables[attempt])
+        check_table(tables[attempt])
+        await begin_call()
         await self._services.coordinator.cancel(attempt)
 
     async def queue(

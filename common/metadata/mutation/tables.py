@@ -1,10 +1,11 @@
 """Create, fill, change and drop a table; restore a lost name.
 
-A table is created in three transactions: the table, its name, its state. A table that a recovery
-fills becomes live or paused by a fourth, when all its files are added. It is dropped in the
-reverse order: going, then tablet by tablet, its requests, its keys, and finally its name. Names are
-in a slot of their own, so no transaction watches or writes both a table and the names
-(`docs/design/0013-sentinel-and-cluster.md`).
+A table is created in three transactions: the table, its name, its state. Tablets beyond the first
+thousand have transactions of their own before the name, so that they hold up neither the event loop
+nor the store. A table that a recovery fills becomes live or paused by one more, when all its files
+are added. It is dropped in the reverse order: going, then tablet by tablet, its requests, its keys,
+and finally its name. Names are in a slot of their own, so no transaction watches or writes both a
+table and the names (`docs/design/0013-sentinel-and-cluster.md`).
 """
 
 from collections.abc import Mapping
@@ -78,10 +79,9 @@ from common.metadata.mutation.transaction import (
     Write,
 )
 from common.metadata.predicates import may_change, may_fill
-from common.model.location_identity import identity_of_uri, overlap_test
+from common.model.location_identity import DELETED_WITH_TABLE, identity_of_uri, overlap_test
 from common.model.outcome import Refusal, RefusalCode
 from common.model.request import Request, RequestState
-from common.model.service_paths import DELETED_WITH_TABLE
 from common.model.table import DNS_LABEL, Filling, Table, TableState
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 
@@ -301,7 +301,11 @@ def _answer(outcome: Applied | Refused) -> Transaction:
 # ---- Creating
 #
 # Only the last one is acknowledged. A table whose creator died in between stays new; the
-# coordinator removes it later (`coordinator/storage/unfinished_tables.py`).
+# coordinator removes it later (`coordinator/storage/garbage_collector.py`).
+
+
+TABLETS_AT_ONCE = 1000
+"""Maximum number of tablets that one transaction creates."""
 
 
 def create_table(change: CreateTable) -> Transaction:
@@ -321,10 +325,12 @@ def create_table(change: CreateTable) -> Transaction:
         if present is None:
             if refusal := refused_by_names(change, seen["names"]):
                 return refusal
-            return Write(tuple(_first_effects(change)), then=_name(change))
+            return Write(
+                tuple(_first_effects(change)), then=_after_tablets(change, TABLETS_AT_ONCE)
+            )
         if not _same(present, table):
             return Refusal(RefusalCode.EXISTS, f"table id {table.id} is in use")
-        return NoWrite(then=_name(change))
+        return NoWrite(then=_after_tablets(change, TABLETS_AT_ONCE))
 
     return Transaction(needs, decide)
 
@@ -337,12 +343,48 @@ def _first_effects(change: CreateTable) -> list[Command]:
     if change.generation:
         effects.append(set_string(keys.generation, change.generation))
     if not table.partition_by:
-        start: bytes | None = None
-        for end in (*change.splits, PLUS_INFINITY):
-            assert start is None or start < end, (start, end)
-            effects += make_tablet(TabletId(table.id, end), Bounds(start, end))
-            start = end
+        effects += _tablet_effects(change, 0)
     return effects
+
+
+def _tablet_effects(change: CreateTable, first: int) -> list[Command]:
+    """Return the effects that create the tablets of one transaction.
+
+    Args:
+        change: The change.
+        first: Number of tablets before them.
+    """
+    ends = change.splits[first : first + TABLETS_AT_ONCE]
+    if len(ends) < TABLETS_AT_ONCE:
+        ends = (*ends, PLUS_INFINITY)
+    start = change.splits[first - 1] if first else None
+    effects: list[Command] = []
+    for end in ends:
+        assert start is None or start < end, (start, end)
+        effects += make_tablet(TabletId(change.table.id, end), Bounds(start, end))
+        start = end
+    return effects
+
+
+def _after_tablets(change: CreateTable, count: int) -> Transaction:
+    """Return what follows a number of tablets: further tablets, or the name.
+
+    Mark: the table is no longer new. Until then a repetition writes the same empty tablets again.
+    """
+    if change.table.partition_by or count > len(change.splits):
+        return _name(change)
+    keys = TableKeys(change.table.id)
+
+    def decide(seen: Seen) -> Decision:
+        state = state_seen(keys, seen)
+        if state is None or state is TableState.GOING:
+            return _undone(change.table)
+        if state is not TableState.NEW:
+            return NoWrite(then=_name(change))
+        following = _after_tablets(change, count + TABLETS_AT_ONCE)
+        return Write(tuple(_tablet_effects(change, count)), then=following)
+
+    return Transaction(table_state(keys), decide)
 
 
 def _same(present: Table, wanted: Table) -> bool:
@@ -404,17 +446,22 @@ def _go_live(table: Table) -> Transaction:
     def decide(seen: Seen) -> Decision:
         present = table_seen(keys, seen)
         if present is None or present.state is TableState.GOING:
-            # Its remains are removed, because a name without a table would block the name forever.
-            reason = f"table {table.name} was dropped while it was created"
-            return NoWrite(
-                then=undo_create(table.id, Refused(code=RefusalCode.TABLE, reason=reason))
-            )
+            return _undone(table)
         if present.state is not TableState.NEW:
             return NoWrite()
         effects = (hset(keys.table, {STATE: wanted.value}), table_changed(table.id, "create"))
         return Write(effects, durable=True)
 
     return Transaction(whole_table(keys), decide)
+
+
+def _undone(table: Table) -> NoWrite:
+    """Return the removal of what is left of a table that was dropped during its creation.
+
+    A name without a table would block the name forever.
+    """
+    reason = f"table {table.name} was dropped while it was created"
+    return NoWrite(then=undo_create(table.id, Refused(code=RefusalCode.TABLE, reason=reason)))
 
 
 # ---- Filling

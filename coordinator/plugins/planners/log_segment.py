@@ -45,7 +45,7 @@ from coordinator.plugins.planners.segments import (
     segments_needed,
     usable_bytes,
 )
-from coordinator.plugins.planners.tiers import PlanDraft, bring_to_one, is_under_way, moment
+from coordinator.plugins.planners.size_tiered import PlanDraft, bring_to_one, is_under_way, moment
 
 # ------------------------------------------------------------------------------------------ Options
 
@@ -517,9 +517,9 @@ class _Log:
             chosen = run[found.first : found.last + 1]
             added, problem = self._hiding(chosen)
             if problem or not self._fits([*chosen, *added]):
-                said = problem or "with the files that may hide their rows, there are too many"
+                reason = problem or "with the files that may hide their rows, there are too many"
                 for segment in chosen:
-                    self._leave(segment, f"{self._facts(segment)}; {said}")
+                    self._leave(segment, f"{self._facts(segment)}; {reason}")
                 continue
             cost = found.cost + sum(segment.size_bytes for segment in added)
             used = sum(segment.used for segment in [*chosen, *added])

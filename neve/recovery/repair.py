@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from common.errors import CompactionError
 from common.metadata.changes import Applied, Refused
-from neve.recovery.findings import (
+from neve.recovery.fsck import TableCheck, fsck
+from neve.recovery.scope import (
     Finding,
     FindingCode,
     RepairedFinding,
+    TableScope,
 )
-from neve.recovery.fsck.table_check import TableCheck, fsck
-from neve.recovery.scope import TableScope
 
 ROUNDS_MAX = 3
 """Limit of repair rounds: a repair may reveal further damage, such as a wrong count."""
