@@ -10,7 +10,7 @@ from common.telemetry import LINE_FIELDS
 from scripts import twins
 from tests.tidy.tree import PACKAGES, name_of, nodes_of, python_files
 
-CALLS = {"log", "_log", "end_process", "Tell"}
+CALLS = {"log", "_log", "end_process", "WriteLog"}
 """Names of what logs an event, by its first argument or by `event=`."""
 PASSED_ON = {"action.event", "event", "_NUMBERS[level_of(event)]"}
 """Arguments that are events from elsewhere, which are found where they are made."""
