@@ -144,7 +144,7 @@ def output_table(life: Life, result: TaskResult) -> pa.Table:
 
 
 @pytest.mark.parametrize("ranged", [False, True])
-@pytest.mark.parametrize("seed", first_fast(12, range(150)))
+@pytest.mark.parametrize("seed", first_fast(12, range(150), slow=50))
 def test_files_merge_like_the_general_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, ranged: bool
 ) -> None:
