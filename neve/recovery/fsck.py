@@ -34,7 +34,7 @@ from common.metadata.changes import (
     TrimTablet,
     UnpinFiles,
 )
-from common.metadata.mutation.repair_records import why_not_joined
+from common.metadata.changes.repair_tablets import why_not_joined
 from common.metadata.store_values import RawTablet
 from common.metadata.table_walk import walk_ids
 from common.model.file import FAULTY_LAYOUT, DataFile

@@ -13,7 +13,7 @@ from common.metadata.changes import (
     Outcome,
     Refused,
 )
-from common.metadata.mutation.tables import location_overlap
+from common.metadata.changes.tables import location_overlap
 from common.metadata.store import TabletStore
 from common.metadata.store_values import NamedTable
 from common.model.location_identity import LocationIdentity, overlap_test
