@@ -63,7 +63,7 @@ def lose_silent_compactors(cluster: ClusterState, now_s: float) -> list[Action]:
         cluster.grants.lose(compactor.name)
         silence_s = round(now_s - compactor.heard_s, 1)
         fields = (("compactor", compactor.name), ("silence_s", silence_s))
-        actions.append(do.LogEvent(event="compactor silent", fields=fields))
+        actions.append(do.WriteLog(event="compactor silent", fields=fields))
         actions += _lose_all(cluster, compactor.name, "its compactor fell silent", now_s)
     return actions
 
@@ -179,9 +179,9 @@ def _compactor_gone(cluster: ClusterState, event: on.CompactorGone, now_s: float
     return [_log_gone(event.compactor, event.cause), *lost]
 
 
-def _log_gone(compactor: str, cause: str) -> do.LogEvent:
+def _log_gone(compactor: str, cause: str) -> do.WriteLog:
     fields = (("compactor", compactor), ("cause", cause))
-    return do.LogEvent(event="compactor gone", fields=fields)
+    return do.WriteLog(event="compactor gone", fields=fields)
 
 
 def _lose_all(cluster: ClusterState, compactor: str, cause: str, now_s: float) -> list[Action]:

@@ -1,11 +1,12 @@
 """Settings: file under environment under flags, and everything unknown refused by name."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from common.config import Flag, load_settings, setting_rows
+from common.config import SECTIONS, Flag, load_settings, setting_rows
 from common.errors import ConfigError
 from common.model.group import Group
 from common.secret_files import secret_of
@@ -129,6 +130,31 @@ def test_a_bad_file_is_refused_and_the_value_named(tmp_path: Path, text: str, na
     assert "neve.toml" in str(refused.value), "the source is not named"
 
 
+EVERY = [
+    f"{section}.{entry.name}"
+    for section in ("store", "coordinator", "compactor", "gateway", "control", "groups.default")
+    for entry in fields(SECTIONS.get(section, GroupSettings))
+]
+
+
+@pytest.mark.parametrize("written", ["9" * 10_000, "²", "9" * 10_000 + "s", "-" + "9" * 10_000])
+def test_a_number_that_no_setting_has_is_refused_in_a_few_words(written: str) -> None:
+    """In flags and the environment numbers are texts."""
+    for name in EVERY:
+        variable = f"NEVE_{name.replace('.', '_').upper()}"
+        for flags, environ in (([f"{name}={written}"], {}), ([], {variable: written})):
+            assert len(refusal(flags, environ)) < 1_000, name
+
+
+def refusal(flags: list[str], environ: dict[str, str]) -> str:
+    """Return why settings are refused; empty: they are taken."""
+    try:
+        load_settings(environ=environ, flags=flags)
+    except ConfigError as refused:
+        return str(refused)
+    return ""
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.toml cannot be read"):
         load_settings(tmp_path / "absent.toml", environ={})
@@ -185,6 +211,23 @@ def test_groups_stand_in_the_place_of_what_holds_for_all(tmp_path: Path) -> None
     assert settings.compactor_of("elsewhere") == settings.compactor
     assert list(settings.compactor_names()) == [("small", "small-1")]
     assert settings.served_groups() == {"default": 0, "small": 1, "large": 20}
+
+
+def test_every_setting_of_a_group_reaches_its_compactors() -> None:
+    words = {
+        "compactors": {"min": 1, "max": 1},
+        "urgent_slots": 1,
+        **dict.fromkeys(("slots", "executors", "cores"), 3),
+        **dict.fromkeys(("memory", "driver_memory", "task_memory"), "1234m"),
+        "task_memory_max": "2345m",
+        **dict.fromkeys(("resource", "executor_resource"), "neve_group"),
+    }
+    assert words.keys() == {entry.name for entry in fields(GroupSettings)}
+    usual = CompactorSettings()
+    for name, value in words.items():
+        # Those say how many there are, where, and what the coordinator hands out.
+        if name not in ("compactors", "resource", "urgent_slots"):
+            assert GroupSettings(**{name: value}).applied_to(usual) != usual, name  # type: ignore[arg-type]  # by name
 
 
 def test_without_named_groups_there_is_a_default_group(tmp_path: Path) -> None:
