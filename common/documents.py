@@ -172,9 +172,12 @@ class FieldRule:
 
     def _type_text(self) -> str:
         """Return the kind, for a message."""
-        if self.kind is FieldKind.COUNT and self.least == 0:
-            return f"{_EXPECTED[self.kind]} of at least 0"
-        return self._choices() or _EXPECTED[self.kind]
+        text, limits = self._choices() or _EXPECTED[self.kind], self.expected()
+        if self.kind not in (FieldKind.COUNT, FieldKind.NUMBER) or not limits:
+            return text
+        return (
+            f"{text} {limits}" if limits.startswith(("above", "below")) else f"{text} of {limits}"
+        )
 
     def _choices(self) -> str:
         word = "some" if self.kind is FieldKind.TEXTS else "one"
