@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from common.config import SECTIONS, Flag, load_settings, setting_rows
+from common.documents import FieldKind, value_text
 from common.errors import ConfigError
 from common.model.group import Group, Service
-from common.setting_rules import SettingError, SettingKind, shown_value
+from common.setting_rules import SettingError
 from common.settings import CompactorCount, GroupSettings, Settings
 from coordinator.registry import load_controller, planner_for
 
@@ -171,7 +172,7 @@ def _values(settings: Settings) -> Iterator[tuple[str, Any, str, str]]:
                 yield name, HIDDEN, HIDDEN, change
             else:
                 shown = list(value) if isinstance(value, tuple) else value  # The form in JSON.
-                yield name, shown, shown_value(row.kind, value), change
+                yield name, shown, value_text(row.kind, value), change
     yield "dispatcher", settings.dispatcher, settings.dispatcher, RESTART
     for group, own in settings.groups.items():
         yield from _of_group(group, own)
@@ -200,4 +201,4 @@ def _of_service(service: Service) -> Iterator[tuple[str, Any, str, str]]:
 def _group_text(group: Group) -> str:
     if group.max_bytes is None:
         return group.name
-    return f"{group.name} below {shown_value(SettingKind.SIZE, group.max_bytes)}"
+    return f"{group.name} below {value_text(FieldKind.SIZE, group.max_bytes)}"

@@ -508,8 +508,8 @@ def _nearest(
 ) -> list[bytes] | None:
     """Return the cuts close enough to a target share, or None; shares ascend with the cuts."""
     at = bisect_left(cuts, aim, key=share)
-    beside = cuts[max(0, at - 1) : at + 1]
-    best = min(abs(share(cut) - aim) for cut in beside)
+    adjacent = cuts[max(0, at - 1) : at + 1]
+    best = min(abs(share(cut) - aim) for cut in adjacent)
     if best > IMBALANCE_MAX * part:
         return None
     reach = min(best + BALANCE_SLACK * part, IMBALANCE_MAX * part)
@@ -517,10 +517,10 @@ def _nearest(
         bisect_left(cuts, aim - reach, key=share),
         bisect_right(cuts, aim + reach, key=share),
     )
-    near = [*cuts[first:last], *beside]
+    near = [*cuts[first:last], *adjacent]
     step = max(1.0, len(near) / CANDIDATES_MAX)
     fewer = [near[int(number * step)] for number in range(int(len(near) / step))]
-    kept = [cut for cut in {*fewer, *beside} if abs(share(cut) - aim) <= reach]
+    kept = [cut for cut in {*fewer, *adjacent} if abs(share(cut) - aim) <= reach]
     return sorted(kept, key=lambda cut: (abs(share(cut) - aim), cut))
 
 

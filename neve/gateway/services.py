@@ -262,7 +262,7 @@ class Services:
         gateway = self.settings.gateway
         places = ScanSlots(gateway.scans_max, gateway.scan_bytes_max)
         object.__setattr__(self, "scans", places)
-        object.__setattr__(self, "rows", self.footers.beside(ROW_THREADS))
+        object.__setattr__(self, "rows", self.footers.with_threads(ROW_THREADS))
         object.__setattr__(self, "audit", self._audit())
         object.__setattr__(self, "quotas", self._quotas())
 

@@ -421,8 +421,8 @@ def _push(work: _Work, push: _Push, level: int, why: str) -> None:
         work.move(push.files, level + 1, what)
         return
     onto = format_bytes(total_bytes(push.overlapped))
-    beside = format_count(len(push.overlapped), "file")
-    reason = f"{why}: {count} of {size} to level {level + 1}, onto {beside} of {onto} there"
+    overlapped = format_count(len(push.overlapped), "file")
+    reason = f"{why}: {count} of {size} to level {level + 1}, onto {overlapped} of {onto} there"
     work.rewrite(push.inputs, level + 1, reason, work.cuts(push.inputs))
 
 

@@ -517,9 +517,9 @@ class _Log:
             chosen = run[found.first : found.last + 1]
             added, problem = self._hiding(chosen)
             if problem or not self._fits([*chosen, *added]):
-                said = problem or "with the files that may hide their rows, there are too many"
+                reason = problem or "with the files that may hide their rows, there are too many"
                 for segment in chosen:
-                    self._leave(segment, f"{self._facts(segment)}; {said}")
+                    self._leave(segment, f"{self._facts(segment)}; {reason}")
                 continue
             cost = found.cost + sum(segment.size_bytes for segment in added)
             used = sum(segment.used for segment in [*chosen, *added])

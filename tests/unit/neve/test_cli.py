@@ -247,7 +247,7 @@ def test_a_file_without_an_end_is_not_read_whole(tmp_path: Path) -> None:
         (["table", "describe"], 2, "Missing argument"),
         (["table", "describe", "event"], 2, "no table is named 'event'; did you mean 'events'?"),
         (["table", "set", "events", "ratio"], 2, "setting 'ratio' is not of the form name=value"),
-        (["table", "set", "events", "ratio=0"], 2, "setting ratio '0' is not allowed"),
+        (["table", "set", "events", "ratio=0"], 2, "setting ratio is 0, expected at least 1"),
         (["add", "events", "none.parquet"], 2, "file none.parquet does not exist"),
         (["append", "events", "none.parquet"], 1, "file none.parquet cannot be read"),
         (["append", "events", "rows.txt"], 2, "has the suffix '.txt', expected .parquet, .csv"),
