@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from common.documents import unknown
 from common.errors import RequestError
 from common.model.request import OutputSpec
 from common.parquet.file_inspection import (
@@ -12,7 +13,7 @@ from common.parquet.file_inspection import (
     has_level,
 )
 from common.spi.output import OutputParameters
-from common.units import CHARS_MAX, parse_size_bytes, whole_number
+from common.units import CHARS_MAX, parse_size_bytes, shown, whole_number
 
 OPTIONS = ("threshold", "codec", "codec_level")
 
@@ -47,9 +48,8 @@ class BySize:
 
 
 def _parsed(options: Mapping[str, str]) -> _Options:
-    if unknown := sorted(set(options) - set(OPTIONS)):
-        expected = ", ".join(OPTIONS)
-        raise RequestError(f"configurer by-size has no option {unknown[0]!r}; it has {expected}")
+    for name in sorted(set(options).difference(OPTIONS)):
+        raise unknown(f"configurer by-size: option {shown(name)}", name, OPTIONS)
     for name in ("threshold", "codec"):
         if not options.get(name):
             raise RequestError(f"configurer by-size lacks the option {name}")

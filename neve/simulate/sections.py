@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from common.documents import FieldKind, FieldRule, unknown
+from common.documents import FieldKind, FieldRule, read_list, read_object, unknown
 from common.errors import RequestError
-from neve.offline import a_list, an_object
 
 
 class Section:
@@ -22,7 +21,7 @@ class Section:
             RequestError: The value is not a table.
         """
         self.where = where
-        self._left = an_object({} if value is None else value, where)
+        self._left = read_object({} if value is None else value, where)
         self._known: list[str] = []
 
     def __contains__(self, name: str) -> bool:
@@ -71,7 +70,7 @@ class Section:
 
     def table(self, name: str) -> dict[str, Any]:
         """Return a table with arbitrary keys; empty if it is missing."""
-        return an_object(self.raw(name) or {}, self.place(name))
+        return read_object(self.raw(name) or {}, self.place(name))
 
     def section(self, name: str) -> "Section":
         """Return a nested section; empty if it is missing."""
@@ -79,7 +78,7 @@ class Section:
 
     def sections(self, name: str, *, most: int) -> "list[Section]":
         """Return a list of nested sections; empty if it is missing."""
-        entries = a_list(self.raw(name) or [], self.place(name))
+        entries = read_list(self.raw(name) or [], self.place(name))
         if len(entries) > most:
             raise RequestError(
                 f"{self.place(name)} has {len(entries):,} entries, expected at most {most:,}"
