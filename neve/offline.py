@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from common.clock import SystemClock
 from common.config import parse_group
 from common.errors import ConfigError, RequestError
 from common.model.file import DataFile
@@ -17,6 +16,7 @@ from common.model.job import Job, JobAction, Kind, Plan, PlannedInterval, Tablet
 from common.model.outcome import TabletStatistics
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.plugins import DEFAULT_PLANNER, load_planner, request_errors
+from common.runtime import SystemClock
 from common.settings import checked_groups
 from common.spi.planner import COLD, Heat, Planner, PlanParameters, RequestFacts, RunningJob
 from common.units import parse_size_bytes

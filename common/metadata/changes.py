@@ -634,7 +634,7 @@ class AddFiles(Guarded):
 
     table: str
     call: str
-    """UUIDv7 (`common.ids.call_id`); repeating the same call succeeds without effect."""
+    """UUIDv7 (`common.runtime.call_id`); repeating the same call succeeds without effect."""
     files: Mapping[bytes, tuple[DataFile, ...]]
     """Tablet end → its new files."""
     partitions: Mapping[bytes, str] = field(default_factory=dict)

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from common.backoff import Backoff
 from common.errors import ConflictError, MetadataError, UnavailableError
 from common.metadata.changes import Applied, Confirm, Outcome, Refused, Unknown
 from common.metadata.commands import TIME, Reply, delete, get, set_string
@@ -30,6 +29,7 @@ from common.metadata.mutation.transaction import (
     Write,
 )
 from common.model.outcome import Refusal
+from common.primitives import Backoff
 
 NO_ROOM = "it was full, and changes that let it grow wait until there is room"
 TURN_AFTER_CONFLICTS = 3

@@ -23,7 +23,7 @@ from common.errors import RequestError, UnavailableError
 from common.metadata.store_values import AcceptedLoss
 from common.model.fields import as_plain
 from common.model.file import DataFile
-from common.model.service_paths import MANIFEST_FOLDER
+from common.model.location_identity import MANIFEST_FOLDER
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.parquet.location import Location

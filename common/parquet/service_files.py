@@ -14,7 +14,7 @@ from typing import Any
 
 from common.errors import RefusedError, RequestError, UnavailableError
 from common.model.fields import as_plain
-from common.model.service_paths import (
+from common.model.location_identity import (
     COPIED_FOLDER,
     DESCRIPTION_PATH,
     GENERATION_PATH,

@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.clock import Clock, SystemClock
 from common.errors import ConfigError
 from common.parquet.location import storage_error
+from common.runtime import Clock, SystemClock
 
 _NAME = re.compile(r"neve-attempt-([0-9]+)-.*")
 _LOCK = "alive"

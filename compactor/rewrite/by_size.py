@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from common.errors import RequestError
 from common.model.request import OutputSpec
-from common.parquet.footer_checks import (
+from common.parquet.file_inspection import (
     CODECS,
     LEVELS,
     codec_name,

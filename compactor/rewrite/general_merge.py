@@ -20,25 +20,27 @@ from pyarrow import types as is_type
 from common.errors import InputError, RequestError, VerificationError
 from common.model.outcome import RowCounts
 from common.rows.conform import conform
-from common.rows.dead_rows import dead_rows
 from common.rows.key_encoding import encode_keys
 from common.rows.merge import MergeResult, merge_tables
 from common.rows.partitions import filled
-from common.rows.rules import DropRule, RowRules
+from common.rows.rules import DropRule, RowRules, dead_rows
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import (
     folder_fill,
     read_tables,
     table_location,
 )
-from compactor.rewrite.output_writer import abandoned_on_error, open_output_writer
+from compactor.rewrite.outputs import (
+    TaskResult,
+    TimeCutWriter,
+    abandoned_on_error,
+    open_output_writer,
+    rows_of_files,
+)
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.tally import DIGEST_MODULUS, Tally, digest_of, keys_ascend, sum_counts
-from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import allowance_of
-from compactor.rewrite.time_cut_writer import TimeCutWriter, rows_of_files
-from compactor.rewrite.transform import RowChange, row_change_of
-from compactor.rewrite.transform_expressions import ExpressionValues
+from compactor.rewrite.transform import ExpressionValues, RowChange, row_change_of
 
 # ---------------------------------------------------------------------------- Rows that cross Spark
 

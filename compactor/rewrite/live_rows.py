@@ -27,13 +27,11 @@ from common.errors import InputError, RequestError
 from common.model.file import DataFile
 from common.model.outcome import FileStatistics, TabletStatistics
 from common.parquet.location import Location
-from common.rows.arrays import Flags, Int64s
-from common.rows.conform import conform
-from common.rows.dead_rows import dead_rows, may_expire
+from common.rows.conform import Flags, Int64s, conform
 from common.rows.key_encoding import encode_column
 from common.rows.merge import SortedRows, in_range, sorted_rows
 from common.rows.partitions import filled
-from common.rows.rules import RowRules
+from common.rows.rules import RowRules, dead_rows, may_expire
 from common.rows.schema import arrow_schema
 from common.spi.deltas import delta_sets
 from compactor.rewrite.attempt_folder import ProgressMark
@@ -45,6 +43,7 @@ from compactor.rewrite.file_io import (
     table_location,
 )
 from compactor.rewrite.kernel.normalized_keys import MergeRange
+from compactor.rewrite.memory import IN_MEMORY_SHARE, ROWS_MAX
 from compactor.rewrite.merge.driver import SAMPLED_GROUPS, sample_keys
 from compactor.rewrite.merge.ranges import (
     KeyPoints,
@@ -54,7 +53,6 @@ from compactor.rewrite.merge.ranges import (
     tile_ranges,
 )
 from compactor.rewrite.merge.tasks import MergeInput
-from compactor.rewrite.plan.memory_budget import IN_MEMORY_SHARE, ROWS_MAX
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.throttle import allowance_of
 

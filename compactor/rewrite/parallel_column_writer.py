@@ -5,7 +5,7 @@ writer, as a file in memory. The pages of that file are copied to the output, an
 footer are merged into the output's: the same as stitching, for columns instead of row groups.
 
 Columns are written in schema order, whatever the order in which threads finish: readers that split
-files look for a row group at its first column (`common/parquet/footer_checks.py`).
+files look for a row group at its first column (`common/parquet/file_inspection.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +22,7 @@ from compactor.rewrite.parquet_bytes.footer import (
     MAGIC,
     FooterLayout,
     StoredRowGroup,
+    number_field,
 )
 from compactor.rewrite.parquet_bytes.relocation import (
     MovedGroup,
@@ -31,7 +32,6 @@ from compactor.rewrite.parquet_bytes.relocation import (
 )
 from compactor.rewrite.parquet_bytes.sources import BufferSource, read_footer_of
 from compactor.rewrite.parquet_bytes.stitch import place_piece
-from compactor.rewrite.parquet_bytes.thrift import number_field
 
 PARALLEL_BYTES_MIN = 4 * 1024**2
 """Decoded size below which threads do not pay off."""

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from common.bounded_map import BoundedMap
 from common.model.group import (
     DEFAULT_VOLUME,
     LimitScope,
@@ -18,6 +17,7 @@ from common.model.job import Job, is_urgent
 from common.model.outcome import TabletStatistics
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
+from common.primitives import BoundedMap
 from common.units import format_count, format_duration
 from common.wire import AttemptReport
 from coordinator.core.attempts import (
@@ -27,16 +27,13 @@ from coordinator.core.attempts import (
 )
 from coordinator.core.backlog import BacklogHistory, Backlogs
 from coordinator.core.compactors import LivingCompactors, Takes
-from coordinator.core.control.loop import ControlLoop, ControlRules
-from coordinator.core.control.pressure import Pressures
-from coordinator.core.deferral import Deferrals, ReplanTimers
+from coordinator.core.control import ControlLoop, ControlRules, Pressures
 from coordinator.core.limits import Limits
-from coordinator.core.maintenance.heat import TabletHeat
-from coordinator.core.queue.backfill import Backfill, Capacity
-from coordinator.core.queue.fair_share import FairShare
-from coordinator.core.queue.job_queue import JobQueue, JobQueues
-from coordinator.core.retry import CrashHistory, Retry
-from coordinator.core.throttle.grants import Grants
+from coordinator.core.maintenance import TabletHeat
+from coordinator.core.queue import Backfill, Capacity, JobQueue, JobQueues
+from coordinator.core.queue_index import FairShare
+from coordinator.core.retry import CrashHistory, Deferrals, ReplanTimers, Retry
+from coordinator.core.throttle import Grants
 from coordinator.core.triggers import TriggerDecisions
 
 

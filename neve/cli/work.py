@@ -8,8 +8,8 @@ import typer
 from rich.console import RenderableType
 from rich.padding import Padding
 
-from common.clock import SystemClock
 from common.errors import RequestError
+from common.runtime import SystemClock
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
 from neve import api
 from neve.cli.compactors import (

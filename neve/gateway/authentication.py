@@ -17,8 +17,8 @@ from starlette.datastructures import QueryParams
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from common.clock import Clock
 from common.errors import CompactionError, UnavailableError
+from common.runtime import Clock
 from neve.api import ARCHIVE, ARROW_STREAM, CALL_HEADER, PROBLEM, AuditEntry
 from neve.gateway.access.audit import BEGUN, TEXT_MAX, Audit, outcome_of, value_text
 from neve.gateway.access.callers import (

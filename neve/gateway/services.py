@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from fastapi import Depends
 from fastapi.security import HTTPBearer
 
-from common.clock import Clock
 from common.errors import (
     RefusedError,
     RequestError,
@@ -29,13 +28,13 @@ from common.errors import (
     UnknownTableError,
     UnknownTabletError,
 )
-from common.ids import IdSource
 from common.metadata.store import TabletStore
 from common.metadata.store_watch import StoreWatch
 from common.model.job import TabletPlan
 from common.model.table import DNS_LABEL, Table, TableSettings, filling_text
 from common.model.tablet import Tablet, TabletId
 from common.parquet.service_files import generation_fault
+from common.runtime import Clock, IdSource
 from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log

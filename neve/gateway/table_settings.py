@@ -10,7 +10,7 @@ from typing import Any
 from common.errors import RequestError
 from common.model.group import Service
 from common.model.table import DNS_LABEL, TRIGGERS, Table, TableSettings
-from common.parquet.footer_checks import (
+from common.parquet.file_inspection import (
     CODECS,
     LEVELS,
     has_level,

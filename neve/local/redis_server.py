@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 
-from common.clock import Clock
 from common.errors import ConfigError, error_line
 from common.metadata.redis.acl import RedisUser, rules
+from common.runtime import Clock
 from neve.local.processes import ProcessRef, spawn
 from neve.local.stack_folder import write_secret
 

@@ -19,8 +19,7 @@ from common.metadata.store_values import NamedTable
 from common.model.location_identity import LocationIdentity, overlap_test
 from common.model.table import Table
 from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
-from common.parquet.location import Location, open_location
-from common.parquet.resolved_locations import ResolvedLocation, resolve_location
+from common.parquet.location import Location, ResolvedLocation, open_location, resolve_location
 from common.parquet.service_files import (
     OWNER_PATH,
     UNREADABLE_GENERATION,
@@ -33,8 +32,7 @@ from common.parquet.service_files import (
     written_generation,
 )
 from common.storage_threads import StorageThreads
-from neve.recovery.findings import Finding, FindingCode
-from neve.recovery.scope import TableScope, identities_now
+from neve.recovery.scope import Finding, FindingCode, TableScope, identities_now
 
 # ----------------------------------------------------------------------- Finding and claiming sites
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from common.errors import RequestError, UnavailableError
-from common.model.service_paths import (
+from common.model.location_identity import (
     APPEND_FOLDER,
     SERVICE_FOLDER,
     is_guard,

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from common.clock import SystemClock
 from common.errors import ConfigError
 from common.metadata.commands import get, set_string
 from common.metadata.redis import connect
@@ -20,6 +19,7 @@ from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.redis.nodes import TAGGED_SLOTS, tag_of_slot
 from common.metadata.redis.streams import BLOCKED_MAX
 from common.model.tablet import TabletId
+from common.runtime import SystemClock
 from common.settings import StoreSettings
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_cluster import PRIMARIES, RedisCluster

@@ -24,8 +24,7 @@ from common.metadata.commands import hset
 from common.metadata.keys import STORE, TABLES, TableKeys
 from common.metadata.mutation.control import MANIFESTS_MAX
 from common.metadata.store_values import Manifest
-from common.model.location_identity import LocationIdentity, identity_of_uri
-from common.model.service_paths import DELETED_WITH_TABLE
+from common.model.location_identity import DELETED_WITH_TABLE, LocationIdentity, identity_of_uri
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, Bounds, TabletId
 from tests.support.flaky import Fault, Point

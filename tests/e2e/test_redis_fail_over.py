@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 import pyarrow as pa
 import pytest
 
-from common.ids import call_id
+from common.runtime import call_id
 from neve.client.errors import UnavailableError
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.patience import SERVICE_S

@@ -19,9 +19,9 @@ import psutil
 import pytest
 import redis
 
-from common.clock import SystemClock
 from common.config import load_settings
 from common.errors import ConfigError, RefusedError
+from common.runtime import SystemClock
 from neve.local import LocalStack, StackOptions
 from neve.local.logs import StackLogs
 from neve.local.machine import find_redis_server

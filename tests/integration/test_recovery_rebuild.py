@@ -9,11 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import RefusedError, RequestError
+from common.model.location_identity import DESCRIPTION_PATH
 from common.model.outcome import AttemptEnd
-from common.model.service_paths import DESCRIPTION_PATH
 from common.model.table import Table, TableState
 from common.parquet.service_files import OWNER_PATH
-from neve.recovery.fsck.repair import RepairOptions, check_and_repair
 from neve.recovery.rebuild import table_rebuild as rebuilding
 from neve.recovery.rebuild.evidence import facts_of
 from neve.recovery.rebuild.table_rebuild import (
@@ -22,6 +21,7 @@ from neve.recovery.rebuild.table_rebuild import (
     RebuildResult,
     rebuild,
 )
+from neve.recovery.repair import RepairOptions, check_and_repair
 from tests.support.recovery import Ground, key, rows
 from tests.support.store_harness import applied, release
 

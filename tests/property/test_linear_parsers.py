@@ -19,7 +19,7 @@ from common.expressions.clauses import parse_predicate
 from common.model.key_values import KeyType, decimal_units
 from common.model.keys import parse_key
 from common.model.table import Column
-from common.rows.types import type_from_text
+from common.rows.schema import type_from_text
 from common.units import parse_duration_s, parse_size_bytes
 from neve.api.column_types import ALIASES, simple_types
 

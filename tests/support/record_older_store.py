@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import redis
 
 TARGET = Path(__file__).parents[1] / "data" / "upgrade" / "store.tar.xz"
@@ -94,14 +93,21 @@ def wait(what: str, true: Callable[[], Any]) -> Any:
 # ---- With the older release
 
 
-def record(root: Path, target: Path) -> None:
+def record(root: Path, store: str, target: Path) -> None:
     """Run the older release's stack and write the archive.
 
     Args:
         root: Folder of the tables.
+        store: URL of a Redis of its own, at which everything is allowed.
         target: The archive.
     """
-    from common.settings import CompactorSettings, CoordinatorSettings, GatewaySettings, Settings
+    from common.settings import (
+        CompactorSettings,
+        CoordinatorSettings,
+        GatewaySettings,
+        Settings,
+        StoreSettings,
+    )
     from neve.client import Client
     from neve.local import LocalStack, StackOptions
     from neve.local.processes import processes_of_stack
@@ -110,6 +116,8 @@ def record(root: Path, target: Path) -> None:
         coordinator=CoordinatorSettings(tick_s=0.2, garbage_grace_s=86_400.0),
         compactor=CompactorSettings(slots=1, executor_memory="512m", driver_memory="512m"),
         gateway=GatewaySettings(port=0),
+        store=StoreSettings(url=store),
+        sources={"store.url": "this program"},
     )
     options = StackOptions(compactors=1, settings=settings, allow=(root.as_uri(),))
     with (
@@ -119,7 +127,7 @@ def record(root: Path, target: Path) -> None:
         client = Client(stack.gateway_url, token=stack.token)
         wait("compactor", lambda: any(c.ready for c in client.compactors()))
         archive = root.with_name(f"{root.name}-backup.neve")
-        facts = make_tables(client, root, stack.redis_url, archive)
+        facts = make_tables(client, root, store, archive)
         drivers = [
             process
             for process in processes_of_stack(stack.state.mark, stack.state.processes)
@@ -130,7 +138,7 @@ def record(root: Path, target: Path) -> None:
         facts |= leave_work(client)
         facts["rows"] = {name: visible(client, name) for name in TABLES}
         facts |= {"root": str(root), "settings": sent_settings(settings)}
-        keys = dump(stack.redis_url)
+        keys = dump(store)
         parts = {"keys.json": keys, "facts.json": facts}
         write(target, parts, archive, root)
 
@@ -161,8 +169,7 @@ def make_tables(client: Any, root: Path, store: str, archive: Path) -> dict[str,
         client.append("readings", rows_of("readings", version), call=call if version == 4 else None)
     client.wait_until_at_rest("readings")
     for name in TABLES:
-        held = {file.path for file in client.files(name)}
-        wait(f"manifest of {name}", lambda root=root / name, held=held: published(root, held))
+        wait(f"manifest of {name}", (root / name / "_neve" / "manifest" / "latest.json").exists)
     client.backup(archive)
     return {
         "backed_up": {name: visible(client, name) for name in TABLES},
@@ -191,12 +198,6 @@ async def pin(store: str, table: str) -> None:
     connection = connect(StoreSettings(url=store))
     await connection.apply(PinFiles(table=table, pin=PIN, lease_s=YEARS_20_S))
     await connection.close()
-
-
-def published(location: Path, held: set[str]) -> bool:
-    """Return whether a manifest of a table lists its files."""
-    parts = (location / "_neve" / "manifest").rglob("*.parquet")
-    return any(set(pq.read_table(part)["path"].to_pylist()) == held for part in parts)
 
 
 def visible(client: Any, name: str) -> list[dict[str, Any]]:
@@ -266,14 +267,18 @@ def write(target: Path, parts: dict[str, Any], archive: Path, root: Path) -> Non
 def main() -> None:
     """Build the release and run this program with it."""
     if sys.argv[1] == "--with-older":
-        record(Path(sys.argv[2]), Path(sys.argv[3]))
+        record(Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))
         return
     from tests.support.installed import installation
+    from tests.support.redis_server import running
 
     release = installation(sys.argv[1])
-    with tempfile.TemporaryDirectory(prefix=ROOT_PREFIX, dir="/tmp") as root:
+    with (
+        running() as server,
+        tempfile.TemporaryDirectory(prefix=ROOT_PREFIX, dir="/tmp") as root,
+    ):
         # Without the program's own folder: its modules are called like others.
-        command = [sys.executable, "-P", __file__, "--with-older", root, str(TARGET)]
+        command = [sys.executable, "-P", __file__, "--with-older", root, server.url, str(TARGET)]
         subprocess.run(command, env=release.environ(), cwd=root, check=True)
 
 

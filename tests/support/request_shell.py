@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -25,6 +24,7 @@ from common.model.outcome import AttemptEnd, RowCounts
 from common.model.request import Request, RequestProgressInTablet, RequestState
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
+from common.runtime import call_id
 from common.settings import Settings
 from common.wire import (
     Assignment,
@@ -34,8 +34,7 @@ from common.wire import (
     TakeRequest,
 )
 from coordinator.context import ShellContext
-from coordinator.core.requests.next_step import meets_tablet
-from coordinator.core.requests.progress import tablet_progress
+from coordinator.core.requests import meets_tablet, tablet_progress
 from coordinator.store_watch import take_lead
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore

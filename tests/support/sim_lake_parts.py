@@ -15,28 +15,28 @@ from common.metadata.store import TabletStore
 from common.model.table import Table
 from common.parquet.file_inspection import FileFacts
 from common.wire import Assignment
-from compactor.core.progress import RewriteResult
+from compactor.core import RewriteResult
 from compactor.rewrite.attempt import _delete, _outputs
 from compactor.rewrite.general_merge import rewrite_bag, rewrite_in_memory
 from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.verify import verify
-from compactor.service.table_storage import TableStorage
+from compactor.service import TableStorage
 from coordinator.context import ShellContext
 from coordinator.wiring import storage_loops
 from neve import api
 from neve.gateway.table_files import StoredFiles, TableFiles
 from neve.gateway.tables import GatewayAdmission, create_table, drop_named
-from neve.recovery.fsck.repair import (
-    RepairOptions,
-    RepairReport,
-    check_and_repair,
-)
 from neve.recovery.gc import GcResult, collect_orphans
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
     RebuildPorts,
     RebuildResult,
     rebuild,
+)
+from neve.recovery.repair import (
+    RepairOptions,
+    RepairReport,
+    check_and_repair,
 )
 from neve.recovery.scope import TableScope
 from tests.support.sim_compactor import SimEngine, Traits

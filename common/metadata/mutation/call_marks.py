@@ -11,7 +11,6 @@ Adds, appends and compactions share the ids of calls.
 
 from collections.abc import Iterable, Mapping
 
-from common.digests import CALL_LIFE_S, call_time_s, digest
 from common.metadata.changes import AddFiles, Applied
 from common.metadata.codec.table import CALL
 from common.metadata.commands import Command, pexpire, set_string
@@ -19,6 +18,7 @@ from common.metadata.keys import CALL_SKEW_S, MARK_LIFE_S, TableKeys
 from common.metadata.mutation.transaction import Seen, Write
 from common.metadata.store_values import CallKind, CallMark
 from common.model.outcome import Refusal, RefusalCode
+from common.primitives import CALL_LIFE_S, call_time_s, digest
 
 
 def call_seen(keys: TableKeys, call: str, seen: Seen) -> CallMark | None:

@@ -70,8 +70,8 @@ from common.metadata.predicates import is_late, may_add, may_fill
 from common.metadata.recent_adds import Notes, with_add
 from common.metadata.store_values import CallMark, PinEntry
 from common.model.file import DataFile
+from common.model.location_identity import is_service_path
 from common.model.outcome import Refusal, RefusalCode
-from common.model.service_paths import is_service_path
 from common.model.table import Table
 from common.model.tablet import Bounds, TabletId
 

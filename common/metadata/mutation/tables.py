@@ -78,10 +78,9 @@ from common.metadata.mutation.transaction import (
     Write,
 )
 from common.metadata.predicates import may_change, may_fill
-from common.model.location_identity import identity_of_uri, overlap_test
+from common.model.location_identity import DELETED_WITH_TABLE, identity_of_uri, overlap_test
 from common.model.outcome import Refusal, RefusalCode
 from common.model.request import Request, RequestState
-from common.model.service_paths import DELETED_WITH_TABLE
 from common.model.table import DNS_LABEL, Filling, Table, TableState
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 
@@ -301,7 +300,7 @@ def _answer(outcome: Applied | Refused) -> Transaction:
 # ---- Creating
 #
 # Only the last one is acknowledged. A table whose creator died in between stays new; the
-# coordinator removes it later (`coordinator/storage/unfinished_tables.py`).
+# coordinator removes it later (`coordinator/storage/garbage_collector.py`).
 
 
 def create_table(change: CreateTable) -> Transaction:

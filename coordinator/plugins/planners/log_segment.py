@@ -45,7 +45,7 @@ from coordinator.plugins.planners.segments import (
     segments_needed,
     usable_bytes,
 )
-from coordinator.plugins.planners.tiers import PlanDraft, bring_to_one, is_under_way, moment
+from coordinator.plugins.planners.size_tiered import PlanDraft, bring_to_one, is_under_way, moment
 
 # ------------------------------------------------------------------------------------------ Options
 

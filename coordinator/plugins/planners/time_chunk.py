@@ -38,39 +38,37 @@ from common.model.table import TableSettings
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
 from common.units import exact_duration, format_bytes, format_count
-from coordinator.plugins.planners.chunk_policies import (
+from coordinator.plugins.planners.chunks import (
     FULL,
     MINOR,
-    Extent,
-    Interval,
-    Thresholds,
-    eligibility,
-    fixed_place,
-    fragmentation_index,
-    merge_intervals,
-    overlapped,
-    read_intervals,
-    skip_interval,
-)
-from coordinator.plugins.planners.chunks import (
     RULES,
     ChunkState,
     Contents,
+    Extent,
+    Interval,
     Rule,
     Score,
     Segment,
     Task,
     TaskLimits,
+    Thresholds,
     TimeChunk,
     chunk_numbers,
     depend_on_neighbours,
     depend_on_previous,
+    eligibility,
+    fixed_place,
+    fragmentation_index,
     in_order,
+    merge_intervals,
     occupied_chunks,
+    overlapped,
+    read_intervals,
     score,
+    skip_interval,
     tasks_of,
 )
-from coordinator.plugins.planners.tiers import is_result, moment
+from coordinator.plugins.planners.size_tiered import is_result, moment
 
 # ------------------------------------------------------------------------------------------ Options
 

@@ -26,10 +26,10 @@ from itertools import islice, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
-from common.bounded_map import BoundedMap
-from common.clock import Clock
 from common.errors import UnavailableError
+from common.primitives import BoundedMap
 from common.redaction import redacted
+from common.runtime import Clock
 from common.telemetry import Log
 from neve.api import AuditEntry
 

@@ -23,8 +23,7 @@ from common.parquet.file_inspection import FileFacts
 from common.parquet.location import open_location
 from common.rows.partitions import partition_of_path
 from common.rows.rules import RowRules
-from common.rows.schema import schema_id_of
-from common.rows.types import normal_type, type_to_text
+from common.rows.schema import normal_type, schema_id_of, type_to_text
 from neve import api
 from neve.gateway.call_ids import (
     call_once,

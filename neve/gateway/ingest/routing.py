@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from common.errors import RequestError, UnknownTableError
 from common.model.file import DataFile
-from common.model.service_paths import SERVICE_FOLDER, is_service_path
+from common.model.location_identity import SERVICE_FOLDER, is_service_path
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.rows.partitions import Partition

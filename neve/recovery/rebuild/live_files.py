@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from common.digests import call_time_s
 from common.errors import RequestError
-from common.model.service_paths import AppendTry, append_try_of
+from common.model.location_identity import AppendTry, append_try_of
 from common.model.tablet import TabletId
+from common.primitives import call_time_s
 from neve.recovery.rebuild.evidence import Evidence, PublishedManifest
 from neve.recovery.scope import Steps
 from neve.recovery.stored_files import (

@@ -17,12 +17,10 @@ from functools import partial
 from itertools import accumulate
 
 from common.errors import RefusedError
-from common.garbage_collection import growth_ignored
-from common.ids import IdSource
 from common.metadata.keys import CALL_SKEW_S
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
-from common.model.service_paths import is_service_path
+from common.model.location_identity import is_service_path
 from common.model.table import Table, TableState
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from common.parquet.location import (
@@ -31,6 +29,7 @@ from common.parquet.location import (
     open_location,
 )
 from common.rows.partitions import Partition
+from common.runtime import IdSource, growth_ignored
 from common.storage_threads import StorageThreads
 from common.units import format_count
 from neve.recovery.archive import TabletDump

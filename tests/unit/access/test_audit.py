@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from common.clock import SystemClock
 from common.errors import UnavailableError
+from common.runtime import SystemClock
 from neve import api
 from neve.api import Column
 from neve.cli.access import render_audit

@@ -23,10 +23,9 @@ from common.spi.controller import (
     ForegroundLatency,
     ShareClass,
 )
-from coordinator.core.control.loop import require_sound
-from coordinator.core.queue.admission import admits_fan_in, admits_weight, job_weight
-from coordinator.plugins.controllers.curves import ControlPoints, parse_points
-from coordinator.plugins.controllers.debt import GIB, debt_slots
+from coordinator.core.control import require_sound
+from coordinator.core.queue import admits_fan_in, admits_weight, job_weight
+from coordinator.plugins.controllers import GIB, ControlPoints, debt_slots, parse_points
 from coordinator.registry import control_loop, load_controller
 from neve.service_settings import load_service_settings
 

@@ -14,8 +14,7 @@ from common.model.file import DataFile
 from common.model.group import Group
 from common.model.job import Kind, Plan
 from common.spi.planner import PlanParameters, RequestFacts
-from coordinator.plugins.planners.size_tiered import SizeTieredPlanner
-from coordinator.plugins.planners.tiers import TierOptions, buckets
+from coordinator.plugins.planners.size_tiered import SizeTieredPlanner, TierOptions, buckets
 from tests.support.planning import files_of, parameters
 
 MIB, DAY_S = 1024**2, 86_400.0

@@ -13,8 +13,7 @@ from common.model.group import Group
 from common.model.job import JobAction, Kind, Plan, PriorityClass, class_of, time_outputs_max
 from common.spi.planner import PlanParameters, RequestFacts
 from coordinator.core.planning import checked_jobs
-from coordinator.plugins.planners.chunk_policies import read_intervals
-from coordinator.plugins.planners.chunks import RULES, ChunkState, Contents, Score
+from coordinator.plugins.planners.chunks import RULES, ChunkState, Contents, Score, read_intervals
 from coordinator.plugins.planners.time_chunk import TimeChunkPlanner
 from tests.support.planning import parameters
 

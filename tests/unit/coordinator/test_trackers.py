@@ -19,9 +19,12 @@ from common.plugins import TRACKERS, load_planner, load_tracker
 from common.spi.tracker import BacklogTracker, PartialOutput, WorkUnderWay
 from coordinator.plugins.planners.ratio import RatioPlanner
 from coordinator.plugins.planners.time_window import window_start
-from coordinator.plugins.trackers.leveled import leveled_backlog_bytes
-from coordinator.plugins.trackers.size_tiered import TierSums
-from coordinator.plugins.trackers.windows import date_windows, in_date_windows
+from coordinator.plugins.trackers import (
+    TierSums,
+    date_windows,
+    in_date_windows,
+    leveled_backlog_bytes,
+)
 from neve.offline_backlog import backlog_offline
 from tests.support.plan_loop import live
 from tests.support.planning import parameters

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from common.bounded_map import BoundedMap
 from common.model.job import Kind
 from common.model.tablet import TabletId
+from common.primitives import BoundedMap
 from common.settings import CoordinatorSettings
 from coordinator.core.attempts import (
     NEXT_STATES,
@@ -14,16 +14,14 @@ from coordinator.core.attempts import (
     Attempts,
     AttemptState,
 )
-from coordinator.core.deferral import (
-    STALE_ENTRIES_MAX,
-    Deferrals,
-    ReplanTimers,
-)
 from coordinator.core.limits import Limits
-from coordinator.core.queue.backfill import Capacity
+from coordinator.core.queue import Capacity
 from coordinator.core.retry import (
     ERROR_CLASSES_MAX,
+    STALE_ENTRIES_MAX,
+    Deferrals,
     Failure,
+    ReplanTimers,
     Retry,
 )
 

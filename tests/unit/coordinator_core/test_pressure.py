@@ -12,14 +12,15 @@ from common.model.file import DataFile
 from common.model.job import Job, Kind, TabletPlan, TabletPressure
 from common.model.tablet import Record, TabletId
 from coordinator.core import events as on
-from coordinator.core.control.loop import ControlLoop, ControlRules
-from coordinator.core.control.pressure import (
+from coordinator.core.control import (
+    ControlLoop,
+    ControlRules,
     Pressures,
     garbage_bytes,
     overlapping_files,
     with_pressure,
 )
-from coordinator.plugins.controllers.debt import DebtController, DebtOptions
+from coordinator.plugins.controllers import DebtController, DebtOptions
 from tests.support.task_manager import TABLE, TaskManager
 from tests.unit.coordinator.test_planning import planned, running, tablet
 

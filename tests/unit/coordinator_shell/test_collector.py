@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.clock import Clock
 from common.errors import RewriteError
-from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -36,8 +34,9 @@ from common.model.tablet import PLUS_INFINITY, Reservation, TabletId
 from common.parquet.foreign_formats import ForeignMark
 from common.parquet.location import open_location
 from common.parquet.service_files import LocationOwner, claim_location
-from coordinator.core.file_retention import GarbageRules, is_deletable
-from coordinator.core.maintenance.operations import GarbageCounts
+from common.runtime import Clock, call_id
+from coordinator.core.maintenance import GarbageCounts
+from coordinator.core.scans import GarbageRules, is_deletable
 from coordinator.storage import garbage_collector as collector_module
 from coordinator.storage.garbage_collector import (
     LOOK_LASTS_S,

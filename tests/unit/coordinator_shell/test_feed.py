@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from common.ids import call_id
 from common.metadata.changes import AddFiles
 from common.metadata.mutation import effects
 from common.model.file import DataFile
 from common.model.tablet import TabletId
+from common.runtime import call_id
 from common.settings import Settings
 from coordinator.registry import planner_for
 from coordinator.scan import scanner as module

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from common.digests import CALL_LIFE_S
 from common.errors import MetadataError
-from common.ids import call_id
 from common.metadata.changes import CancelRange, DropTable, SubmitRequest, WriteAnalysis
 from common.metadata.codec.table import (
     request_fields,
@@ -42,6 +40,8 @@ from common.model.tablet import (
     Tablet,
     TabletId,
 )
+from common.primitives import CALL_LIFE_S
+from common.runtime import call_id
 from tests.support.flaky import Fault, Point
 from tests.support.memory_store import MemoryKeyspace
 from tests.support.predictable import ManualClock

@@ -12,16 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.parquet.footer_checks import (
+from common.parquet.file_inspection import (
     RowGroupPlaces,
     chunk_fault,
     layout_fault,
 )
 from compactor.rewrite.parquet_bytes import footer as ids
-from compactor.rewrite.parquet_bytes.footer import Span
+from compactor.rewrite.parquet_bytes.footer import Span, elements, list_field
 from compactor.rewrite.parquet_bytes.relocation import encode_footer
 from compactor.rewrite.parquet_bytes.sources import BufferSource, read_footer_of
-from compactor.rewrite.parquet_bytes.thrift import elements, list_field
 from tests.support.layouts import layout_of_file
 from tests.support.misordered import last_first, write_misordered
 

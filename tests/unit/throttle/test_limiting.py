@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from common.clock import SystemClock
 from common.errors import MetadataError, RequestError, UnavailableError
 from common.model.group import LimitScope
+from common.runtime import SystemClock
 from common.telemetry import METRICS
 from coordinator import store_watch
 from coordinator.context import ShellContext

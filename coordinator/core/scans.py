@@ -1,0 +1,327 @@
+"""Rules of the full scan: which tablets it reads, its verdict on each, and the recheck time. Pure.
+
+    record ──needs_look──► the tablet is read and planned ──scan_verdict──► ask · wanted · rest
+
+The coordinator itself plans tablets with the result *ask*, and *wanted* tablets whose jobs are not
+queued. A tablet at rest gets a note with its recheck time in its record, so that scans skip it
+until then.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from operator import attrgetter
+
+from common.metadata.store_values import GarbageEntry, Manifest, PinEntry
+from common.model.job import TabletPlan
+from common.model.table import Table, TableState
+from common.model.tablet import Analysis, Record, Tablet
+from common.primitives import digest
+from coordinator.core.requests import must_ask_selector, table_selector
+from coordinator.core.triggers import (
+    WATERMARKS_PER_RETENTION,
+    Watermarks,
+    next_watermarks,
+    open_trigger_s,
+)
+
+# -------------------------------------------------------------------- Reading tablets, and verdicts
+
+
+QUIET_ANALYSES = frozenset({Analysis.EMPTY, Analysis.STABLE, Analysis.DEFERRED})
+"""Analyses with which a scan skips a tablet."""
+NO_JOBS = ""
+ANALYSES_AT_ONCE = 64
+"""Analyses that are written in one change."""
+
+
+def needs_look(
+    record: Record | None, table: Table, now_s: float = 0.0, *, fresh: bool = False
+) -> bool:
+    """Return whether a scan must read more of a tablet than its record.
+
+    Args:
+        record: The tablet's record; None if it does not exist, which requires a read.
+        table: The table, for the version of its settings.
+        now_s: The store's time, for tablets with a recheck time.
+        fresh: Whether this is the first scan of a coordinator. The previous coordinator's list of
+            deferred tablets is then lost, so deferred tablets must be read, too.
+    """
+    if record is None or record.running or record.waiting or record.operation:
+        return True
+    if wanted_analysis(record):
+        return True
+    known = (
+        record.analysis_version == record.version
+        and record.analysis_settings == table.settings_version
+    )
+    if not known or record.analysis not in QUIET_ANALYSES:
+        return True
+    if open_trigger_s(table, record):
+        return True
+    return is_recheck_due(record, now_s) or (fresh and record.analysis is Analysis.DEFERRED)
+
+
+def wanted_analysis(record: Record) -> str:
+    """Return the group that shall count a tablet's live bytes, or "" if no analysis is wanted.
+
+    A tablet without files has nothing to count.
+    """
+    return record.analysis_group if record.files else ""
+
+
+def is_recheck_due(record: Record, now_s: float) -> bool:
+    """Return whether a recheck time of a tablet has passed."""
+    due_s, selector_due_s = record.due_at_s, record.selector_due_s
+    return (due_s is not None and due_s <= now_s) or (
+        selector_due_s is not None and selector_due_s <= now_s
+    )
+
+
+class ScanVerdict(StrEnum):
+    """Verdict of a scan on a tablet that it has read and planned."""
+
+    WANTED = "wanted"
+    """Jobs are wanted; if exactly these are queued, nothing needs to be done."""
+    RESTS = "rests"
+    """Nothing is wanted, which may be noted in the tablet's record."""
+    BUSY = "busy"
+    """Nothing is wanted now, but a request or pause may change that: the next scan reads it."""
+
+
+def scan_verdict(tablet: Tablet, table: Table, plan: TabletPlan) -> ScanVerdict:
+    """Return the verdict on a tablet that does not require the coordinator (see `must_ask`).
+
+    Args:
+        tablet: A consistent snapshot.
+        table: Its table.
+        plan: The plan of its planners.
+    """
+    if plan.jobs or plan.analysis_group:
+        return ScanVerdict.WANTED
+    rests = tablet.selection is None and table.state is TableState.LIVE
+    return ScanVerdict.RESTS if rests else ScanVerdict.BUSY
+
+
+def must_ask(tablet: Tablet, table: Table, now_s: float) -> bool:
+    """Return whether the coordinator must handle a tablet, regardless of its plan.
+
+    Reservations may be orphaned; requests, operations, selectors and analyses are driven by the
+    coordinator.
+    """
+    if tablet.running or tablet.waiting or tablet.operation is not None:
+        return True
+    if wanted_analysis(tablet.record):
+        return True
+    spec = table_selector(table)
+    return spec is not None and must_ask_selector(tablet, table, spec, now_s)
+
+
+def analysis_at_rest(tablet_files: int) -> Analysis:
+    """Return the analysis of a tablet at rest."""
+    return Analysis.STABLE if tablet_files else Analysis.EMPTY
+
+
+def jobs_digest(job_ids: Collection[str]) -> str:
+    """Return a digest for the comparison of two plans of a tablet; `NO_JOBS` without jobs."""
+    return digest(sorted(job_ids)) if job_ids else NO_JOBS
+
+
+@dataclass(frozen=True, slots=True)
+class TabletSpan:
+    """Tablet ends greater than `after` and up to `until`, inclusive; None means unbounded."""
+
+    after: bytes | None = None
+    until: bytes | None = None
+
+    def holds(self, end: bytes) -> bool:
+        """Return whether the tablet with this end belongs to the span."""
+        return (self.after is None or end > self.after) and (
+            self.until is None or end <= self.until
+        )
+
+
+def spans_between(cuts: list[bytes]) -> list[TabletSpan]:
+    """Return the spans between ascending cuts; n cuts give n + 1 spans that cover all tablets."""
+    starts: list[bytes | None] = [None, *cuts]
+    return [TabletSpan(after, until) for after, until in zip(starts, [*cuts, None], strict=True)]
+
+
+# ------------------------------------------------------------------------------- Writes to a tablet
+
+
+RECENT_S = 300.0
+ADDS_MAX = 1000
+
+
+def recent_user_adds(tablet: Tablet, now_s: float) -> tuple[tuple[float, int], ...]:
+    """Return the time and row count of users' adds to a tablet in the last `RECENT_S` seconds.
+
+    The result covers at most `ADDS_MAX` files, the newest ones.
+
+    Args:
+        tablet: The version that was read.
+        now_s: The store's time.
+    """
+    since_s = now_s - RECENT_S
+    adds = [
+        (file.added_at_s, file.rows)
+        for file in tablet.files.values()
+        if file.added_at_s > since_s and file.job is None
+    ]
+    return tuple(adds) if len(adds) <= ADDS_MAX else tuple(sorted(adds)[-ADDS_MAX:])
+
+
+# ----------------------------------------- Recheck time: when to read an unchanged tablet again
+
+
+_TOMBSTONES = attrgetter("tombstones")
+
+
+def earliest_s(*times_s: float | None) -> float | None:
+    """Return the earliest time; None stands for never."""
+    known = [time_s for time_s in times_s if time_s is not None]
+    return min(known, default=None)
+
+
+def recheck_at_s(tablet: Tablet, table: Table, plan: TabletPlan) -> float | None:
+    """Return when a tablet must be read again even if it does not change, or None.
+
+    Args:
+        tablet: The version that was read.
+        table: Its table.
+        plan: The plan of its planners.
+    """
+    return earliest_s(plan.due_at_s, _watermark_due_s(tablet, table))
+
+
+def wanted_watermarks(tablet: Tablet, table: Table, now_s: float) -> Watermarks | None:
+    """Return the watermarks of settled versions to write, or None if they are up to date.
+
+    Args:
+        tablet: The version that was read.
+        table: Its table.
+        now_s: The store's time.
+    """
+    if not _needs_watermarks(tablet, table):
+        return None
+    before, retention_s = tablet.record.settled, table.settings.tombstone_retention_s
+    watermarks = next_watermarks(before, now_s, _highest_version(tablet), retention_s)
+    return None if watermarks == before else watermarks
+
+
+def _watermark_due_s(tablet: Tablet, table: Table) -> float | None:
+    """Return when the highest version may become a watermark.
+
+    None means that it already is one, or that the tablet needs no watermark. Without this time, a
+    tablet without further writes would never get another watermark, and would keep its dead rows
+    forever.
+    """
+    if not _needs_watermarks(tablet, table):
+        return None
+    watermarks = tablet.record.settled
+    if not watermarks:
+        return None  # The scan that calls this writes the first watermark.
+    last_s, version = watermarks[-1]
+    if _highest_version(tablet) <= version:
+        return None
+    return last_s + table.settings.tombstone_retention_s / WATERMARKS_PER_RETENTION
+
+
+def _needs_watermarks(tablet: Tablet, table: Table) -> bool:
+    """Return whether a tablet may hold dead rows and therefore needs watermarks.
+
+    The first watermark after the first tombstone covers the tombstone, so earlier watermarks are
+    not needed.
+    """
+    if table.version_column is None or not tablet.files:
+        return False
+    expires = table.settings.ttl_s is not None and table.time_column is not None
+    return expires or any(map(_TOMBSTONES, tablet.files.values()))
+
+
+def _highest_version(tablet: Tablet) -> bytes:
+    return max((file.version_max or b"" for file in tablet.files.values()), default=b"")
+
+
+# ----------------------------------------------------------------------------------- File retention
+# How long replaced files are kept, and when a table's manifest is published. Pure.
+#
+# A replaced file may be deleted when its grace period is over, no reader pins it, and no manifest
+# in use lists it. A manifest is therefore published when a table has changed, and also when
+# replaced files wait for a manifest that no longer lists them.
+
+
+# ----------------------------------------------------------------------------------- Replaced files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GarbageRules:
+    """How long files are kept, in seconds."""
+
+    grace_s: float
+    clock_skew_max_s: float
+    retired_s: float = 0.0
+    """How long the name of a deleted user file cannot be reused."""
+
+
+def is_deletable(
+    entry: GarbageEntry, pins: Sequence[PinEntry], now_s: float, rules: GarbageRules
+) -> bool:
+    """Return whether age and reader pins allow the deletion of a file.
+
+    Args:
+        entry: The garbage entry of the file; an entry without a time stamp is not deletable.
+        pins: The pins, read after the entry.
+        now_s: The store's time, read after the pins.
+        rules: Grace period and clock skew.
+    """
+    if entry.stamped_s <= 0 or now_s - entry.stamped_s < rules.grace_s:
+        return False
+    # A reader that began after the stamp does not have this file in its listing.
+    newest = entry.stamped_s + rules.clock_skew_max_s
+    return not any(pin.since_s < newest and pin.until_s > now_s for pin in pins)
+
+
+# --------------------------------------------------------------------------------------- Manifests
+
+
+GAPS_PER_GRACE = 16
+"""Manifests are kept for the grace period, so at most this many exist at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishRules:
+    """How often a table's manifest is published, in seconds."""
+
+    interval_s: float
+    """Interval between two manifests of a table that changes."""
+    grace_s: float
+    """How long replaced files, and replaced manifests, are kept."""
+
+    @property
+    def gap_s(self) -> float:
+        """The shortest time between two manifests."""
+        return self.grace_s / GAPS_PER_GRACE
+
+
+def is_publish_due(
+    last: Manifest | None, now_s: float, rules: PublishRules, *, changed: bool, awaited: bool
+) -> bool:
+    """Return whether a manifest should be published now.
+
+    Args:
+        last: The last manifest, or None if there is none.
+        now_s: The store's time.
+        rules: The rules of the table.
+        changed: Whether the table has changed or may have changed since the last manifest.
+        awaited: Whether replaced files wait for a manifest that no longer lists them.
+    """
+    if last is None:
+        return True
+    age_s = now_s - last.published_s
+    if changed and age_s >= max(rules.interval_s, rules.gap_s):
+        return True
+    # An old manifest delays deletions. An interval longer than the grace period is meant for
+    # tables that rarely change, and shall not keep replaced files.
+    return awaited and age_s >= max(min(rules.interval_s, rules.grace_s), rules.gap_s)
