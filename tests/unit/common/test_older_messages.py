@@ -163,7 +163,7 @@ def test_the_release_before_reads_the_settings_that_it_has() -> None:
     # It reads values in the order of its fields and drops the others.
     for section, values in recorded_facts()["settings"]["values"].items():
         present = asdict(Settings())[section]
-        if isinstance(present, dict):
+        if section != "sources" and isinstance(present, dict):
             assert list(present)[: len(values)] == list(values), section
 
 
