@@ -4,6 +4,7 @@ In reading order:
 
     errors           the error tree: who must act?
     units            bytes and durations, parsed and printed
+    documents        the one reader of untrusted values: kinds, bounds, sentences
     primitives       digests, backoff, and maps that forget; values only
     runtime          time and random ids as ports; garbage collection and memory of a process
     redaction        removes secrets from texts

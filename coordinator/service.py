@@ -518,7 +518,7 @@ class CoordinatorService:
                 self._answer_beat(action)
             case do.Replan():
                 self._scanner.ask(action.tablet)
-            case do.Tell():
+            case do.WriteLog():
                 self._context.log(action.event, **dict(action.fields))
             case _:
                 assert_never(action)

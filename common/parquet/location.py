@@ -488,12 +488,12 @@ def try_location(location: Location, path: str, now_s: Callable[[], float]) -> d
         except OSError as error:
             if name != "delete":
                 _clean(location, full)
-            raise ConfigError(_told(location, name, error)) from error
+            raise ConfigError(_failed_step(location, name, error)) from error
         took_s[name] = now_s() - begun_s
     return took_s
 
 
-def _told(location: Location, step: str, error: OSError) -> str:
+def _failed_step(location: Location, step: str, error: OSError) -> str:
     cause = error_advice(error)
     what = f"{cause} ({error})" if cause else str(error)
     return f"{location.uri}: {step} failed: {what}"

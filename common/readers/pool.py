@@ -120,7 +120,7 @@ class ForkServer:
                 if control is None:
                     return ReaderEnd("ended with the process that started it", by_others=True)
                 control.sendall(END + ID.pack(reader.id))
-                return _told(_number(control), self._limits.wait_s)
+                return _end_of(_number(control), self._limits.wait_s)
         except (OSError, EOFError):
             self.close()
             return ReaderEnd("ended with the process that started it", by_others=True)
@@ -186,7 +186,7 @@ def _number(control: socket.socket) -> int:
     return number
 
 
-def _told(status: int, wait_s: float) -> ReaderEnd:
+def _end_of(status: int, wait_s: float) -> ReaderEnd:
     if status == ENDED_BY_US:
         return ReaderEnd("did not end by itself")
     if status < 0 or not os.WIFSIGNALED(status):

@@ -243,7 +243,7 @@ class _ProgressReporter:
         self._stage = _Stage()
         self._steps = 0
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tell_forever, daemon=True, name="progress")
+        self._thread = threading.Thread(target=self._report_forever, daemon=True, name="progress")
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -281,13 +281,13 @@ class _ProgressReporter:
 
     def _enter(self, stage: _Stage) -> None:
         self._stage = stage
-        self._tell()
+        self._report_progress()
 
-    def _tell_forever(self) -> None:
+    def _report_forever(self) -> None:
         while not self._over.wait(REPORT_INTERVAL_S):
-            self._tell()
+            self._report_progress()
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         """Report the progress, and the bytes moved."""
         stage, usage = self._stage, self._allowance.usage()
         done_bytes, done_rows = read_marks(self._folder)

@@ -165,7 +165,7 @@ def _count_keyed(
         measured_at_s=0.0,
         rows=sum(file.rows for file in files),
         updated_rows=sum(count.hidden_rows for count in counts),
-        key_quantiles=_told_keys(byte_points),
+        key_quantiles=_key_quantiles(byte_points),
     )
     if comparisons:
         statistics = _with_comparison(statistics, files, comparisons)
@@ -186,7 +186,7 @@ def _live_files(
     )
 
 
-def _told_keys(points: KeyPoints) -> tuple[bytes, ...]:
+def _key_quantiles(points: KeyPoints) -> tuple[bytes, ...]:
     short = (key[:QUANTILE_BYTES_MAX] for key in key_quantiles(points, KEY_PARTS))
     return tuple(dict.fromkeys(short))
 

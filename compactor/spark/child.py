@@ -179,7 +179,7 @@ class AttemptThreads:
             del self._cancelled[attempt]
             self._granted.pop(attempt, None)
             self._throttles.pop(attempt, None)
-        self._tell(attempt, notice)
+        self._notify(attempt, notice)
 
     def _end_of(self, attempt: str, payload: Any) -> Notice:
         """Run the work and return its outcome."""
@@ -197,7 +197,7 @@ class AttemptThreads:
             return Failed(attempt, "AttemptCancelledError", f"attempt {attempt} was cancelled")
         return Done(attempt, result)
 
-    def _tell(self, attempt: str, notice: Notice) -> None:
+    def _notify(self, attempt: str, notice: Notice) -> None:
         """Send the outcome of an attempt; a result that cannot be sent is a failure."""
         try:
             self._send(notice)

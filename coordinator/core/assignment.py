@@ -67,7 +67,7 @@ def steer(cluster: ClusterState, now_s: float) -> None:
 
 def cluster_facts(cluster: ClusterState) -> ClusterFacts:
     """Return the facts about the cluster that the controller gets."""
-    lines = cluster.backlogs.told(cluster.table_name, done_shares(cluster.attempts), BACKLOGS_MAX)
+    lines = cluster.backlogs.top(cluster.table_name, done_shares(cluster.attempts), BACKLOGS_MAX)
     groups: Counter[str] = Counter()
     for compactor in cluster.compactors.every():
         groups[compactor.group] += 0 if compactor.draining else compactor.slots

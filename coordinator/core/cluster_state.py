@@ -228,8 +228,8 @@ class ClusterState:
         if jobs:
             waiting = f"its {jobs} jobs wait" if jobs > 1 else "its job waits"
         if group in self.scaled_groups:
-            told = f"`neve group show {group}` shows the current scaling"
-            return f"group {group} has no compactor yet: {waiting}; {told}" if jobs else None
+            hint = f"`neve group show {group}` shows the current scaling"
+            return f"group {group} has no compactor yet: {waiting}; {hint}" if jobs else None
         return (
             f"group {group} has no compactor: {waiting}; start one with"
             f" groups.{group}.compactors in the settings and a restart of the service"

@@ -237,20 +237,20 @@ class DrainTimeController:
         needed = readings.backlog_bytes / self._goal_s + arriving
         shares = min(SHARES_FULL, max(self._shares_min, SHARES_FULL * needed / whole_bytes_s))
         drained_s = readings.backlog_bytes / whole_bytes_s
-        told = (
+        reason = (
             f"{backlog}, {format_duration(drained_s)} of work for all slots;"
             f" {format_bytes(arriving)}/s arrive; {goal}: {shares:.0f} shares"
         )
-        return with_system_shares(readings, shares, told)
+        return with_system_shares(readings, shares, reason)
 
-    def _by_jobs(self, readings: ControlReadings, told: str) -> ControlDecision:
+    def _by_jobs(self, readings: ControlReadings, reason: str) -> ControlDecision:
         """Return one slot per `JOBS_PER_SLOT` jobs; a busy slot soon provides a rate."""
         jobs = readings.queued_jobs + readings.busy_slots
         slots = ceil(jobs / JOBS_PER_SLOT)
         shares = max(self._shares_min, SHARES_FULL * min(1.0, slots / readings.slots_max))
         jobs_text = format_count(jobs, "job")
         return with_system_shares(
-            readings, shares, f"{told}: {JOBS_PER_SLOT} of {jobs_text} for each slot"
+            readings, shares, f"{reason}: {JOBS_PER_SLOT} of {jobs_text} for each slot"
         )
 
 

@@ -123,7 +123,7 @@ class GarbageCollector:
         self._clock = clock or SystemClock()
         self._faults = faults or TableFaults(log)
         self._known_generation = known_generation
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def collect(self, table: Table) -> CollectedCounts:
         """Stamp new entries of a table, and delete the files that are due.
@@ -204,14 +204,14 @@ class GarbageCollector:
                 settled.append(entry.attempt)
                 continue
             held.update(mine)
-            self._tell_only_copies(table, entry.attempt, only)
+            self._report_only_copies(table, entry.attempt, only)
             if table.state is TableState.GOING:  # Let the drop finish; the files are kept.
                 await self._store.apply(ForgetGarbage(table=table.id, paths=tuple(mine)))
         return settled, held
 
-    def _tell_only_copies(self, table: Table, attempt: str, only: Sequence[str]) -> None:
-        if attempt not in self._told:
-            self._told.add(attempt)
+    def _report_only_copies(self, table: Table, attempt: str, only: Sequence[str]) -> None:
+        if attempt not in self._reported:
+            self._reported.add(attempt)
             self._log(
                 "output may be the only copy", table=table.name, attempt=attempt, paths=[*only]
             )
@@ -487,7 +487,7 @@ async def collect_forever(
 #
 # A new table or a name without a table is remembered when it is first seen, and removed if it is
 # unchanged one grace period later. If its creator wakes up after that, the store refuses the last
-# step, and the creator undoes its work (`common/metadata/mutation/tables.py`).
+# step, and the creator undoes its work (`common/metadata/changes/tables.py`).
 #
 # A live or paused table without a name was acknowledged and holds rows: a fail-over has lost either
 # its name or its drop, on different nodes of the store. Its name is restored one grace period
@@ -509,7 +509,7 @@ class _Found:
     """Table whose name is to be restored; None means that the table or name is removed."""
 
 
-async def _told_by_uri(_locations: Mapping[str, str]) -> Mapping[str, LocationIdentity]:
+async def _identities_by_uri(_locations: Mapping[str, str]) -> Mapping[str, LocationIdentity]:
     """Return no identities, so that locations are compared by URI only."""
     return {}
 
@@ -523,7 +523,7 @@ class UnfinishedTables:
         grace_s: float,
         log: Log,
         faults: TableFaults,
-        identities: Identities = _told_by_uri,
+        identities: Identities = _identities_by_uri,
     ) -> None:
         """Create an instance without remembered tables.
 

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from common.errors import RequestError
 from neve import api
+from neve.gateway.access.callers import begin_call
 from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import BEARER, LATENCIES_MAX, Services, bounded_count
 
@@ -46,6 +47,7 @@ class ControlRoutes:
             bounded_count(each.reads, READ_REPORT_MAX, f"reads of table {name[:64]!r}")
             _require_latency(each.latency_s, name)
         found = {name: await services.table(name) for name in body.tables}
+        await begin_call()
         for name, table in found.items():
             told = body.tables[name]
             services.waits.note(services, table.id, told.latency_s, told.reads)

@@ -262,7 +262,7 @@ class Services:
         gateway = self.settings.gateway
         places = ScanSlots(gateway.scans_max, gateway.scan_bytes_max)
         object.__setattr__(self, "scans", places)
-        object.__setattr__(self, "rows", self.footers.beside(ROW_THREADS))
+        object.__setattr__(self, "rows", self.footers.with_threads(ROW_THREADS))
         object.__setattr__(self, "audit", self._audit())
         object.__setattr__(self, "quotas", self._quotas())
 
@@ -325,14 +325,15 @@ class Services:
             RefusedError: A recovery is filling the table.
             RequestError: The text is not a valid name.
             UnknownTableError: No table that the caller may see has this name.
-            ForbiddenError: The caller lacks the role that the route requires.
+            ForbiddenError: The caller lacks a role that the call requires.
+            UnavailableError: The audit cannot be written.
         """
         # Do not look for a table that the caller may not see: the answer must take as long as
         # for a table that does not exist.
         table = await self.store.table_named(name) if sees_table(name) else None
         if table is None:
             table = await self._table_by_id(name)
-        open_table(table.name)
+        await open_table(table.name)
         if table.filling is not None and not filling:
             raise RefusedError(filling_text(table), "filling")
         return table

@@ -83,7 +83,7 @@ async def drop_named(services: Services, name: str, *, delete_files: bool) -> ap
         left = (await services.store.names()).get(name) if sees_table(name) else None
         if left is None or await services.store.table(left) is not None:
             raise
-        open_table(name)
+        await open_table(name)
         require_applied(await services.store.apply(DropTable(table=left, resumed=True)))
         return api.Dropped(table=name)
     return await drop_table(services, found, delete_files=delete_files)

@@ -14,8 +14,8 @@ from common.errors import (
     RequestError,
     UnavailableError,
 )
-from common.metadata import recent_adds
 from common.metadata.changes import LowerWatermark
+from common.metadata.changes.files import recent_adds_bound
 from common.metadata.keys import AUDIT_KINDS
 from common.metadata.store_values import HistoryEntry
 from common.model.group import LimitScope, LimitScopeKind, checked_limit
@@ -29,7 +29,7 @@ from common.units import parse_size_bytes
 from common.wire import BacklogSample, QueuedJob, RunningAttempt
 from neve import api
 from neve.gateway.access.audit import entry_from, folded
-from neve.gateway.access.callers import current_call, open_table, sees_table
+from neve.gateway.access.callers import begin_call, check_table, current_call, sees_table
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
 from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import (
@@ -71,7 +71,7 @@ def _sentences(table: Table, tablet: Tablet, now_s: float) -> list[str]:
             f"its watermark is {_text(table, tablet.purge)}: tombstones up to there were dropped,"
             f" and rows of such versions {takes}"
         )
-    lowest = recent_adds.bound(tablet.record.recent_adds, now_s)
+    lowest = recent_adds_bound(tablet.record.recent_adds, now_s)
     highest = max((file.version_max or b"" for file in tablet.files.values()), default=b"")
     if lowest is not None and highest > lowest:
         said.append(
@@ -435,7 +435,8 @@ class WorkRoutes:
             raise UnknownJobError(
                 f"no running job has attempt {attempt[:64]!r} (any more); `neve jobs` lists them"
             )
-        open_table(tables[attempt])
+        check_table(tables[attempt])
+        await begin_call()
         await self._services.coordinator.cancel(attempt)
 
     async def queue(

@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
+from functools import partial
 
 import pyarrow as pa
 import pytest
 
+from common.documents import FieldKind, FieldRule
 from common.errors import CompactionError, RequestError
 from common.expressions.clauses import parse_predicate
 from common.model.key_values import KeyType, decimal_units
@@ -39,6 +41,10 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "key of a timestamp": lambda text: parse_key(text, [KeyType.TIMESTAMP]),
     "key of a binary": lambda text: parse_key(text, [KeyType.BINARY]),
     "expression": lambda text: parse_predicate(text, COLUMNS),
+    **{
+        f"field: {kind}": partial(FieldRule(kind=kind, most=1).read, where="field")
+        for kind in FieldKind
+    },
 }
 PIECES = [
     " ", "\t\n", "0", "9", ".", "1.", "-", "(", "[", "[[1],", "<", "list<", "struct<a: ",

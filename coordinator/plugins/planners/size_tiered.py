@@ -163,8 +163,8 @@ class PlanDraft:
         """Add a note to the reason of a file that is left."""
         if not self.explains:
             return
-        said = self._left.get(file.path)
-        self._left[file.path] = f"{said}; {note}" if said else note
+        earlier = self._left.get(file.path)
+        self._left[file.path] = f"{earlier}; {note}" if earlier else note
 
     def ask_again(self, at_s: float) -> None:
         """Request another plan at a future time; ignore past times."""

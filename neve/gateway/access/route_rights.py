@@ -41,6 +41,11 @@ class RouteRight:
     reach: Reach
     note: str = ""
     """Remark for the documentation."""
+    late: bool = False
+    """Whether the right depends on the body or on a job, so that the path alone does not decide.
+
+    The handler then begins the call in the audit, once it knows that the caller has the right.
+    """
 
 
 _OPEN = RouteRight(None, Reach.NOBODY)
@@ -76,7 +81,7 @@ ROUTE_RIGHTS: Mapping[str, RouteRight] = {
     "GET /v1/tables/{table}/manifest": _READ,
     "GET /v1/tables/{table}/manifest/files": _READ,
     "POST /v1/tables/{table}/compactions": RouteRight(
-        Role.COMPACT, Reach.TABLE, "`write` as well if it changes or deletes rows"
+        Role.COMPACT, Reach.TABLE, "`write` as well if it changes or deletes rows", late=True
     ),
     "GET /v1/tables/{table}/compactions": _READ,
     "GET /v1/tables/{table}/compactions/{request}": _READ,
@@ -90,14 +95,16 @@ ROUTE_RIGHTS: Mapping[str, RouteRight] = {
     "GET /v1/audit": _ADMIN_ALL,
     "GET /v1/jobs": _READ_LISTED,
     "POST /v1/jobs/{attempt}/cancel": RouteRight(
-        Role.COMPACT, Reach.LISTED, "on the table of the job"
+        Role.COMPACT, Reach.LISTED, "on the table of the job", late=True
     ),
     "GET /v1/queue": _READ_LISTED,
     "GET /v1/backlog": _READ_LISTED,
     "GET /v1/backlog/history": _READ_LISTED,
     "GET /v1/tables/{table}/backlog": _READ,
     "GET /v1/control": _READ_ALL,
-    "POST /v1/reads": RouteRight(Role.READ, Reach.LISTED, "readers tell how long they have waited"),
+    "POST /v1/reads": RouteRight(
+        Role.READ, Reach.LISTED, "readers report how long they have waited", late=True
+    ),
     "GET /v1/compactors": _READ_ALL,
     "POST /v1/compactors/{compactor}/drain": _ADMIN_ALL,
     "POST /v1/compactors/{compactor}/stop": _ADMIN_ALL,
@@ -188,7 +195,7 @@ class GuardedRoute:
     def _check(self, call: AuthorizedCall) -> None:
         role, reach = self._right.role, self._right.reach
         assert role is not None
-        call.role = role
+        call.role, call.begins_at_table = role, reach is Reach.TABLE
         if reach is Reach.SERVICE:
             require_role(role, None)
         elif not call.caller.may_somewhere(role):

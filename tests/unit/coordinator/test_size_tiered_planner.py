@@ -158,8 +158,8 @@ def test_a_request_ends_in_one_file() -> None:
     [
         ({"min_threshold": 1}, "min_threshold is 1, expected at least 2"),
         ({"min_threshold": 40}, "min_threshold is 40, expected at most max_threshold, which is 32"),
-        ({"bucket_low": "2"}, "bucket_low is '2', expected above 0 and at most 1"),
-        ({"bucket": 1}, "unknown option 'bucket'"),
+        ({"bucket_low": "2"}, "bucket_low is 2, expected above 0 and at most 1"),
+        ({"bucket": 1}, "option 'bucket' is unknown"),
     ],
 )
 def test_options_are_checked(options: dict[str, object], says: str) -> None:

@@ -9,10 +9,10 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from common.config import SettingRow, setting_rows
+from common.documents import FieldKind
 from common.log_events import EVENTS_BY_PART
 from common.model.fields import known_fields
 from common.model.table import PLANNER_SETTINGS, TableSettings
-from common.setting_rules import SettingKind
 from common.telemetry import METRICS, RAY_PREFIX, Exporter
 from common.units import format_bytes
 from coordinator.plugins.planners.ratio import RatioPlanner
@@ -203,9 +203,9 @@ def _default(name: str) -> str:
 
 def _setting(row: SettingRow) -> tuple[str, ...]:
     default = row.default
-    if row.kind is SettingKind.DURATION and isinstance(default, float):
+    if row.kind is FieldKind.DURATION and isinstance(default, float):
         default = f"{default:g}s"
-    elif row.kind is SettingKind.SIZE and isinstance(default, int):
+    elif row.kind is FieldKind.SIZE and isinstance(default, int):
         default = format_bytes(default)
     shown = "" if default in ("", None, ()) else f"`{default}`"
     meaning = f"{row.doc} Secret: never shown." if row.secret else row.doc

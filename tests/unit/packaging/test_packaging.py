@@ -34,7 +34,7 @@ from tests.tidy.tree import PACKAGES, ROOT, name_of, python_files, tree_of
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 LOCKS = {
     name: (ROOT / "requirements" / name).read_text("utf-8")
-    for name in ("lock.txt", "server.txt", "bench.txt", "audit.txt")
+    for name in ("lock.txt", "server.txt", "bench.txt", "audit.txt", "mutation.txt")
 }
 # What a notebook must not need, and must not find its own `common` folder hidden by.
 HEAVY = (
@@ -57,7 +57,7 @@ MACHINES = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
 def wanted(lock: str) -> list[str]:
     """Return the requirements of pyproject.toml that a list stands for."""
     extras_of = PROJECT["optional-dependencies"]
-    apart = {"bench", "audit"}
+    apart = {"bench", "audit", "mutation"}
     own = lock.removesuffix(".txt")
     more = {"server": {"trace"}, "lock": extras_of.keys() - apart}.get(own, set())
     chosen = [entries for name, entries in extras_of.items() if name == own or name in more]
@@ -88,7 +88,7 @@ def test_every_requirement_is_locked_with_hashes(lock: str) -> None:
     assert required(lock) <= set(pins_of(lock))
 
 
-@pytest.mark.parametrize("lock", ["server.txt", "bench.txt", "audit.txt"])
+@pytest.mark.parametrize("lock", ["server.txt", "bench.txt", "audit.txt", "mutation.txt"])
 def test_all_locks_pin_the_same_versions(lock: str) -> None:
     main, other = pins_of("lock.txt"), pins_of(lock)
 
