@@ -24,7 +24,8 @@ from collections.abc import Callable
 from math import ceil
 from statistics import mean
 
-from coordinator.core.autoscaling import AutoscalerRules, GroupLoad
+from common.settings import AutoscalerSettings
+from coordinator.core.autoscaling import GroupLoad
 from tests.support.sim_autoscaling import (
     SLOTS,
     Change,
@@ -113,7 +114,7 @@ class OngoingScaler:
 
 RULES: dict[str, Callable[[], Scaler]] = {
     "neve": PolicyScaler,
-    "neve, 120 s": lambda: PolicyScaler(AutoscalerRules(drain_target_s=120.0)),
+    "neve, 120 s": lambda: PolicyScaler(AutoscalerSettings(drain_target_s=120.0)),
     "depth / 5": lambda: DepthScaler(5),
     "depth / 20": lambda: DepthScaler(20),
     "ongoing": OngoingScaler,

@@ -8,8 +8,10 @@ from common.setting_rules import (
     setting,
     size_setting,
 )
+from neve.api.messages import readable_across_releases
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSettings:
     """Authentication, limits per caller, and the audit."""
@@ -36,20 +38,11 @@ class AccessSettings:
     caller_compactions_max: int = setting(
         0, "Unfinished compaction requests of one caller. 0: no limit."
     )
-    caller_request_bytes_max: int = size_setting(
-        16 * 1024**2,
-        "Total size of the unfinished compaction requests of one caller; one request has at most"
-        " 32 KiB. 0: no limit.",
-    )
     audit_file: str = setting(
         "",
         "Audit file in JSON lines format, with two lines for each call that may change something."
         " `neve up` uses `audit.jsonl` in the folder of the stack. Empty: the audit is written to"
         " the store only.",
-    )
-    audit_reads: bool = setting(
-        False,
-        "Whether scans, counts and manifests are audited as well, in a separate file and stream.",
     )
     audit_file_bytes_max: int = size_setting(
         16 * 1024**2, "Size at which the audit file is rotated.", least=64 * 1024
@@ -87,16 +80,25 @@ class AccessSettings:
         " string. Dots lead into objects, as in `realm_access.roles`, unless a claim has the whole"
         " name, as in `https://example.com/roles`.",
     )
+    oidc_grants: tuple[str, ...] = setting(
+        (),
+        "Rights granted by values of the claim: `lake-readers=read, etl=write:events-*`. A value"
+        " may be listed several times. A token with none of the values has no rights.",
+    )
+    caller_request_bytes_max: int = size_setting(
+        16 * 1024**2,
+        "Total size of the unfinished compaction requests of one caller; one request has at most"
+        " 32 KiB. 0: no limit.",
+    )
+    audit_reads: bool = setting(
+        False,
+        "Whether scans, counts and manifests are audited as well, in a separate file and stream.",
+    )
     oidc_life_max_s: float = setting(
         86_400.0,
         "Longest lifetime of a token, from its `iat` to its `exp`.",
         least=60.0,
         most=31_622_400.0,
-    )
-    oidc_grants: tuple[str, ...] = setting(
-        (),
-        "Rights granted by values of the claim: `lake-readers=read, etl=write:events-*`. A value"
-        " may be listed several times. A token with none of the values has no rights.",
     )
 
     def __post_init__(self) -> None:

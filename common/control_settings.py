@@ -11,12 +11,14 @@ from common.setting_rules import (
     setting,
     size_setting,
 )
+from neve.api.messages import readable_across_releases
 
 
 def _shares_setting(default: float, doc: str) -> Any:
     return setting(default, doc, kind=FieldKind.NUMBER, least=1, most=1_000_000)
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSettings:
     """How much compaction runs, and how classes of work share it (control.md)."""

@@ -172,9 +172,12 @@ class FieldRule:
 
     def _type_text(self) -> str:
         """Return the kind, for a message."""
-        if self.kind is FieldKind.COUNT and self.least == 0:
-            return f"{_EXPECTED[self.kind]} of at least 0"
-        return self._choices() or _EXPECTED[self.kind]
+        text, limits = self._choices() or _EXPECTED[self.kind], self.expected()
+        if self.kind not in (FieldKind.COUNT, FieldKind.NUMBER) or not limits:
+            return text
+        return (
+            f"{text} {limits}" if limits.startswith(("above", "below")) else f"{text} of {limits}"
+        )
 
     def _choices(self) -> str:
         word = "some" if self.kind is FieldKind.TEXTS else "one"
@@ -317,6 +320,42 @@ def value_text(kind: FieldKind, value: Any) -> str:
             return f"{value:.12g}"
         case _:
             return str(value)
+
+
+def read_object(written: object, where: str, known: Collection[str] = ()) -> dict[str, Any]:
+    """Return a table of a document.
+
+    Args:
+        written: The value, as the user wrote it.
+        where: Its path, for the message.
+        known: All names that it may have; empty: any.
+
+    Raises:
+        RequestError: The value is no table, or a name is unknown.
+    """
+    if not isinstance(written, Mapping):
+        text = "missing" if written is None else shown(written)
+        raise RequestError(f"{where} is {text}, expected an object")
+    for name in written if known else ():
+        if name not in known:
+            raise unknown(f"{where}: field {shown(name)}", name, known)
+    return dict(written)
+
+
+def read_list(written: object, where: str) -> list[Any]:
+    """Return a list of a document.
+
+    Args:
+        written: The value, as the user wrote it.
+        where: Its path, for the message.
+
+    Raises:
+        RequestError: The value is no list.
+    """
+    if not isinstance(written, list | tuple):
+        text = "missing" if written is None else shown(written)
+        raise RequestError(f"{where} is {text}, expected a list")
+    return list(written)
 
 
 def unknown(what: str, name: object, known: Collection[str]) -> RequestError:

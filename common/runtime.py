@@ -174,6 +174,9 @@ def share_freed_memory() -> None:
 
     By default, each thread keeps freed memory that no other thread can use: of 145 MB of Arrow's
     allocator in a gateway at rest, not one byte was in use. Call it before threads start.
+
+    Files and streams of Arrow keep the allocator that the environment names when Arrow is loaded,
+    so the packages of both services set it.
     """
     with suppress(OSError, AttributeError):  # Another C library has no such setting.
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, ARENAS_MAX)

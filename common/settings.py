@@ -22,6 +22,7 @@ from common.setting_rules import (
     setting,
     size_setting,
 )
+from neve.api.messages import readable_across_releases
 
 HEAP_BYTES_MIN = 450 * 1024**2
 """Spark does not start with a smaller heap."""
@@ -31,6 +32,7 @@ COMPACTORS_MAX, EXECUTORS_MAX = 1000, 64
 DEFAULT_GROUP = "default"
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
     """How processes reach the metadata store."""
@@ -42,12 +44,6 @@ class StoreSettings:
         " Cluster (`redis+cluster://host:6379,host:6379`). `neve up` starts its own Redis unless a"
         " URL is given.",
         secret=True,
-    )
-    url_file: str = setting(
-        "",
-        "Absolute path of a file that holds the URL, in place of `store.url`. Every process of the"
-        " service on every node must be able to read it. A password in the file never reaches Ray's"
-        " head. Empty: `store.url` is used.",
     )
     connections_max: int = setting(
         32,
@@ -67,12 +63,19 @@ class StoreSettings:
         "Memory reserved in each Redis that has `maxmemory`, at most a sixteenth of it. It is"
         " released when Redis is full, so that operations that free memory still work. 0: none.",
     )
+    url_file: str = setting(
+        "",
+        "Absolute path of a file that holds the URL, in place of `store.url`. Every process of the"
+        " service on every node must be able to read it. A password in the file never reaches Ray's"
+        " head. Empty: `store.url` is used.",
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""
         check_section("store", self)
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
     """How the coordinator finds, orders, hands out and abandons work."""
@@ -158,13 +161,6 @@ class CoordinatorSettings:
         "Time that a replaced file is kept for readers that still list it. At least the sum of"
         " `generation_interval_s` and `clock_skew_max_s`.",
     )
-    generation_interval_s: float = setting(
-        60.0,
-        "Interval between increments of a table's generation, which is also written next to the"
-        " table's data. A Redis that lost more than one interval is detected.",
-        least=0.5,
-        most=3600,
-    )
     retired_names_s: float = setting(
         86_400.0,
         "Time during which no file may be added under the name of a user's file that was "
@@ -206,6 +202,13 @@ class CoordinatorSettings:
     volume_latency_s: float = setting(
         0.02, "Time to make a MiB durable above which a volume counts as slow.", least=0.0001
     )
+    generation_interval_s: float = setting(
+        60.0,
+        "Interval between increments of a table's generation, which is also written next to the"
+        " table's data. A Redis that lost more than one interval is detected.",
+        least=0.5,
+        most=3600,
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules, and a grace that is too short.
@@ -227,6 +230,7 @@ class CoordinatorSettings:
             )
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorSettings:
     """How compactors run jobs; a group may override values for its own compactors."""
@@ -308,6 +312,7 @@ class CompactorSettings:
         check_section("compactor", self)
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
     """The HTTP gateway that serves users."""
@@ -323,12 +328,6 @@ class GatewaySettings:
         "",
         "Bearer token that callers must send. `neve up` creates one if none is given.",
         secret=True,
-    )
-    token_file: str = setting(
-        "",
-        "Absolute path of a file that holds the token, in place of `gateway.token`. The gateway"
-        " reads it on its node at start. The token never reaches Ray's head. Empty:"
-        " `gateway.token` is used.",
     )
     version_ahead_max_s: float = setting(
         86_400.0,
@@ -382,12 +381,6 @@ class GatewaySettings:
         "Folders that no table may contain or be in, such as Redis' data folder; `neve up` adds"
         " its own.",
     )
-    shared_folders: tuple[str, ...] = setting(
-        (),
-        "Folders that hold other data: no table may be in exactly such a folder or contain it, but"
-        " tables may be below. `neve up` adds your home, the working folder and the folder for"
-        " temporary files.",
-    )
     listing_delay_s: float = setting(
         0.0,
         "Time for which listings of a storage may miss new files and still include deleted "
@@ -416,12 +409,25 @@ class GatewaySettings:
         "Whether the gateway may listen beyond loopback without `gateway.tls_certificate`. Set true"
         " only if a proxy in front of it terminates TLS, or its network is private.",
     )
+    token_file: str = setting(
+        "",
+        "Absolute path of a file that holds the token, in place of `gateway.token`. The gateway"
+        " reads it on its node at start. The token never reaches Ray's head. Empty:"
+        " `gateway.token` is used.",
+    )
+    shared_folders: tuple[str, ...] = setting(
+        (),
+        "Folders that hold other data: no table may be in exactly such a folder or contain it, but"
+        " tables may be below. `neve up` adds your home, the working folder and the folder for"
+        " temporary files.",
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""
         check_section("gateway", self)
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     """What the parts of the service log, and which log files a local stack keeps."""
@@ -441,6 +447,7 @@ class LogSettings:
         check_section("log", self)
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSettings:
     """Where the OpenTelemetry spans of attempts are sent."""
@@ -459,6 +466,7 @@ class TraceSettings:
         check_section("trace", self)
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSettings:
     """The processes in which gateway and coordinator open untrusted files."""
@@ -486,6 +494,7 @@ class ReaderSettings:
         check_section("readers", self)
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoscalerSettings:
     """How the number of compactors of a group with `compactors = { min, max }` is chosen."""
@@ -522,6 +531,7 @@ class AutoscalerSettings:
         check_section("autoscaler", self)
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
     """Where `neve serve` starts its actors on a Ray cluster."""
@@ -536,6 +546,7 @@ class ClusterSettings:
         check_section("cluster", self)
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorCount:
     """Number of compactors of a group: at least `min` are started, at most `max` run."""
@@ -556,6 +567,7 @@ class CompactorCount:
         return str(self.min) if self.min == self.max else f"{self.min} to {self.max}"
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
     """A compaction group of this service; None: the value of the section `compactor` applies."""
@@ -657,6 +669,7 @@ _OF_COMPACTORS = {
 """Setting of a group → setting of the section `compactor` that it overrides."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All sections, and the source of each value."""

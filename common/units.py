@@ -62,6 +62,12 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 3] + "..."
 
 
+def whole_number(text: str) -> int | None:
+    """Return the number that a text of digits stands for; None: it is no such text, or too long."""
+    digits = text.strip()
+    return int(digits) if len(digits) <= CHARS_MAX and digits.isdecimal() else None
+
+
 def parse_size_bytes(text: str | int, name: str = "size") -> int:
     """Return a size in bytes from a number or from text such as `32MB`, `32M`, `1.5 GiB`.
 

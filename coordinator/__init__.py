@@ -34,3 +34,9 @@ How a change of a tablet becomes a job of a compactor:
     plugins         the built-in plug-ins
     ports           what the shell needs from outside, apart from the store
 """
+
+import os
+
+# Before pyarrow is loaded: parts of it keep the allocator that they begin with.
+# See `common.runtime.share_freed_memory`.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")

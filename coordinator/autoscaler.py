@@ -21,7 +21,6 @@ from common.settings import COMPACTORS_MAX, Settings
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.autoscaling import (
-    AutoscalerRules,
     CompactorLoad,
     Decision,
     FailedStart,
@@ -84,18 +83,10 @@ class Autoscaler:
             scanner: Provides the number of unplanned tablets.
             submit: Sends an event to the core.
         """
-        own = settings.autoscaler
         self._settings, self._context, self._lever = settings, context, lever
         self._state, self._scanner = state, scanner
         self._submit = submit
-        self._rules = AutoscalerRules(
-            drain_target_s=own.drain_target_s,
-            grow_after_s=own.grow_after_s,
-            grow_interval_s=own.grow_interval_s,
-            shrink_after_s=own.shrink_after_s,
-            shrink_interval_s=own.shrink_interval_s,
-            start_timeout_s=own.start_timeout_s,
-        )
+        self._rules = settings.autoscaler
         self._groups = {name: _Group() for name in settings.groups}
         self._first = {service.groups[0].name for service in settings.services.values()}
         self._scales: Mapping[str, int] = {}

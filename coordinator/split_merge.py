@@ -25,8 +25,8 @@ from common.metadata.changes import (
     StepOperation,
     Unknown,
 )
-from common.metadata.predicates import may_cross
-from common.metadata.split_merge_predicates import operation_tablets
+from common.metadata.changes.files import may_cross
+from common.metadata.changes.split_merge import operation_tablets
 from common.model.file import DataFile
 from common.model.job import Job
 from common.model.key_values import key_type_of

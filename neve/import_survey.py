@@ -313,16 +313,16 @@ def _statistics_of_column(metadata: pq.FileMetaData, at: int) -> ColumnStatistic
     nulls, lows, highs = 0, list[object](), list[object]()
     for number in range(metadata.num_row_groups):
         chunk = metadata.row_group(number).column(at)
-        said = chunk.statistics
-        if said is None or not said.has_null_count:
+        statistics = chunk.statistics
+        if statistics is None or not statistics.has_null_count:
             return ColumnStatistics(None)
-        nulls += said.null_count
-        if said.null_count == chunk.num_values:
+        nulls += statistics.null_count
+        if statistics.null_count == chunk.num_values:
             continue
-        if not said.has_min_max:
+        if not statistics.has_min_max:
             return ColumnStatistics(nulls if number == metadata.num_row_groups - 1 else None)
-        lows.append(said.min)
-        highs.append(said.max)
+        lows.append(statistics.min)
+        highs.append(statistics.max)
     try:
         return ColumnStatistics(nulls, min(lows, default=None), max(highs, default=None))  # type: ignore[type-var]  # of one type
     except TypeError:
@@ -406,7 +406,7 @@ class ImportedDirectory:
     known: set[str] = field(default_factory=set)
     """Paths that the table holds, or that a compaction has replaced."""
     copied: dict[str, int] = field(default_factory=dict)
-    """Path → size of files of which the table has, or had, copies."""
+    """Path → size of files whose copies the table has, or had."""
     already: int = 0
     added: int = 0
 

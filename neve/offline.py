@@ -3,12 +3,12 @@
 Pure functions over a document. Every error names the position, the value, and what was expected.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from common.config import parse_group
+from common.documents import FieldKind, FieldRule, read_list, read_object
 from common.errors import ConfigError, RequestError
 from common.model.file import DataFile
 from common.model.group import Group
@@ -19,88 +19,28 @@ from common.plugins import DEFAULT_PLANNER, load_planner, request_errors
 from common.runtime import SystemClock
 from common.settings import checked_groups
 from common.spi.planner import COLD, Heat, Planner, PlanParameters, RequestFacts, RunningJob
-from common.units import parse_size_bytes
+from common.units import shown
 from coordinator.core.planning import checked_jobs, within_space
 from neve.setting_values import read_settings
 
-# ---------------------------------------------------------------------------- Checks of values in a
-# document
-
-
 TIME_MAX_S = 1e18
 """Limit of a time, before or after 1970, because time windows are counted in whole numbers."""
+NUMBER = FieldRule(kind=FieldKind.NUMBER)
+COUNT = FieldRule(kind=FieldKind.COUNT, least=0)
+SIZE = FieldRule(kind=FieldKind.SIZE)
+TEXT = FieldRule(kind=FieldKind.TEXT, least=1)
+_WHOLE = FieldRule(kind=FieldKind.COUNT)
+_FLAG = FieldRule(kind=FieldKind.FLAG)
+_RATE = FieldRule(kind=FieldKind.NUMBER, least=0)
+_SHARE = FieldRule(kind=FieldKind.NUMBER, least=0, most=1)
 
 
-def an_object(value: object, where: str, known: Collection[str] | None = None) -> dict[str, Any]:
-    """Return a JSON object; reject fields that are not in `known`."""
-    if not isinstance(value, Mapping):
-        raise RequestError(f"{where} is {_value_text(value)}, expected an object")
-    for name in value:
-        if known is not None and name not in known:
-            raise unknown_field(f"{where}: field {name!r}", str(name), known)
-    return dict(value)
-
-
-def a_list(value: object, where: str) -> list[Any]:
-    """Return a JSON list."""
-    if not isinstance(value, list | tuple):
-        raise RequestError(f"{where} is {_value_text(value)}, expected a list")
-    return list(value)
-
-
-def a_text(value: object, where: str) -> str:
-    """Return a non-empty text."""
-    if not isinstance(value, str) or not value:
-        raise RequestError(f"{where} is {_value_text(value)}, expected a text")
-    return value
-
-
-def a_switch(value: object, where: str) -> bool:
-    """Return a Boolean value."""
-    if not isinstance(value, bool):
-        raise RequestError(f"{where} is {_value_text(value)}, expected true or false")
-    return value
-
-
-def a_number(value: object, where: str) -> float:
-    """Return a number; accept text from a command line."""
-    try:
-        number = float(value) if isinstance(value, int | float | str) else None
-    except (ValueError, OverflowError):
-        number = None
-    if number is None or isinstance(value, bool) or not abs(number) < float("inf"):
-        raise RequestError(f"{where} is {_value_text(value)}, expected a number")
-    return number
-
-
-def a_time(value: object, where: str) -> float:
+def read_time(value: object, where: str) -> float:
     """Return a time in seconds since 1970; it may be negative."""
-    time_s = a_number(value, where)
+    time_s: float = NUMBER.read(value, where)
     if abs(time_s) > TIME_MAX_S:
-        raise RequestError(f"{where} is {_value_text(value)}, expected seconds since 1970")
+        raise RequestError(f"{where} is {time_s:g}, expected seconds since 1970")
     return time_s
-
-
-def a_count(value: object, where: str) -> int:
-    """Return a whole number of at least 0; accept text."""
-    number = a_number(value, where)
-    if number < 0 or number != int(number):
-        raise RequestError(
-            f"{where} is {_value_text(value)}, expected a whole number of at least 0"
-        )
-    return int(value) if isinstance(value, int | str) and str(value).isdigit() else int(number)
-
-
-def unknown_field(what: str, name: str, known: Collection[str]) -> RequestError:
-    """Return the error for an unknown name, with a suggestion."""
-    close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
-    return RequestError(f"{what} is unknown; {hint}")
-
-
-def _value_text(value: object) -> str:
-    text = "missing" if value is None else repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 # -------------------------------------------------------------------- The description of one tablet
@@ -172,70 +112,62 @@ def read_document(document: object, tablet: str | None = None) -> TabletDocument
     """
     if isinstance(document, list):
         document = {"files": document}
-    body = an_object(document, "the document", _FIELDS)
+    body = read_object(document, "the document", _FIELDS)
     files: dict[str, DataFile] = {}
-    for number, entry in _of_one_tablet(a_list(body.get("files"), "files"), tablet):
+    for number, entry in _of_one_tablet(read_list(body.get("files"), "files"), tablet):
         file = _file(entry, f"files[{number}]")
         if file.path in files:
             raise RequestError(f"files[{number}].path {file.path!r} is listed twice")
         files[file.path] = file
     listed = body.get("candidates")
-    paths = [*files] if listed is None else a_list(listed, "candidates")
+    paths = [*files] if listed is None else read_list(listed, "candidates")
     candidates = _files_of_paths(paths, files, "candidates")
     return TabletDocument(
-        settings=an_object(body.get("table") or {}, "table"),
+        settings=read_object(body.get("table") or {}, "table"),
         kind=_kind(body.get("kind", Kind.SYSTEM.value), "kind"),
         files=files,
         candidates=tuple(file for file in candidates if not file.open),
         running=tuple(
             _running(entry, files, f"running[{number}]")
-            for number, entry in enumerate(a_list(body.get("running") or [], "running"))
+            for number, entry in enumerate(read_list(body.get("running") or [], "running"))
         ),
         groups=read_groups(body.get("groups")),
-        keyed=a_switch(body.get("keyed", True), "keyed"),
-        now_s=None if body.get("now") is None else a_time(body["now"], "now"),
+        keyed=_FLAG.read(body.get("keyed", True), "keyed"),
+        now_s=None if body.get("now") is None else read_time(body["now"], "now"),
         heat=_heat(body.get("heat")),
         free_bytes=None
         if body.get("free_bytes") is None
-        else _size(body["free_bytes"], "free_bytes"),
+        else SIZE.read(body["free_bytes"], "free_bytes"),
         statistics=_statistics(body.get("statistics"), files),
     )
 
 
 def _heat(written: object) -> Heat:
     """Return rates per second; missing rates are 0."""
-    body = an_object(written or {}, "heat", {"scans", "rows"})
-    found = {name: a_number(value, f"heat.{name}") for name, value in body.items()}
-    for name, rate in found.items():
-        if rate < 0:
-            raise RequestError(f"heat.{name} is {rate:g}, expected at least 0 per second")
-    return Heat(scans_s=found.get("scans", 0.0), rows_s=found.get("rows", 0.0))
+    body = read_object(written or {}, "heat", {"scans", "rows"})
+    rates = {name: _RATE.read(value, f"heat.{name}") for name, value in body.items()}
+    return Heat(scans_s=rates.get("scans", 0.0), rows_s=rates.get("rows", 0.0))
 
 
 def _statistics(written: object, files: Mapping[str, DataFile]) -> TabletStatistics | None:
     """Return the results of an analysis in the document; None if there was no analysis."""
     if written is None:
         return None
-    body = an_object(written, "statistics", {"updated_rows", "changed", "merged", "compared"})
-    changed = an_object(body.get("changed") or {}, "statistics.changed")
-    shares = {name: _share(value, f"statistics.changed.{name}") for name, value in changed.items()}
+    body = read_object(written, "statistics", {"updated_rows", "changed", "merged", "compared"})
+    changed = read_object(body.get("changed") or {}, "statistics.changed")
+    shares = {
+        name: _SHARE.read(value, f"statistics.changed.{name}") for name, value in changed.items()
+    }
     merged = body.get("merged")
     return TabletStatistics(
         tablet_version=0,
         measured_at_s=0.0,
         rows=sum(file.rows for file in files.values()),
-        updated_rows=a_count(body.get("updated_rows", 0), "statistics.updated_rows"),
-        compared_rows=a_count(body.get("compared", 0), "statistics.compared"),
+        updated_rows=COUNT.read(body.get("updated_rows", 0), "statistics.updated_rows"),
+        compared_rows=COUNT.read(body.get("compared", 0), "statistics.compared"),
         changed_shares=tuple(sorted(shares.items())),
-        merged_share=None if merged is None else _share(merged, "statistics.merged"),
+        merged_share=None if merged is None else _SHARE.read(merged, "statistics.merged"),
     )
-
-
-def _share(value: object, where: str) -> float:
-    share = a_number(value, where)
-    if not 0 <= share <= 1:
-        raise RequestError(f"{where} is {share:g}, expected a share from 0 to 1")
-    return share
 
 
 def read_groups(written: object) -> tuple[Group, ...]:
@@ -250,7 +182,7 @@ def read_groups(written: object) -> tuple[Group, ...]:
     try:
         groups = tuple(
             parse_group(_with_our_names(entry), f"groups[{number}]")
-            for number, entry in enumerate(a_list(written, "groups"))
+            for number, entry in enumerate(read_list(written, "groups"))
         )
         for group in groups:
             if not group.name[0].isalpha():
@@ -311,40 +243,32 @@ def _document_file(entry: object, where: str) -> object:
 
 
 def _file(entry: object, where: str) -> DataFile:
-    body = an_object(_document_file(entry, where), where, _FILE_FIELDS)
-    path = a_text(body.get("path"), f"{where}.path")
+    body = read_object(_document_file(entry, where), where, _FILE_FIELDS)
+    path = TEXT.read(body.get("path"), f"{where}.path")
     facts: dict[str, Any] = {"rows": 0}
     for name, value in body.items():
         if name in _FILE_COUNTS:
-            facts[_FILE_COUNTS[name]] = a_count(value, f"{where}.{name}")
+            facts[_FILE_COUNTS[name]] = COUNT.read(value, f"{where}.{name}")
         elif name in _FILE_TIMES and value is not None:
-            facts[_FILE_TIMES[name]] = a_time(value, f"{where}.{name}")
+            facts[_FILE_TIMES[name]] = read_time(value, f"{where}.{name}")
         elif name in _FILE_KEYS and value is not None:
             facts[name] = _key(value, f"{where}.{name}")
         elif name in _FILE_SWITCHES:
-            facts[name] = a_switch(value, f"{where}.{name}")
+            facts[name] = _FLAG.read(value, f"{where}.{name}")
     if body.get("live") is not None:
-        facts["live_bytes"] = _size(body["live"], f"{where}.live")
+        facts["live_bytes"] = SIZE.read(body["live"], f"{where}.live")
     try:
-        return DataFile(
-            path=path, size_bytes=_size(body.get("size"), f"{where}.size"), tags=_tags(body, where),
-            **facts,
-        )  # fmt: skip
+        size_bytes = SIZE.read(body.get("size"), f"{where}.size")
+        return DataFile(path=path, size_bytes=size_bytes, tags=_tags(body, where), **facts)
     except ValueError as error:
         raise RequestError(f"{where}: {error}") from error
 
 
-def _size(value: Any, where: str) -> int:
-    if value is None:
-        raise RequestError(f"{where} is missing, expected bytes or a size such as 32MB")
-    return parse_size_bytes(value, where)
-
-
 def _tags(body: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
-    tags = {name: str(value) for name, value in an_object(body.get("tags") or {}, where).items()}
+    tags = {name: str(value) for name, value in read_object(body.get("tags") or {}, where).items()}
     for name in _FILE_TAGS:
         if body.get(name) is not None:
-            tags[name] = str(a_count(body[name], f"{where}.{name}"))
+            tags[name] = str(COUNT.read(body[name], f"{where}.{name}"))
     return tuple(sorted(tags.items()))
 
 
@@ -352,29 +276,33 @@ def _key(value: object, where: str) -> bytes:
     """Return bytes that sort like the value among values of the same type."""
     if isinstance(value, str):
         return value.encode()
-    number = a_number(value, where)
-    if number != int(number) or not -(1 << 63) <= number < 1 << 63:
-        raise RequestError(f"{where} is {value!r}, expected a text or a whole number of 64 bits")
-    return (int(number) + (1 << 63)).to_bytes(8, "big")
+    try:
+        number = _WHOLE.parse(value, where)
+    except RequestError as error:
+        message = f"{where} is {shown(value)}, expected a text or a whole number of 64 bits"
+        raise RequestError(message) from error
+    return int(number + (1 << 63)).to_bytes(8, "big")
 
 
 def _kind(value: object, where: str) -> Kind:
     try:
-        return Kind(a_text(value, where))
+        return Kind(TEXT.read(value, where))
     except ValueError as error:
-        raise RequestError(f"{where} is {value!r}, expected SYSTEM or USER") from error
+        raise RequestError(f"{where} is {shown(value)}, expected SYSTEM or USER") from error
 
 
 def _running(entry: object, files: Mapping[str, DataFile], where: str) -> RunningJob:
-    body = an_object(entry, where, {"kind", "files", "progress", "written"})
-    paths = a_list(body.get("files"), f"{where}.files")
+    body = read_object(entry, where, {"kind", "files", "progress", "written"})
+    paths = read_list(body.get("files"), f"{where}.files")
     inputs = _files_of_paths(paths, files, f"{where}.files")
-    read = an_object(body.get("progress") or {}, f"{where}.progress", {*paths})
+    read = read_object(body.get("progress") or {}, f"{where}.progress", {*paths})
     return RunningJob(
         kind=_kind(body.get("kind"), f"{where}.kind"),
         files=inputs,
-        read_bytes={path: _size(size, f"{where}.progress.{path}") for path, size in read.items()},
-        written_bytes=_size(body.get("written", 0), f"{where}.written"),
+        read_bytes={
+            path: SIZE.read(size, f"{where}.progress.{path}") for path, size in read.items()
+        },
+        written_bytes=SIZE.read(body.get("written", 0), f"{where}.written"),
     )
 
 
@@ -382,9 +310,9 @@ def _files_of_paths(
     paths: list[Any], files: Mapping[str, DataFile], where: str
 ) -> tuple[DataFile, ...]:
     for number, path in enumerate(paths):
-        if a_text(path, f"{where}[{number}]") not in files:
+        if TEXT.read(path, f"{where}[{number}]") not in files:
             raise RequestError(
-                f"{where}[{number}] is {path!r}, expected the path of a file in files"
+                f"{where}[{number}] is {shown(path)}, expected the path of a file in files"
             )
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)

@@ -7,17 +7,16 @@ are already rewritten, and `partial`, the outputs that are being written.
 from collections.abc import Mapping
 from typing import Any
 
+from common.documents import read_list, read_object
 from common.errors import ConfigError, RequestError
 from common.plugins import TRACKERS, load_tracker, request_errors
 from common.spi.tracker import PartialOutput, WorkUnderWay
-from common.units import parse_size_bytes
 from neve.offline import (
+    COUNT,
+    SIZE,
     TabletDocument,
-    a_count,
-    a_list,
-    a_time,
-    an_object,
     read_document,
+    read_time,
 )
 from neve.setting_values import read_settings
 
@@ -91,7 +90,7 @@ def _now_s(described: TabletDocument, given: dict[str, object]) -> float | None:
     """Remove the time from the options; fall back to the settings, then to the document."""
     written = [given.pop(name) for name in _NOW if name in given]
     written += [described.settings[name] for name in _NOW if name in described.settings]
-    return a_time(written[0], "now") if written else described.now_s
+    return read_time(written[0], "now") if written else described.now_s
 
 
 def _work(described: TabletDocument, body: Mapping[Any, Any], now_s: float) -> WorkUnderWay:
@@ -104,21 +103,19 @@ def _work(described: TabletDocument, body: Mapping[Any, Any], now_s: float) -> W
         if job.written_bytes:
             latest_s = max((file.time_max_s or 0.0 for file in job.files), default=0.0)
             outputs.append(PartialOutput(size_bytes=job.written_bytes, time_max_s=latest_s))
-    for path, size in an_object(body.get("compacted") or {}, "compacted").items():
+    for path, size in read_object(body.get("compacted") or {}, "compacted").items():
         if path not in described.files:
             raise RequestError(f"compacted names {path!r}, expected the path of a file in files")
-        read[path] = read.get(path, 0) + parse_size_bytes(size, f"compacted.{path}")
-    for number, entry in enumerate(a_list(body.get("partial") or [], "partial")):
+        read[path] = read.get(path, 0) + SIZE.read(size, f"compacted.{path}")
+    for number, entry in enumerate(read_list(body.get("partial") or [], "partial")):
         outputs.append(_partial(entry, f"partial[{number}]"))
     return WorkUnderWay(read_bytes=read, outputs=tuple(outputs), now_s=now_s)
 
 
 def _partial(entry: object, where: str) -> PartialOutput:
-    written = an_object(entry, where, _PARTIAL_FIELDS)
-    if written.get("bytes") is None:
-        raise RequestError(f"{where}.bytes is missing, expected bytes or a size such as 32MB")
+    written = read_object(entry, where, _PARTIAL_FIELDS)
     return PartialOutput(
-        size_bytes=parse_size_bytes(written["bytes"], f"{where}.bytes"),
-        time_max_s=a_time(written.get("time_max") or 0, f"{where}.time_max"),
-        level=a_count(written.get("level") or 0, f"{where}.level"),
+        size_bytes=SIZE.read(written.get("bytes"), f"{where}.bytes"),
+        time_max_s=read_time(written.get("time_max") or 0, f"{where}.time_max"),
+        level=COUNT.read(written.get("level") or 0, f"{where}.level"),
     )

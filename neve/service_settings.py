@@ -96,7 +96,7 @@ def check_service(settings: Settings) -> None:
 def setting_remarks(settings: Settings) -> list[str]:
     """Return warnings about valid settings that may be mistakes, one sentence each."""
     named = {group.name for service in settings.services.values() for group in service.groups}
-    said = [
+    lines = [
         f"group {group} has compactors, but no service names it: no job is planned for it; name"
         " it in the groups of a service, as services.default.groups"
         for group in settings.groups
@@ -106,11 +106,11 @@ def setting_remarks(settings: Settings) -> list[str]:
         for group in service.groups:
             own = settings.groups.get(group.name)
             if own is None or own.compactors.max == 0:
-                said.append(
+                lines.append(
                     f"group {group.name} of service {service.name} has no compactor: its jobs"
                     f" wait; give it some as groups.{group.name}.compactors"
                 )
-    return said
+    return lines
 
 
 def shown_settings(settings: Settings) -> list[ShownSetting]:
@@ -137,7 +137,7 @@ def setting_differences(
         wanted: Settings of the requested service.
     """
     own = {setting.name: setting for setting in running}
-    said = [
+    lines = [
         f"{setting.name} = {setting.text} ({setting.source}), running with {own[setting.name].text}"
         if setting.name in own
         else f"{setting.name} = {setting.text} ({setting.source})"
@@ -145,7 +145,7 @@ def setting_differences(
         if setting.name not in own or own[setting.name].value != setting.value
     ]
     names = {setting.name for setting in wanted}
-    return said + [f"{name} is not asked for" for name in own if name not in names]
+    return lines + [f"{name} is not asked for" for name in own if name not in names]
 
 
 def settings_to_document(shown: Sequence[ShownSetting]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ are changed.
 """
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -120,5 +121,14 @@ def read_settings(
     for given in (written, overrides or {}):
         settings, others = settings_by_name(given, option_names)
         values.update({name: setting_value(name, value) for name, value in settings.items()})
-        options.update(others)
+        options.update({name: _option_value(value) for name, value in others.items()})
     return replace(TableSettings(), **values), options
+
+
+def _option_value(value: object) -> object:
+    """Return an option; convert a number in text form."""
+    if isinstance(value, str):
+        for kind in (FieldKind.COUNT, FieldKind.NUMBER):
+            with suppress(RequestError):
+                return FieldRule(kind=kind).parse(value, "option")
+    return value

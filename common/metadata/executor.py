@@ -10,15 +10,7 @@ from dataclasses import dataclass, replace
 
 from common.errors import ConflictError, MetadataError, UnavailableError
 from common.metadata.changes import Applied, Confirm, Outcome, Refused, Unknown
-from common.metadata.commands import TIME, Reply, delete, get, set_string
-from common.metadata.keys import FULL
-from common.metadata.keyspace import (
-    Keyspace,
-    KeyspaceSession,
-    LinkLostError,
-    StoreBusyError,
-)
-from common.metadata.mutation.transaction import (
+from common.metadata.changes.protocol import (
     Decision,
     More,
     Needs,
@@ -27,6 +19,14 @@ from common.metadata.mutation.transaction import (
     Transaction,
     Unresolved,
     Write,
+)
+from common.metadata.commands import TIME, Reply, delete, get, set_string
+from common.metadata.keys import FULL
+from common.metadata.keyspace import (
+    Keyspace,
+    KeyspaceSession,
+    LinkLostError,
+    StoreBusyError,
 )
 from common.model.outcome import Refusal
 from common.primitives import Backoff

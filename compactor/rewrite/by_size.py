@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from common.documents import unknown
 from common.errors import RequestError
 from common.model.request import OutputSpec
 from common.parquet.file_inspection import (
@@ -12,7 +13,7 @@ from common.parquet.file_inspection import (
     has_level,
 )
 from common.spi.output import OutputParameters
-from common.units import parse_size_bytes
+from common.units import CHARS_MAX, parse_size_bytes, shown, whole_number
 
 OPTIONS = ("threshold", "codec", "codec_level")
 
@@ -47,9 +48,8 @@ class BySize:
 
 
 def _parsed(options: Mapping[str, str]) -> _Options:
-    if unknown := sorted(set(options) - set(OPTIONS)):
-        expected = ", ".join(OPTIONS)
-        raise RequestError(f"configurer by-size has no option {unknown[0]!r}; it has {expected}")
+    for name in sorted(set(options).difference(OPTIONS)):
+        raise unknown(f"configurer by-size: option {shown(name)}", name, OPTIONS)
     for name in ("threshold", "codec"):
         if not options.get(name):
             raise RequestError(f"configurer by-size lacks the option {name}")
@@ -66,10 +66,11 @@ def _parsed(options: Mapping[str, str]) -> _Options:
 def _level(written: str | None, codec: str) -> int | None:
     if written is None:
         return None
-    if not written.isdigit() or not has_level(codec, int(written)):
+    level = whole_number(written)
+    if level is None or not has_level(codec, level):
         low, high = LEVELS.get(codec, (0, 0))
         raise RequestError(
-            f"configurer by-size: codec_level {written!r} is not a level of {codec}, "
+            f"configurer by-size: codec_level {written[:CHARS_MAX]!r} is not a level of {codec}, "
             f"expected {low} to {high}"
         )
-    return int(written)
+    return level

@@ -60,7 +60,7 @@ def expire_attempts(cluster: ClusterState, now_s: float) -> list[Action]:
                 actions += lose_attempt(
                     cluster, attempt, "the store did not answer its reservation", now_s
                 )
-            case AttemptState.FOUND if waited_s >= limits.adopt_grace_max_s:
+            case AttemptState.FOUND if waited_s >= limits.adopt_grace_s:
                 actions += release_orphan(cluster, attempt, "no compactor lists it", now_s)
             case AttemptState.RELEASING if waited_s >= limits.release_retry_s:
                 cluster.attempts.update(replace(attempt, state_since_s=now_s))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil, exp, inf
 
 from common.primitives import Backoff
+from common.settings import AutoscalerSettings
 from common.units import format_bytes, format_count
 
 # ------------------------------------------------------------------------------------------- Demand
@@ -34,39 +35,16 @@ One compactor may be unable to work; two mean that something else blocks the job
 """
 FREE_SHARE_MAX = 1 / 3
 """The same as a fraction of all slots, because short jobs leave slots free between them."""
+JOBS_PER_SLOT = 4
+"""Target number of jobs per slot while their duration is unknown."""
+GROW_STEP = 4
+"""Compactors per growth step; a group that already has more doubles."""
+START_BACKOFF_S, START_BACKOFF_MAX_S = 10.0, 120.0
+"""Pause after failed starts; it doubles up to the maximum."""
 RATE_MIN_BYTES_S = 1.0
 """A lower rate is a stall and does not predict the next job."""
 
 # ------------------------------------------------------------------------------------ What is given
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AutoscalerRules:
-    """How quickly compactors are started and drained. Durations in seconds."""
-
-    drain_target_s: float = 300.0
-    """Queued work should be done within this time."""
-    jobs_per_slot: int = 4
-    """Target number of jobs per slot while their duration is unknown."""
-    grow_after_s: float = 5.0
-    """Demand must persist this long before the first growth."""
-    grow_interval_s: float = 10.0
-    """Interval between two growth steps."""
-    grow_step: int = 4
-    """Compactors per growth step; a group that already has more doubles."""
-    shrink_after_s: float = 120.0
-    """One compactor is drained after the group could do without it for this long."""
-    shrink_interval_s: float = 5.0
-    """Interval between two drains."""
-    start_timeout_s: float = 600.0
-    """A compactor still starting after this counts as failed to start."""
-    start_backoff_s: float = 10.0
-    """Pause after failed starts; it doubles up to `start_backoff_max_s`."""
-    start_backoff_max_s: float = 120.0
-
-    def __post_init__(self) -> None:
-        assert self.drain_target_s > 0, "the drain target must be positive"
-        assert min(self.grow_step, self.jobs_per_slot) >= 1, "steps and intervals must be positive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +173,7 @@ class Demand:
     reason: str
 
 
-def demand(load: GroupLoad, rules: AutoscalerRules, capacity: int) -> Demand:
+def demand(load: GroupLoad, rules: AutoscalerSettings, capacity: int) -> Demand:
     """Return how many compactors the work of a group needs.
 
     Args:
@@ -237,7 +215,7 @@ def useful_compactors(load: GroupLoad) -> float:
     return ceil(max(used + FREE_MAX, used / (1 - FREE_SHARE_MAX)))
 
 
-def _needed(load: GroupLoad, rules: AutoscalerRules, capacity: int) -> tuple[float, str]:
+def _needed(load: GroupLoad, rules: AutoscalerSettings, capacity: int) -> tuple[float, str]:
     """Return the compactors needed to finish in time, as a fraction, and the reason."""
     if load.slots_wanted is not None:
         slots = format_count(load.slots_wanted, "slot")
@@ -245,9 +223,9 @@ def _needed(load: GroupLoad, rules: AutoscalerRules, capacity: int) -> tuple[flo
     jobs, size = format_count(load.open_jobs, "job"), load.open_bytes
     rate = load.rate_bytes_s
     if rate is None or rate < RATE_MIN_BYTES_S:
-        many = f"{rules.jobs_per_slot} for each of {format_count(load.slots, 'slot')}"
+        many = f"{JOBS_PER_SLOT} for each of {format_count(load.slots, 'slot')}"
         rule = f"{jobs} at an unknown rate, {many} of a compactor"
-        return load.open_jobs / (load.slots * rules.jobs_per_slot), rule
+        return load.open_jobs / (load.slots * JOBS_PER_SLOT), rule
     would_s = size / rate / max(1, capacity)
     many = format_count(capacity, "compactor") if capacity else "the first compactor"
     cost = f"{jobs} of {format_bytes(size)} would take {would_s:,.0f} s with {many}"
@@ -301,7 +279,7 @@ class Memory:
     """Cause of the last failed start."""
 
 
-def not_ahead(memory: Memory, rules: AutoscalerRules, now_s: float) -> Memory:
+def not_ahead(memory: Memory, rules: AutoscalerSettings, now_s: float) -> Memory:
     """Return the state with future times removed: a clock may have gone back."""
 
     def past(time_s: float | None) -> float | None:
@@ -315,7 +293,7 @@ def not_ahead(memory: Memory, rules: AutoscalerRules, now_s: float) -> Memory:
         appeared_s=past(memory.appeared_s),
         grown_s=past(memory.grown_s),
         shrunk_s=past(memory.shrunk_s),
-        retry_s=min(memory.retry_s, now_s + rules.start_backoff_max_s),
+        retry_s=min(memory.retry_s, now_s + START_BACKOFF_MAX_S),
     )
 
 
@@ -323,7 +301,7 @@ def after_starts(
     load: GroupLoad,
     memory: Memory,
     give_up: tuple[str, ...],
-    rules: AutoscalerRules,
+    rules: AutoscalerSettings,
     now_s: float,
 ) -> Memory:
     """Return the state after starts that succeeded, failed or timed out."""
@@ -338,7 +316,7 @@ def after_starts(
     rounds, retry_s = memory.failed_rounds, memory.retry_s
     if now_s >= retry_s:  # A start during the pause belongs to the round that caused the pause.
         rounds += 1
-        backoff = Backoff(base_s=rules.start_backoff_s, max_s=rules.start_backoff_max_s)
+        backoff = Backoff(base_s=START_BACKOFF_S, max_s=START_BACKOFF_MAX_S)
         retry_s = now_s + backoff.wait_s(rounds)
     return replace(
         memory,
@@ -352,14 +330,14 @@ def after_starts(
 
 
 def _after_heartbeats(
-    load: GroupLoad, memory: Memory, rules: AutoscalerRules, now_s: float
+    load: GroupLoad, memory: Memory, rules: AutoscalerSettings, now_s: float
 ) -> Memory:
     """Return the state after new compactors have sent a heartbeat, or have run long enough."""
     appeared = not {compactor.name for compactor in load.running} <= memory.running
     if appeared and memory.appeared_s is None:
         memory = replace(memory, appeared_s=now_s)
     succeeded = (appeared and not memory.crashing) or has_lasted(
-        memory.appeared_s, rules.start_backoff_max_s, now_s
+        memory.appeared_s, START_BACKOFF_MAX_S, now_s
     )
     if not (succeeded and memory.failed_starts):
         return memory
@@ -427,7 +405,7 @@ class _View:
 
 
 def decide(
-    load: GroupLoad, memory: Memory, rules: AutoscalerRules, now_s: float
+    load: GroupLoad, memory: Memory, rules: AutoscalerSettings, now_s: float
 ) -> tuple[Decision, Memory]:
     """Return what to do with a group's compactors, and the state to keep.
 
@@ -471,7 +449,7 @@ def decide(
 # ---------------------------------------------------------------------------------- Snapshot
 
 
-def _view(load: GroupLoad, memory: Memory, rules: AutoscalerRules) -> _View:
+def _view(load: GroupLoad, memory: Memory, rules: AutoscalerSettings) -> _View:
     starting = tuple(
         compactor for compactor in load.starting if compactor.name not in memory.given_up
     )
@@ -519,7 +497,7 @@ def _is_spare(view: _View) -> bool:
 # ------------------------------------------------------------------------------ What is remembered
 
 
-def _after_look(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> Memory:
+def _after_look(view: _View, memory: Memory, rules: AutoscalerSettings, now_s: float) -> Memory:
     """Return the state with updated times of shortage, spare capacity and idleness.
 
     Spare time is reduced second by second, not reset: otherwise one job per minute would keep
@@ -542,7 +520,7 @@ def _after_look(view: _View, memory: Memory, rules: AutoscalerRules, now_s: floa
 # --------------------------------------------------------------------------------- Start and drain
 
 
-def _starts(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> int:
+def _starts(view: _View, memory: Memory, rules: AutoscalerSettings, now_s: float) -> int:
     """Return the number of compactors to start now."""
     missing = view.desired - view.capacity
     if missing <= 0 or view.load.paused or now_s < memory.retry_s:
@@ -552,10 +530,10 @@ def _starts(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -
     below = max(0, view.load.count_min - view.capacity)
     if not _may_grow(view, memory, rules, now_s):
         return below
-    return max(below, min(missing, max(rules.grow_step, view.capacity)))
+    return max(below, min(missing, max(GROW_STEP, view.capacity)))
 
 
-def _may_grow(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> bool:
+def _may_grow(view: _View, memory: Memory, rules: AutoscalerSettings, now_s: float) -> bool:
     if not has_lasted(memory.short_since_s, rules.grow_after_s, now_s):
         return False
     # If the job is still late, the next snapshot shows it; another compactor takes longer to help.
@@ -563,7 +541,9 @@ def _may_grow(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float)
     return is_past(memory.grown_s, pause_s, now_s)
 
 
-def _drains(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> tuple[str, ...]:
+def _drains(
+    view: _View, memory: Memory, rules: AutoscalerSettings, now_s: float
+) -> tuple[str, ...]:
     """Return the compactor to drain now, if any."""
     if any(compactor.draining for compactor in view.load.running):
         return ()
@@ -589,7 +569,7 @@ def _least_busy(view: _View) -> tuple[str, ...]:
 # ---------------------------------------------------------------------------------- Messages
 
 
-def _blocked(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> str:
+def _blocked(view: _View, memory: Memory, rules: AutoscalerSettings, now_s: float) -> str:
     load = view.load
     if load.paused:
         return "the group is paused"
@@ -609,7 +589,7 @@ def _blocked(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) 
     return ""
 
 
-def _reason(view: _View, rules: AutoscalerRules, now_s: float) -> str:
+def _reason(view: _View, rules: AutoscalerSettings, now_s: float) -> str:
     load, reason = view.load, view.need.reason
     if view.late:
         target = f"target {rules.drain_target_s:,.0f} s"

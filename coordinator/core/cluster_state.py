@@ -281,7 +281,7 @@ class ClusterState:
         ageing_s = 1.0 / limits.ageing_per_s if limits.ageing_per_s > 0 else float("inf")
         return JobQueue(
             limits.queue_bytes_max,
-            limits.queue_jobs_max,
+            limits.queue_count_max,
             ageing_s=ageing_s,
             shares=self.shares[group],
         )

@@ -149,7 +149,7 @@ def _note_unlisted(cluster: ClusterState, attempt: Attempt, now_s: float) -> lis
     """
     beats = attempt.unlisted_beats + 1
     limits, absent_s = cluster.limits, now_s - attempt.listed_s
-    if beats < limits.unlisted_beats_max or absent_s < limits.unlisted_max_s:
+    if beats < limits.lost_answer_beats or absent_s < limits.unlisted_max_s:
         cluster.attempts.update(replace(attempt, unlisted_beats=beats))
         return []
     cause = "its compactor does not list it"

@@ -1,43 +1,44 @@
 """All bounds and timeouts of the core, as one frozen value.
 
-Operators set some of them through `common.settings`. The others bound memory and the length of a
-turn; their defaults should not need a change.
+Operators set some of them through `common.settings`; these have the name and the default of the
+setting. The others bound memory and the length of a turn; their defaults should not need a change.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
-from common.model.job import AGEING_PER_S
 from common.settings import CoordinatorSettings
+
+_DEFAULTS = CoordinatorSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bounds and timeouts. A pause doubles from its base up to `backoff_max_s`."""
 
-    queue_bytes_max: int = 64 * 1024**2
-    queue_jobs_max: int = 200_000
-    ageing_per_s: float = AGEING_PER_S
-    running_jobs_max: int = 10_000
+    queue_bytes_max: int = _DEFAULTS.queue_bytes_max
+    queue_count_max: int = _DEFAULTS.queue_count_max
+    ageing_per_s: float = _DEFAULTS.ageing_per_s
+    running_max: int = _DEFAULTS.running_max
     """Running jobs of one group."""
-    running_input_bytes_max: int = 1024**5
+    running_bytes_max: int = _DEFAULTS.running_bytes_max
     """Input bytes of all running jobs of one group; a larger job runs alone."""
     urgent_slots: Mapping[str, int] = field(default_factory=dict)
     """Group → slots reserved for urgent jobs; a missing group has none."""
-    volume_running_max: int = 0
+    volume_running_max: int = _DEFAULTS.volume_running_max
     """Running jobs of one volume; 0 means no limit."""
-    volume_weight_max: int = 0
+    volume_weight_max: int = _DEFAULTS.volume_weight_max
     """Running jobs of one volume and weight (`queue.admission.job_weight`); 0 means no limit."""
 
-    silence_max_s: float = 30.0
+    silence_max_s: float = _DEFAULTS.silence_max_s
     """A compactor that has been silent for so long is considered dead."""
     stall_max_s: float = 5.0
     """A longer gap between turns is a stall of the coordinator, not a silence of compactors."""
-    unlisted_beats_max: int = 3
+    lost_answer_beats: int = _DEFAULTS.lost_answer_beats
     """An attempt is lost after this many consecutive heartbeats that do not list it."""
     unlisted_max_s: float = 5.0
     """It must also be missing for this long, so that repeated heartbeats do not end it."""
-    adopt_grace_max_s: float = 20.0
+    adopt_grace_s: float = _DEFAULTS.adopt_grace_s
     """Time within which a compactor must list an attempt that only the store knows."""
     doubt_max_s: float = 6.0
     """Time after which a reservation with an unknown outcome is released."""
@@ -46,19 +47,19 @@ class Limits:
     take_wait_max_s: float = 120.0
     """Time after which a waiting take is answered with no job."""
 
-    backoff_base_s: float = 2.0
-    backoff_max_s: float = 300.0
-    cancel_pause_s: float = 300.0
+    backoff_base_s: float = _DEFAULTS.backoff_base_s
+    backoff_max_s: float = _DEFAULTS.backoff_max_s
+    cancel_pause_s: float = _DEFAULTS.backoff_max_s
     """How long the inputs of a cancelled job are not compacted."""
     refusal_base_s: float = 0.05
     """Pause after the second refusal of a job; the first refusal causes no pause."""
     refusal_max_s: float = 10.0
-    quarantine_failures: int = 5
+    quarantine_failures: int = _DEFAULTS.quarantine_failures
     class_failures: int = 3
     """A table is paused after this many failures of one error class over different inputs."""
 
-    deferral_max_s: float = 300.0
-    overload_after_s: float = 600.0
+    deferral_max_s: float = _DEFAULTS.deferral_max_s
+    overload_after_s: float = _DEFAULTS.overload_after_s
     """A group whose queue has been full for so long is overloaded."""
     drained_fraction: float = 0.5
     """Deferred tablets are replanned when the fill level of a queue is below this fraction."""
@@ -79,10 +80,10 @@ class Limits:
     """Memory of all stories; the tablet without events for the longest time is evicted first."""
     failures_max: int = 50_000
     """Inputs, tables and compactors whose failures are remembered."""
-    group_limit_bytes_s: int = 0
-    volume_limit_bytes_s: int = 0
-    volume_least_bytes_s: int = 0
-    volume_latency_s: float = 0.02
+    group_limit_bytes_s: int = _DEFAULTS.group_limit_bytes_s
+    volume_limit_bytes_s: int = _DEFAULTS.volume_limit_bytes_s
+    volume_least_bytes_s: int = _DEFAULTS.volume_least_bytes_s
+    volume_latency_s: float = _DEFAULTS.volume_latency_s
 
     takes_max: int = 10_000
     """Waiting takes of one group."""
@@ -104,29 +105,12 @@ class Limits:
             urgent_slots: Group → slots reserved for urgent jobs; None means no group has any.
         """
         patience_s = settings.lost_answer_beats * beat_interval_s
+        shared = {limit.name for limit in fields(cls)} & {entry.name for entry in fields(settings)}
         return cls(
-            queue_bytes_max=settings.queue_bytes_max,
-            queue_jobs_max=settings.queue_count_max,
-            ageing_per_s=settings.ageing_per_s,
-            running_jobs_max=settings.running_max,
-            running_input_bytes_max=settings.running_bytes_max,
+            **{name: getattr(settings, name) for name in shared},
             urgent_slots=dict(urgent_slots or {}),
-            volume_running_max=settings.volume_running_max,
-            volume_weight_max=settings.volume_weight_max,
-            silence_max_s=settings.silence_max_s,
             stall_max_s=max(5.0, 4 * settings.tick_s),
-            unlisted_beats_max=settings.lost_answer_beats,
             unlisted_max_s=max(0.0, patience_s - beat_interval_s / 2),
-            adopt_grace_max_s=settings.adopt_grace_s,
             doubt_max_s=patience_s,
-            backoff_base_s=settings.backoff_base_s,
-            backoff_max_s=settings.backoff_max_s,
             cancel_pause_s=settings.backoff_max_s,
-            quarantine_failures=settings.quarantine_failures,
-            deferral_max_s=settings.deferral_max_s,
-            overload_after_s=settings.overload_after_s,
-            group_limit_bytes_s=settings.group_limit_bytes_s,
-            volume_limit_bytes_s=settings.volume_limit_bytes_s,
-            volume_least_bytes_s=settings.volume_least_bytes_s,
-            volume_latency_s=settings.volume_latency_s,
         )

@@ -550,15 +550,15 @@ class Capacity:
     def full(self, group: str) -> str | None:
         """Return why no further job of a group may start, or None."""
         jobs, size = self.jobs(group), self.input_bytes(group)
-        if jobs >= self._limits.running_jobs_max:
+        if jobs >= self._limits.running_max:
             return f"group {group} runs {format_count(jobs, 'job')}, its limit"
-        if size >= self._limits.running_input_bytes_max:
+        if size >= self._limits.running_bytes_max:
             return f"group {group} runs jobs with {size} of input, its limit"
         return None
 
     def fits(self, group: str, input_bytes: int) -> bool:
         """Return whether a job of this size fits; a job that runs alone always fits."""
-        most = self._limits.running_input_bytes_max
+        most = self._limits.running_bytes_max
         return not self.jobs(group) or self.input_bytes(group) + input_bytes <= most
 
     def enter(self, key: str, group: str, input_bytes: int) -> None:

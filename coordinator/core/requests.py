@@ -19,7 +19,7 @@ from common.metadata.changes import (
     MoveRequest,
     SelectFiles,
 )
-from common.metadata.request_predicates import cancelled_here, may_hold_range
+from common.metadata.changes.selections import cancelled_here, may_hold_range
 from common.model.file import DataFile
 from common.model.key_values import NANOS, KeyType, key_type_of
 from common.model.keys import encode_value

@@ -9,7 +9,7 @@ Protocol for a caller that reads tablets and applies changes. No state is kept b
 any process can take the next step, and a new coordinator continues where the last one stopped.
 
 1. Read a tablet. If it has an `operation`, read all tablets of the operation together:
-   `split_merge_predicates.operation_tablets` returns them; None means that the tablet is the
+   `operation_tablets` returns them; None means that the tablet is the
    left one of a merge, whose right neighbour refers to both.
 2. Apply the result of `next_change` and read again, until it returns a `WaitForTablets`. Continue
    after the next change of one of these tablets, or after some time. Handle a refusal likewise.
@@ -34,8 +34,8 @@ from common.metadata.changes import (
     EndOperation,
     StepOperation,
 )
-from common.metadata.predicates import may_cross
-from common.metadata.split_merge_predicates import may_end, may_step
+from common.metadata.changes.files import may_cross
+from common.metadata.changes.split_merge import may_end, may_step
 from common.model.file import DataFile
 from common.model.group import Group, Service
 from common.model.job import Job, Kind, TabletPlan, cut_priority, job_id

@@ -8,17 +8,19 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import translate
 
+from common.documents import FieldKind, FieldRule, unknown
 from common.errors import RequestError
 from common.model.file import DataFile
 from common.spi.selector import Chosen, SelectorParameters
-from common.units import format_bytes, parse_duration_s, parse_size_bytes
+from common.units import format_bytes, parse_duration_s, parse_size_bytes, shown
 
 # -------------------------------------------------------- Options: names, numbers, minimum of files
 
 
 FILES_MIN = "min_files"
 """Option: choose nothing if fewer files fit. All selectors except `deletes` have it."""
-DIGITS_MAX = 18
+_FILES_MIN = FieldRule(kind=FieldKind.COUNT, least=1)
+_SHARE = FieldRule(kind=FieldKind.NUMBER, above=0, most=1)
 EDGE_S = 0.001
 """Added to a time, because bounds are exclusive and sums of times are rounded."""
 
@@ -29,11 +31,8 @@ def check_names(selector: str, options: Mapping[str, str], known: Collection[str
     Raises:
         RequestError: An option is unknown; the message names it and the known options.
     """
-    if unknown := sorted(set(options).difference(known)):
-        names = ", ".join(sorted(known)) or "none"
-        raise RequestError(
-            f"selector {selector}: unknown option {unknown[0]!r}, expected one of {names}"
-        )
+    for name in sorted(set(options).difference(known)):
+        raise unknown(f"selector {selector}: option {shown(name)}", name, known)
 
 
 def check_given(selector: str, options: Mapping[str, str], wanted: Collection[str]) -> None:
@@ -53,16 +52,8 @@ def share_option(options: Mapping[str, str], name: str, default: float) -> float
     Raises:
         RequestError: The value is not a number in that range.
     """
-    text = options.get(name)
-    if text is None:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= 1:
-        raise RequestError(f"option {name} is {text!r}, expected more than 0 and at most 1")
-    return value
+    share: float = _SHARE.read(options.get(name, default), f"option {name}")
+    return share
 
 
 def files_min(options: Mapping[str, str]) -> int:
@@ -71,12 +62,8 @@ def files_min(options: Mapping[str, str]) -> int:
     Raises:
         RequestError: The value is not a whole number of at least 1.
     """
-    text = options.get(FILES_MIN, "1")
-    if not text.isdecimal() or len(text) > DIGITS_MAX or int(text) < 1:
-        raise RequestError(
-            f"option {FILES_MIN} is {text[:DIGITS_MAX]!r}, expected a whole number of at least 1"
-        )
-    return int(text)
+    count: int = _FILES_MIN.read(options.get(FILES_MIN, 1), f"option {FILES_MIN}")
+    return count
 
 
 def choice_of(

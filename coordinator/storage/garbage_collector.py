@@ -487,7 +487,7 @@ async def collect_forever(
 #
 # A new table or a name without a table is remembered when it is first seen, and removed if it is
 # unchanged one grace period later. If its creator wakes up after that, the store refuses the last
-# step, and the creator undoes its work (`common/metadata/mutation/tables.py`).
+# step, and the creator undoes its work (`common/metadata/changes/tables.py`).
 #
 # A live or paused table without a name was acknowledged and holds rows: a fail-over has lost either
 # its name or its drop, on different nodes of the store. Its name is restored one grace period

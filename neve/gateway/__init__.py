@@ -32,3 +32,9 @@ A call: `authentication` admits it → a route of a slice checks the input → t
 change to the store, or asks the coordinator → the result becomes a wire model, an error becomes a
 problem.
 """
+
+import os
+
+# Before pyarrow is loaded: parts of it keep the allocator that they begin with.
+# See `common.runtime.share_freed_memory`.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common.errors import CompactionError, UnavailableError
 from common.runtime import Clock
+from common.units import CHARS_MAX
 from neve.api import ARCHIVE, ARROW_STREAM, CALL_HEADER, PROBLEM, AuditEntry
 from neve.gateway.access.audit import BEGUN, DONE, TEXT_MAX, Audit, outcome_of, value_text
 from neve.gateway.access.callers import (
@@ -357,7 +358,7 @@ class BoundedBodies:
         large = any(scope["path"].endswith(end) and kind == wanted for end, wanted in LARGE_BODIES)
         most = self._body_bytes_max if large else min(self._body_bytes_max, _json_bytes_max(scope))
         length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > most:
+        if length.isdigit() and (len(length) > CHARS_MAX or int(length) > most):
             await problem_response(_too_large(most))(scope, receive, send)
             return
         await self._app(scope, _bounded(timed_receive(receive, self._body_wait_s), most), send)

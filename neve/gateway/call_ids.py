@@ -12,7 +12,7 @@ from fastapi import Header
 
 from common.errors import ConflictError, RefusedError, RequestError, UnavailableError
 from common.metadata.changes import AddFiles, Applied
-from common.metadata.mutation.call_marks import refused_call, refused_other_content
+from common.metadata.changes.files import refused_call, refused_other_content
 from common.metadata.store_values import CallKind, CallMark
 from common.model.outcome import RefusalCode
 from common.model.table import Table

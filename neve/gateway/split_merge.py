@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 
 from common.errors import RefusedError, RequestError
 from common.metadata.changes import AbandonOperation, BeginOperation
-from common.metadata.split_merge_predicates import operation_tablets
+from common.metadata.changes.split_merge import operation_tablets
 from common.model.key_values import KeyType
 from common.model.keys import PLUS_INFINITY, parse_key, require_short
 from common.model.table import Table

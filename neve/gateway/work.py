@@ -14,8 +14,8 @@ from common.errors import (
     RequestError,
     UnavailableError,
 )
-from common.metadata import recent_adds
 from common.metadata.changes import LowerWatermark
+from common.metadata.changes.files import recent_adds_bound
 from common.metadata.keys import AUDIT_KINDS
 from common.metadata.store_values import HistoryEntry
 from common.model.group import LimitScope, LimitScopeKind, checked_limit
@@ -71,7 +71,7 @@ def _sentences(table: Table, tablet: Tablet, now_s: float) -> list[str]:
             f"its watermark is {_text(table, tablet.purge)}: tombstones up to there were dropped,"
             f" and rows of such versions {takes}"
         )
-    lowest = recent_adds.bound(tablet.record.recent_adds, now_s)
+    lowest = recent_adds_bound(tablet.record.recent_adds, now_s)
     highest = max((file.version_max or b"" for file in tablet.files.values()), default=b"")
     if lowest is not None and highest > lowest:
         said.append(

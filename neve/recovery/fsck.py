@@ -34,7 +34,7 @@ from common.metadata.changes import (
     TrimTablet,
     UnpinFiles,
 )
-from common.metadata.mutation.repair_records import why_not_joined
+from common.metadata.changes.repair_tablets import why_not_joined
 from common.metadata.store_values import RawTablet
 from common.metadata.table_walk import walk_ids
 from common.model.file import FAULTY_LAYOUT, DataFile
@@ -92,7 +92,8 @@ def check_tablet(found: RawTablet) -> Iterator[Finding]:
 
 def _count_finding(found: RawTablet) -> Finding:
     wrong = ", ".join(
-        f"{said} {name}, there are {there}" for name, (said, there) in found.miscounted.items()
+        f"{recorded} {name}, there are {there}"
+        for name, (recorded, there) in found.miscounted.items()
     )
     return Finding(
         code=FindingCode.COUNTS,
@@ -517,18 +518,18 @@ def _differences(file: DataFile, facts: FileFacts) -> list[str]:
         wrong.append("not clean")
     # The bounds of an entry may be wider than those of the rows, but never narrower.
     if _reaches_beyond((rows.key_min, rows.key_max), (file.key_min, file.key_max)):
-        wrong.append("keys outside the bounds that are said")
+        wrong.append("keys outside the recorded bounds")
     if _reaches_beyond((rows.version_min, rows.version_max), (file.version_min, file.version_max)):
-        wrong.append("versions outside the bounds that are said")
+        wrong.append("versions outside the recorded bounds")
     return wrong
 
 
 def _reaches_beyond(
-    true: tuple[bytes | None, bytes | None], said: tuple[bytes | None, bytes | None]
+    true: tuple[bytes | None, bytes | None], recorded: tuple[bytes | None, bytes | None]
 ) -> bool:
     """Return whether the true bounds exceed the recorded ones; None means unknown."""
-    low = None not in (true[0], said[0]) and (true[0] or b"") < (said[0] or b"")
-    high = None not in (true[1], said[1]) and (true[1] or b"") > (said[1] or b"")
+    low = None not in (true[0], recorded[0]) and (true[0] or b"") < (recorded[0] or b"")
+    high = None not in (true[1], recorded[1]) and (true[1] or b"") > (recorded[1] or b"")
     return low or high
 
 

@@ -156,8 +156,8 @@ def table_of_file(location: Location, path: str) -> str | None:
         UnavailableError: The storage does not answer.
     """
     with open_table_file(location, path) as file:
-        said: bytes | None = (file.metadata.metadata or {}).get(TABLE_FOOTER.encode())
-    return None if said is None else said.decode(errors="replace")
+        table: bytes | None = (file.metadata.metadata or {}).get(TABLE_FOOTER.encode())
+    return None if table is None else table.decode(errors="replace")
 
 
 @in_reader("file {path}")

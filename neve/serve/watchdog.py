@@ -173,8 +173,8 @@ PARTS = {
 
 def edition_of(settings: Settings) -> str:
     """Return a digest that identifies a service's settings and release."""
-    told = asdict(replace(settings, sources={}))
-    return digest([__version__, json.dumps(told, sort_keys=True, default=str)])
+    values = asdict(replace(settings, sources={}))
+    return digest([__version__, json.dumps(values, sort_keys=True, default=str)])
 
 
 class ServiceActors:
@@ -245,8 +245,8 @@ class ServiceActors:
     def gateway_address(self) -> str:
         """Return the gateway's address, or an empty text if it does not answer."""
         actor = self._actor("gateway")
-        told = None if actor is None else self._ask(actor, "reached_at")
-        return "" if told is None else str(told)
+        reached_at = None if actor is None else self._ask(actor, "reached_at")
+        return "" if reached_at is None else str(reached_at)
 
     def problems(self) -> tuple[str, ...] | None:
         """Return the coordinator's problems, one sentence each; None if it does not answer."""
@@ -423,14 +423,14 @@ class Watchdog:
                 say(ServeStep.REPLACES, f"{part} runs with other settings or another release")
                 self._log("part is replaced", down=part)
                 self._actors.end(part, self._stop.wait)
-        told = ""
+        reported = ""
         while not self._stop.is_set() and not self.ready().well:
             self.round()
             for part in self._started:
                 say(ServeStep.STARTED, part)
             waiting = "; ".join(f"{part}: {why}" for part, why in self._reasons().items())
-            if waiting and waiting != told:
-                say(ServeStep.WAITS, told := waiting)
+            if waiting and waiting != reported:
+                say(ServeStep.WAITS, reported := waiting)
             self._stop.wait(FIRST_ROUND_S)
         return "" if self._stop.is_set() else self._actors.gateway_address()
 
@@ -444,14 +444,14 @@ class Watchdog:
             UnavailableError: The cluster could not be reached for `LOST_MAX_S`.
         """
         while True:
-            self.tell_problems(say)
+            self.report_problems(say)
             if self._stop.wait(ROUND_INTERVAL_S):
                 return
             self.round()
             for part in self._started:
                 say(ServeStep.STARTED, part)
 
-    def tell_problems(self, say: Say) -> None:
+    def report_problems(self, say: Say) -> None:
         """Report the coordinator's new problems, at most once per `PROBLEMS_INTERVAL_S`."""
         now_s = self._clock.now_s()
         if now_s - self._news_s < PROBLEMS_INTERVAL_S:
@@ -579,7 +579,7 @@ class Orders:
     """Port of the probes; None: no probes."""
 
 
-def serve_until_told(
+def serve_until_stopped(
     settings: Settings, orders: Orders, say: Say, answers: Callable[[Mapping[str, Any]], None]
 ) -> None:
     """Start a service on a cluster and watch it until a signal arrives.
@@ -611,7 +611,7 @@ def serve_until_told(
         if url := watchdog.bring_up(say):
             answers({"ray": address, "url": url, "health_port": port})
         if orders.once:
-            watchdog.tell_problems(say)
+            watchdog.report_problems(say)
         else:
             watchdog.watch(say)
         if orders.with_service and stop.is_set():

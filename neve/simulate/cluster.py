@@ -21,10 +21,10 @@ from common.model.request import Request
 from common.model.table import Column, Table
 from common.model.tablet import Bounds, Reservation, Selection, Tablet
 from common.plugins import DEFAULT_PLANNER, load_planner
+from common.settings import AutoscalerSettings
 from common.spi.planner import Planner
 from common.spi.selector import Chosen
 from coordinator.core.autoscaling import (
-    AutoscalerRules,
     CompactorLoad,
     Decision,
     GroupLoad,
@@ -178,7 +178,7 @@ class SimulatedCompactor:
 class SimulatedGroup:
     """The compactors of a group. Invariant: no compactor runs more jobs than it has slots."""
 
-    def __init__(self, rule: GroupRule, rules: AutoscalerRules) -> None:
+    def __init__(self, rule: GroupRule, rules: AutoscalerSettings) -> None:
         """Start with the minimum number of compactors, which are ready immediately."""
         self.rule, self.name = rule, rule.group.name
         self.lanes: dict[str, Lane] = {}

@@ -15,14 +15,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from common.documents import FieldKind, FieldRule, read_list, read_object
 from common.errors import RequestError
 from common.model.file import DataFile
 from neve.api import File, Finished
-from neve.offline import a_count, a_list, a_number, a_text, an_object, read_document
+from neve.offline import COUNT, TEXT, read_document
 
 ARRIVALS_MAX = 2_000_000
 FILES_MAX = 2_000_000
 LENGTH_MAX_S = 400 * 86_400.0
+_LENGTH = FieldRule(kind=FieldKind.NUMBER, least=1, most=LENGTH_MAX_S)
+_AT = FieldRule(kind=FieldKind.NUMBER, least=0)
 _FIELDS = frozenset({"table", "tablets", "length_s", "estimated", "arrivals"})
 _ARRIVAL_FIELDS = frozenset({"at", "tablet", "size", "rows", "tombstones"})
 KEY_STEPS = 1 << 40
@@ -61,14 +64,10 @@ def read_recording(document: object, where: str) -> Recording:
     Raises:
         RequestError: Names the position, the value and what was expected.
     """
-    body = an_object(document, where, _FIELDS)
-    length_s = a_number(body.get("length_s"), f"{where}.length_s")
-    if not 1.0 <= length_s <= LENGTH_MAX_S:
-        raise RequestError(
-            f"{where}.length_s is {length_s:g}, expected 1 to {LENGTH_MAX_S:g} seconds"
-        )
-    tablets = a_count(body.get("tablets"), f"{where}.tablets")
-    entries = a_list(body.get("arrivals"), f"{where}.arrivals")
+    body = read_object(document, where, _FIELDS)
+    length_s = _LENGTH.read(body.get("length_s"), f"{where}.length_s")
+    tablets = COUNT.read(body.get("tablets"), f"{where}.tablets")
+    entries = read_list(body.get("arrivals"), f"{where}.arrivals")
     if not 1 <= len(entries) <= ARRIVALS_MAX:
         raise RequestError(
             f"{where}.arrivals has {len(entries):,} entries, expected 1 to {ARRIVALS_MAX:,}"
@@ -81,25 +80,22 @@ def read_recording(document: object, where: str) -> Recording:
                 f"expected at most {length_s:g} and less than {tablets}"
             )
     return Recording(
-        table=a_text(body.get("table"), f"{where}.table"),
+        table=TEXT.read(body.get("table"), f"{where}.table"),
         tablets=tablets,
         length_s=length_s,
         arrivals=tuple(sorted(found, key=lambda each: each.at_s)),
-        estimated=a_count(body.get("estimated", 0), f"{where}.estimated"),
+        estimated=COUNT.read(body.get("estimated", 0), f"{where}.estimated"),
     )
 
 
 def _arrival(entry: object, where: str) -> RecordedArrival:
-    body = an_object(entry, where, _ARRIVAL_FIELDS)
-    at_s = a_number(body.get("at"), f"{where}.at")
-    if at_s < 0:
-        raise RequestError(f"{where}.at is {at_s:g}, expected at least 0")
+    body = read_object(entry, where, _ARRIVAL_FIELDS)
     return RecordedArrival(
-        at_s=at_s,
-        tablet=a_count(body.get("tablet", 0), f"{where}.tablet"),
-        size_bytes=a_count(body.get("size"), f"{where}.size"),
-        rows=max(1, a_count(body.get("rows", 1), f"{where}.rows")),
-        tombstones=a_count(body.get("tombstones", 0), f"{where}.tombstones"),
+        at_s=_AT.read(body.get("at"), f"{where}.at"),
+        tablet=COUNT.read(body.get("tablet", 0), f"{where}.tablet"),
+        size_bytes=COUNT.read(body.get("size"), f"{where}.size"),
+        rows=max(1, COUNT.read(body.get("rows", 1), f"{where}.rows")),
+        tombstones=COUNT.read(body.get("tombstones", 0), f"{where}.tombstones"),
     )
 
 
@@ -211,12 +207,12 @@ def start_files(document: object, where: str) -> tuple[tuple[tuple[int, DataFile
     Raises:
         RequestError: Names the position, the value and what was expected.
     """
-    entries = a_list(document, where)
+    entries = read_list(document, where)
     if len(entries) > FILES_MAX:
         raise RequestError(f"{where} has {len(entries):,} files, expected at most {FILES_MAX:,}")
     by_tablet: dict[str, list[Any]] = {}
     for at, entry in enumerate(entries):
-        body = an_object(entry, f"{where}[{at}]")
+        body = read_object(entry, f"{where}[{at}]")
         by_tablet.setdefault(str(body.get("tablet", "")), []).append(body)
     found = [
         (number, file)

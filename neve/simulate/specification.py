@@ -5,9 +5,10 @@ by a function from the caller. `neve.simulate.example` is a commented document.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from common.documents import read_list, read_object
 from common.errors import ConfigError, RequestError
 from common.model.file import DataFile
 from common.model.group import Group
@@ -19,11 +20,9 @@ from common.plugins import (
     load_tracker,
     request_errors,
 )
-from common.settings import checked_groups
+from common.settings import AutoscalerSettings, CoordinatorSettings, checked_groups
 from common.spi.planner import Planner, check_options, check_table
 from common.spi.tracker import TrackerPlugin
-from coordinator.core.autoscaling import AutoscalerRules
-from neve.offline import a_list, an_object
 from neve.setting_values import read_settings
 from neve.simulate.control import ControlRule, read_control
 from neve.simulate.disturbances import (
@@ -48,6 +47,7 @@ GROUPS_MAX = 20
 COMPACTORS_MAX = 1_000
 BURSTS_MAX = 1_000
 VARIANTS_MAX = 16
+QUEUE_COUNT_MAX = CoordinatorSettings().queue_count_max
 BYTES_MAX = 1 << 60
 BEGIN_S = 1_767_225_600.0
 """1 January 2026, 00:00 UTC, so that runs do not depend on the current time."""
@@ -147,8 +147,8 @@ class ClusterRule:
     """Fixed time of each job for assignment, start and commit."""
     volumes: Mapping[str, float] = field(default_factory=dict)
     """Volume → total bytes per second of its jobs; a missing volume has no limit."""
-    queue_jobs_max: int = 200_000
-    scaling: AutoscalerRules = field(default_factory=AutoscalerRules)
+    queue_count_max: int = QUEUE_COUNT_MAX
+    scaling: AutoscalerSettings = field(default_factory=AutoscalerSettings)
     failures: FailureRule | None = None
     """None: no failures."""
 
@@ -197,8 +197,8 @@ def read_specifications(
         RequestError: Names the key, its value and what was expected.
         PluginError: A plug-in cannot be loaded.
     """
-    body = an_object(document, "the specification")
-    variants = a_list(body.pop("variant", None) or [], "variant")
+    body = read_object(document, "the specification")
+    variants = read_list(body.pop("variant", None) or [], "variant")
     if planners or controllers:
         variants = _named_variants(planners, controllers)
     if len(variants) > VARIANTS_MAX:
@@ -206,7 +206,7 @@ def read_specifications(
     found = [
         _read(_of_variant(body, each, f"variant[{at}]"), read, str(each.get("name", f"{at + 1}")))
         for at, each in enumerate(
-            an_object(each, f"variant[{at}]") for at, each in enumerate(variants)
+            read_object(each, f"variant[{at}]") for at, each in enumerate(variants)
         )
     ] or [_read(body, read, "")]
     names = [specification.variant for specification in found]
@@ -236,7 +236,7 @@ def _of_variant(body: Mapping[str, Any], variant: Mapping[str, Any], where: str)
     sections = ("simulation", "cluster", "control")
     changed = {name: over.table(name) for name in sections if name in over}
     over.close()
-    tables = [dict(an_object(each, "table")) for each in a_list(body.get("table"), "table")]
+    tables = [dict(read_object(each, "table")) for each in read_list(body.get("table"), "table")]
     if unknown := sorted(by_table.keys() - {str(each.get("name")) for each in tables}):
         raise RequestError(f"{where}.table.{unknown[0]} is the name of no table")
     for at, table in enumerate(tables):
@@ -249,7 +249,7 @@ def _of_variant(body: Mapping[str, Any], variant: Mapping[str, Any], where: str)
         tables[at] = merged_documents(table, by_table.get(str(table.get("name")), {}))
     if controller is not None:
         changed["control"] = {"controller": controller, **changed.get("control", {})}
-        before = an_object(body.get("control") or {}, "control")
+        before = read_object(body.get("control") or {}, "control")
         if before.get("controller") != controller:
             body = {**body, "control": {k: v for k, v in before.items() if k != "options"}}
     return merged_documents({**body, "table": tables}, changed)
@@ -466,7 +466,7 @@ def _cluster(section: Section) -> ClusterRule:
             name: float(volumes.size_bytes(name, 0, least=1, most=BYTES_MAX))
             for name in volumes.names()
         },
-        queue_jobs_max=section.count("queue_jobs", 200_000, least=1, most=10_000_000),
+        queue_count_max=section.count("queue_jobs", QUEUE_COUNT_MAX, least=1, most=10_000_000),
         scaling=_scaling(section.section("autoscaler")),
         failures=read_failures(section.section("failures")) if "failures" in section else None,
     )
@@ -501,20 +501,20 @@ def _group(section: Section) -> GroupRule:
     return rule
 
 
-def _scaling(section: Section) -> AutoscalerRules:
-    default = AutoscalerRules()
-    rules = AutoscalerRules(
-        drain_target_s=section.duration_s("drain_target", 300.0, least=1.0, most=30 * DAY_S),
-        grow_after_s=section.duration_s("grow_after", default.grow_after_s, least=0, most=DAY_S),
-        grow_interval_s=section.duration_s(
-            "grow_interval", default.grow_interval_s, least=0, most=DAY_S
-        ),
-        shrink_after_s=section.duration_s(
-            "shrink_after", default.shrink_after_s, least=0, most=DAY_S
-        ),
-        shrink_interval_s=section.duration_s(
-            "shrink_interval", default.shrink_interval_s, least=0, most=DAY_S
-        ),
-    )
+def _scaling(section: Section) -> AutoscalerSettings:
+    """Read the settings that the simulation uses, each under its name without the unit."""
+    default = AutoscalerSettings()
+    least = {"drain_target_s": 1.0}
+    most = {"drain_target_s": 30 * DAY_S}
+    names = [entry.name for entry in fields(default) if entry.name != "start_timeout_s"]
+    settings = AutoscalerSettings(**{
+        name: section.duration_s(
+            name.removesuffix("_s"),
+            getattr(default, name),
+            least=least.get(name, 0.0),
+            most=most.get(name, DAY_S),
+        )
+        for name in names
+    })  # fmt: skip
     section.close()
-    return rules
+    return settings

@@ -56,7 +56,7 @@ class World:
         self.now_s = 0.0
         self.outcome = _new_outcome(specification)
         cluster = specification.cluster
-        self._limits = Limits(queue_jobs_max=cluster.queue_jobs_max)
+        self._limits = Limits(queue_count_max=cluster.queue_count_max)
         self.queues = JobQueues(self._new_queue)
         self.capacity = Capacity(self._limits)
         self._backfill = Backfill(self.queues, self.capacity)
@@ -195,7 +195,7 @@ class World:
         self._shares.append(shares)
         return JobQueue(
             limits.queue_bytes_max,
-            limits.queue_jobs_max,
+            limits.queue_count_max,
             ageing_s=1.0 / limits.ageing_per_s,
             shares=shares,
         )

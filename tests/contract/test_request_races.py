@@ -17,8 +17,8 @@ from common.metadata.changes import (
     Refused,
     ReserveFiles,
     SubmitRequest,
+    transaction_for,
 )
-from common.metadata.mutation import transaction_for
 from common.model.file import DataFile
 from common.model.request import KeyRange, Request, RequestState
 from common.model.tablet import PLUS_INFINITY, TabletId

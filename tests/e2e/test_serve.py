@@ -11,15 +11,8 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -28,17 +21,16 @@ from common.wire import COORDINATOR_NAME, GATEWAY_NAME, compactor_actor_name
 from neve.api import Group, GroupScaling
 from neve.client import Client
 from neve.client.errors import NeveError
-from neve.local import LocalStack, StackOptions
-from neve.local.stack_folder import StackState
+from neve.local import StackOptions
 from tests.support.installed import installation
 from tests.support.installed_stack import InstalledStack
 from tests.support.module_origins import folders_of_actors
 from tests.support.patience import SERVICE_S
 from tests.support.process_memory import held_in_memory
+from tests.support.serving import TOKEN, Cluster
 
 pytestmark = [pytest.mark.slow]
 
-TOKEN = "a-token-of-the-test"
 SETTINGS = """
 [coordinator]
 tick_s = 0.2
@@ -60,113 +52,12 @@ locations = ["/"]
 CHANGED = SETTINGS.replace("max = 2", "max = 1")
 
 
-@dataclass
-class Cluster:
-    """Redis and Ray without a service, and a folder."""
-
-    stack: LocalStack
-    folder: Path
-
-    def environ(self) -> dict[str, str]:
-        state = self.state()
-        (self.folder / "url").write_text(state.redis_url)
-        (self.folder / "token").write_text(TOKEN)
-        return {
-            **self.stack.driver_environ(),
-            "RAY_ADDRESS": state.ray_address,
-            "NEVE_STORE_URL_FILE": str(self.folder / "url"),
-            "NEVE_GATEWAY_TOKEN_FILE": str(self.folder / "token"),
-            "NEVE_GATEWAY_PORT": "0",
-        }
-
-    def state(self) -> StackState:
-        state = self.stack.folder.load()
-        assert state is not None
-        return state
-
-    def command(self, *more: str, settings: str = SETTINGS) -> list[str]:
-        file = self.folder / "neve.toml"
-        file.write_text(settings)
-        return [
-            installation().neve,
-            "serve",
-            "--config",
-            str(file),
-            "--json",
-            *more,
-        ]
-
-    @contextmanager
-    def serving(self, *more: str, settings: str = SETTINGS) -> Iterator[Serving]:
-        """Run `neve serve` until the end of the block; yield it once the service answers."""
-        log = self.folder / "serve.log"
-        with log.open("a") as errors:
-            process = subprocess.Popen(
-                self.command("--health-port", "0", *more, settings=settings),
-                env=self.environ(),
-                cwd=self.folder,  # Ray's workers look for modules where their driver was started
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        try:
-            yield Serving(process, _answer(process, log), log)
-        finally:
-            process.kill()
-            process.communicate()
-
-    def kill_for_good(self, actor: str) -> None:
-        """End an actor so that Ray does not start it again."""
-        program = (
-            "import ray, sys; ray.init(address=sys.argv[1], namespace='neve',"
-            " log_to_driver=False); ray.kill(ray.get_actor(sys.argv[2]))"
-        )
-        environ = self.environ()
-        command = [sys.executable, "-c", program, environ["RAY_ADDRESS"], actor]
-        subprocess.run(command, env=environ, check=True, timeout=SERVICE_S)
-
-
-@dataclass
-class Serving:
-    """A `neve serve` that has said that its service answers."""
-
-    process: subprocess.Popen[str]
-    said: dict[str, Any]
-    log: Path
-
-    @property
-    def client(self) -> Client:
-        return Client(self.said["url"], token=TOKEN)
-
-    def probe(self, path: str) -> int:
-        try:
-            address = f"http://127.0.0.1:{self.said['health_port']}{path}"
-            with urllib.request.urlopen(address, timeout=10) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            return error.code
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(SERVICE_S)
-
-
-def _answer(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
-    """Return what is said where the service is."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        said = json.loads(line)
-        if said["step"] == "answers":
-            return dict(said)
-    pytest.fail(f"neve serve ended: {log.read_text()[-2000:]}")
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("serve")
     options = StackOptions(actors=False, compactors=2)
     with InstalledStack.start(home=folder / "home", options=options) as stack:
-        yield Cluster(stack, folder)
+        yield Cluster(stack, folder, SETTINGS)
 
 
 def wait_until(true: Callable[[], object]) -> None:

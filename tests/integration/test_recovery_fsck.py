@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.metadata.changes import AddFiles
+from common.metadata.changes.protocol import into_garbage
 from common.metadata.codec.table import PIN
 from common.metadata.codec.tablet import BOUNDS, FILE, SELECTION
 from common.metadata.commands import delete, hset, sadd, set_string
 from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.mutation.effects import into_garbage
 from common.metadata.store_values import PinEntry
 from common.model.location_identity import GENERATION_PATH
 from common.model.table import Table

@@ -133,7 +133,9 @@ async def test_a_location_from_which_files_keep_going_is_not_rebuilt(
         return await facts_of(*values, **named)
 
     monkeypatch.setattr(rebuilding, "facts_of", meanwhile)
-    with pytest.raises(RefusedError, match=r"go while they are looked at, the last was 4\.parquet"):
+    with pytest.raises(
+        RefusedError, match=r"disappear while they are read, the last was 4\.parquet"
+    ):
         await rebuilt(ground, table)
     assert await ground.store.names() == {}
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import MemoryShortError
-from common.metadata.predicates import may_hold_dropped_key
+from common.metadata.changes.attempts import may_hold_dropped_key
 from common.model.key_values import KeyType
 from common.model.keys import encode_value
 from common.model.table import Table

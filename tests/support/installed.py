@@ -7,6 +7,7 @@ a test session; workers of pytest-xdist share it.
     release = installation()
     release.environ()   # processes import from the folder and cannot reach the checkout
     release.neve        # its command line
+    installation("61053eeb")  # the same of an earlier commit
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +33,7 @@ PACKAGES = ("common", "compactor", "coordinator", "neve")
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", *PACKAGES)
 SESSION_VARIABLE = "TESTS_OF_NEVE_FOLDER"
 """Folder of this test session, which tests/conftest.py makes and removes."""
+GIT = ["git", "-c", "safe.directory=*"]  # also where another user made the checkout
 BUILD_MAX_S = 300
 BUILD_SDIST = "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1])"
 
@@ -86,17 +89,33 @@ class Installation:
 
 
 @cache
-def installation() -> Installation:
-    """Return the installation of this test session; the first who asks makes it."""
+def installation(commit: str = "") -> Installation:
+    """Return an installation of this test session; the first caller makes it.
+
+    Args:
+        commit: What is installed; the files of the checkout if empty.
+    """
     session = session_folder()
-    folder = session / "installation"
-    with _locked(session / "installation.lock"):
+    folder = session / f"installation{commit}"
+    with _locked(session / f"{folder.name}.lock"):
         if not folder.exists():
-            unfinished = session / "unfinished"
+            unfinished = session / f"unfinished{commit}"
             shutil.rmtree(unfinished, ignore_errors=True)
+            if commit:
+                _copy_commit(commit, unfinished / "sources")
+            else:
+                copy_sources(unfinished / "sources")
             _make(unfinished)
+            if commit:
+                _add_data(unfinished)
             unfinished.rename(folder)
     return Installation.below(folder)
+
+
+def has_commit(commit: str) -> bool:
+    """Return whether the checkout has a commit; a shallow clone or an archive has not."""
+    looked_up = [*GIT, "cat-file", "-e", f"{commit}^{{commit}}"]
+    return subprocess.run(looked_up, cwd=ROOT, capture_output=True, check=False).returncode == 0
 
 
 def tracked_files() -> set[str]:
@@ -105,8 +124,7 @@ def tracked_files() -> set[str]:
     Where there is no `.git`, as in an unpacked archive, that is every file but compiled modules.
     """
     if (ROOT / ".git").exists():
-        git = ["git", "-c", "safe.directory=*"]  # also where another user made the checkout
-        listed = [*git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = [*GIT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         found = _run([*listed, "--", *PACKAGES], ROOT).split("\0")
         return {name for name in found if (ROOT / name).is_file()}
     files = (path for package in PACKAGES for path in (ROOT / package).rglob("*"))
@@ -132,10 +150,25 @@ def copy_sources(target: Path, sources: tuple[str, ...] = SOURCES) -> None:
         copy(ROOT / name, target / name)
 
 
+def _copy_commit(commit: str, target: Path) -> None:
+    """Unpack what a build reads, as it is in a commit."""
+    target.mkdir(parents=True)
+    archive = target.with_suffix(".tar")
+    _run([*GIT, "archive", "-o", str(archive), commit, "--", *SOURCES], ROOT)
+    with tarfile.open(archive) as files:
+        files.extractall(target, filter="data")
+
+
+def _add_data(folder: Path) -> None:
+    """Add the files that are no modules: wheels of older releases lack some."""
+    for package in PACKAGES:
+        source, target = folder / "sources" / package, folder / "packages" / package
+        shutil.copytree(source, target, dirs_exist_ok=True)
+
+
 def _make(folder: Path) -> None:
-    """Build sdist and wheel, and install the wheel."""
+    """Build sdist and wheel of the sources in a folder, and install the wheel."""
     sources, dist = folder / "sources", folder / "dist"
-    copy_sources(sources)
     dist.mkdir()
     _run([sys.executable, "-c", BUILD_SDIST, str(dist)], sources)
     (sdist,) = dist.glob("*.tar.gz")

@@ -11,11 +11,11 @@ from typing import Any
 from common.metadata.changes import (
     AddFiles,
     Applied,
+    Change,
     CommitAttempt,
     CreateTable,
     MoveRequest,
     Outcome,
-    RequestChange,
     SubmitRequest,
 )
 from common.metadata.store import TabletStore
@@ -69,7 +69,7 @@ class Cluster:
         """Return the store as a coordinator reaches it."""
         return self.store
 
-    async def apply(self, change: RequestChange) -> None:
+    async def apply(self, change: Change) -> None:
         outcome: Outcome = await self.store.apply(change)
         assert isinstance(outcome, Applied), outcome
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from statistics import quantiles
 from typing import Protocol
 
+from common.settings import AutoscalerSettings
 from coordinator.core.autoscaling import (
-    AutoscalerRules,
     CompactorLoad,
     Decision,
     FailedStart,
@@ -96,8 +96,8 @@ class Scaler(Protocol):
 class PolicyScaler:
     """The product's policy, with every decision kept."""
 
-    def __init__(self, rules: AutoscalerRules | None = None) -> None:
-        self.rules = rules or AutoscalerRules()
+    def __init__(self, rules: AutoscalerSettings | None = None) -> None:
+        self.rules = rules or AutoscalerSettings()
         self.memory = Memory()
         self.decisions: list[Decision] = []
 

@@ -63,7 +63,7 @@ class Options:
     drops: bool = False
     """The last table is dropped."""
     busy_s: float = 60.0
-    queue_jobs_max: int = 100
+    queue_count_max: int = 100
     rewrite_max_s: float = 2.0
     feed_s: float = 0.0
     """Longest delay of the change feed; slow: coordinators plan from old readings."""
@@ -167,7 +167,7 @@ def draw_options(seed: int) -> Options:
         bounds=dice.random() < 0.5,
         drops=dice.random() < 0.15,
         busy_s=dice.choice((15.0, 30.0)),
-        queue_jobs_max=dice.choice((1, 2, 100)),
+        queue_count_max=dice.choice((1, 2, 100)),
         rewrite_max_s=dice.choice((0.5, 2.0, 12.0)),
         feed_s=dice.choice((0.0, 0.0, 3.0)),
         lead_s=dice.choice((2.0, 10.0)),
@@ -222,7 +222,7 @@ def sim_settings(options: Options) -> Settings:
     """Return settings in which everything happens within seconds."""
     own = CoordinatorSettings(
         full_scan_interval_s=15.0,
-        queue_count_max=options.queue_jobs_max,
+        queue_count_max=options.queue_count_max,
         silence_max_s=8.0,
         adopt_grace_s=6.0,
         backoff_base_s=0.5,

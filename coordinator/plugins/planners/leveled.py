@@ -36,7 +36,7 @@ from common.model.job import JobAction, Kind, Plan
 from common.model.table import TableSettings
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
-from common.units import format_bytes, format_count
+from common.units import format_bytes, format_count, whole_number
 from coordinator.plugins.planners.key_cuts import cut_keys
 from coordinator.plugins.planners.packing import capacity_bytes, forced_merges
 from coordinator.plugins.planners.size_tiered import (
@@ -171,8 +171,7 @@ class Level:
 
 def level_of(file: DataFile) -> int:
     """Return the level in a file's tag; a file without the tag is in level 0."""
-    level = dict(file.tags).get(LEVEL_TAG, "")
-    return min(int(level), LEVEL_MAX) if level.isdecimal() else 0
+    return min(whole_number(dict(file.tags).get(LEVEL_TAG, "")) or 0, LEVEL_MAX)
 
 
 def levels_of(files: Iterable[DataFile]) -> list[Level]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from common.errors import CompactionError, RefusedError, RequestError
 from common.metadata.changes import AddFiles, Applied
-from common.metadata.mutation.call_marks import files_digest, names_digest
+from common.metadata.changes.files import files_digest, names_digest
 from common.metadata.store_values import CallKind, CallMark
 from common.model.key_values import KeyType
 from common.model.keys import encode_value, format_key

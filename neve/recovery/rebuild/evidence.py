@@ -278,7 +278,7 @@ async def described_table(
         return replace(evidence.described, location=location.uri)
     if not given:
         raise RequestError(
-            f"{DESCRIPTION_PATH} of {location.uri} is missing, so nothing tells the table's key: "
+            f"{DESCRIPTION_PATH} of {location.uri} is missing, so the table's key is unknown: "
             "give key and version column, or say that it is append-only"
         )
     paths = [*evidence.footers, *evidence.added]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from common.config import Flag, load_settings, setting_rows
+from common.config import SECTIONS, Flag, load_settings, setting_rows
 from common.errors import ConfigError
 from common.model.group import Group
 from common.secret_files import secret_of
@@ -128,6 +128,31 @@ def test_a_bad_file_is_refused_and_the_value_named(tmp_path: Path, text: str, na
     with pytest.raises(ConfigError, match=named) as refused:
         load_settings(written(tmp_path, text), environ={})
     assert "neve.toml" in str(refused.value), "the source is not named"
+
+
+EVERY = [
+    f"{section}.{entry.name}"
+    for section in ("store", "coordinator", "compactor", "gateway", "control", "groups.default")
+    for entry in fields(SECTIONS.get(section, GroupSettings))
+]
+
+
+@pytest.mark.parametrize("written", ["9" * 10_000, "²", "9" * 10_000 + "s", "-" + "9" * 10_000])
+def test_a_number_that_no_setting_has_is_refused_in_a_few_words(written: str) -> None:
+    """In flags and the environment numbers are texts."""
+    for name in EVERY:
+        variable = f"NEVE_{name.replace('.', '_').upper()}"
+        for flags, environ in (([f"{name}={written}"], {}), ([], {variable: written})):
+            assert len(refusal(flags, environ)) < 1_000, name
+
+
+def refusal(flags: list[str], environ: dict[str, str]) -> str:
+    """Return why settings are refused; empty: they are taken."""
+    try:
+        load_settings(environ=environ, flags=flags)
+    except ConfigError as refused:
+        return str(refused)
+    return ""
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

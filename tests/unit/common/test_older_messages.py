@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import os
 import pickle
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from common import wire
+from common.settings import Settings
 from neve.api.messages import readable_across_releases, restore_fields
 from tests.support import wire_examples
 from tests.support.older_release import older_release
+from tests.support.older_store import recorded_facts
 from tests.support.wire_examples import example, hints_of, messages, plain, read, written
 
 NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max")
@@ -44,6 +48,12 @@ NEW_FIELDS = {
     },
 }
 """What the older release does not know of the messages that it has."""
+NEW_SETTINGS = {
+    *("store.url_file", "coordinator.generation_interval_s", "gateway.token_file"),
+    *("gateway.shared_folders", "access.caller_request_bytes_max", "access.audit_reads"),
+    "access.oidc_life_max_s",
+}
+"""Settings that the recorded release does not know."""
 RENAMED = {"Explanation": {"table_name": "table"}}
 """Fields that have another name now; pickles have places and no names."""
 NEW_MESSAGES = {
@@ -131,6 +141,30 @@ def test_an_older_release_reads_what_compactors_and_coordinator_say(older: Path)
 
     for name, message in sent.items():
         assert missing(found[name], message["plain"]) == NEW_FIELDS.get(name, set()), name
+
+
+def test_settings_that_the_release_before_has_sent_are_read() -> None:
+    recorded = recorded_facts()["settings"]
+    settings = pickle.loads(base64.b64decode(recorded["pickle"]))
+
+    found = json.loads(json.dumps(asdict(settings), default=str))
+
+    assert missing(recorded["values"], found) == NEW_SETTINGS
+    new = {name: getattr(getattr(settings, section), name) for section, name in named()}
+    assert new == {name: getattr(getattr(Settings(), section), name) for section, name in named()}
+
+
+def named() -> list[tuple[str, ...]]:
+    """Return section and name of each new setting."""
+    return [tuple(name.split(".")) for name in sorted(NEW_SETTINGS)]
+
+
+def test_the_release_before_reads_the_settings_that_it_has() -> None:
+    # It reads values in the order of its fields and drops the others.
+    for section, values in recorded_facts()["settings"]["values"].items():
+        present = asdict(Settings())[section]
+        if section != "sources" and isinstance(present, dict):
+            assert list(present)[: len(values)] == list(values), section
 
 
 def test_every_value_in_a_message_can_be_read_across_releases() -> None:

@@ -70,7 +70,7 @@ def test_by_size_answers_as_accumulos_configurer(case: dict[str, Any]) -> None:
             {**BY_SIZE, "codec_level": "10"},
             "codec_level '10' is not a level of gzip, expected 1 to 9",
         ),
-        ({**BY_SIZE, "tresholt": "1"}, "no option 'tresholt'; it has threshold"),
+        ({**BY_SIZE, "tresholt": "1"}, "option 'tresholt' is unknown; did you mean 'threshold'"),
     ],
 )
 def test_by_size_refuses_options(options: dict[str, str], says: str) -> None:

@@ -228,7 +228,7 @@ def test_a_service_with_an_unknown_controller_or_option_does_not_start() -> None
     assert "expected 0 (none) or at least control.bytes_s_min" in refused(
         "control.bytes_s_max=100KB"
     )
-    assert "expected 1 to 1e+06" in refused("control.user_shares=0")
+    assert "expected 1 to 1000000" in refused("control.user_shares=0")
 
 
 def test_a_loop_has_what_the_settings_say() -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from common.settings import AutoscalerSettings
 from coordinator.core.autoscaling import (
-    AutoscalerRules,
     CompactorLoad,
     Decision,
     FailedStart,
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.unit
 
 MIB = 1024**2
 GIB = 1024**3
-RULES = AutoscalerRules()
+RULES = AutoscalerSettings()
 SLOTS = 4
 RATE = 64.0 * MIB
 
@@ -61,7 +61,7 @@ def after(
     memory: Memory | None = None,
     *,
     begin_s: float = 0.0,
-    rules: AutoscalerRules = RULES,
+    rules: AutoscalerSettings = RULES,
 ) -> tuple[Decision, Memory]:
     """Return the last decision after so many seconds of the same snapshot, one each second.
 

@@ -56,7 +56,7 @@ def test_a_bounded_map_forgets_what_was_put_first() -> None:
 
 
 def test_a_slot_is_counted_once_and_freed_once() -> None:
-    capacity = Capacity(Limits(running_jobs_max=2))
+    capacity = Capacity(Limits(running_max=2))
     capacity.enter("a", "small", 10)
     capacity.enter("a", "small", 10)
     capacity.enter("b", "small", 5)
@@ -158,9 +158,9 @@ def test_limits_follow_the_operators_settings() -> None:
     limits = Limits.of(settings, beat_interval_s=3.0)
 
     assert limits.silence_max_s == 40.0
-    assert (limits.queue_jobs_max, limits.queue_bytes_max) == (7, 80_000)
-    assert (limits.running_jobs_max, limits.running_input_bytes_max) == (9, 10)
+    assert (limits.queue_count_max, limits.queue_bytes_max) == (7, 80_000)
+    assert (limits.running_max, limits.running_bytes_max) == (9, 10)
     assert (limits.ageing_per_s, limits.deferral_max_s) == (0.5, 50.0)
     assert limits.backoff_base_s == 60.0
-    assert limits.unlisted_beats_max == 4
+    assert limits.lost_answer_beats == 4
     assert limits.unlisted_max_s == pytest.approx(10.5)

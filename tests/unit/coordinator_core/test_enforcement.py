@@ -11,9 +11,10 @@ import pytest
 
 from common.model.group import CONTROL_SCOPE, LimitScope
 from common.model.job import AGEING_PER_S, CLASS_WIDTH, Kind
+from common.settings import AutoscalerSettings
 from common.spi.controller import DEFAULT_SHARES, ControlDecision, ControlReadings, ShareClass
 from coordinator.core import events as on
-from coordinator.core.autoscaling import AutoscalerRules, GroupLoad, demand
+from coordinator.core.autoscaling import GroupLoad, demand
 from coordinator.core.control import ControlLoop, ControlRules, GuardRules
 from coordinator.core.limits import Limits
 from coordinator.core.queue import PROBES_MAX
@@ -292,7 +293,7 @@ def test_what_a_controller_hears_is_what_the_cluster_has() -> None:
 
 def test_the_autoscaler_goes_by_the_slots_of_the_decision() -> None:
     load = GroupLoad(group="g", count_min=0, count_max=20, slots=2, queued_jobs=100, slots_wanted=7)
-    found = demand(load, AutoscalerRules(), 1)
+    found = demand(load, AutoscalerSettings(), 1)
     assert (found.wanted, found.reason) == (4, "the controller wants 7 slots (`neve control`)")
     manager = manager_of(Fixed(slots=7))
     assert manager.state.slots_wanted("g") == 7

@@ -22,9 +22,9 @@ CASES: dict[str, Any] = json.loads(
 def test_the_best_run_up_to_the_limit_and_the_worst_are_shed() -> None:
     case = CASES["task_manager"]
     manager = TaskManager(
-        running_jobs_max=case["max_tasks"],
-        running_input_bytes_max=case["max_aggregate_cost"],
-        queue_jobs_max=case["max_queue"],
+        running_max=case["max_tasks"],
+        running_bytes_max=case["max_aggregate_cost"],
+        queue_count_max=case["max_queue"],
     )
     for step in case["log"]:
         if "offer" in step:
@@ -42,7 +42,7 @@ def test_the_best_run_up_to_the_limit_and_the_worst_are_shed() -> None:
 def test_a_job_that_fits_passes_one_that_does_not() -> None:
     case = CASES["task_manager_cost"]
     manager = TaskManager(
-        running_jobs_max=case["max_tasks"], running_input_bytes_max=case["max_aggregate_cost"]
+        running_max=case["max_tasks"], running_bytes_max=case["max_aggregate_cost"]
     )
     for name, priority, cost in case["offered"]:
         manager.offer(name, round(100 * priority), cost)
@@ -65,7 +65,7 @@ def test_a_job_that_fits_passes_one_that_does_not() -> None:
 
 
 def test_a_job_is_passed_so_often_and_then_goes_before_all_that_do_not_outrank_it() -> None:
-    manager = TaskManager(running_input_bytes_max=100)
+    manager = TaskManager(running_bytes_max=100)
     manager.offer("base", 9, 50)
     manager.offer("large", 5, 60)
     for number in range(20):
@@ -83,7 +83,7 @@ def test_a_job_is_passed_so_often_and_then_goes_before_all_that_do_not_outrank_i
 
 
 def test_waiting_for_a_job_that_many_outrank_stops_nothing() -> None:
-    manager = TaskManager(running_input_bytes_max=100)
+    manager = TaskManager(running_bytes_max=100)
     manager.offer("base", 9, 50)
     manager.offer("large", 5, 60)
     for number in range(PASSED_MAX):
@@ -99,7 +99,7 @@ def test_waiting_for_a_job_that_many_outrank_stops_nothing() -> None:
 
 
 def test_no_more_jobs_run_than_the_bound() -> None:
-    manager = TaskManager(running_jobs_max=3)
+    manager = TaskManager(running_max=3)
     for number in range(10):
         manager.offer(f"j{number}", number)
 
@@ -128,7 +128,7 @@ def test_how_long_the_longest_job_has_run_is_told() -> None:
 
 @pytest.mark.parametrize("case", CASES["stability"], ids=lambda case: case["arrivals_per_tick"])
 def test_a_queue_under_a_steady_load(case: dict[str, int]) -> None:
-    manager = TaskManager(queue_jobs_max=case["max_queue"], deferral_max_s=float("inf"))
+    manager = TaskManager(queue_count_max=case["max_queue"], deferral_max_s=float("inf"))
     peak = 0
     for tick in range(case["ticks"]):
         for number in range(case["arrivals_per_tick"]):
@@ -149,7 +149,7 @@ def test_a_queue_that_stays_full_is_overload_and_a_peak_is_not() -> None:
         about = tuple(warning for warning in status.warnings if "overloaded" in warning)
         return group.full_s, group.overloaded, about
 
-    manager = TaskManager(queue_jobs_max=4, overload_after_s=10.0, deferral_max_s=float("inf"))
+    manager = TaskManager(queue_count_max=4, overload_after_s=10.0, deferral_max_s=float("inf"))
     for number in range(4):
         manager.offer(f"j{number}", 1)
     assert told(manager) == (0.0, False, ())
@@ -179,7 +179,7 @@ def test_a_queue_that_stays_full_is_overload_and_a_peak_is_not() -> None:
 @pytest.mark.parametrize("queue_max", [1000, 40])
 def test_the_queue_is_empty_in_the_morning(queue_max: int) -> None:
     """Five jobs come and three go, by day; the queue is empty in the morning, nothing is lost."""
-    manager = TaskManager(queue_jobs_max=queue_max, deferral_max_s=float("inf"))
+    manager = TaskManager(queue_count_max=queue_max, deferral_max_s=float("inf"))
     lengths: list[int] = []
     for day in range(2):
         for hour in range(60):
@@ -201,7 +201,7 @@ def test_the_queue_is_empty_in_the_morning(queue_max: int) -> None:
 def test_a_full_queue_keeps_the_best_of_all_that_came(seed: int) -> None:
     chance = random.Random(seed)
     most = chance.randint(1, 50)
-    manager = TaskManager(queue_jobs_max=most)
+    manager = TaskManager(queue_count_max=most)
     offered = {f"j{number}": number for number in chance.sample(range(1000), 200)}
     for name, priority in offered.items():
         manager.offer(name, priority)
@@ -217,7 +217,7 @@ def test_a_full_queue_keeps_the_best_of_all_that_came(seed: int) -> None:
     ids=lambda case: f"{case['chunks']} tablets",
 )
 def test_evicted_jobs_are_not_analysed_at_every_scan(case: dict[str, Any]) -> None:
-    manager = TaskManager(queue_jobs_max=case["max_queue"], deferral_max_s=float("inf"))
+    manager = TaskManager(queue_count_max=case["max_queue"], deferral_max_s=float("inf"))
     for number in range(case["chunks"]):
         manager.offer(str(number), number)
     ticks = 0

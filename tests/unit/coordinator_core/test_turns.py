@@ -72,7 +72,7 @@ def test_a_turn_passes_over_so_many_jobs_and_no_more() -> None:
 
 
 def test_replans_per_turn_are_bounded() -> None:
-    limits = Limits(queue_jobs_max=10, replans_per_turn_max=3, deferral_max_s=5.0)
+    limits = Limits(queue_count_max=10, replans_per_turn_max=3, deferral_max_s=5.0)
     state = CoordinatorState(CoordinatorSettings(), limits=limits)
     state.handle(on.TableSeen(table=TABLE), 0.0)
     for number in range(30):

@@ -57,7 +57,7 @@ def test_many_better_jobs_of_a_full_volume_keep_no_other_waiting() -> None:
 
 
 def test_a_job_that_nobody_may_pass_holds_nobody_up_while_its_volume_is_full() -> None:
-    manager = TaskManager(volume_running_max=2, running_input_bytes_max=100)
+    manager = TaskManager(volume_running_max=2, running_bytes_max=100)
     manager.table("t1", volume="slow")
     manager.table("t2", volume="fast")
     manager.offer("base", 9, 50, table="t1")

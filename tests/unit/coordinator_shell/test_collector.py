@@ -23,8 +23,8 @@ from common.metadata.changes import (
     StampGarbage,
     UnpinFiles,
 )
+from common.metadata.changes.protocol import into_garbage
 from common.metadata.keys import TableKeys
-from common.metadata.mutation.effects import into_garbage
 from common.metadata.store_values import GarbageEntry, PinEntry
 from common.model.file import DataFile
 from common.model.job import Kind

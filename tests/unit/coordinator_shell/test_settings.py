@@ -43,7 +43,7 @@ def test_groups_with_and_without_compactors_are_known_from_the_start() -> None:
 def test_patience_counts_the_heartbeats_that_compactors_send() -> None:
     flags = ("compactor.beat_interval_s=4", "coordinator.lost_answer_beats=5")
     limits = assembled(*flags).state._cluster.limits
-    assert (limits.unlisted_beats_max, limits.unlisted_max_s) == (5, 18.0)
+    assert (limits.lost_answer_beats, limits.unlisted_max_s) == (5, 18.0)
 
 
 def test_jobs_of_a_volume_and_its_slowest_rate_are_bounded() -> None:

@@ -25,7 +25,7 @@ from common.metadata.changes import (
     ForgetFiles,
     Outcome,
 )
-from common.metadata.mutation.call_marks import refused_call
+from common.metadata.changes.files import refused_call
 from common.model.location_identity import GUARD_NAME
 from common.model.table import Table
 from common.model.tablet import TabletId

@@ -110,9 +110,18 @@ def test_facts_of_a_file_are_read() -> None:
         ({"files": [{"path": "a", "size": 1, "sizes": 1}]}, "did you mean 'size'"),
         ({"files": [*FOUR, FOUR[0]]}, r"files\[4\].path 'a' is listed twice"),
         ({"files": [FOUR[0] | {"rows": 1.5}]}, r"files\[0\].rows is 1.5, expected a whole"),
-        ({"files": [FOUR[0] | {"rows": "x"}]}, r"files\[0\].rows is 'x', expected a number"),
+        ({"files": [FOUR[0] | {"rows": "x"}]}, r"files\[0\].rows is 'x', expected a whole"),
         ({"files": [FOUR[0] | {"open": 1}]}, r"files\[0\].open is 1, expected true or false"),
         ({"files": [FOUR[0] | {"key_min": 0.5}]}, r"key_min is 0.5, expected a text or a whole"),
+        (
+            {"files": [FOUR[0] | {"key_min": 16**5000}]},
+            "too many digits, expected a text or a whol",
+        ),
+        (
+            {"files": [FOUR[0] | {"rows": 16**5000}]},
+            "a number of too many digits, expected a whole",
+        ),
+        ({"files": [FOUR[0] | {"rows": "9" * 5000}]}, "rows is '9.*, expected a whole number"),
         ({"files": [FOUR[0] | {"tags": "x"}]}, r"files\[0\] is 'x', expected an object"),
         ({"files": FOUR, "kind": "user"}, "kind is 'user', expected SYSTEM or USER"),
         ({"files": FOUR, "candidates": ["z"]}, r"candidates\[0\] is 'z', expected the path"),
@@ -137,14 +146,14 @@ def test_facts_of_a_file_are_read() -> None:
         ({"files": FOUR, "heat": {"reads": 1}}, "heat: field 'reads' is unknown"),
         ({"files": FOUR, "heat": {"scans": -1}}, "heat.scans is -1, expected at least 0"),
         ({"files": FOUR, "free_bytes": "much"}, "free_bytes 'much' is not a size"),
-        ({"files": FOUR, "statistics": {"changed": {"x": 2}}}, "changed.x is 2, expected a share"),
+        ({"files": FOUR, "statistics": {"changed": {"x": 2}}}, "changed.x is 2, expected 0 to 1"),
         (
             {"files": FOUR, "statistics": {"merged": "x"}},
             "statistics.merged is 'x', expected a num",
         ),
         (
             {"files": FOUR, "statistics": {"updated_rows": -1}},
-            "updated_rows is -1, expected a whole",
+            "updated_rows is -1, expected at least 0",
         ),
     ],
 )

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from common.model.group import Group
 from common.model.job import Job, Kind
 from common.model.tablet import PLUS_INFINITY, TabletId
-from coordinator.core.autoscaling import AutoscalerRules, GroupLoad
+from common.settings import AutoscalerSettings
+from coordinator.core.autoscaling import GroupLoad
 from neve.simulate.cluster import Lane, SimulatedAttempt, SimulatedCompactor, SimulatedGroup, Volume
 from neve.simulate.specification import GroupRule
 from tests.support.simulated import document, world
@@ -99,7 +100,7 @@ def test_a_volume_is_shared_as_it_is_step_by_step(jobs: list[tuple[int, int, int
 
 
 def group(**rule: int) -> SimulatedGroup:
-    return SimulatedGroup(GroupRule(group=Group(name="default"), **rule), AutoscalerRules())
+    return SimulatedGroup(GroupRule(group=Group(name="default"), **rule), AutoscalerSettings())
 
 
 def test_a_group_never_runs_more_jobs_than_it_has_slots() -> None:

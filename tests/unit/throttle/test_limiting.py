@@ -80,7 +80,7 @@ def test_no_job_is_handed_out_before_the_limits_are_known(monkeypatch: pytest.Mo
 
 
 def test_a_store_that_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.metadata.mutation.control.LIMITS_MAX", 0)
+    monkeypatch.setattr("common.metadata.changes.upkeep.LIMITS_MAX", 0)
 
     async def story() -> None:
         made, heard = limits_over(MemoryStore(SystemClock()))

@@ -1,4 +1,4 @@
-"""Create, fill, change and drop a table; restore a lost name.
+"""Create, fill, change, trigger and drop a table; restore a lost name.
 
 A table is created in three transactions: the table, its name, its state. Tablets beyond the first
 thousand have transactions of their own before the name, so that they hold up neither the event loop
@@ -9,22 +9,37 @@ table and the names (`docs/design/0013-sentinel-and-cluster.md`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from common.metadata.changes import (
+from common.metadata.changes.protocol import (
+    MADE,
     Applied,
-    ChangeTable,
-    CreateTable,
-    DropTable,
-    FinishFilling,
+    Change,
+    Decision,
+    Guarded,
+    More,
+    Needs,
+    NoWrite,
     Refused,
-    RestoreName,
-    ResumeFilling,
-    TriggerTable,
+    Seen,
+    Transaction,
+    Write,
+    into_garbage,
+    make_tablet,
+    may_change,
+    state_seen,
+    stream_entry,
+    table_changed,
+    table_seen,
+    table_state,
+    transaction_of,
+    uncommitted_outputs,
+    whole_table,
 )
 from common.metadata.codec import table as codec_table
 from common.metadata.codec.table import (
     DELETES,
+    FILLED,
     FILLING,
     INCOMPLETE,
     SETTINGS,
@@ -46,6 +61,7 @@ from common.metadata.commands import (
     hdel,
     hget,
     hgetall,
+    hincrby,
     hlen,
     hset,
     members_after,
@@ -60,29 +76,15 @@ from common.metadata.keys import (
     TabletKeys,
     is_table_id,
 )
-from common.metadata.mutation.effects import (
-    into_garbage,
-    make_tablet,
-    stream_entry,
-    table_changed,
-    uncommitted_outputs,
+from common.model.location_identity import (
+    DELETED_WITH_TABLE,
+    LocationIdentity,
+    identity_of_uri,
+    overlap_test,
 )
-from common.metadata.mutation.needs import state_seen, table_seen, table_state, whole_table
-from common.metadata.mutation.transaction import (
-    MADE,
-    Decision,
-    More,
-    Needs,
-    NoWrite,
-    Seen,
-    Transaction,
-    Write,
-)
-from common.metadata.predicates import may_change, may_fill
-from common.model.location_identity import DELETED_WITH_TABLE, identity_of_uri, overlap_test
 from common.model.outcome import Refusal, RefusalCode
 from common.model.request import Request, RequestState
-from common.model.table import DNS_LABEL, Filling, Table, TableState
+from common.model.table import DNS_LABEL, Column, Filling, Table, TableSettings, TableState
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 
 # ---- Dropping
@@ -97,11 +99,21 @@ from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 # Replicas must have the mark before the name is freed.
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropTable(Change):
+    """Mark the table as going, then remove its tablets and keys, one change per tablet."""
+
+    table: str
+    delete_files: bool = False
+    resumed: bool = False
+    """Only continue a drop that has begun."""
+    unfinished: bool = False
+    """Only drop a table that was never live or paused, or an entry with only a name."""
+
+
 _UNFINISHED = frozenset({TableState.NEW, TableState.FILLING})
 REQUESTS_PER_STEP = 500
 """Requests forgotten in one transaction."""
-TRIGGER_STEP_S = 0.001
-_MADE_AS = frozenset({TableState.PAUSED, TableState.FILLING})
 _NO_NAME = ""
 """A field that no table name can equal."""
 
@@ -125,6 +137,7 @@ class _Drop:
         return TableKeys(self.table)
 
 
+@transaction_of.register
 def drop_table(change: DropTable) -> Transaction:
     """Return the first transaction of a drop."""
     drop = _Drop(change.table, change.delete_files, MADE, change.resumed, change.unfinished)
@@ -304,10 +317,31 @@ def _answer(outcome: Applied | Refused) -> Transaction:
 # coordinator removes it later (`coordinator/storage/garbage_collector.py`).
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTable(Change):
+    """Create a table with its tablets. Refused: the name is invalid or taken, locations overlap.
+
+    With `table.state` PAUSED the table becomes paused; with FILLING the run in `table.filling`
+    fills it; otherwise it becomes live.
+    """
+
+    table: Table
+    splits: tuple[bytes, ...] = ()
+    """Ends of all tablets but the last, ascending. Ignored for a partitioned table."""
+    identity: LocationIdentity | None = None
+    """Identity of its location; None: derived from its URI."""
+    others: Mapping[str, LocationIdentity] = field(default_factory=dict)
+    """Table id → current identity of its location, for tables whose entry may be outdated."""
+    generation: int = 0
+    """Its first generation: above that of an earlier table in the location."""
+
+
+_MADE_AS = frozenset({TableState.PAUSED, TableState.FILLING})
 TABLETS_AT_ONCE = 1000
 """Maximum number of tablets that one transaction creates."""
 
 
+@transaction_of.register
 def create_table(change: CreateTable) -> Transaction:
     """Return the first transaction: the table itself, in state new. Mark: it is there."""
     table = change.table
@@ -466,10 +500,52 @@ def _undone(table: Table) -> NoWrite:
 
 # ---- Filling
 #
-# A recovery creates the table first and adds its files step by step (`repair_files.put_files`,
-# `files.add_files`). If it is interrupted, the table stays invisible to readers and changes.
+# A recovery creates the table first and adds its files step by step (`restore_files`, `add_files`).
+# If it is interrupted, the table stays invisible to readers and changes.
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeFilling(Change):
+    """Take over a table that is being filled: the previous run may not add files any more."""
+
+    table: str
+    run: str
+    verb: str
+    files: int
+    """Number of files that the table has when this run ends."""
+
+
+def may_fill(table: str, found: Table | None, run: str) -> Refusal | None:
+    """Return why a run may not put files into a table, or None.
+
+    Args:
+        table: Its id.
+        found: The current table.
+        run: Fencing token of the run; empty: no run, so no run may be filling the table.
+    """
+    if not run:
+        return may_change(table, found.state if found else None)
+    if found is None:
+        return may_change(table, None)
+    filling = found.filling
+    if filling is None:
+        return Refusal(
+            RefusalCode.STATE, f"table {table} is {found.state.value}: its filling has ended"
+        )
+    if filling.run != run:
+        return Refusal(
+            RefusalCode.STATE,
+            f"table {table} is being filled by run {filling.run}, which has replaced run {run}",
+        )
+    return None
+
+
+def filled(keys: TableKeys, run: str, count: int) -> tuple[Command, ...]:
+    """Return the effect that counts files that a run has added to a table."""
+    return (hincrby(keys.table, FILLED, count),) if run and count else ()
+
+
+@transaction_of.register
 def resume_filling(change: ResumeFilling) -> Transaction:
     """Return the transaction that takes over a filling table. Mark: this run fills it."""
     keys = TableKeys(change.table)
@@ -486,6 +562,21 @@ def resume_filling(change: ResumeFilling) -> Transaction:
     return Transaction(whole_table(keys), decide)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishFilling(Change):
+    """Make a filled table live or paused. Refused: another run fills it, or files are missing."""
+
+    table: str
+    run: str
+    files: int
+    """Number of files that the run has added; the table must have counted the same number."""
+    state: TableState
+    """LIVE or PAUSED."""
+    incomplete: bool = False
+    """Whether the recovery missed files; only for a paused table."""
+
+
+@transaction_of.register
 def finish_filling(change: FinishFilling) -> Transaction:
     """Return the transaction that makes a filled table live or paused.
 
@@ -530,6 +621,18 @@ def _filling_ended(table: str, state: TableState) -> Refusal:
 # a table without a name, and restores the name.
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreName(Change):
+    """Restore the lost name of a live or paused table, if name and location are free."""
+
+    table: str
+    identity: LocationIdentity | None = None
+    """Identity of its location, as in `CreateTable`."""
+    others: Mapping[str, LocationIdentity] = field(default_factory=dict)
+    """Table id → current identity of its location, where it is known."""
+
+
+@transaction_of.register
 def restore_name(change: RestoreName) -> Transaction:
     """Return the first transaction: read the table. Mark: the name's entry has this id."""
     keys = TableKeys(change.table)
@@ -574,9 +677,23 @@ def _still_there(table: Table) -> Transaction:
     return Transaction(table_state(keys), decide)
 
 
-# ---- Changing
+# -------------------------------------------------------------------------- Changing and triggering
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeTable(Change):
+    """Write new settings or another state. Refused if `settings_version` is outdated."""
+
+    table: str
+    settings_version: int
+    settings: TableSettings | None = None
+    state: TableState | None = None
+    """LIVE or PAUSED."""
+    schema: tuple[Column, ...] | None = None
+    """All columns; the schema's id is incremented."""
+
+
+@transaction_of.register
 def change_table(change: ChangeTable) -> Transaction:
     """Return the transaction that writes settings or state. Mark: they are there.
 
@@ -625,9 +742,19 @@ def _new_fields(change: ChangeTable, present: Table) -> dict[str, Word]:
     return fields
 
 
-# ---- Triggers
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerTable(Guarded):
+    """Make the planner plan every tablet of a table. Refused if the table is not live."""
+
+    table: str
+    trigger: str
+    """One of `common.model.table.TRIGGERS`."""
 
 
+TRIGGER_STEP_S = 0.001
+
+
+@transaction_of.register
 def trigger_table(change: TriggerTable) -> Transaction:
     """Return the transaction that records a trigger.
 

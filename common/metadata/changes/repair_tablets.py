@@ -1,19 +1,39 @@
-"""Repairs other than of files: counts, reservations, markers, holes, watermarks, overlaps."""
+"""Repairs of tablets: counts, reservations, markers, watermarks, holes, overlaps.
 
-from dataclasses import replace
+Each carries what was observed, and is refused if that has changed.
+"""
 
-from common.metadata.changes import (
-    AcceptGeneration,
-    ClearMarks,
-    EndReservation,
-    FillHole,
-    JoinTablets,
-    LowerWatermark,
-    RecountRecord,
-    TrimTablet,
+from dataclasses import dataclass, replace
+
+from common.metadata.changes.attempts import attempt_entry
+from common.metadata.changes.protocol import (
+    Decision,
+    Guarded,
+    More,
+    Needs,
+    NoWrite,
+    Seen,
+    Transaction,
+    Write,
+    bounds_seen,
+    refused_by_table,
+    selection_seen,
+    table_state,
+    tablet_changed,
+    tablet_gone,
+    tablet_seen,
+    transaction_of,
+    uncommitted_outputs,
+    whole_tablet,
 )
-from common.metadata.codec.layout import whole_number
-from common.metadata.codec.table import LOSS, MANIFEST
+from common.metadata.changes.requests import request_has_ended
+from common.metadata.changes.split_merge import (
+    merge_tablets,
+    needs_of_tablet,
+    tablet_there,
+    tablets_seen,
+    why_busy,
+)
 from common.metadata.codec.tablet import (
     BOUNDS,
     BYTES,
@@ -42,36 +62,18 @@ from common.metadata.commands import (
     zadd,
 )
 from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.mutation import needs as need
-from common.metadata.mutation.effects import (
-    table_changed,
-    tablet_changed,
-    uncommitted_outputs,
-)
-from common.metadata.mutation.requests import request_has_ended
-from common.metadata.mutation.split_merge import (
-    merge_tablets,
-    needs_of_tablet,
-    tablet_there,
-    tablets_seen,
-)
-from common.metadata.mutation.transaction import (
-    Decision,
-    More,
-    Needs,
-    NoWrite,
-    Seen,
-    Transaction,
-    Write,
-)
-from common.metadata.predicates import may_fill
-from common.metadata.split_merge_predicates import why_busy
-from common.metadata.store_values import AcceptedLoss
 from common.model.file import DataFile
 from common.model.outcome import Refusal, RefusalCode
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
 
-# ------------------------------------------------------------ Counts, leftovers, holes, generations
+# ----------------------------------------------------------------------------- Counts and leftovers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecountRecord(Guarded):
+    """Recompute the counts and flags of a tablet's record from its other keys."""
+
+    tablet: TabletId
 
 
 def true_counts(keys: TabletKeys, seen: Seen) -> dict[str, int]:
@@ -89,6 +91,7 @@ def true_counts(keys: TabletKeys, seen: Seen) -> dict[str, int]:
     }
 
 
+@transaction_of.register
 def recount_record(change: RecountRecord) -> Transaction:
     """Return the transaction that recounts a tablet. Mark: the record has these counts.
 
@@ -97,13 +100,13 @@ def recount_record(change: RecountRecord) -> Transaction:
     """
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     watch = [key for key in keys.every if key != keys.record]
-    needs = need.table_state(table) | need.whole_tablet(keys, watch)
+    needs = table_state(table) | whole_tablet(keys, watch)
 
     def decide(seen: Seen) -> Decision:
-        if refusal := need.refused_by_table(table, seen):
+        if refusal := refused_by_table(table, seen):
             return refusal
         if seen["bounds"] is None:
-            return need.tablet_gone(change.tablet)
+            return tablet_gone(change.tablet)
         wrong = {
             name: count
             for name, count in true_counts(keys, seen).items()
@@ -114,11 +117,20 @@ def recount_record(change: RecountRecord) -> Transaction:
     return Transaction(needs, decide)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndReservation(Guarded):
+    """Remove the reservation of an attempt whose outcome is written."""
+
+    tablet: TabletId
+    attempt: str
+
+
+@transaction_of.register
 def end_reservation(change: EndReservation) -> Transaction:
     """Return the transaction that removes a stale reservation. Mark: it is gone."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     reads = {"files": hgetall(keys.files)}
-    needs = need.attempt_entry(table, keys, change.attempt) | Needs((), reads)
+    needs = attempt_entry(table, keys, change.attempt) | Needs((), reads)
 
     def decide(seen: Seen) -> Decision:
         if seen["entry"] is None:
@@ -143,6 +155,15 @@ def end_reservation(change: EndReservation) -> Transaction:
     return Transaction(needs, decide)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearMarks(Guarded):
+    """Remove selection and markers of requests that have ended or do not exist."""
+
+    tablet: TabletId
+    requests: tuple[str, ...]
+
+
+@transaction_of.register
 def clear_marks(change: ClearMarks) -> Transaction:
     """Return the transaction that removes remains of ended requests. Mark: nothing is left."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
@@ -153,11 +174,11 @@ def clear_marks(change: ClearMarks) -> Transaction:
         "done": smembers(keys.done),
     }
     reads |= {f"state/{key}": hget(key, "state") for key in own}
-    needs = need.table_state(table)
+    needs = table_state(table)
     needs |= Needs((keys.selection, keys.waiting, keys.done, *own), reads)
 
     def decide(seen: Seen) -> Decision:
-        if refusal := need.refused_by_table(table, seen):
+        if refusal := refused_by_table(table, seen):
             return refusal
         for request, key in zip(change.requests, own, strict=True):
             if not request_has_ended(seen[f"state/{key}"]):
@@ -172,7 +193,7 @@ def _cleared(change: ClearMarks, keys: TabletKeys, seen: Seen) -> tuple[Command,
     effects: list[Command] = []
     counts: dict[str, int] = {}
     flags: dict[str, str | bytes | int | float] = {}
-    selection = need.selection_seen(keys, seen["selection"])
+    selection = selection_seen(keys, seen["selection"])
     if selection is not None and selection.request in change.requests:
         effects.append(delete(keys.selection))
         flags[SELECTED] = 0
@@ -188,116 +209,32 @@ def _cleared(change: ClearMarks, keys: TabletKeys, seen: Seen) -> tuple[Command,
     return (*effects, *tablet_changed(change.tablet, "clear", counts=counts, flags=flags))
 
 
-def fill_hole(change: FillHole) -> Transaction:
-    """Return the transaction that creates a missing tablet. Mark: its bounds exist."""
-    keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
-    reads = {"bounds": get(keys.bounds), "following": members_after(table.index, change.start, 2)}
-    watch = [keys.bounds, table.index]
-    if change.start is not None:
-        before = TabletKeys.of(TabletId(change.tablet.table, change.start))
-        watch.append(before.bounds)
-        reads["before"] = get(before.bounds)
-
-    def decide(seen: Seen) -> Decision:
-        if refusal := need.refused_by_table(table, seen):
-            return refusal
-        if seen["bounds"] is not None:
-            return NoWrite()
-        if change.start is not None and seen["before"] is None:
-            return _no_hole(change, "no tablet ends at its start")
-        return _fill(change, seen)
-
-    return Transaction(need.table_state(table) | Needs(tuple(watch), reads), decide)
-
-
-def _fill(change: FillHole, seen: Seen) -> Decision:
-    end = change.tablet.end
-    following = [other for other in seen["following"] if other != end]
-    if following and following[0] < end:
-        return _no_hole(change, "another tablet is inside its range")
-    if end == PLUS_INFINITY:
-        return Write(_filled(change))
-    if not following:
-        return _no_hole(change, "no tablet follows it")
-    beyond = TabletKeys.of(TabletId(change.tablet.table, following[0]))
-    more = Needs((beyond.bounds,), {"beyond": get(beyond.bounds)})
-    return More(more, lambda further: _fill_before(change, beyond, further))
-
-
-def _fill_before(change: FillHole, beyond: TabletKeys, seen: Seen) -> Decision:
-    bounds = need.bounds_seen(beyond, seen["beyond"])
-    if bounds is None or bounds.start != change.tablet.end:
-        return _no_hole(change, "the next tablet does not start at its end")
-    return Write(_filled(change))
-
-
-def _filled(change: FillHole) -> tuple[Command, ...]:
-    keys = TabletKeys.of(change.tablet)
-    return (
-        set_string(keys.bounds, BOUNDS.pack(Bounds(change.start, change.tablet.end))),
-        zadd(TableKeys(change.tablet.table).index, change.tablet.end),
-        *tablet_changed(change.tablet, "fill"),
-    )
-
-
-def _no_hole(change: FillHole, why: str) -> Refusal:
-    return Refusal(RefusalCode.BOUNDS, f"tablet {change.tablet} cannot be created: {why}")
-
-
-def accept_generation(change: AcceptGeneration) -> Transaction:
-    """Return the transaction that raises the generation. Mark: it is that high.
-
-    The period in which changes were lost is stored: a listing sweep keeps unknown files of that
-    period, and a rebuild adds them. A table has one such period, from the first loss to the
-    last.
-    """
-    keys = TableKeys(change.table)
-
-    def decide(seen: Seen) -> Decision:
-        if refusal := may_fill(change.table, need.table_seen(keys, seen), change.run):
-            return refusal
-        if whole_number(keys.generation, seen["generation"]) >= change.generation:
-            return NoWrite()
-        effects: tuple[Command, ...] = (set_string(keys.generation, change.generation),)
-        if change.lost:
-            loss = AcceptedLoss(since_s=_lost_since_s(keys, seen), until_s=seen.now_s)
-            effects += (set_string(keys.loss, LOSS.pack(loss)),)
-        return Write((*effects, table_changed(change.table, "accept")), durable=True)
-
-    reads = {
-        "generation": get(keys.generation),
-        "manifest": get(keys.manifest),
-        "loss": get(keys.loss),
-    }
-    needs = Needs((keys.generation, keys.manifest, keys.loss), reads)
-    return Transaction(need.whole_table(keys) | needs, decide)
-
-
-def _lost_since_s(keys: TableKeys, seen: Seen) -> float:
-    """Return a time before which nothing was lost.
-
-    The store has gone back to a moment after the last manifest that it has.
-    """
-    if seen["loss"] is not None:
-        return LOSS.unpack(keys.loss, seen["loss"]).since_s
-    if seen["manifest"] is not None:
-        return MANIFEST.unpack(keys.manifest, seen["manifest"]).begun_s
-    return 0.0
-
-
 # ---------------------------------------------------------------------------------------- Watermark
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowerWatermark(Guarded):
+    """Let a tablet accept rows again at versions whose tombstones were dropped.
+
+    Rows that such a tombstone had deleted may reappear with files that are added again.
+    """
+
+    tablet: TabletId
+    to: bytes | None
+    """The new watermark; None: none."""
+
+
+@transaction_of.register
 def lower_watermark(change: LowerWatermark) -> Transaction:
     """Return the transaction that lowers the watermark and resets its marks."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     reads = {"bounds": get(keys.bounds), "purge": get(keys.purge)}
 
     def decide(seen: Seen) -> Decision:
-        if refusal := need.refused_by_table(table, seen):
+        if refusal := refused_by_table(table, seen):
             return refusal
         if seen["bounds"] is None:
-            return need.tablet_gone(change.tablet)
+            return tablet_gone(change.tablet)
         present = seen["purge"]
         if present == change.to:
             return NoWrite()
@@ -319,15 +256,96 @@ def lower_watermark(change: LowerWatermark) -> Transaction:
             durable=True,
         )
 
-    return Transaction(need.table_state(table) | Needs((keys.bounds, keys.purge), reads), decide)
+    return Transaction(table_state(table) | Needs((keys.bounds, keys.purge), reads), decide)
 
 
-# ---- Tablets that overlap
+# ---- Holes and overlaps
 #
 # Splits and merges do not cause overlaps; a damaged or mixed store does. By the tile rule readers
 # see only one of the two tablets, or are refused, until the overlap is repaired.
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillHole(Guarded):
+    """Create a tablet that is missing between two others."""
+
+    tablet: TabletId
+    """Its end is the start of the next tablet."""
+    start: bytes | None
+
+
+@transaction_of.register
+def fill_hole(change: FillHole) -> Transaction:
+    """Return the transaction that creates a missing tablet. Mark: its bounds exist."""
+    keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
+    reads = {"bounds": get(keys.bounds), "following": members_after(table.index, change.start, 2)}
+    watch = [keys.bounds, table.index]
+    if change.start is not None:
+        before = TabletKeys.of(TabletId(change.tablet.table, change.start))
+        watch.append(before.bounds)
+        reads["before"] = get(before.bounds)
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := refused_by_table(table, seen):
+            return refusal
+        if seen["bounds"] is not None:
+            return NoWrite()
+        if change.start is not None and seen["before"] is None:
+            return _no_hole(change, "no tablet ends at its start")
+        return _fill(change, seen)
+
+    return Transaction(table_state(table) | Needs(tuple(watch), reads), decide)
+
+
+def _fill(change: FillHole, seen: Seen) -> Decision:
+    end = change.tablet.end
+    following = [other for other in seen["following"] if other != end]
+    if following and following[0] < end:
+        return _no_hole(change, "another tablet is inside its range")
+    if end == PLUS_INFINITY:
+        return Write(_filled(change))
+    if not following:
+        return _no_hole(change, "no tablet follows it")
+    beyond = TabletKeys.of(TabletId(change.tablet.table, following[0]))
+    more = Needs((beyond.bounds,), {"beyond": get(beyond.bounds)})
+    return More(more, lambda further: _fill_before(change, beyond, further))
+
+
+def _fill_before(change: FillHole, beyond: TabletKeys, seen: Seen) -> Decision:
+    bounds = bounds_seen(beyond, seen["beyond"])
+    if bounds is None or bounds.start != change.tablet.end:
+        return _no_hole(change, "the next tablet does not start at its end")
+    return Write(_filled(change))
+
+
+def _filled(change: FillHole) -> tuple[Command, ...]:
+    keys = TabletKeys.of(change.tablet)
+    return (
+        set_string(keys.bounds, BOUNDS.pack(Bounds(change.start, change.tablet.end))),
+        zadd(TableKeys(change.tablet.table).index, change.tablet.end),
+        *tablet_changed(change.tablet, "fill"),
+    )
+
+
+def _no_hole(change: FillHole, why: str) -> Refusal:
+    return Refusal(RefusalCode.BOUNDS, f"tablet {change.tablet} cannot be created: {why}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimTablet(Guarded):
+    """Move the start of a tablet that overlaps the previous one to the previous one's end.
+
+    Refused if a file of it is, or may be, below that.
+    """
+
+    tablet: TabletId
+    before: bytes | None
+    """Its observed start."""
+    start: bytes
+    """The end of the tablet before it."""
+
+
+@transaction_of.register
 def trim_tablet(change: TrimTablet) -> Transaction:
     """Return the transaction that moves the start of a tablet. Mark: its bounds.
 
@@ -335,16 +353,16 @@ def trim_tablet(change: TrimTablet) -> Transaction:
     """
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     before = TabletKeys.of(TabletId(change.tablet.table, change.start))
-    needs = need.table_state(table)
-    needs |= need.whole_tablet(keys, (keys.bounds, keys.files, keys.operation))
+    needs = table_state(table)
+    needs |= whole_tablet(keys, (keys.bounds, keys.files, keys.operation))
     needs |= Needs((before.bounds,), {"before": get(before.bounds)})
 
     def decide(seen: Seen) -> Decision:
-        if refusal := need.refused_by_table(table, seen):
+        if refusal := refused_by_table(table, seen):
             return refusal
-        tablet = need.tablet_seen(change.tablet, keys, seen)
+        tablet = tablet_seen(change.tablet, keys, seen)
         if tablet is None:
-            return need.tablet_gone(change.tablet)
+            return tablet_gone(change.tablet)
         if tablet.bounds.start == change.start:
             return NoWrite()
         if refusal := _refused_trim(change, tablet, seen):
@@ -381,17 +399,31 @@ def _reaches(file: DataFile, key: bytes) -> bool:
     return file.key_min <= key if file.key_min is not None else file.rows > 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinTablets(Guarded):
+    """Move everything of a tablet to the next one, which overlaps it.
+
+    Refused while work runs in one of them, and if dead rows were dropped in one of them that
+    the other may hold older rows of.
+    """
+
+    left: TabletId
+    right: TabletId
+    """It keeps its end, and thereby its name."""
+
+
+@transaction_of.register
 def join_tablets(change: JoinTablets) -> Transaction:
     """Return the transaction that joins two tablets. Mark: the left one is gone."""
     table, both = TableKeys(change.left.table), (change.left, change.right)
-    needs = need.table_state(table)
+    needs = table_state(table)
     for tablet in both:
         keys = TabletKeys.of(tablet)
         watch = [key for key in keys.every if key != keys.record]
-        needs |= needs_of_tablet(tablet, need.whole_tablet(keys, watch))
+        needs |= needs_of_tablet(tablet, whole_tablet(keys, watch))
 
     def decide(seen: Seen) -> Decision:
-        if refusal := need.refused_by_table(table, seen):
+        if refusal := refused_by_table(table, seen):
             return refusal
         if _is_joined(change, seen):
             return NoWrite()

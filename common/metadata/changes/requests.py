@@ -13,12 +13,29 @@ valid then, because they can only change after the request has changed its state
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from common.metadata.changes import (
+from common.metadata.changes.files import call_seen, leave_call_mark, refused_call
+from common.metadata.changes.protocol import (
     Applied,
-    CancelRange,
-    CloseRequest,
-    MoveRequest,
-    SubmitRequest,
+    Change,
+    Decision,
+    Guarded,
+    More,
+    Needs,
+    NoWrite,
+    Seen,
+    Transaction,
+    Write,
+    bounds_seen,
+    may_change,
+    refused_by_table,
+    request_changed,
+    selection_seen,
+    table_seen,
+    table_state,
+    tablet_gone,
+    tablet_seen,
+    transaction_of,
+    whole_table,
 )
 from common.metadata.codec.table import (
     REQUEST_STATE,
@@ -52,41 +69,12 @@ from common.metadata.keys import (
     TabletKeys,
     is_table_id,
 )
-from common.metadata.mutation import needs as need
-from common.metadata.mutation.call_marks import (
-    call_seen,
-    leave_call_mark,
-    refused_call,
-)
-from common.metadata.mutation.effects import request_changed
-from common.metadata.mutation.needs import (
-    refused_by_table,
-    selection_seen,
-    table_state,
-    tablet_gone,
-    tablet_seen,
-)
-from common.metadata.mutation.transaction import (
-    Decision,
-    More,
-    Needs,
-    NoWrite,
-    Seen,
-    Transaction,
-    Write,
-)
-from common.metadata.predicates import may_change
-from common.metadata.request_predicates import (
-    may_cancel_range,
-    may_move,
-    request_content,
-)
 from common.metadata.store_values import CallKind, CallMark
 from common.model.outcome import Refusal, RefusalCode
-from common.model.request import Request, RequestState
+from common.model.request import KeyRange, Request, RequestState
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
 
-# ----------------------------------------------------------------- Shared parts of request changes
+# ------------------------------------------------------------------ Shared parts of request changes
 
 
 def own_request(table: TableKeys, request: str, *, watch: bool = True) -> Needs:
@@ -137,9 +125,7 @@ def request_written(table: TableKeys, request: Request) -> tuple[Command, ...]:
     )
 
 
-# ------------------------------------------------------------------ Checks of all tablets of a
-# range
-
+# ----------------------------------------------------------------- Checks of all tablets of a range
 
 TABLETS_PER_LOOK = 500
 
@@ -169,10 +155,10 @@ def check_range(wanted: RangeCheck, reached: bytes | None = None) -> Transaction
         wanted: The check.
         reached: End of the last checked tablet; None: begin.
     """
-    needs = need.whole_table(wanted.table) | own_request(wanted.table, wanted.request)
+    needs = whole_table(wanted.table) | own_request(wanted.table, wanted.request)
 
     def decide(seen: Seen) -> Decision:
-        table = need.table_seen(wanted.table, seen)
+        table = table_seen(wanted.table, seen)
         if refusal := may_change(wanted.table.id, table.state if table else None):
             return refusal
         request = request_seen(wanted.table, wanted.request, seen)
@@ -255,7 +241,7 @@ class _RangePage:
             return refusal
         if not self.wanted.tiles or self.partitioned:
             return None
-        bounds = need.bounds_seen(keys, own["bounds"])
+        bounds = bounds_seen(keys, own["bounds"])
         start = self.request.range.start
         if bounds is None:
             follows = False
@@ -270,9 +256,19 @@ class _RangePage:
         )
 
 
-# -------------------------------------------------------------------------- Submit, cancel, move on
+# ------------------------------------------------------------------------------------------- Submit
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitRequest(Guarded):
+    """Store a request as ACTIVE. Repeating it with the same id and content succeeds."""
+
+    request: Request
+    call: str | None = None
+    """Call id of the user who submits it."""
+
+
+@transaction_of.register
 def submit_request(change: SubmitRequest) -> Transaction:
     """Return the transaction that stores a request. Mark: it exists with this content.
 
@@ -310,6 +306,19 @@ def submit_request(change: SubmitRequest) -> Transaction:
     return Transaction(needs | Needs((), {"open": zcard(table.open_requests)}), decide)
 
 
+def request_content(request: Request) -> Request:
+    """Return a request as submitted, without its progress."""
+    return replace(
+        request,
+        state=RequestState.ACTIVE,
+        cause="",
+        fails=False,
+        cancelled_ranges=(),
+        submitted_at_s=0.0,
+        ended_at_s=None,
+    )
+
+
 def _submitted_again(table: TableKeys, change: SubmitRequest, present: Request) -> Decision:
     if request_content(present) != request_content(change.request):
         code = RefusalCode.EXISTS if change.call is None else RefusalCode.CALL_CONTENT
@@ -337,6 +346,37 @@ def _call_marked(table: TableKeys, change: SubmitRequest, now_s: float) -> tuple
     return (leave_call_mark(table, change.call, mark),)
 
 
+# -------------------------------------------------------------------------- Cancel a range, move on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRange(Change):
+    """Mark a key range of an ACTIVE request as cancelled; `CancelHere` then carries it out."""
+
+    table: str
+    request: str
+    range: KeyRange
+
+
+CANCELLED_RANGES_MAX = 100
+"""Largest number of separately cancelled ranges of a request."""
+
+
+def may_cancel_range(request: Request, keys: KeyRange) -> Refusal | None:
+    """Return why a range of a request may not be cancelled separately, or None if it may."""
+    subject = f"request {request.id}"
+    if request.state is not RequestState.ACTIVE:
+        return Refusal(
+            RefusalCode.REQUEST, f"{subject} is {request.state.value}, it must be active"
+        )
+    if len(request.cancelled_ranges) >= CANCELLED_RANGES_MAX:
+        return Refusal(
+            RefusalCode.FULL, f"{subject} has {CANCELLED_RANGES_MAX} cancelled ranges already"
+        )
+    return None
+
+
+@transaction_of.register
 def cancel_range(change: CancelRange) -> Transaction:
     """Return the transaction that marks a range as cancelled. Mark: it is listed."""
     table = TableKeys(change.table)
@@ -359,6 +399,55 @@ def cancel_range(change: CancelRange) -> Transaction:
     return Transaction(table_state(table) | own_request(table, change.request), decide)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveRequest(Change):
+    """Change the state of a request.
+
+    DONE requires its done marker on every tablet of its range, and no cancelled range.
+    DONE_IN_PART requires the same markers and a cancelled range (`CancelHere` leaves a marker
+    there). CANCELLED and FAILED require that no tablet has a marker, selection or running entry
+    of it. CANCELLING requires ACTIVE.
+    """
+
+    table: str
+    request: str
+    state: RequestState
+    cause: str = ""
+    fails: bool = False
+    """For CANCELLING: whether it will end as FAILED."""
+
+
+def may_move(request: Request, state: RequestState) -> Refusal | None:
+    """Return why a request may not change to a state, whatever its tablets hold, or None."""
+    before = {
+        RequestState.ACTIVE: None,
+        RequestState.CANCELLING: RequestState.ACTIVE,
+        RequestState.DONE: RequestState.ACTIVE,
+        RequestState.DONE_IN_PART: RequestState.ACTIVE,
+        RequestState.CANCELLED: RequestState.CANCELLING,
+        RequestState.FAILED: RequestState.CANCELLING,
+    }[state]
+    subject = f"request {request.id}"
+    if request.state is not before:
+        expected = "nothing" if before is None else before.value
+        return Refusal(
+            RefusalCode.REQUEST,
+            f"{subject} is {request.state.value}, only {expected} becomes {state.value}",
+        )
+    end = _end_of(request)
+    if state.ended and state is not end:
+        return Refusal(RefusalCode.REQUEST, f"{subject} is to end {end.value}, not {state.value}")
+    return None
+
+
+def _end_of(request: Request) -> RequestState:
+    """Return the state in which an unfinished request will end."""
+    if request.state is RequestState.CANCELLING:
+        return RequestState.FAILED if request.fails else RequestState.CANCELLED
+    return request.done_state
+
+
+@transaction_of.register
 def move_request(change: MoveRequest) -> Transaction:
     """Return the first transaction that changes a request's state. Mark: its state."""
     table = TableKeys(change.table)
@@ -455,10 +544,19 @@ def _nothing_left(table: TableKeys, change: MoveRequest) -> RangeCheck:
 # that submitted it, because a repetition of the call must find it.
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseRequest(Change):
+    """Remove an ended request from the open ones, after all its done markers are gone."""
+
+    table: str
+    request: str
+
+
 FORGOTTEN_MAX = 64
 """Old requests that are removed from the list when one is closed."""
 
 
+@transaction_of.register
 def close_request(change: CloseRequest) -> Transaction:
     """Return the first transaction that closes a request. Mark: it is not among the open ones."""
     table = TableKeys(change.table)

@@ -1,50 +1,51 @@
 """Repairs of files: orphans to garbage, lost files and duplicates removed, entries corrected.
 
-A file leaves a tablet here without a commit, so `running` is touched. A concurrent reservation
-that has read the file watches `running`, but not `files`, and then fails.
+Each carries what was observed, and is refused if that has changed: a repair never interferes with
+concurrent work. A file leaves a tablet here without a commit, so `running` is touched. A concurrent
+reservation that has read the file watches `running`, but not `files`, and then fails.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from common.metadata.changes import (
-    CorrectFile,
-    DiscardFiles,
-    DropDuplicate,
-    ForgetFiles,
-    MoveFile,
-    RescueFile,
-    RestoreFiles,
-)
-from common.metadata.codec.tablet import unpack_file, unpack_running
-from common.metadata.commands import Command, get, hdel, hgetall, hmget, hset
-from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.mutation import needs as need
-from common.metadata.mutation.effects import (
-    file_counts,
-    files_written,
-    filled,
-    into_garbage,
-    make_tablet,
-    raise_watermark,
-    tablet_changed,
-)
-from common.metadata.mutation.transaction import (
+from common.metadata.changes.attempts import raise_watermark
+from common.metadata.changes.files import may_add
+from common.metadata.changes.protocol import (
+    Change,
     Decision,
+    Guarded,
     Needs,
     NoWrite,
     Seen,
     Transaction,
     Write,
+    bounds_seen,
+    file_counts,
+    files_written,
+    into_garbage,
+    make_tablet,
+    may_change,
+    operation_seen,
+    refused_by_table,
+    selection_seen,
+    some_files,
+    table_seen,
+    table_state,
+    tablet_changed,
+    tablet_gone,
+    transaction_of,
+    whole_table,
 )
-from common.metadata.predicates import may_add, may_change, may_fill
+from common.metadata.changes.tables import filled, may_fill
+from common.metadata.codec.tablet import unpack_file, unpack_running
+from common.metadata.commands import Command, get, hdel, hgetall, hmget, hset
+from common.metadata.keys import TableKeys, TabletKeys
 from common.model.file import DataFile
 from common.model.outcome import Refusal, RefusalCode
 from common.model.table import Table
 from common.model.tablet import Bounds, TabletId
 
-# ------------------------------------------------------------ Holders of files, and removal of
-# files
-
+# ----------------------------------------------------------- Holders of files, and removal of files
 
 _TOUCH = "touched by a repair"
 
@@ -59,7 +60,7 @@ def refused_held(
     tablet: TabletId, keys: TabletKeys, paths: list[str], seen: Seen
 ) -> Refusal | None:
     """Return why files may not be changed: they are reserved or selected."""
-    selection = need.selection_seen(keys, seen["selection"])
+    selection = selection_seen(keys, seen["selection"])
     for attempt, entry in unpack_running(keys.running, seen["running"]).items():
         if taken := sorted(set(paths).intersection(entry.inputs)):
             return Refusal(
@@ -94,9 +95,20 @@ def take_files_out(keys: TabletKeys, paths: list[str]) -> tuple[Command, ...]:
     return (hdel(keys.files, *paths), *disturb_running(keys))
 
 
-# ----------------------------------------------------------------- Orphans, lost files, duplicates
+# ------------------------------------------------------------------ Orphans, lost files, duplicates
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscardFiles(Guarded):
+    """Hand files that are in no key to the collector."""
+
+    tablet: TabletId
+    """Tablet whose bounds contain the keys of these files; the collector checks it again."""
+    files: Mapping[str, bytes | None]
+    """Path → smallest key, if the file can be read and has one."""
+
+
+@transaction_of.register
 def discard_files(change: DiscardFiles) -> Transaction:
     """Return the transaction that hands orphans to the collector. Mark: the entries."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
@@ -108,14 +120,14 @@ def discard_files(change: DiscardFiles) -> Transaction:
         "files": hmget(keys.files, paths),
         "garbage": hmget(table.garbage, paths),
     }
-    needs = need.table_state(table) | Needs((keys.bounds, keys.files, keys.running), reads)
+    needs = table_state(table) | Needs((keys.bounds, keys.files, keys.running), reads)
 
     def decide(seen: Seen) -> Decision:
-        bounds = need.bounds_seen(keys, seen["bounds"])
-        if refusal := need.refused_by_table(table, seen):
+        bounds = bounds_seen(keys, seen["bounds"])
+        if refusal := refused_by_table(table, seen):
             return refusal
         if bounds is None:
-            return need.tablet_gone(change.tablet)
+            return tablet_gone(change.tablet)
         if refusal := _refused_orphans(change, bounds, keys, seen):
             return refusal
         entries = zip(paths, seen["garbage"], strict=True)
@@ -143,13 +155,22 @@ def _refused_orphans(
     return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetFiles(Guarded):
+    """Remove files from a tablet whose bytes are lost. Refused for reserved or selected files."""
+
+    tablet: TabletId
+    paths: tuple[str, ...]
+
+
+@transaction_of.register
 def forget_files(change: ForgetFiles) -> Transaction:
     """Return the transaction that removes lost files. Mark: they are not in files."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
-    needs = need.table_state(table) | holders(keys) | need.some_files(keys, change.paths)
+    needs = table_state(table) | holders(keys) | some_files(keys, change.paths)
 
     def decide(seen: Seen) -> Decision:
-        if refusal := need.refused_by_table(table, seen):
+        if refusal := refused_by_table(table, seen):
             return refusal
         stored = zip(change.paths, seen["some"], strict=True)
         went = [stored_file(keys, path, data) for path, data in stored if data is not None]
@@ -166,7 +187,18 @@ def forget_files(change: ForgetFiles) -> Transaction:
     return Transaction(needs, decide)
 
 
-def drop_double(change: DropDuplicate) -> Transaction:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropDuplicate(Guarded):
+    """Remove a file from a tablet, because the tablet that holds its keys has it as well."""
+
+    tablet: TabletId
+    holder: TabletId
+    """The tablet that keeps it."""
+    path: str
+
+
+@transaction_of.register
+def drop_duplicate(change: DropDuplicate) -> Transaction:
     """Return the transaction that removes a file from one of two tablets. Mark: it is gone."""
     keys, holder = TabletKeys.of(change.tablet), TabletKeys.of(change.holder)
     assert change.tablet != change.holder, change
@@ -175,16 +207,16 @@ def drop_double(change: DropDuplicate) -> Transaction:
         "holder/bounds": get(holder.bounds),
         "holder/files": hmget(holder.files, [change.path]),
     }
-    needs = need.table_state(table) | holders(keys) | need.some_files(keys, (change.path,))
+    needs = table_state(table) | holders(keys) | some_files(keys, (change.path,))
     needs |= Needs((holder.bounds, holder.files), reads)
 
     def decide(seen: Seen) -> Decision:
-        if refusal := need.refused_by_table(table, seen):
+        if refusal := refused_by_table(table, seen):
             return refusal
         if seen["some"][0] is None:
             return NoWrite()
         file = stored_file(keys, change.path, seen["some"][0])
-        bounds = need.bounds_seen(holder, seen["holder/bounds"])
+        bounds = bounds_seen(holder, seen["holder/bounds"])
         if bounds is None or seen["holder/files"][0] is None:
             return Refusal(
                 RefusalCode.GONE, f"tablet {change.holder} does not hold file {change.path}"
@@ -203,11 +235,20 @@ def drop_double(change: DropDuplicate) -> Transaction:
     return Transaction(needs, decide)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescueFile(Guarded):
+    """Remove a file from garbage that a tablet holds."""
+
+    tablet: TabletId
+    path: str
+
+
+@transaction_of.register
 def rescue_file(change: RescueFile) -> Transaction:
     """Return the transaction that removes a used file from garbage. Mark: no entry."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     reads = {"entry": hmget(table.garbage, [change.path])}
-    needs = Needs((keys.files, table.garbage), reads) | need.some_files(keys, (change.path,))
+    needs = Needs((keys.files, table.garbage), reads) | some_files(keys, (change.path,))
 
     def decide(seen: Seen) -> Decision:
         if seen["entry"][0] is None:
@@ -224,16 +265,26 @@ def rescue_file(change: RescueFile) -> Transaction:
 # --------------------------------------------------------------------------------- Entries of files
 
 
-def restate_file(change: CorrectFile) -> Transaction:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectFile(Guarded):
+    """Correct the entry of a file. Refused if the entry has changed."""
+
+    tablet: TabletId
+    before: DataFile
+    after: DataFile
+
+
+@transaction_of.register
+def correct_file(change: CorrectFile) -> Transaction:
     """Return the transaction that corrects a file's entry. Mark: the new entry."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     path = change.before.path
     assert path == change.after.path, change
-    needs = need.whole_table(table) | holders(keys) | _place(keys, "")
-    needs |= need.some_files(keys, (path,))
+    needs = whole_table(table) | holders(keys) | _place(keys, "")
+    needs |= some_files(keys, (path,))
 
     def decide(seen: Seen) -> Decision:
-        present_table = need.table_seen(table, seen)
+        present_table = table_seen(table, seen)
         stored = seen["some"][0]
         present = None if stored is None else stored_file(keys, path, stored)
         if present == change.after:
@@ -258,15 +309,25 @@ def restate_file(change: CorrectFile) -> Transaction:
     return Transaction(needs, decide)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveFile(Guarded):
+    """Move a file's entry to the tablet that holds its keys."""
+
+    tablet: TabletId
+    target: TabletId
+    path: str
+
+
+@transaction_of.register
 def move_file(change: MoveFile) -> Transaction:
     """Return the transaction that moves an entry. Mark: the file is in the target."""
     keys, target = TabletKeys.of(change.tablet), TabletKeys.of(change.target)
     table = TableKeys(change.tablet.table)
-    needs = need.whole_table(table) | holders(keys) | _place(target, "target/")
-    needs |= need.some_files(keys, (change.path,)) | Needs((keys.operation,))
+    needs = whole_table(table) | holders(keys) | _place(target, "target/")
+    needs |= some_files(keys, (change.path,)) | Needs((keys.operation,))
 
     def decide(seen: Seen) -> Decision:
-        present_table = need.table_seen(table, seen)
+        present_table = table_seen(table, seen)
         stored = seen["some"][0]
         if stored is None:
             return NoWrite()
@@ -286,21 +347,65 @@ def move_file(change: MoveFile) -> Transaction:
     return Transaction(needs, decide)
 
 
-def put_files(change: RestoreFiles) -> Transaction:
+def _place(keys: TabletKeys, prefix: str) -> Needs:
+    """Need the values that decide whether a file may be in a tablet."""
+    reads = {
+        f"{prefix}bounds": get(keys.bounds),
+        f"{prefix}operation": get(keys.operation),
+        f"{prefix}purge": get(keys.purge),
+    }
+    return Needs((keys.bounds, keys.operation, keys.files, keys.purge), reads)
+
+
+def _refused_place(
+    table: Table | None, tablet: TabletId, file: DataFile, seen: Seen, prefix: str
+) -> Refusal | None:
+    keys = TabletKeys.of(tablet)
+    if refusal := may_change(tablet.table, table.state if table else None):
+        return refusal
+    bounds = bounds_seen(keys, seen[f"{prefix}bounds"])
+    if bounds is None:
+        return tablet_gone(tablet)
+    operation = operation_seen(keys, seen[f"{prefix}operation"])
+    # The rows were in the table before, so the watermark, which applies to new rows, is ignored.
+    return may_add(tablet, file, bounds=bounds, operation=operation, purge=None, late_data=True)
+
+
+# ------------------------------------------------------------------ Files of a restore or a rebuild
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreFiles(Change):
+    """Add files unchanged to a tablet of a paused table: a restore, or a rebuild.
+
+    Existing files are skipped, so a repetition is harmless.
+    """
+
+    tablet: TabletId
+    files: tuple[DataFile, ...]
+    purge: bytes | None = None
+    partition: str | None = None
+    """Partition of a new tablet of a partitioned table."""
+    run: str
+    """The run that fills the table (`common.model.table.Filling`)."""
+
+
+@transaction_of.register
+def restore_files(change: RestoreFiles) -> Transaction:
     """Return the transaction that adds files again. Mark: they exist."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     paths = [file.path for file in change.files]
-    needs = need.whole_table(table) | _place(keys, "") | Needs((keys.files,))
+    needs = whole_table(table) | _place(keys, "") | Needs((keys.files,))
     if paths:
-        needs |= need.some_files(keys, tuple(paths))
+        needs |= some_files(keys, tuple(paths))
 
     def decide(seen: Seen) -> Decision:
-        present_table = need.table_seen(table, seen)
+        present_table = table_seen(table, seen)
         if refusal := may_fill(table.id, present_table, change.run):
             return refusal
-        stored = need.bounds_seen(keys, seen["bounds"])
+        stored = bounds_seen(keys, seen["bounds"])
         if stored is None and change.partition is None:
-            return need.tablet_gone(change.tablet)
+            return tablet_gone(change.tablet)
         fresh = _fresh(change, keys, seen)
         bounds = stored or Bounds(None, change.tablet.end, change.partition)
         if isinstance(fresh, Refusal):
@@ -336,30 +441,6 @@ def _fresh(change: RestoreFiles, keys: TabletKeys, seen: Seen) -> list[DataFile]
                 RefusalCode.EXISTS, f"tablet {change.tablet}: a different file {file.path} exists"
             )
     return fresh
-
-
-def _place(keys: TabletKeys, prefix: str) -> Needs:
-    """Need the values that decide whether a file may be in a tablet."""
-    reads = {
-        f"{prefix}bounds": get(keys.bounds),
-        f"{prefix}operation": get(keys.operation),
-        f"{prefix}purge": get(keys.purge),
-    }
-    return Needs((keys.bounds, keys.operation, keys.files, keys.purge), reads)
-
-
-def _refused_place(
-    table: Table | None, tablet: TabletId, file: DataFile, seen: Seen, prefix: str
-) -> Refusal | None:
-    keys = TabletKeys.of(tablet)
-    if refusal := may_change(tablet.table, table.state if table else None):
-        return refusal
-    bounds = need.bounds_seen(keys, seen[f"{prefix}bounds"])
-    if bounds is None:
-        return need.tablet_gone(tablet)
-    operation = need.operation_seen(keys, seen[f"{prefix}operation"])
-    # The rows were in the table before, so the watermark, which applies to new rows, is ignored.
-    return may_add(tablet, file, bounds=bounds, operation=operation, purge=None, late_data=True)
 
 
 def _refused_files(tablet: TabletId, files: list[DataFile], bounds: Bounds) -> Refusal | None:
