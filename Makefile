@@ -62,6 +62,11 @@ $(AUDIT_TOOLS): $(AUDIT_LOCK) $(STAMP)
 	@$(PIP) --require-hashes --no-deps -r $(AUDIT_LOCK)
 	@touch $@
 
+MUTATION_TOOLS := $(VENV)/.mutation-tools
+$(MUTATION_TOOLS): $(MUTATION_LOCK) $(STAMP)
+	@$(PIP) --require-hashes --no-deps -r $(MUTATION_LOCK)
+	@touch $@
+
 .PHONY: demo
 demo: install  ## See a table being compacted, on this machine
 	@$(BIN)/neve demo
@@ -164,6 +169,10 @@ bench-memory-rewrite: install  ## Measure the memory of rewrite tasks; BENCH="--
 .PHONY: mutants
 mutants: install  ## Plant every fault of tests/mutants.toml; each must fail its suite
 	@$(PY) -m tests.support.mutants
+
+.PHONY: mutation
+mutation: $(MUTATION_TOOLS)  ## Change a dozen modules in every way, and count what the tests notice; MUTATION="queue" for some
+	@$(PY) -m tests.support.mutation $(MUTATION)
 
 .PHONY: lock
 lock: install  ## Pin all requirements again, with hashes

@@ -181,6 +181,7 @@ def test_tables_and_logs_outlive_the_stack_and_tables_can_be_deleted(home: Path)
     assert not stack.folder.path.exists()
 
 
+@pytest.mark.long
 def test_two_stacks_do_not_disturb_each_other(home: Path) -> None:
     with begin(home, "one") as one:
         with begin(home, "two") as two:

@@ -245,6 +245,7 @@ def test_a_job_that_always_fails_is_quarantined(service: Service) -> None:
     good_bytes = (table.location / bad).read_bytes()
     table.add(*(keyed_rows(range(1000, 1500), version) for version in range(4)))
     inputs = {file.path for file in client.files(table.name) if file.tablet != "last"}
+    failed_before = client.status().failed
     (table.location / bad).write_bytes(b"\0" * len(good_bytes))
     client.resume(table.name)
 
@@ -261,6 +262,7 @@ def test_a_job_that_always_fails_is_quarantined(service: Service) -> None:
     assert len(failed) == QUARANTINE_FAILURES, failed
     assert {frozenset(each.inputs) for each in failed} == {frozenset(inputs)}
     assert client.status().quarantined == 1
+    assert client.status().failed >= failed_before + len(failed)
 
     table.add(*(keyed_rows(range(1000, 1500), version) for version in range(4, 8)))
     service.wait("more of the other tablet", lambda: len(table.commits()) > 1, table=table)
