@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+import inspect
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from fastapi import FastAPI, Response
+from fastapi import APIRouter, FastAPI, Response
 from fastapi.responses import HTMLResponse
 
 from common.errors import UnavailableError
@@ -19,7 +20,7 @@ from common.secret_files import secret_of
 from common.units import format_duration
 from neve.gateway import problems
 from neve.gateway.access.oidc import OidcTokens
-from neve.gateway.access.route_rights import guard_routes
+from neve.gateway.access.route_rights import OPEN, READ_ALL, declared_routes, guard_routes, route
 from neve.gateway.access.tokens import KnownTokens
 from neve.gateway.authentication import (
     AnswerHeaders,
@@ -34,6 +35,7 @@ from neve.gateway.imports import ImportRoutes
 from neve.gateway.ingest.routes import IngestRoutes
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.recovery import RecoveryRoutes
+from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.requests.routes import RequestRoutes
 from neve.gateway.scan import ScanRoutes
 from neve.gateway.services import BEARER, Services
@@ -115,22 +117,11 @@ def create_app(services: Services) -> FastAPI:
         lifespan=life,
     )
     problems.install_problems(app, services.log)
-    for routes in (
-        TableRoutes(services),
-        IngestRoutes(services),
-        ScanRoutes(services),
-        ImportRoutes(services),
-        RequestRoutes(services),
-        OperationRoutes(services),
-        WorkRoutes(services),
-        ControlRoutes(services),
-        LimitRoutes(services),
-        RecoveryRoutes(services),
-    ):
-        # `include_router` would build each route again at the first request.
-        app.router.routes.extend(routes.router().routes)
     metrics = RequestMetrics()
-    _add_open_routes(app, services, metrics)
+    slices = (ServiceRoutes(services, metrics), *(kind(services) for kind in SLICES))
+    for slice_ in slices:
+        # `include_router` would build each route again at the first request.
+        app.router.routes.extend(router_of(slice_).routes)
     gateway = services.settings.gateway
     guard_routes(app.router.routes)
     # A request passes the middleware in reverse order of addition.
@@ -179,41 +170,82 @@ def _digests(page: str, tag: str) -> str:
     return " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
 
 
-def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) -> None:
-    page = files("neve.gateway").joinpath("static/docs.html").read_text("utf-8")
-    policy = page_policy(page)
+class ServiceRoutes:
+    """Probes, metrics and the page that shows the routes."""
 
-    alive = SharedAnswer(services.coordinator.status, READY_LASTS_S)
+    def __init__(self, services: Services, metrics: RequestMetrics) -> None:
+        self._services = services
+        self._metrics = metrics
+        self._alive = SharedAnswer(services.coordinator.status, READY_LASTS_S)
+        self._page = files("neve.gateway").joinpath("static/docs.html").read_text("utf-8")
+        self._policy = page_policy(self._page)
 
-    @app.get("/healthz", tags=["service"])
-    async def healthz() -> dict[str, str]:
+    @route("GET /healthz", OPEN)
+    async def healthz(self) -> dict[str, str]:
         """Tell that the process answers."""
         return {"status": "ok"}
 
-    @app.get("/readyz", tags=["service"])
-    async def readyz() -> dict[str, str]:
+    @route("GET /readyz", OPEN)
+    async def readyz(self) -> dict[str, str]:
         """Tell that the store and the coordinator answer; 503 if not."""
-        await services.store_watch.until_looked()
-        if silent_s := services.store_watch.silent_s:
+        watch = self._services.store_watch
+        await watch.until_looked()
+        if silent_s := watch.silent_s:
             # The probe is public: reveal neither address nor cause.
             raise UnavailableError(f"the store has not answered for {format_duration(silent_s)}")
-        await alive.answer()
+        await self._alive.answer()
         return {"status": "ready"}
 
-    @app.get("/metrics", tags=["service"], response_class=Response, dependencies=[BEARER])
-    async def scrape() -> Response:
+    @route("GET /metrics", READ_ALL)
+    async def metrics(self) -> Response:
         """Return the metrics as Prometheus text."""
+        services = self._services
         try:
             status = await services.coordinator.status()
         except UnavailableError:
             status = None
-        return Response(
-            metrics.text(status, services.scans, services.audit.counts), media_type=PROMETHEUS_TEXT
-        )
+        text = self._metrics.text(status, services.scans, services.audit.counts)
+        return Response(text, media_type=PROMETHEUS_TEXT)
 
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> HTMLResponse:
-        return HTMLResponse(page, headers={"Content-Security-Policy": policy})
+    @route("GET /docs", OPEN, include_in_schema=False)
+    async def docs(self) -> HTMLResponse:
+        """Return the page that shows the routes."""
+        return HTMLResponse(self._page, headers={"Content-Security-Policy": self._policy})
+
+
+SLICES = (
+    TableRoutes,
+    IngestRoutes,
+    ScanRoutes,
+    ImportRoutes,
+    RequestRoutes,
+    OperationRoutes,
+    WorkRoutes,
+    ControlRoutes,
+    LimitRoutes,
+    RecoveryRoutes,
+)
+
+
+def router_of(slice_: object) -> APIRouter:
+    """Return the routes that the methods of a slice declare."""
+    router = APIRouter(route_class=JsonRoute)
+    for name, declared in declared_routes(type(slice_)):
+        method, path = declared.name.split(" ")
+        handler = getattr(slice_, name)
+        answer = inspect.signature(handler).return_annotation
+        options = dict(declared.options)
+        if isinstance(answer, type) and issubclass(answer, Response):
+            options["response_class"] = answer
+        router.add_api_route(
+            path,
+            handler,
+            methods=[method],
+            tags=[type(slice_).__module__.split(".")[2]],
+            dependencies=[] if declared.right.role is None else [BEARER],
+            **options,
+        )
+    return router
 
 
 def _version() -> str:

@@ -30,7 +30,7 @@ from neve.gateway.access.callers import (
 )
 from neve.gateway.access.oidc import OidcTokens
 from neve.gateway.access.quotas import CallerUse, Quotas
-from neve.gateway.access.route_rights import OPEN_PATHS, ROUTE_RIGHTS, Reach
+from neve.gateway.access.route_rights import OPEN_PATHS, Reach, right_of
 from neve.gateway.access.tokens import KnownTokens
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.problems import (
@@ -202,19 +202,16 @@ def parameters_text(scope: Scope, route: APIRoute, path: Mapping[str, Any]) -> s
     return " ".join(words)
 
 
-def is_refused_by_role(
-    route: APIRoute, path: Mapping[str, Any], method: str, caller: Caller
-) -> bool:
+def is_refused_by_role(route: APIRoute, path: Mapping[str, Any], caller: Caller) -> bool:
     """Return whether the route rejects a call because of the caller's role, whatever its body.
 
     Args:
         route: Route of the call.
         path: Path parameters of the call.
-        method: HTTP method of the call.
         caller: The caller.
     """
-    right = ROUTE_RIGHTS[f"{method} {route.path}"]
-    if right.role is None:
+    right = right_of(route)
+    if right is None or right.role is None:
         return False
     if right.reach is Reach.SERVICE:
         return not caller.may(right.role)
@@ -283,7 +280,7 @@ class AuditedCalls:
         call, matched = current_call(), matched_route(scope)
         begun = entry_of(scope, call.caller.name, self._audit.now_s())
         end = self._audit.end_read if is_read else self._audit.end
-        if matched and is_refused_by_role(*matched, scope["method"], call.caller):
+        if matched and is_refused_by_role(*matched, call.caller):
             end = self._audit.refuse_early
         elif not is_read:
             try:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from common.errors import RefusedError, RequestError
 from common.metadata.changes import AbandonOperation, BeginOperation
@@ -15,11 +15,10 @@ from common.model.tablet import OperationKind, Tablet, TabletId
 from coordinator.core.split_merge.operation_steps import WaitForTablets, has_ranges, next_change
 from coordinator.split_merge.key_sampling import choose_split_keys
 from neve import api
+from neve.gateway.access.route_rights import COMPACT, READ, route
 from neve.gateway.key_views import key_text, key_types
 from neve.gateway.problems import ChangeRefusedError, require_applied
-from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import (
-    BEARER,
     Services,
     bounded_count,
     check_writable,
@@ -299,20 +298,7 @@ class OperationRoutes:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def router(self) -> APIRouter:
-        """Return the routes."""
-        router = APIRouter(
-            prefix="/v1/tables/{table}",
-            tags=["tablets"],
-            dependencies=[BEARER],
-            route_class=JsonRoute,
-        )
-        router.post("/split", status_code=202)(self.split)
-        router.post("/merge", status_code=202)(self.merge)
-        router.get("/operations")(self.operations)
-        router.post("/operations/{operation}/abandon", status_code=202)(self.abandon)
-        return router
-
+    @route("POST /v1/tables/{table}/split", COMPACT, status_code=202)
     async def split(self, table: str, body: api.Split) -> api.StartedOperation:
         """Split a tablet at a key, or into parts of about equal size.
 
@@ -322,6 +308,7 @@ class OperationRoutes:
         """
         return await start_split(self._services, await self._services.table(table), body)
 
+    @route("POST /v1/tables/{table}/merge", COMPACT, status_code=202)
     async def merge(self, table: str, body: api.Merge) -> api.StartedOperation:
         """Merge a tablet with the next one, or all tablets of a range of keys.
 
@@ -330,6 +317,7 @@ class OperationRoutes:
         """
         return await start_merge(self._services, await self._services.table(table), body)
 
+    @route("GET /v1/tables/{table}/operations", READ)
     async def operations(
         self,
         table: str,
@@ -340,6 +328,7 @@ class OperationRoutes:
         """Return the splits and merges under way, and what each waits for."""
         return await operations_under_way(self._services, await self._services.table(table), tablet)
 
+    @route("POST /v1/tables/{table}/operations/{operation}/abandon", COMPACT, status_code=202)
     async def abandon(self, table: str, operation: str) -> None:
         """Abandon a split or merge. Tablets and files stay as they are."""
         await abandon_operation(self._services, await self._services.table(table), operation)

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from itertools import chain
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from common.errors import (
     BrokenValueError,
@@ -30,10 +30,18 @@ from common.wire import BacklogSample, QueuedJob, RunningAttempt
 from neve import api
 from neve.gateway.access.audit import entry_from, folded
 from neve.gateway.access.callers import current_call, open_table, sees_table
+from neve.gateway.access.route_rights import (
+    ADMIN,
+    ADMIN_ALL,
+    COMPACT,
+    COMPACT_LISTED,
+    READ,
+    READ_ALL,
+    READ_LISTED,
+    route,
+)
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
-from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import (
-    BEARER,
     Services,
     bounded_count,
     check_writable,
@@ -278,45 +286,7 @@ class WorkRoutes:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def router(self) -> APIRouter:
-        """Return the routes."""
-        router = APIRouter(
-            prefix="/v1", tags=["work"], dependencies=[BEARER], route_class=JsonRoute
-        )
-        router.get("/status")(self.status)
-        router.get("/config")(self.config)
-        router.get("/audit")(self.audit)
-        router.get("/jobs")(self.jobs)
-        router.post("/jobs/{attempt}/cancel", status_code=202)(self.cancel)
-        router.get("/queue")(self.queue)
-        router.get("/compactors")(self.compactors)
-        router.post("/compactors/{compactor}/drain", status_code=202)(self.drain)
-        router.post("/compactors/{compactor}/stop", status_code=202)(self.stop_compactor)
-        router.get("/groups")(self.groups)
-        router.put("/groups/{group}/scale", status_code=202)(self.scale_group)
-        router.delete("/groups/{group}/scale", status_code=202)(self.unscale_group)
-        router.post("/groups/{group}/pause", status_code=202)(self.pause_group)
-        router.post("/groups/{group}/resume", status_code=202)(self.resume_group)
-        router.get("/tables/{table}/explain")(self.explain)
-        router.get("/tables/{table}/story")(self.story)
-        router.get("/tables/{table}/plan")(self.plan)
-        router.get("/tables/{table}/history")(self.history)
-        router.post("/tables/{table}/replan", status_code=202)(self.replan)
-        router.post("/tables/{table}/analyze", status_code=202)(self.analyze)
-        router.get("/tables/{table}/live-bytes")(self.live_bytes)
-        router.post("/tables/{table}/trigger")(self.trigger)
-        router.get("/tables/{table}/maintenance")(self.maintenance)
-        router.post("/tables/{table}/reads", status_code=202)(self.reads)
-        router.post("/tables/{table}/lift-quarantine", status_code=202)(self.lift_quarantine)
-        router.post("/tables/{table}/lower-watermark")(self.lower_watermark)
-        self._add_backlogs(router)
-        return router
-
-    def _add_backlogs(self, router: APIRouter) -> None:
-        router.get("/backlog")(self.backlog)
-        router.get("/backlog/history")(self.backlog_history)
-        router.get("/tables/{table}/backlog")(self.owed_tablets)
-
+    @route("GET /v1/status", READ_ALL)
     async def status(self) -> api.Status:
         """Return the status of the whole service."""
         found = await self._services.coordinator.status()
@@ -333,11 +303,13 @@ class WorkRoutes:
         notes = (recovery_note(table) for table in listed.tables if sees_table(table.name))
         return [note for note in notes if note]
 
+    @route("GET /v1/config", ADMIN_ALL)
     async def config(self) -> dict[str, list[api.Setting]]:
         """Return every setting with its value and its source. Secrets are hidden."""
         shown = shown_settings(self._services.settings)
         return {"settings": [api.Setting(**setting) for setting in settings_to_document(shown)]}
 
+    @route("GET /v1/audit", ADMIN_ALL)
     async def audit(
         self,
         count: Annotated[int, Query(description="Number of entries at most.")] = 100,
@@ -358,6 +330,7 @@ class WorkRoutes:
         entries = sorted(entries, key=lambda each: each.get("at_s", 0.0), reverse=True)[:count]
         return {"entries": [entry_from(each) for each in entries]}
 
+    @route("GET /v1/jobs", READ_LISTED)
     async def jobs(self) -> dict[str, list[api.Job]]:
         """Return the running jobs."""
         return {"jobs": [job_view(attempt) for attempt in await self._seen_running()]}
@@ -367,6 +340,7 @@ class WorkRoutes:
         running = await self._services.coordinator.running()
         return [attempt for attempt in running if sees_table(attempt.table_name)]
 
+    @route("GET /v1/backlog", READ_LISTED)
     async def backlog(
         self,
         table: Annotated[
@@ -385,6 +359,7 @@ class WorkRoutes:
         chosen = [each for each in found if table in {None, each.table} and sees_table(each.table)]
         return {"backlog": chosen}
 
+    @route("GET /v1/tables/{table}/backlog", READ)
     async def owed_tablets(
         self, table: str, count: Annotated[int, Query(description="At most so many.")] = 100
     ) -> dict[str, list[api.OwedTablet]]:
@@ -399,6 +374,7 @@ class WorkRoutes:
         )
         return {"tablets": owed}
 
+    @route("GET /v1/backlog/history", READ_LISTED)
     async def backlog_history(
         self,
         table: Annotated[
@@ -424,6 +400,11 @@ class WorkRoutes:
             ]
         }
 
+    @route(
+        "POST /v1/jobs/{attempt}/cancel",
+        COMPACT_LISTED.noted("on the table of the job"),
+        status_code=202,
+    )
     async def cancel(self, attempt: str) -> None:
         """Cancel a running job. Its files are not planned again for a while.
 
@@ -438,6 +419,7 @@ class WorkRoutes:
         open_table(tables[attempt])
         await self._services.coordinator.cancel(attempt)
 
+    @route("GET /v1/queue", READ_LISTED)
     async def queue(
         self,
         group: Annotated[
@@ -452,11 +434,13 @@ class WorkRoutes:
         queued = await self._services.coordinator.queue(group, count)
         return {"jobs": [queued_view(job) for job in queued if sees_table(job.job.table_name)]}
 
+    @route("GET /v1/compactors", READ_ALL)
     async def compactors(self) -> dict[str, list[api.Compactor]]:
         """Return the compactors that send heartbeats."""
         heard = await self._services.coordinator.compactors()
         return {"compactors": heard}
 
+    @route("POST /v1/compactors/{compactor}/drain", ADMIN_ALL, status_code=202)
     async def drain(self, compactor: str) -> None:
         """Drain a compactor: it finishes its jobs, takes no more, and ends.
 
@@ -464,6 +448,7 @@ class WorkRoutes:
         """
         await self._services.coordinator.drain(await self._known_compactor(compactor))
 
+    @route("POST /v1/compactors/{compactor}/stop", ADMIN_ALL, status_code=202)
     async def stop_compactor(
         self,
         compactor: str,
@@ -492,28 +477,34 @@ class WorkRoutes:
             )
         return compactor
 
+    @route("GET /v1/groups", READ_ALL)
     async def groups(self) -> dict[str, list[api.Group]]:
         """Return the compaction groups, with their queue, compactors and scaling."""
         status = await self._services.coordinator.status()
         return {"groups": list(status.groups)}
 
+    @route("PUT /v1/groups/{group}/scale", ADMIN_ALL, status_code=202)
     async def scale_group(self, group: str, body: api.ScaleWish) -> None:
         """Set the number of compactors of a group, whatever the settings say."""
         known = await known_group(self._services, group)
         await self._services.coordinator.scale(known, body.compactors)
 
+    @route("DELETE /v1/groups/{group}/scale", ADMIN_ALL, status_code=202)
     async def unscale_group(self, group: str) -> None:
         """Let the service decide again how many compactors a group has."""
         await self._services.coordinator.scale(await known_group(self._services, group), None)
 
+    @route("POST /v1/groups/{group}/pause", ADMIN_ALL, status_code=202)
     async def pause_group(self, group: str) -> None:
         """Pause a compaction group: no more of its jobs start. Running jobs go on."""
         await self._services.coordinator.pause_group(await known_group(self._services, group))
 
+    @route("POST /v1/groups/{group}/resume", ADMIN_ALL, status_code=202)
     async def resume_group(self, group: str) -> None:
         """Resume a paused compaction group."""
         await self._services.coordinator.resume_group(await known_group(self._services, group))
 
+    @route("GET /v1/tables/{table}/explain", READ)
     async def explain(
         self,
         table: str,
@@ -537,6 +528,7 @@ class WorkRoutes:
         ]
         return {"tablets": shown}
 
+    @route("GET /v1/tables/{table}/story", READ)
     async def story(
         self, table: str, tablet: Annotated[str, Query(description="The end of the tablet.")]
     ) -> api.Story:
@@ -551,6 +543,7 @@ class WorkRoutes:
             await services.tablet(found, tablet)
         return story_view(known, found)
 
+    @route("GET /v1/tables/{table}/plan", READ)
     async def plan(self, table: str) -> api.Plan:
         """Return the jobs that would be planned for a table now. Nothing is started."""
         services = self._services
@@ -572,6 +565,7 @@ class WorkRoutes:
         except PluginError as error:
             raise PluginError(f"table {table.name!r} cannot be planned: {error}") from error
 
+    @route("GET /v1/tables/{table}/history", READ)
     async def history(
         self,
         table: str,
@@ -584,10 +578,12 @@ class WorkRoutes:
         )
         return {"attempts": [finished_view(entry) for entry in entries]}
 
+    @route("POST /v1/tables/{table}/replan", COMPACT, status_code=202)
     async def replan(self, table: str) -> None:
         """Plan every tablet of a table again, now."""
         await self._services.coordinator.replan((await self._services.table(table)).id)
 
+    @route("POST /v1/tables/{table}/analyze", COMPACT, status_code=202)
     async def analyze(
         self,
         table: str,
@@ -609,6 +605,7 @@ class WorkRoutes:
         )
         return {"tablets": [each.id.text for each in tablets]}
 
+    @route("GET /v1/tables/{table}/live-bytes", READ)
     async def live_bytes(
         self,
         table: str,
@@ -652,6 +649,7 @@ class WorkRoutes:
                 )
         return found
 
+    @route("GET /v1/tables/{table}/maintenance", READ)
     async def maintenance(
         self,
         table: str,
@@ -665,6 +663,11 @@ class WorkRoutes:
         only = None if tablet is None else (await services.tablet(found, tablet)).text
         return await services.coordinator.maintenance(found.id, only)
 
+    @route(
+        "POST /v1/tables/{table}/reads",
+        READ.noted("readers report what they have scanned"),
+        status_code=202,
+    )
     async def reads(self, table: str, body: api.Reads) -> None:
         """Count scans of tablets by readers that do not scan through the service.
 
@@ -678,6 +681,7 @@ class WorkRoutes:
             bounded_count(scans, SCANS_MAX, f"scans of tablet {tablet}")
         await self._services.coordinator.note_scans(found.id, body.tablets)
 
+    @route("POST /v1/tables/{table}/trigger", COMPACT)
     async def trigger(self, table: str) -> api.Trigger:
         """Run the planner of a table now, and return its decision for each tablet.
 
@@ -686,6 +690,7 @@ class WorkRoutes:
         found = await self._services.table(table)
         return await self._services.coordinator.trigger(found.id)
 
+    @route("POST /v1/tables/{table}/lower-watermark", ADMIN)
     async def lower_watermark(
         self,
         table: str,
@@ -704,6 +709,7 @@ class WorkRoutes:
             services, found, await services.tablet(found, tablet), to
         )
 
+    @route("POST /v1/tables/{table}/lift-quarantine", COMPACT, status_code=202)
     async def lift_quarantine(
         self,
         table: str,
@@ -727,35 +733,28 @@ class LimitRoutes:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def router(self) -> APIRouter:
-        """Return the routes."""
-        router = APIRouter(
-            prefix="/v1", tags=["limits"], dependencies=[BEARER], route_class=JsonRoute
-        )
-        router.get("/limits")(self.limits)
-        router.put("/groups/{group}/limit", status_code=202)(self.limit_group)
-        router.delete("/groups/{group}/limit", status_code=202)(self.unlimit_group)
-        router.put("/volumes/{volume}/limit", status_code=202)(self.limit_volume)
-        router.delete("/volumes/{volume}/limit", status_code=202)(self.unlimit_volume)
-        return router
-
+    @route("GET /v1/limits", READ_ALL)
     async def limits(self) -> dict[str, list[api.Limit]]:
         """Return groups and volumes with their limits and what they move now."""
         status = await self._services.coordinator.status()
         return {"limits": list(status.scopes)}
 
+    @route("PUT /v1/groups/{group}/limit", ADMIN_ALL, status_code=202)
     async def limit_group(self, group: str, body: api.LimitWish) -> None:
         """Limit the bytes per second that all jobs of a compaction group read and write."""
         await self._set(LimitScopeKind.GROUP, group, body.limit)
 
+    @route("DELETE /v1/groups/{group}/limit", ADMIN_ALL, status_code=202)
     async def unlimit_group(self, group: str) -> None:
         """Reset the limit of a compaction group to the limit of the settings."""
         await self._set(LimitScopeKind.GROUP, group, None)
 
+    @route("PUT /v1/volumes/{volume}/limit", ADMIN_ALL, status_code=202)
     async def limit_volume(self, volume: str, body: api.LimitWish) -> None:
         """Limit the bytes per second that all jobs on a volume read and write."""
         await self._set(LimitScopeKind.VOLUME, volume, body.limit)
 
+    @route("DELETE /v1/volumes/{volume}/limit", ADMIN_ALL, status_code=202)
     async def unlimit_volume(self, volume: str) -> None:
         """Reset the limit of a volume to the limit of the settings."""
         await self._set(LimitScopeKind.VOLUME, volume, None)

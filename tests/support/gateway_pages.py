@@ -13,7 +13,22 @@ from typer.models import ArgumentInfo, OptionInfo
 from common.model.outcome import RefusalCode
 from neve.cli.app import EPILOG, build
 from neve.cli.session import REMOTE
+from neve.gateway.access.callers import INCLUDED, Role
+from neve.gateway.access.route_rights import OPEN, DeclaredRoute, RouteRight, declared_routes
+from neve.gateway.app import SLICES, ServiceRoutes
 from neve.gateway.problems import STATUS
+
+OPENAPI = "GET /openapi.json"
+ROUTES: dict[str, DeclaredRoute] = {
+    declared.name: declared
+    for kind in (ServiceRoutes, *SLICES)
+    for _, declared in declared_routes(kind)
+}
+ROUTE_RIGHTS: dict[str, RouteRight] = {
+    OPENAPI: OPEN,
+    **{name: declared.right for name, declared in ROUTES.items()},
+}
+"""The right of each route of the gateway."""
 
 WRITTEN = "Written by `pytest tests/unit/neve --rewrite`; do not edit."
 
@@ -137,6 +152,19 @@ def http_page(document: dict[str, Any]) -> str:
         for method, call in methods.items()
     ]
     return "\n".join([HTTP_HEAD, *errors, "## Routes", "", *calls])
+
+
+def rights_table() -> str:
+    """Return the table of roles and routes, for the reference page."""
+    lines = [
+        "| route | read | write | compact | admin | on | |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, right in ROUTE_RIGHTS.items():
+        allowed = (right.role is None or right.role in INCLUDED[role] for role in Role)
+        marks = " | ".join("✓" if may else "" for may in allowed)
+        lines.append(f"| `{name}` | {marks} | {right.reach.value} | {right.note} |")
+    return "\n".join(lines)
 
 
 def _verbs(app: typer.Typer, path: str) -> Iterator[tuple[str, Any]]:

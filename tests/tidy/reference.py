@@ -17,7 +17,7 @@ from common.telemetry import METRICS, RAY_PREFIX, Exporter
 from common.units import format_bytes
 from coordinator.plugins.planners.ratio import RatioPlanner
 from coordinator.registry import unread_settings
-from neve.gateway.access.route_rights import rights_table
+from tests.support.gateway_pages import rights_table
 
 MADE = "Written by `pytest tests/tidy --rewrite`; do not edit.\n"
 

@@ -2,14 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from neve import api
 from neve.gateway.access.callers import Role, require_role
+from neve.gateway.access.route_rights import COMPACT, READ, route
 from neve.gateway.call_ids import (
     Call,
 )
-from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.requests.dry_run import dry_run
 from neve.gateway.requests.lifecycle import (
     cancel_request,
@@ -22,7 +22,7 @@ from neve.gateway.requests.views import (
     TABLETS_MAX,
     request_view,
 )
-from neve.gateway.services import BEARER, Services, bounded_count
+from neve.gateway.services import Services, bounded_count
 
 LIST_MAX = 1000
 
@@ -33,20 +33,11 @@ class RequestRoutes:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def router(self) -> APIRouter:
-        """Return the routes."""
-        router = APIRouter(
-            prefix="/v1/tables/{table}/compactions",
-            tags=["requests"],
-            dependencies=[BEARER],
-            route_class=JsonRoute,
-        )
-        router.post("", status_code=202)(self.submit)
-        router.get("")(self.requests)
-        router.get("/{request}")(self.follow)
-        router.post("/{request}/cancel", status_code=202)(self.cancel)
-        return router
-
+    @route(
+        "POST /v1/tables/{table}/compactions",
+        COMPACT.noted("`write` as well if it changes or deletes rows"),
+        status_code=202,
+    )
     async def submit(
         self, table: str, body: api.NewRequest, response: Response, call: Call = None
     ) -> api.Request | api.DryRun:
@@ -65,6 +56,7 @@ class RequestRoutes:
             return await dry_run(services, found, checked_request(found, body, "", now_s))
         return request_view(found, await submit_request(services, found, body, call))
 
+    @route("GET /v1/tables/{table}/compactions", READ)
     async def requests(
         self,
         table: str,
@@ -76,6 +68,7 @@ class RequestRoutes:
         listed = await services.store.requests(found.id, bounded_count(count, LIST_MAX, "count"))
         return {"requests": [request_view(found, request) for request in listed]}
 
+    @route("GET /v1/tables/{table}/compactions/{request}", READ)
     async def follow(
         self,
         table: str,
@@ -93,6 +86,7 @@ class RequestRoutes:
             services, found, await stored_request(services, found, request), count
         )
 
+    @route("POST /v1/tables/{table}/compactions/{request}/cancel", COMPACT, status_code=202)
     async def cancel(self, table: str, request: str, body: api.Cancel) -> api.Request:
         """Cancel a request, or its part in some tablets. Committed work stays."""
         services = self._services
