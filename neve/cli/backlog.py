@@ -13,15 +13,10 @@ from common.errors import RequestError
 from common.units import format_bytes, format_count
 from neve import api
 from neve.cli.render import RIGHT, grid, lines, shortened, time_text
-from neve.cli.session import Every, Session, Watch, json_document, name_values, verb
+from neve.cli.session import Every, Panel, Session, Watch, json_document, name_values, verb
 from neve.cli.tablet_keys import KnownTables, TabletKeys
 
 # ----------------------------------------------------------------------------------------- The verb
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    verb(app, "backlog")(backlog)
 
 
 _Strategy = Annotated[
@@ -47,6 +42,7 @@ _Settings = Annotated[
 ]
 
 
+@verb("backlog", Panel.SEE, "neve backlog --files files.json --strategy leveled")
 def backlog(
     session: Session,
     name: Annotated[

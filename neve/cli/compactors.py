@@ -10,29 +10,11 @@ from common.errors import RequestError
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
 from neve import api
 from neve.cli.render import RIGHT, WHOLE, facts, grid, lines, shortened, time_text
-from neve.cli.session import Session, verb
+from neve.cli.session import Panel, Session, verb
 
 COMPACTOR = Annotated[str, typer.Argument(metavar="COMPACTOR", help="Name of the compactor.")]
 GROUP = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
 AUTO = "auto"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    compactor = typer.Typer(no_args_is_help=True, help="Compactors, the processes that run jobs.")
-    app.add_typer(compactor, name="compactor")
-    verb(compactor, "list")(compactors)
-    verb(compactor, "drain")(drain)
-    verb(compactor, "stop")(stop)
-    verb(compactor, "scale")(scale)
-
-
-def register_groups(group: typer.Typer) -> None:
-    """Add the verbs to `neve group`."""
-    verb(group, "list")(groups)
-    verb(group, "show")(show_group)
-    verb(group, "pause")(pause_group)
-    verb(group, "resume")(resume_group)
 
 
 # --------------------------------------------------------------------------------------- For people
@@ -196,12 +178,14 @@ def _compactor_state(compactor: api.Compactor) -> str:
 # -------------------------------------------------------------------------------------------- Verbs
 
 
+@verb("compactor list", Panel.CONTROL, "neve compactor list")
 def compactors(session: Session) -> None:
     """List the compactors."""
     found = session.client.compactors()
     session.show(found, lambda: render_compactors(found))
 
 
+@verb("compactor drain", Panel.CONTROL, "neve compactor drain default-1")
 def drain(session: Session, name: COMPACTOR) -> None:
     """Let a compactor finish its jobs and end. It takes no new jobs.
 
@@ -211,6 +195,7 @@ def drain(session: Session, name: COMPACTOR) -> None:
     session.show({"draining": name}, f"{name} is draining")
 
 
+@verb("compactor stop", Panel.CONTROL, "neve compactor stop default-1 --wait 30s")
 def stop(
     session: Session,
     name: COMPACTOR,
@@ -235,6 +220,7 @@ def stop(
     session.show({"stopping": name, "wait_max_s": wait_max_s}, f"{name} is stopping")
 
 
+@verb("compactor scale", Panel.CONTROL, "neve compactor scale default 4")
 def scale(
     session: Session,
     group: GROUP,
@@ -262,12 +248,14 @@ def _count(text: str) -> int:
     return int(text)
 
 
+@verb("group list", Panel.CONTROL, "neve group list")
 def groups(session: Session) -> None:
     """List the compaction groups with their queues, their compactors and current scaling."""
     found = session.client.groups()
     session.show(found, lambda: lines(render_groups(found), *render_scaling(found)))
 
 
+@verb("group show", Panel.CONTROL, "neve group show default")
 def show_group(session: Session, group: GROUP) -> None:
     """Show the scaling of a group: the current target, its reason and recent changes."""
     found = [each for each in session.client.groups() if each.group == group]
@@ -276,12 +264,14 @@ def show_group(session: Session, group: GROUP) -> None:
     session.show(found[0], lambda: render_group(found[0]))
 
 
+@verb("group pause", Panel.CONTROL, "neve group pause default")
 def pause_group(session: Session, name: GROUP) -> None:
     """Pause a group: no new job starts; running jobs continue."""
     session.client.pause_group(name)
     session.show({"paused": name}, f"group {name} is paused")
 
 
+@verb("group resume", Panel.CONTROL, "neve group resume default")
 def resume_group(session: Session, name: GROUP) -> None:
     """Resume a paused group."""
     session.client.resume_group(name)

@@ -9,16 +9,11 @@ from rich.console import RenderableType
 from common.units import format_bytes, format_count, format_duration
 from neve import api
 from neve.cli.render import RIGHT, grid, lines, shortened
-from neve.cli.session import Name, OptionalTablet, Session, verb
+from neve.cli.session import Name, OptionalTablet, Panel, Session, verb
 from neve.cli.tablet_keys import KnownTables, TabletKeys
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    verb(app, "trigger")(trigger)
-    verb(app, "ops")(ops)
-
-
+@verb("trigger", Panel.CONTROL, "neve trigger users")
 def trigger(session: Session, name: Name) -> None:
     """Ask the planner of a table now and show its decision for each tablet.
 
@@ -28,6 +23,7 @@ def trigger(session: Session, name: Name) -> None:
     session.show(found, lambda: render_trigger(found, KnownTables(session.client.tables)))
 
 
+@verb("ops", Panel.SEE, "neve ops users")
 def ops(
     session: Session,
     name: Name,

@@ -10,7 +10,7 @@ from neve import api
 from neve.api import Operation
 from neve.cli.render import WHOLE, grid, shortened, time_text
 from neve.cli.requests import Timeout, wait_max_s
-from neve.cli.session import Name, Session, verb
+from neve.cli.session import Name, Panel, Session, verb
 from neve.cli.tablet_keys import KnownTables, TabletKeys
 from neve.client.errors import CallerError
 
@@ -63,13 +63,7 @@ Abandon = Annotated[
 ]
 
 
-def register(table: typer.Typer) -> None:
-    """Add the verbs to `neve table`."""
-    verb(table, "split")(split)
-    verb(table, "merge")(merge)
-    verb(table, "operations")(operations)
-
-
+@verb("table split", Panel.TABLES, "neve table split users --at 5000")
 def split(
     session: Session,
     name: Name,
@@ -115,6 +109,7 @@ def split(
     _show_started(session, name, begun, wait=wait)
 
 
+@verb("table merge", Panel.TABLES, "neve table merge users --from 100 --to 900 --wait")
 def merge(
     session: Session,
     name: Name,
@@ -163,6 +158,7 @@ def merge(
     _show_started(session, name, begun, wait=wait)
 
 
+@verb("table operations", Panel.TABLES, "neve table operations users")
 def operations(session: Session, name: Name) -> None:
     """List the splits and merges in progress with what they wait for."""
     found = session.client.operations(name)

@@ -13,7 +13,6 @@ from common.errors import RequestError
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
 from neve import api
 from neve.cli.compactors import (
-    register_groups,
     render_compactors,
     render_groups,
     render_scaling,
@@ -30,14 +29,7 @@ from neve.cli.render import (
     shortened,
     time_text,
 )
-from neve.cli.session import (
-    Name,
-    OptionalTablet,
-    Session,
-    json_document,
-    name_values,
-    verb,
-)
+from neve.cli.session import Name, OptionalTablet, Panel, Session, json_document, name_values, verb
 from neve.cli.tablet_keys import KnownTables, TabletKeys
 from neve.client.errors import UnavailableError
 
@@ -375,24 +367,14 @@ Wish = Annotated[
 ]
 
 
-def register_limits(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    verb(app, "limits")(limits)
-    group = typer.Typer(no_args_is_help=True, help="Compaction groups: a queue and its compactors.")
-    app.add_typer(group, name="group")
-    register_groups(group)
-    verb(group, "limit")(limit_group)
-    volume = typer.Typer(no_args_is_help=True, help="Volumes, the storage that tables share.")
-    app.add_typer(volume, name="volume")
-    verb(volume, "limit")(limit_volume)
-
-
+@verb("limits", Panel.CONTROL, "neve limits")
 def limits(session: Session) -> None:
     """List the limits of groups and volumes with the bytes per second in use."""
     found = session.client.limits()
     session.show(found, lambda: render_limits(found))
 
 
+@verb("group limit", Panel.CONTROL, "neve group limit default 50MB")
 def limit_group(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")],
@@ -404,6 +386,7 @@ def limit_group(
     )
 
 
+@verb("volume limit", Panel.CONTROL, "neve volume limit default none")
 def limit_volume(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="VOLUME", help="Name of the volume.")],
@@ -510,23 +493,11 @@ def render_live_bytes(
     )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    verb(app, "status")(status)
-    verb(app, "jobs")(jobs)
-    verb(app, "queue")(queue)
-    verb(app, "explain")(explain)
-    verb(app, "plan")(plan)
-    verb(app, "history")(history)
-    verb(app, "analyze")(analyze)
-    verb(app, "lift-quarantine")(lift_quarantine)
-    verb(app, "lower-watermark")(lower_watermark)
-
-
 def _keys(session: Session) -> TabletKeys:
     return KnownTables(session.client.tables)
 
 
+@verb("status", Panel.SEE, "neve status")
 def status(session: Session) -> None:
     """Show the state of the whole service."""
     try:
@@ -546,12 +517,14 @@ def status(session: Session) -> None:
     session.show(found, lambda: render_status(found))
 
 
+@verb("jobs", Panel.SEE, "neve jobs")
 def jobs(session: Session) -> None:
     """List the running jobs."""
     found = session.client.jobs()
     session.show(found, lambda: render_jobs(found, SystemClock().now_s(), _keys(session)))
 
 
+@verb("queue", Panel.SEE, "neve queue --group default")
 def queue(
     session: Session,
     group: Annotated[str | None, typer.Option(help="Name of a compaction group.")] = None,
@@ -562,6 +535,7 @@ def queue(
     session.show(found, lambda: render_queue(found, _keys(session)))
 
 
+@verb("explain", Panel.SEE, "neve explain users")
 def explain(
     session: Session,
     name: Name,
@@ -589,6 +563,7 @@ def explain(
     session.show(found, lambda: render_explanations(found, _keys(session), verbose=verbose))
 
 
+@verb("plan", Panel.SEE, "neve plan users")
 def plan(
     session: Session,
     name: Annotated[
@@ -624,12 +599,14 @@ def plan(
     session.show(found, lambda: render_plan(found, _keys(session), verbose=verbose))
 
 
+@verb("history", Panel.SEE, "neve history users --count 5")
 def history(session: Session, name: Name, count: Count = 20) -> None:
     """List the newest finished attempts of a table."""
     found = session.client.history(name, count)
     session.show(found, lambda: render_history(found, name, _keys(session)))
 
 
+@verb("analyze", Panel.CONTROL, "neve analyze users --wait")
 def analyze(
     session: Session,
     name: Name,
@@ -648,6 +625,7 @@ def analyze(
     session.show(found, lambda: render_live_bytes(found, name, _keys(session)))
 
 
+@verb("lift-quarantine", Panel.CONTROL, "neve lift-quarantine users")
 def lift_quarantine(
     session: Session,
     name: Name,
@@ -659,6 +637,7 @@ def lift_quarantine(
     session.show({"lifted": name, "tablet": tablet}, f"{where} is planned again")
 
 
+@verb("lower-watermark", Panel.CONTROL, "neve lower-watermark users last")
 def lower_watermark(
     session: Session,
     name: Name,
