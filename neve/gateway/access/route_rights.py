@@ -86,7 +86,7 @@ def route(name: str, right: RouteRight, **options: Any) -> Callable[[Handler], H
     """
 
     def declare(handler: Handler) -> Handler:
-        handler.declared = DeclaredRoute(name, right, options)  # type: ignore[attr-defined]
+        handler.declared = DeclaredRoute(name, right, options)  # type: ignore[attr-defined]  # `right_of` reads it
         return handler
 
     return declare
@@ -103,7 +103,7 @@ def right_of(found: Route) -> RouteRight | None:
     """Return the right that a route requires, or None if it declares none."""
     declared = getattr(found.endpoint, "declared", None)
     if declared is not None:
-        return declared.right  # type: ignore[no-any-return]
+        return declared.right  # type: ignore[no-any-return]  # see `route`
     return OPEN if found.path in OPEN_PATHS else None
 
 
