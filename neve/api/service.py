@@ -36,6 +36,24 @@ class Quarantine:
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableActivity:
+    """The queued and running jobs of a table."""
+
+    table: str
+    queued: int = 0
+    queued_bytes: int = 0
+    """Size of the files that the queued jobs read."""
+    oldest_s: float = 0.0
+    """Age of the oldest queued job."""
+    running: int = 0
+    running_bytes: int = 0
+    """Size of the files that the running jobs read."""
+    compactors: int = 0
+    """Number of compactors with a job of the table."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """Status of the service as a whole."""
 
@@ -77,4 +95,7 @@ class Status:
             "neve_jobs_stalled_total",
             "Attempts that compactors ended because they made no progress.",
         ),
+    ] = 0
+    queued_tables: Annotated[
+        int, Measured("neve_queue_tables", "Tables with at least one job in a queue.")
     ] = 0

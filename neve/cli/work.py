@@ -29,7 +29,17 @@ from neve.cli.render import (
     shortened,
     time_text,
 )
-from neve.cli.session import Name, OptionalTablet, Panel, Session, json_document, name_values, verb
+from neve.cli.session import (
+    Every,
+    Name,
+    OptionalTablet,
+    Panel,
+    Session,
+    Watch,
+    json_document,
+    name_values,
+    verb,
+)
 from neve.cli.tablet_keys import KnownTables, TabletKeys
 from neve.client.errors import UnavailableError
 
@@ -146,6 +156,33 @@ def render_queue(found: Sequence[api.PlannedJob], keys: TabletKeys) -> Renderabl
                 job.reason,
             )
             for job in found
+        ],
+    )
+
+
+def render_activity(found: Sequence[api.TableActivity]) -> RenderableType:
+    """Render the queued and running jobs of each table."""
+    return grid(
+        [
+            ("TABLE", ""),
+            ("QUEUED", RIGHT),
+            ("SIZE", RIGHT),
+            ("OLDEST", RIGHT),
+            ("RUNNING", RIGHT),
+            ("SIZE", RIGHT),
+            ("COMPACTORS", RIGHT),
+        ],
+        [
+            (
+                shortened(table.table),
+                table.queued,
+                format_bytes(table.queued_bytes),
+                format_duration(table.oldest_s) if table.queued else None,
+                table.running,
+                format_bytes(table.running_bytes),
+                table.compactors,
+            )
+            for table in found
         ],
     )
 
@@ -533,6 +570,12 @@ def queue(
     """List the waiting jobs, highest priority first."""
     found = session.client.queue(group, count)
     session.show(found, lambda: render_queue(found, _keys(session)))
+
+
+@verb("activity", Panel.SEE, "neve activity --watch")
+def activity(session: Session, *, watch: Watch = False, every: Every = 5.0) -> None:
+    """List the tables with queued or running jobs, most bytes first."""
+    session.show_or_watch(session.client.activity, render_activity, watch=watch, every_s=every)
 
 
 @verb("explain", Panel.SEE, "neve explain users")

@@ -24,6 +24,7 @@ from neve.api import (
     Setting,
     Status,
     Story,
+    TableActivity,
     TableMaintenance,
     Trigger,
 )
@@ -123,6 +124,10 @@ class WorkCalls(TableCalls):
         parameters = {"group": group, "count": count}
         answer = self._connection.call("GET", "/v1/queue", parameters=parameters)
         return decode_list(PlannedJob, answer, "jobs")
+
+    def activity(self) -> list[TableActivity]:
+        """Return the tables with queued or running jobs, most bytes first."""
+        return decode_list(TableActivity, self._connection.call("GET", "/v1/activity"), "tables")
 
     def explain(self, table: str, tablet: str | None = None) -> list[Explanation]:
         """Explain the state of tablets: why jobs run, wait, or are not planned.

@@ -434,6 +434,12 @@ class WorkRoutes:
         queued = await self._services.coordinator.queue(group, count)
         return {"jobs": [queued_view(job) for job in queued if sees_table(job.job.table_name)]}
 
+    @route("GET /v1/activity", READ_LISTED)
+    async def activity(self) -> dict[str, list[api.TableActivity]]:
+        """Return the tables with queued or running jobs, most bytes first."""
+        tables = await self._services.coordinator.activity()
+        return {"tables": [table for table in tables if sees_table(table.table)]}
+
     @route("GET /v1/compactors", READ_ALL)
     async def compactors(self) -> dict[str, list[api.Compactor]]:
         """Return the compactors that send heartbeats."""

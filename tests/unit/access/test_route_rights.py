@@ -188,7 +188,8 @@ def test_a_listing_has_only_what_may_be_seen(door: Door) -> None:
         # The job, the queue and the backlog of the coordinator are about `events`.
         assert [job.table for job in whole.jobs()] == ["events"]
         assert [each.table for each in whole.queue()] == ["events"]
-        assert [*narrow.jobs(), *narrow.queue(), *narrow.backlog()] == []
+        assert [table.table for table in whole.activity()] == ["events"]
+        assert [*narrow.jobs(), *narrow.queue(), *narrow.backlog(), *narrow.activity()] == []
 
 
 def test_a_report_about_a_hidden_table_is_refused(door: Door) -> None:
