@@ -4,7 +4,7 @@
 
 Simulated on a virtual clock, so the figures depend on no machine. Each rule sees the same arrivals:
 
-    neve         `coordinator.core.autoscaling.policy`, default rules
+    neve         `coordinator.core.autoscaling`, default rules
     neve, 120 s  the same with a drain target of 120 s in the place of 300 s
     depth / N    KEDA and its HPA: ceil(jobs / N) every 15 s, at most doubling (or 4 more);
                  a lower count only if it was enough for 300 s
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from math import ceil
 from statistics import mean
 
-from coordinator.core.autoscaling.demand import AutoscalerRules, GroupLoad
+from coordinator.core.autoscaling import AutoscalerRules, GroupLoad
 from tests.support.sim_autoscaling import (
     SLOTS,
     Change,

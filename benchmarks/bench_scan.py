@@ -41,7 +41,7 @@ from common.settings import DEFAULT_GROUP, CoordinatorSettings, Settings, StoreS
 from common.wire import Heartbeat, TakeRequest
 from coordinator.context import ShellContext
 from coordinator.core import events as on
-from coordinator.core.scan_rules import TabletSpan
+from coordinator.core.scans import TabletSpan
 from coordinator.registry import planner_for
 from coordinator.scan.ray_ranges import scan_range
 from coordinator.scan.scan_ranges import (

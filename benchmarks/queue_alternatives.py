@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from sortedcontainers import SortedKeyList, SortedList
 
-from coordinator.core.queue.job_index import RankedMap
+from coordinator.core.queue_index import RankedMap
 
 
 class TwoEnded(Protocol):
@@ -24,7 +24,7 @@ class TwoEnded(Protocol):
 
 
 class Ours:
-    """`coordinator.core.queue.job_index` as the queue uses it: its values know their rank."""
+    """`coordinator.core.queue_index` as the queue uses it: its values know their rank."""
 
     def __init__(self) -> None:
         self.ranked: RankedMap[Any] = RankedMap()

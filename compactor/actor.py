@@ -33,8 +33,7 @@ from common.wire import (
     compactor_actor_name,
 )
 from compactor.ray_metrics import RayMetrics
-from compactor.service import CompactorService
-from compactor.service.table_storage import TableStorage
+from compactor.service import CompactorService, TableStorage
 from compactor.spark.driver_protocol import DriverSettings, driver_settings
 from compactor.spark.engine import SparkEngine
 

@@ -5,7 +5,7 @@ from typing import Protocol
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Table
 from common.wire import Assignment
-from compactor.core.progress import (
+from compactor.core import (
     EngineHealth,
     OnProgress,
     RewriteProgress,

@@ -20,16 +20,17 @@ from common.metadata.changes import SetScale
 from common.settings import COMPACTORS_MAX, Settings
 from coordinator.context import ShellContext
 from coordinator.core import events as on
-from coordinator.core.autoscaling.demand import (
+from coordinator.core.autoscaling import (
     AutoscalerRules,
     CompactorLoad,
+    Decision,
     FailedStart,
     GroupLoad,
+    Memory,
+    RewriteRate,
     StartingCompactor,
+    decide,
 )
-from coordinator.core.autoscaling.memory import Memory
-from coordinator.core.autoscaling.policy import Decision, decide
-from coordinator.core.autoscaling.rate import RewriteRate
 from coordinator.core.state import CoordinatorState
 from coordinator.ports import CompactorLever, Lack, Submit
 from coordinator.scan.scanner import Scanner

@@ -14,7 +14,7 @@ from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.settings import Settings
 from coordinator.context import ShellContext
-from coordinator.core.maintenance.operations import (
+from coordinator.core.maintenance import (
     GarbageCounts,
     JobNeeds,
     TabletFacts,

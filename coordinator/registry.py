@@ -23,9 +23,7 @@ from common.spi.controller import Controller, ShareClass
 from common.spi.planner import Planner, RequestFacts, Surroundings, check_options, settings_read_by
 from common.spi.tracker import BacklogTracker, TrackerPlugin
 from common.units import parse_size_bytes
-from coordinator.core.control.guard import GuardRules
-from coordinator.core.control.loop import ControlLoop, ControlRules
-from coordinator.core.control.pressure import with_pressure
+from coordinator.core.control import ControlLoop, ControlRules, GuardRules, with_pressure
 from coordinator.core.planning import plan_tablet, with_backlog
 from coordinator.ports import PlanTablet
 

@@ -33,7 +33,7 @@ from coordinator.context import ShellContext
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.assignment import compose_assignment, output_prefix
-from coordinator.core.scan_rules import ANALYSES_AT_ONCE
+from coordinator.core.scans import ANALYSES_AT_ONCE
 from coordinator.ports import Submit
 from coordinator.table_faults import TableFaults
 

@@ -27,7 +27,7 @@ from common.metadata.changes import (
 from common.model.table import Table
 from common.model.tablet import Analysis, TabletId
 from coordinator.context import ShellContext
-from coordinator.core.scan_rules import ANALYSES_AT_ONCE
+from coordinator.core.scans import ANALYSES_AT_ONCE
 from coordinator.core.state import CoordinatorState
 from coordinator.core.triggers import ADMIN, PERIODIC, PeriodicTriggers, why_not_triggered
 from coordinator.scan.scanner import BATCH_TABLETS, Scanner

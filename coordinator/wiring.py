@@ -16,8 +16,8 @@ from common.wire import CoordinatorStatus
 from coordinator.autoscaler import Autoscaler
 from coordinator.context import ShellContext
 from coordinator.core import events as on
-from coordinator.core.file_retention import GarbageRules
 from coordinator.core.limits import Limits
+from coordinator.core.scans import GarbageRules
 from coordinator.core.state import CoordinatorState
 from coordinator.figures import (
     backlog_figures,

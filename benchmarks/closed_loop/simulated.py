@@ -21,7 +21,7 @@ from benchmarks.closed_loop.stack import (
     Sample,
 )
 from common.spi.controller import ShareClass
-from coordinator.core.control.guard import MOVED_PER_INPUT
+from coordinator.core.control import MOVED_PER_INPUT
 from neve.simulate.specification import DAY_S, Specification, read_specifications
 from neve.simulate.world import World
 

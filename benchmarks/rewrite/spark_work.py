@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.rewrite.datasets import TOMBSTONE, VERSION
 from benchmarks.rewrite.wanted import THREADS, Wanted
 from common.wire import Assignment
-from compactor.core.progress import RewriteProgress
+from compactor.core import RewriteProgress
 from compactor.rewrite.attempt import rewrite
 
 

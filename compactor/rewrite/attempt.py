@@ -19,23 +19,22 @@ from common.parquet.read_guard import folders_of, place_guards
 from common.rows.row_facts import RowFacts, data_file_of
 from common.rows.rules import RowRules
 from common.wire import Assignment
-from compactor.core.progress import OnProgress, RewriteProgress, RewriteResult
+from compactor.core import OnProgress, RewriteProgress, RewriteResult
 from compactor.rewrite.attempt_folder import attempt_folder, read_change_counts, read_marks
 from compactor.rewrite.choose import Way, count_passes, rewrite_with_spark
-from compactor.rewrite.drop_job import drop_whole
 from compactor.rewrite.file_io import delete_file, forget_pages, table_location
 from compactor.rewrite.live_rows import count_live
-from compactor.rewrite.plan.memory_budget import (
+from compactor.rewrite.memory import (
     LIMIT_SETTING,
     PAGE_CACHE_SETTING,
     SCRATCH_SETTING,
     TASK_BYTES,
     TASK_SETTING,
 )
+from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from compactor.rewrite.spark_tasks import run_tasks
-from compactor.rewrite.stitch_job import stitch_plan
-from compactor.rewrite.task_result import TaskResult
+from compactor.rewrite.stitch_job import drop_whole, stitch_plan
 from compactor.rewrite.throttle import Allowance
 from compactor.rewrite.verify import verify
 

@@ -1,6 +1,6 @@
 """Chooses the way of a job and runs it on Spark.
 
-  drop     every row has expired: none is read, and Spark is not used (`drop_job`)
+  drop     every row has expired: none is read, and Spark is not used (`stitch_job`)
   stitch   row groups of all inputs are copied as bytes: no row wins, expires or changes
   merge    the kernel merges a keyed table, in one task or in ranges
   bag      an append-only table is copied row by row, without the expired rows
@@ -22,13 +22,13 @@ from common.errors import NotStitchableError
 from common.model.key_values import KeyType
 from compactor.rewrite.general_merge import rewrite_bag, rewrite_in_memory
 from compactor.rewrite.kernel.normalized_keys import LongKeyError
+from compactor.rewrite.memory import MemoryBudget
 from compactor.rewrite.merge.driver import merge_large_job
 from compactor.rewrite.merge.tasks import merge_small_job
-from compactor.rewrite.plan.memory_budget import MemoryBudget
+from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import Inputs, Output, RewritePlan, Rules
 from compactor.rewrite.spark_tasks import run_in_one_task, run_tasks, sort_and_merge
 from compactor.rewrite.stitch_job import StitchPlan, stitch_whole
-from compactor.rewrite.task_result import TaskResult
 
 IN_MEMORY_BYTES = 64 * 1024**2
 IN_MEMORY_ROWS = 2_000_000

@@ -31,14 +31,17 @@ from compactor.rewrite.file_io import (
     read_tables,
     table_location,
 )
-from compactor.rewrite.output_writer import abandoned_on_error, open_output_writer
+from compactor.rewrite.outputs import (
+    TaskResult,
+    TimeCutWriter,
+    abandoned_on_error,
+    open_output_writer,
+    rows_of_files,
+)
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.tally import DIGEST_MODULUS, Tally, digest_of, keys_ascend, sum_counts
-from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import allowance_of
-from compactor.rewrite.time_cut_writer import TimeCutWriter, rows_of_files
-from compactor.rewrite.transform import RowChange, row_change_of
-from compactor.rewrite.transform_expressions import ExpressionValues
+from compactor.rewrite.transform import ExpressionValues, RowChange, row_change_of
 
 # ---------------------------------------------------------------------------- Rows that cross Spark
 

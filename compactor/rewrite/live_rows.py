@@ -45,6 +45,7 @@ from compactor.rewrite.file_io import (
     table_location,
 )
 from compactor.rewrite.kernel.normalized_keys import MergeRange
+from compactor.rewrite.memory import IN_MEMORY_SHARE, ROWS_MAX
 from compactor.rewrite.merge.driver import SAMPLED_GROUPS, sample_keys
 from compactor.rewrite.merge.ranges import (
     KeyPoints,
@@ -54,7 +55,6 @@ from compactor.rewrite.merge.ranges import (
     tile_ranges,
 )
 from compactor.rewrite.merge.tasks import MergeInput
-from compactor.rewrite.plan.memory_budget import IN_MEMORY_SHARE, ROWS_MAX
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.throttle import allowance_of
 

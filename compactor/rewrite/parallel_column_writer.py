@@ -22,6 +22,7 @@ from compactor.rewrite.parquet_bytes.footer import (
     MAGIC,
     FooterLayout,
     StoredRowGroup,
+    number_field,
 )
 from compactor.rewrite.parquet_bytes.relocation import (
     MovedGroup,
@@ -31,7 +32,6 @@ from compactor.rewrite.parquet_bytes.relocation import (
 )
 from compactor.rewrite.parquet_bytes.sources import BufferSource, read_footer_of
 from compactor.rewrite.parquet_bytes.stitch import place_piece
-from compactor.rewrite.parquet_bytes.thrift import number_field
 
 PARALLEL_BYTES_MIN = 4 * 1024**2
 """Decoded size below which threads do not pay off."""

@@ -34,23 +34,23 @@ from compactor.rewrite.general_merge import (
     spark_schema,
     write_sorted,
 )
-from compactor.rewrite.memory_guard import (
+from compactor.rewrite.memory import (
+    MemoryBudget,
     StartNote,
     bounded_memory,
     memory_error_of,
     with_memory_limit,
 )
-from compactor.rewrite.plan.memory_budget import MemoryBudget
-from compactor.rewrite.plan.rewrite_plan import RewritePlan
-from compactor.rewrite.task_result import (
+from compactor.rewrite.outputs import (
     RESULT_SCHEMA,
     TaskFailure,
     TaskResult,
     outcome_batch,
     pickled_outcome,
 )
+from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.throttle import allowance_of
-from compactor.rewrite.transform_expressions import (
+from compactor.rewrite.transform import (
     ExpressionInputs,
     ExpressionValues,
     read_expression_inputs,

@@ -26,14 +26,13 @@ from common.parquet.row_batches import open_parquet_file
 from common.rows.key_encoding import encode_keys
 from common.rows.row_facts import RowFacts, RowTally
 from compactor.rewrite.file_io import table_location
-from compactor.rewrite.output_writer import WrittenFile
+from compactor.rewrite.outputs import TaskResult, WrittenFile
 from compactor.rewrite.plan.rewrite_plan import Output, RewritePlan, Rules
 from compactor.rewrite.tally import (
     DIGEST_MODULUS,
     digest_of,
     keys_ascend,
 )
-from compactor.rewrite.task_result import TaskResult
 
 
 class _ReadBack:

@@ -4,12 +4,9 @@
        engine                                   child
 
     engine            used by the service: starts driver processes, runs attempts in them
-    driver_process    one driver process, from its parent's side
     driver_protocol   settings, orders and notices between the two
-    child             the driver process: `python -m compactor.spark.child`
-    attempt_threads   attempts in the driver process: each with a thread, pool and job group
+    child             the driver process: `python -m compactor.spark.child`, a thread per attempt
     application       opens the Spark session, on RayDP or in the process itself
-    cluster           a Spark application on Ray that accepts only its own parts
     task_daemon       Spark's daemon for Python workers
     startup           set-up of the driver process and Python workers
 
@@ -17,6 +14,6 @@ The driver is a separate process because RayDP allows one application per Ray na
 one per process, and so that its death harms nothing else.
 
 The flow: (1) `engine` starts `child` and sends its settings. (2) `child` opens the
-`application`. (3) `engine` orders an attempt, and `attempt_threads` calls
+`application`. (3) `engine` orders an attempt, and `child` calls
 `compactor.rewrite.attempt`. (4) Progress and the result come back as notices.
 """

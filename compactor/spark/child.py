@@ -9,24 +9,259 @@ ends the process, and the parent starts another one. A frozen process sends no l
 the parent notices.
 """
 
+import importlib
 import os
 import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
+from common import errors
 from common.clock import SystemClock
+from common.parquet.location import storage_error
+from common.telemetry import event_log
+from compactor.core import RewriteProgress
+from compactor.rewrite.spark_tasks import SHARED_JOB_GROUP
 from compactor.spark import driver_protocol
 from compactor.spark.application import open_session
-from compactor.spark.attempt_threads import (
-    AttemptThreads,
-    end_process,
-    load_work,
+from compactor.spark.driver_protocol import (
+    Done,
+    DriverSettings,
+    Failed,
+    Notice,
+    Progressed,
 )
-from compactor.spark.driver_protocol import DriverSettings
 from compactor.spark.startup import die_with_parent, shorten_thread_switches
+
+# ---------------------------------------------------------------------------------- Attempt threads
+# Runs attempts in the driver process: each with its own thread, pool and job group.
+
+
+PROGRESS_INTERVAL_S = 0.2
+CANCEL_INTERVAL_S = 0.5
+CAUSE_CHARACTERS_MAX = 4000
+
+
+class ThrottleControl(Protocol):
+    """Control over the bytes that an attempt moves, as used by orders of the parent."""
+
+    def grant(self, bytes_s: float | None) -> None:
+        """Apply another limit; None: no limit."""
+        ...
+
+    def stop(self) -> None:
+        """End all waits for the limit."""
+        ...
+
+
+Work = Callable[
+    [
+        Any,
+        Any,
+        Callable[[RewriteProgress], None],
+        Callable[[], bool],
+        Callable[[ThrottleControl], None],
+    ],
+    Any,
+]
+"""Spark session, payload, progress, cancelled, receiver of the throttle → result."""
+
+
+class AttemptThreads:
+    """The running attempts and the pools in use."""
+
+    def __init__(self, spark: Any, work: Work, send: Callable[[Notice], None]) -> None:
+        """Create an empty set.
+
+        Args:
+            spark: The session.
+            work: The function that runs an attempt.
+            send: Sends a notice to the parent.
+        """
+        self._spark = spark
+        self._work = work
+        self._send = send
+        self._clock = SystemClock()
+        self._lock = threading.Lock()
+        self._cancelled: dict[str, threading.Event] = {}
+        self._granted: dict[str, float | None] = {}
+        self._throttles: dict[str, ThrottleControl] = {}
+        self._pools: set[int] = set()
+        self._never = threading.Event()
+
+    def run(self, attempt: str, payload: Any) -> None:
+        """Start an attempt in a new thread."""
+        from pyspark import InheritableThread
+
+        with self._lock:
+            assert attempt not in self._cancelled, f"attempt {attempt} runs already"
+            self._cancelled[attempt] = threading.Event()
+            # Pools live as long as the application, so they are reused.
+            pool = next(n for n in range(len(self._pools) + 1) if n not in self._pools)
+            self._pools.add(pool)
+        # Such a thread has a counterpart in the JVM, where Spark stores group and pool.
+        InheritableThread(target=self._attempt, args=(attempt, payload, pool), daemon=True).start()
+
+    def cancel(self, attempt: str) -> None:
+        """End an attempt soon; one that is over is ignored."""
+        event = self._cancelled.get(attempt)
+        if event is not None and not event.is_set():
+            event.set()
+            with self._lock:
+                if (throttle := self._throttles.get(attempt)) is not None:
+                    throttle.stop()
+            threading.Thread(target=self._cancel_jobs, args=(attempt,), daemon=True).start()
+
+    def grant(self, attempt: str, bytes_s: float | None) -> None:
+        """Set an attempt's limit in bytes/s; one that is over is ignored."""
+        with self._lock:
+            if attempt in self._cancelled:
+                self._granted[attempt] = bytes_s
+                if (throttle := self._throttles.get(attempt)) is not None:
+                    throttle.grant(bytes_s)
+
+    def broken(self) -> bool:
+        """Return whether the Spark application has ended."""
+        try:
+            context = self._spark.sparkContext._jsc  # noqa: SLF001 - PySpark has no public API
+            return context is None or bool(context.sc().isStopped())
+        except Exception:  # any error means that the JVM is gone
+            return True
+
+    def has_executor(self) -> bool:
+        """Return whether a process exists in which tasks can run."""
+        context = self._spark.sparkContext
+        if context.master.startswith("local"):
+            return True  # The driver itself.
+        processes = context._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - PySpark has no public API
+        return int(processes.size()) > 1  # The driver is included.
+
+    def busy(self) -> frozenset[str]:
+        """Return the attempts whose tasks Spark runs now; the others wait, or need no tasks."""
+        tracker = self._spark.sparkContext.statusTracker()
+        active = set(tracker.getActiveJobsIds())
+        with self._lock:
+            attempts = list(self._cancelled)
+        if not active or not attempts:
+            return frozenset()
+        if _has_running_task(tracker, SHARED_JOB_GROUP, active):
+            return frozenset(attempts)  # The attempts of shared jobs are unknown.
+        return frozenset(
+            attempt for attempt in attempts if _has_running_task(tracker, attempt, active)
+        )
+
+    def _attach(self, attempt: str, throttle: ThrottleControl) -> None:
+        """Register an attempt's throttle, and apply earlier orders to it."""
+        with self._lock:
+            self._throttles[attempt] = throttle
+            if attempt in self._granted:
+                throttle.grant(self._granted[attempt])
+            if self._cancelled[attempt].is_set():
+                throttle.stop()
+
+    def _cancel_jobs(self, attempt: str) -> None:
+        """Cancel the attempt's Spark jobs, including those that it starts before it checks."""
+        while attempt in self._cancelled:
+            self._spark.sparkContext.cancelJobGroup(attempt)
+            self._never.wait(CANCEL_INTERVAL_S)
+
+    def _attempt(self, attempt: str, payload: Any, pool: int) -> None:
+        """Run the work and report its outcome; the body of an attempt's thread."""
+        context = self._spark.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", f"slot-{pool}")
+        context.setJobGroup(attempt, attempt, interruptOnCancel=True)
+        notice = self._end_of(attempt, payload)
+        with self._lock:
+            self._pools.discard(pool)
+            del self._cancelled[attempt]
+            self._granted.pop(attempt, None)
+            self._throttles.pop(attempt, None)
+        self._tell(attempt, notice)
+
+    def _end_of(self, attempt: str, payload: Any) -> Notice:
+        """Run the work and return its outcome."""
+        event = self._cancelled[attempt]
+        report = self._reporter(attempt)
+        try:
+            attach = partial(self._attach, attempt)
+            result = self._work(self._spark, payload, report, event.is_set, attach)
+        except BaseException as error:  # a boundary: the error ends the attempt and is reported
+            if not event.is_set() and self.broken():
+                # Every attempt is lost with the application; the closed pipe shows it.
+                end_process("the Spark application has ended", attempt=attempt, cause=str(error))
+            return _failure(attempt, error, cancelled=event.is_set())
+        if event.is_set():
+            return Failed(attempt, "AttemptCancelledError", f"attempt {attempt} was cancelled")
+        return Done(attempt, result)
+
+    def _tell(self, attempt: str, notice: Notice) -> None:
+        """Send the outcome of an attempt; a result that cannot be sent is a failure."""
+        try:
+            self._send(notice)
+        except Exception as error:  # pickling runs code of the result's classes
+            self._send(_failure(attempt, error, cancelled=False))
+
+    def _reporter(self, attempt: str) -> Callable[[RewriteProgress], None]:
+        """Return a function that sends progress, at a limited rate."""
+        sent_s = [0.0]
+
+        def report(progress: RewriteProgress) -> None:
+            now_s = self._clock.now_s()
+            if now_s - sent_s[0] >= PROGRESS_INTERVAL_S or progress.fraction >= 1.0:
+                sent_s[0] = now_s
+                self._send(Progressed(attempt, progress))
+
+        return report
+
+
+def end_process(event: str, **fields: object) -> NoReturn:
+    """End the driver at once, whatever its threads do; the parent starts another one.
+
+    Args:
+        event: Cause, for the log.
+        fields: Further fields of the log entry.
+    """
+    event_log("spark driver")(event, **fields)
+    os._exit(1)
+
+
+def _has_running_task(tracker: Any, group: str, active: Collection[int]) -> bool:
+    """Return whether any task of a group's active jobs is running.
+
+    Args:
+        tracker: Spark's status tracker.
+        group: A job group.
+        active: Ids of all active jobs.
+    """
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group) if job in active]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    return any(stage.numActiveTasks for stage in stages if stage)
+
+
+def load_work(work: str) -> Work:
+    """Return the function with the name `module:function`."""
+    module, _, function = work.partition(":")
+    work_function: Work = getattr(importlib.import_module(module), function)
+    return work_function
+
+
+def _failure(attempt: str, error: BaseException, *, cancelled: bool) -> Failed:
+    """Return an error in the form that the parent raises."""
+    if cancelled:
+        return Failed(attempt, "AttemptCancelledError", f"attempt {attempt} was cancelled")
+    if isinstance(error, errors.CompactionError):
+        return Failed(attempt, errors.error_name(error), str(error)[:CAUSE_CHARACTERS_MAX])
+    failure: errors.CompactionError = errors.RewriteError(f"{type(error).__name__}: {error}")
+    if isinstance(error, Exception):
+        failure = storage_error(errors.RewriteError, str(failure), error)
+    return Failed(attempt, errors.error_name(failure), str(failure)[:CAUSE_CHARACTERS_MAX])
+
+
+# -------------------------------------------------------------------------------------------- Child
+
 
 SIGN_INTERVAL_S = 2.0
 """Interval of the life signs, which show the parent that the JVM answers."""

@@ -11,26 +11,23 @@
     limits             all bounds and timeouts
     state              `CoordinatorState.handle`, and what time alone causes
     plan_events        plans arrive, with the current state of tables and tablets
-    assignment         from a take to an assignment
+    assignment         from a take to an assignment; where a decision of the controller applies
     compactor_events   compactors appear, send heartbeats, drain, fall silent and disappear
     attempt_events     attempts are found in the store, end, and are taken back
     cluster_state      all state, each part in the class that owns it
     attempts           the life cycle of an attempt, and all attempts in progress
     compactors         the living compactors, and their takes
-    queue              the bounded queues of jobs, and the order of jobs
+    queue              the bounded queue of each group: rank, weight, and what still fits
+    queue_index        jobs by rank, id, tablet and turn; turns of classes and tables
     throttle           bytes per second: limits, shares, grants
     control            how much compaction runs: readings, guard, decision
-    enforcement        where a decision applies: queues, slots, grants
     autoscaling        how many compactors a group should have
-    retry              pauses, quarantine, crash history
-    deferral           tablets to plan again when there is room, or at a time
+    retry              pauses, quarantine, crash history, tablets to plan again later
     planning           from a tablet to its plan
     backlog            bytes still to rewrite, reduced by running work
     maintenance        possible operations in a tablet, their value, and the tablet's load
-    triggers           when the planner of a table is asked, and what it decided
-    scan_rules         what a full scan reads, and when it reads an idle tablet again
-    version_watermark  since when a tablet holds everything up to a version
-    file_retention     how long replaced files stay, and when a manifest is published again
+    triggers           when the planner of a table is asked, and which versions are settled
+    scans              what a full scan reads; how long replaced files stay
     requests           the next step of a request
     split_merge        the next step of a split or merge
     views              data for people and metrics

@@ -27,16 +27,13 @@ from coordinator.core.attempts import (
 )
 from coordinator.core.backlog import BacklogHistory, Backlogs
 from coordinator.core.compactors import LivingCompactors, Takes
-from coordinator.core.control.loop import ControlLoop, ControlRules
-from coordinator.core.control.pressure import Pressures
-from coordinator.core.deferral import Deferrals, ReplanTimers
+from coordinator.core.control import ControlLoop, ControlRules, Pressures
 from coordinator.core.limits import Limits
-from coordinator.core.maintenance.heat import TabletHeat
-from coordinator.core.queue.backfill import Backfill, Capacity
-from coordinator.core.queue.fair_share import FairShare
-from coordinator.core.queue.job_queue import JobQueue, JobQueues
-from coordinator.core.retry import CrashHistory, Retry
-from coordinator.core.throttle.grants import Grants
+from coordinator.core.maintenance import TabletHeat
+from coordinator.core.queue import Backfill, Capacity, JobQueue, JobQueues
+from coordinator.core.queue_index import FairShare
+from coordinator.core.retry import CrashHistory, Deferrals, ReplanTimers, Retry
+from coordinator.core.throttle import Grants
 from coordinator.core.triggers import TriggerDecisions
 
 

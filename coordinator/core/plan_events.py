@@ -14,9 +14,9 @@ from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
 from coordinator.core.cluster_state import ClusterState, LastPlan
-from coordinator.core.deferral import place_of_table
-from coordinator.core.maintenance.operations import has_own_priorities, queue_priority
-from coordinator.core.scan_rules import QUIET_ANALYSES, analysis_at_rest, wanted_analysis
+from coordinator.core.maintenance import has_own_priorities, queue_priority
+from coordinator.core.retry import place_of_table
+from coordinator.core.scans import QUIET_ANALYSES, analysis_at_rest, wanted_analysis
 from coordinator.core.triggers import TriggerDecision, refusal_reason
 from neve import api
 

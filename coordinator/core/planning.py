@@ -43,9 +43,9 @@ from common.spi.planner import (
 from common.spi.tracker import TrackerPlugin
 from common.units import format_bytes
 from coordinator.core.backlog import measured
-from coordinator.core.requests.automatic import AUTOMATIC_PREFIX
-from coordinator.core.scan_rules import earliest_s
-from coordinator.core.split_merge.split_jobs import cut_plan, is_cutting
+from coordinator.core.requests import AUTOMATIC_PREFIX
+from coordinator.core.scans import earliest_s
+from coordinator.core.split_merge import cut_plan, is_cutting
 from coordinator.core.triggers import (
     gate_sentence,
     is_gated,

@@ -24,15 +24,14 @@ from coordinator.core import (
     views,
 )
 from coordinator.core.actions import Action
-from coordinator.core.assignment import answer_nothing
+from coordinator.core.assignment import answer_nothing, steer
 from coordinator.core.attempt_events import expire_attempts
 from coordinator.core.attempts import done_shares, read_and_written
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.compactor_events import lose_silent_compactors
-from coordinator.core.control.loop import ControlLoop
-from coordinator.core.deferral import table_of_place
-from coordinator.core.enforcement import steer
+from coordinator.core.control import ControlLoop
 from coordinator.core.limits import Limits
+from coordinator.core.retry import table_of_place
 from coordinator.core.story import Story
 from coordinator.core.triggers import TriggerDecision
 from neve import api

@@ -27,7 +27,7 @@ from coordinator.core import events as on
 from coordinator.core.actions import Action
 from coordinator.core.attempts import Attempt, AttemptState
 from coordinator.core.cluster_state import ClusterState, LastPlan
-from coordinator.core.deferral import table_of_place
+from coordinator.core.retry import table_of_place
 
 # ----------------------------------------------------------------------------- Bounds of an entry
 

@@ -15,18 +15,16 @@ from common.model.tablet import TabletId
 from common.spi.controller import ShareClass
 from common.units import format_bytes, format_count
 from common.wire import CoordinatorStatus, QueuedJob, RunningAttempt
-from coordinator.core.assignment import saturated_tables
+from coordinator.core.assignment import saturated_tables, why_barred
 from coordinator.core.attempts import Attempt, AttemptState, done_shares
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.compactors import Compactor
-from coordinator.core.control.loop import ControlLoop
-from coordinator.core.control.measurements import fractions
-from coordinator.core.deferral import table_of_place
-from coordinator.core.enforcement import why_barred
+from coordinator.core.control import ControlLoop, fractions
 from coordinator.core.plan_events import why_not_queued
-from coordinator.core.queue.job_index import QueueEntry
-from coordinator.core.queue.job_queue import JobQueue
-from coordinator.core.throttle.allocation import UNLIMITED
+from coordinator.core.queue import JobQueue
+from coordinator.core.queue_index import QueueEntry
+from coordinator.core.retry import table_of_place
+from coordinator.core.throttle import UNLIMITED
 from coordinator.core.triggers import is_gated, triggers_text
 from neve import api
 

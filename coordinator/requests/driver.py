@@ -22,7 +22,7 @@ from common.model.request import Request, RequestState, TransformKind
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from coordinator.context import ShellContext
-from coordinator.core.requests.next_step import (
+from coordinator.core.requests import (
     meets_tablet,
     next_state,
     requests_in_turn,

@@ -23,14 +23,14 @@ from common.parquet.location import open_location
 from common.plugins import load_selector, require_options, summary_names
 from common.spi.selector import Chosen, Selector, SelectorParameters
 from coordinator.context import ShellContext
-from coordinator.core.requests.automatic import (
+from coordinator.core.requests import (
     ask_again_at_s,
     automatic_request,
+    closed_files,
     must_ask_selector,
     selector_hash,
     table_selector,
 )
-from coordinator.core.requests.next_step import closed_files
 
 # ------------------------------------------------------------------------------- Calls of selectors
 

@@ -29,7 +29,7 @@ from common.model.tablet import Tablet
 from common.spi.selector import Chosen
 from coordinator.context import ShellContext
 from coordinator.core import events as on
-from coordinator.core.requests.next_step import (
+from coordinator.core.requests import (
     NO_ANSWERS,
     AskPlanner,
     AskSelector,

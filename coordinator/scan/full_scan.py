@@ -22,7 +22,7 @@ from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
 from common.telemetry import Log
-from coordinator.core.scan_rules import (
+from coordinator.core.scans import (
     TabletSpan,
     jobs_digest,
     spans_between,

@@ -18,7 +18,7 @@ from common.metadata.store_values import UnreadableTablet
 from common.model.job import analysis_id
 from common.model.table import Table
 from common.model.tablet import Analysis, Tablet, TabletId
-from coordinator.core.scan_rules import (
+from coordinator.core.scans import (
     ANALYSES_AT_ONCE,
     ScanVerdict,
     TabletSpan,

@@ -18,7 +18,7 @@ from common.model.keys import format_key
 from common.model.table import Table, TableState
 from common.model.tablet import Record, Tablet, TabletId
 from coordinator.context import ShellContext
-from coordinator.core.split_merge.operation_steps import (
+from coordinator.core.split_merge import (
     has_ranges,
     merge_bytes,
     pairs_to_merge,

@@ -12,7 +12,7 @@ from common.readers.pool import ReaderDeathError
 from common.rows.rules import RowRules
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
-from coordinator.core.split_merge.split_keys import (
+from coordinator.core.split_merge import (
     files_to_sample,
     is_sure,
     split_keys,

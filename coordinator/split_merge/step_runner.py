@@ -27,15 +27,15 @@ from common.model.table import Table
 from common.model.tablet import Operation, OperationKind, Tablet, TabletId
 from coordinator.context import ShellContext
 from coordinator.core import events as on
-from coordinator.core.split_merge.operation_steps import (
+from coordinator.core.split_merge import (
     AbandonStep,
     OperationChange,
     WaitForTablets,
+    is_cutting,
     next_change,
     why_merge,
     why_split,
 )
-from coordinator.core.split_merge.split_jobs import is_cutting
 from coordinator.ports import PlanTablet, Submit
 from coordinator.split_merge.key_sampling import choose_split_keys
 

@@ -31,8 +31,8 @@ from common.metadata.store_values import GarbageEntry
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.telemetry import Log
-from coordinator.core.file_retention import GarbageRules, is_deletable
-from coordinator.core.maintenance.operations import GarbageCounts
+from coordinator.core.maintenance import GarbageCounts
+from coordinator.core.scans import GarbageRules, is_deletable
 from coordinator.ports import Storage
 from coordinator.table_faults import TableFaults
 

@@ -35,7 +35,7 @@ from common.parquet.manifest import (
 from common.parquet.service_files import generation_fault, owner_of, written_generation
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
-from coordinator.core.file_retention import PublishRules, is_publish_due
+from coordinator.core.scans import PublishRules, is_publish_due
 from coordinator.table_faults import TableFaults
 
 PART_FILES = 100_000

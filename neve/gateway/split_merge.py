@@ -12,7 +12,7 @@ from common.model.key_values import KeyType
 from common.model.keys import PLUS_INFINITY, parse_key, require_short
 from common.model.table import Table
 from common.model.tablet import OperationKind, Tablet, TabletId
-from coordinator.core.split_merge.operation_steps import WaitForTablets, has_ranges, next_change
+from coordinator.core.split_merge import WaitForTablets, has_ranges, next_change
 from coordinator.split_merge.key_sampling import choose_split_keys
 from neve import api
 from neve.gateway.access.route_rights import COMPACT, READ, route

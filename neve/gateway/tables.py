@@ -36,7 +36,7 @@ from common.parquet.resolved_locations import ResolvedLocation
 from common.rows.reader_limits import unreadable_columns
 from common.rows.schema import COLUMNS_MAX, arrow_schema, changed_schema, columns_of
 from common.storage_threads import StorageThreads
-from coordinator.core.split_merge.operation_steps import has_ranges
+from coordinator.core.split_merge import has_ranges
 from neve import api
 from neve.gateway import table_locations
 from neve.gateway.access.callers import current_call, open_table, sees_table

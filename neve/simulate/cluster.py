@@ -13,15 +13,16 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from common.model.job import Job
-from coordinator.core.autoscaling.demand import (
+from coordinator.core.autoscaling import (
     AutoscalerRules,
     CompactorLoad,
+    Decision,
     GroupLoad,
+    Memory,
+    RewriteRate,
     StartingCompactor,
+    decide,
 )
-from coordinator.core.autoscaling.memory import Memory
-from coordinator.core.autoscaling.policy import Decision, decide
-from coordinator.core.autoscaling.rate import RewriteRate
 from neve.simulate.specification import GroupRule
 from neve.simulate.tablet import SimulatedTablet
 

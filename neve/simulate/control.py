@@ -14,9 +14,13 @@ from common.errors import ConfigError, RequestError
 from common.model.job import Job, LaneClass, lane_class
 from common.plugins import load_controller_plugin, request_errors
 from common.spi.controller import ControlDecision, ControllerPlugin
-from coordinator.core.control.guard import MOVED_PER_INPUT, GuardRules
-from coordinator.core.control.loop import ControlLoop, ControlRules
-from coordinator.core.control.measurements import ClusterFacts
+from coordinator.core.control import (
+    MOVED_PER_INPUT,
+    ClusterFacts,
+    ControlLoop,
+    ControlRules,
+    GuardRules,
+)
 from neve.simulate.sections import Section
 
 PERIOD_S = 10.0

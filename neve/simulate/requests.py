@@ -20,7 +20,7 @@ from common.plugins import DEFAULT_PLANNER, load_planner
 from common.spi.planner import Planner
 from common.spi.selector import Chosen
 from coordinator.core.planning import plan_tablet
-from coordinator.core.requests.next_step import (
+from coordinator.core.requests import (
     NO_ANSWERS,
     AskPlanner,
     AskSelector,

@@ -22,7 +22,7 @@ from common.plugins import (
 from common.settings import checked_groups
 from common.spi.planner import Planner, check_options, check_table
 from common.spi.tracker import TrackerPlugin
-from coordinator.core.autoscaling.demand import AutoscalerRules
+from coordinator.core.autoscaling import AutoscalerRules
 from neve.offline import a_list, an_object
 from neve.setting_values import read_settings
 from neve.simulate.control import ControlRule, read_control

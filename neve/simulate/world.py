@@ -23,16 +23,13 @@ from common.model.tablet import Tablet, TabletId
 from common.spi.controller import DEFAULT_SHARES
 from common.spi.planner import PlanParameters
 from common.units import format_count, format_duration
-from coordinator.core.autoscaling.demand import GroupLoad
-from coordinator.core.control.measurements import ClusterFacts
-from coordinator.core.control.pressure import Pressures, tablet_pressure
-from coordinator.core.deferral import Deferrals
+from coordinator.core.autoscaling import GroupLoad
+from coordinator.core.control import ClusterFacts, Pressures, tablet_pressure
 from coordinator.core.limits import Limits
 from coordinator.core.planning import checked_jobs
-from coordinator.core.queue.backfill import Backfill, Capacity
-from coordinator.core.queue.fair_share import FairShare
-from coordinator.core.queue.job_queue import JobQueue, JobQueues
-from coordinator.core.retry import Failure, Retry
+from coordinator.core.queue import Backfill, Capacity, JobQueue, JobQueues
+from coordinator.core.queue_index import FairShare
+from coordinator.core.retry import Deferrals, Failure, Retry
 from neve.simulate.arrivals import Flush, flushes
 from neve.simulate.cluster import Lane, SimulatedAttempt, SimulatedGroup, Volume
 from neve.simulate.control import SimulatedControl, is_capped

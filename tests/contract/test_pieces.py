@@ -12,7 +12,7 @@ from common.model.request import Request
 from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Analysis, Tablet, TabletId
 from common.settings import Settings
-from coordinator.core.scan_rules import (
+from coordinator.core.scans import (
     TabletSpan,
     jobs_digest,
     spans_between,

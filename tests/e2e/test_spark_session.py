@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from common.errors import AttemptCancelledError, EngineDiedError
-from compactor.core.progress import RewriteProgress
+from compactor.core import RewriteProgress
 from compactor.spark.application import executor_bytes
 from compactor.spark.driver_protocol import DriverSettings
 from compactor.spark.engine import SparkEngine

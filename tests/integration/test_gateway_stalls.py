@@ -25,7 +25,7 @@ from common.metadata.store import TabletStore
 from common.model.table import Table
 from common.settings import StoreSettings
 from common.storage_threads import StorageThreads
-from coordinator.core.file_retention import GarbageRules
+from coordinator.core.scans import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.storage_access import ArrowStorage
 from neve.api import Added

@@ -24,7 +24,7 @@ from common.metadata.changes import (
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from coordinator.context import ShellContext
-from coordinator.core.file_retention import GarbageRules
+from coordinator.core.scans import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.generations import Generations
 from coordinator.storage.manifests import ManifestPublisher

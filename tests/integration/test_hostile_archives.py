@@ -14,7 +14,7 @@ from common.metadata.keys import AUDIT
 from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.settings import Settings, StoreSettings
-from coordinator.core.scan_rules import recheck_at_s
+from coordinator.core.scans import recheck_at_s
 from coordinator.registry import planner_for
 from neve.client import Client
 from neve.client.errors import (

@@ -16,11 +16,11 @@ from common.parquet.file_inspection import inspect_file, sample_keys
 from common.parquet.location import open_location
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
-from compactor.rewrite.kernel.decoded_rows import RowLayout
 from compactor.rewrite.kernel.normalized_keys import RowGroup
 from compactor.rewrite.kernel.reader import Reader
+from compactor.rewrite.kernel.winners import RowLayout
+from compactor.rewrite.memory import TASK_ENVIRON
 from compactor.rewrite.plan.inputs import FooterQuery, estimate_decoded_bytes, read_footers
-from compactor.rewrite.plan.memory_budget import TASK_ENVIRON
 from neve.recovery.fsck.file_checks import FileCheck, check_file
 from tests.support.peak_memory import peak_bytes
 from tests.support.run_apart import run_apart

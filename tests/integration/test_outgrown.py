@@ -17,16 +17,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import EngineDiedError, MemoryShortError
-from compactor.rewrite import memory_guard
-from compactor.rewrite.memory_guard import (
+from compactor.rewrite import memory
+from compactor.rewrite.memory import (
+    TASK_ENVIRON,
     StartNote,
     bounded_memory,
+    memory_budget,
     resident_bytes,
     with_memory_limit,
 )
-from compactor.rewrite.plan.memory_budget import TASK_ENVIRON, memory_budget
+from compactor.rewrite.outputs import pickled_outcome
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
-from compactor.rewrite.task_result import pickled_outcome
 from tests.support.patience import PATIENCE_S
 from tests.support.run_apart import run_apart
 from tests.support.tables_on_disk import KEYED, assignment_over, keyed_table
@@ -45,7 +46,7 @@ def hold(more: list[pl.Series]) -> None:
     """Take more and more memory, slowly enough to be looked at."""
     for _ in range(64):
         more.append(pl.ones(MB, eager=True))
-        time.sleep(memory_guard.CHECK_INTERVAL_S / 4)
+        time.sleep(memory.CHECK_INTERVAL_S / 4)
 
 
 def hold_and_forget() -> None:
@@ -76,7 +77,7 @@ def end_in_order(plan: RewritePlan) -> tuple[Any, int, int]:
 
 
 def never_end(plan: RewritePlan) -> None:
-    memory_guard.CLEAN_UP_CHECKS = 2
+    memory.CLEAN_UP_CHECKS = 2
     StartNote(plan.memory, plan.folder, (0, 0)).leave()
     with bounded_memory(bounded(plan).memory, plan.folder):
         hold_on()

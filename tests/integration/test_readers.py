@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.model.table import Table
-from compactor.rewrite import output_writer, parallel_column_writer
+from compactor.rewrite import outputs, parallel_column_writer
 from compactor.rewrite.attempt import rewrite
-from compactor.rewrite.output_writer import RowGroupWriter
-from compactor.rewrite.plan.output_options import OutputSettings
+from compactor.rewrite.outputs import RowGroupWriter
+from compactor.rewrite.plan.inputs import OutputSettings
 from tests.support.readers import check_counts
 from tests.support.spark_session import local_session
 from tests.support.tables_on_disk import assignment_over, bag_table, keyed_table, write_file
@@ -198,7 +198,7 @@ def test_columns_that_several_threads_encoded_are_read_alike(
     _, wanted = output
     path = tmp_path / "beside.parquet"
     with monkeypatch.context() as patched:
-        patched.setattr(output_writer, "PARALLEL_BYTES_MIN", 0)
+        patched.setattr(outputs, "PARALLEL_BYTES_MIN", 0)
         patched.setattr(parallel_column_writer, "UNIT_BYTES", 1)
         patched.setenv("TZ", "UTC")
         time.tzset()

@@ -21,7 +21,7 @@ from common.model.tablet import PLUS_INFINITY, Bounds
 from common.rows.row_hash import row_hash
 from common.rows.rules import DropRule, RowRules
 from common.wire import Assignment, OutsideFile
-from compactor.core.progress import RewriteProgress, RewriteResult
+from compactor.core import RewriteProgress, RewriteResult
 from compactor.rewrite import choose, spark_tasks
 from compactor.rewrite.attempt import rewrite
 from tests.property.test_rows_merge import assert_within

@@ -15,7 +15,7 @@ from common.parquet.location import Location, open_location
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
 from common.wire import Assignment
-from compactor.core.progress import RewriteResult
+from compactor.core import RewriteResult
 from compactor.rewrite.attempt import rewrite
 from compactor.rewrite.file_io import delete_file
 from compactor.rewrite.parquet_bytes.excerpts import (

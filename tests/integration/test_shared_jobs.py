@@ -15,7 +15,7 @@ import pytest
 
 from common.errors import InputError
 from common.wire import Assignment
-from compactor.core.progress import RewriteResult
+from compactor.core import RewriteResult
 from compactor.rewrite import spark_tasks
 from compactor.rewrite.attempt import rewrite
 from compactor.rewrite.spark_tasks import TaskCall

@@ -20,8 +20,8 @@ import pytest
 
 from common.errors import CompactionError, MemoryShortError
 from common.model.table import Table
-from compactor.core.progress import RewriteResult
-from compactor.rewrite.memory_guard import BEGUN
+from compactor.core import RewriteResult
+from compactor.rewrite.memory import BEGUN
 from compactor.spark.driver_protocol import DriverSettings, EngineKind
 from compactor.spark.engine import SparkEngine
 from neve.local.machine import find_java

@@ -24,11 +24,11 @@ from common.model.tablet import PLUS_INFINITY, TabletId
 from common.wire import Assignment
 from compactor.rewrite.general_merge import rewrite_bag
 from compactor.rewrite.merge.tasks import merge_small_job
+from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import make_plan
-from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.verify import verify
 from coordinator.core.assignment import compose_assignment
-from coordinator.core.file_retention import GarbageRules
+from coordinator.core.scans import GarbageRules
 from coordinator.scan.scanner import with_watermarks
 from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.storage_access import ArrowStorage

@@ -21,7 +21,7 @@ from common.errors import (
     InputError,
     RewriteError,
 )
-from compactor.core.progress import RewriteProgress
+from compactor.core import RewriteProgress
 from compactor.spark import driver_protocol
 from compactor.spark.child import SIGN_INTERVAL_S
 from compactor.spark.driver_protocol import DriverSettings, EngineKind

@@ -15,11 +15,11 @@ from common.model.table import Table
 from common.parquet.location import open_location
 from common.parquet.write import write_table
 from common.rows.rules import RowRules
-from compactor.core.progress import RewriteResult
+from compactor.core import RewriteResult
 from compactor.rewrite.attempt import rewrite
 from compactor.rewrite.merge.driver import merge_large_job
+from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import make_plan
-from compactor.rewrite.task_result import TaskResult
 from tests.support.layouts import layout_of_file
 from tests.support.misordered import largest_first, last_first, write_misordered
 from tests.support.readers import check_counts, spark_count

@@ -18,7 +18,7 @@ from common.model.keys import encode_value
 from common.model.request import OutputSpec, Request
 from common.model.table import Table
 from common.parquet.location import open_location
-from compactor.core.progress import RewriteResult
+from compactor.core import RewriteResult
 from compactor.rewrite import choose
 from compactor.rewrite.attempt import rewrite
 from compactor.rewrite.throttle import Allowance

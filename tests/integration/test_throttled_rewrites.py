@@ -16,7 +16,7 @@ from common.clock import SystemClock
 from common.errors import AttemptCancelledError
 from common.model.table import Table
 from common.wire import Assignment
-from compactor.core.progress import RewriteProgress, RewriteResult
+from compactor.core import RewriteProgress, RewriteResult
 from compactor.rewrite import choose
 from compactor.rewrite.attempt import rewrite
 from compactor.rewrite.throttle import Allowance

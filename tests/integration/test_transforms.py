@@ -21,13 +21,8 @@ from common.model.table import Table
 from common.parquet.location import Location
 from common.rows.row_hash import row_hash
 from common.rows.rules import DropRule, RowRules
-from compactor.core.progress import RewriteResult
-from compactor.rewrite import (
-    choose,
-    general_merge,
-    spark_tasks,
-    transform_expressions,
-)
+from compactor.core import RewriteResult
+from compactor.rewrite import choose, general_merge, spark_tasks, transform
 from compactor.rewrite.attempt import rewrite
 from tests.support.assignments import an_assignment
 from tests.support.row_reference import reference_merge
@@ -84,7 +79,7 @@ def small_steps(
 
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have even small jobs sorted by Spark, and read in small steps."""
-    for module, rows_max in ((transform_expressions, 70), (general_merge, 50)):
+    for module, rows_max in ((transform, 70), (general_merge, 50)):
         in_steps = partial(small_steps, module.read_tables, rows_max)
         monkeypatch.setattr(module, "read_tables", in_steps)
     if way == "sql":

@@ -36,9 +36,9 @@ from compactor.rewrite.general_merge import (
 )
 from compactor.rewrite.kernel import reader
 from compactor.rewrite.merge.driver import merge_large_job
+from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
-from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.verify import verify
 from tests.support.fast_and_slow import first_fast
 from tests.support.tables_on_disk import assignment_over, bag_table, keyed_table, settings

@@ -22,24 +22,18 @@ from common.rows.merge import merge_tables, scan_tables
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.wire import OutsideFile
-from compactor.rewrite import output_writer, parallel_column_writer
+from compactor.rewrite import memory, outputs, parallel_column_writer
 from compactor.rewrite.choose import kernel_supports
 from compactor.rewrite.kernel import (
     range_merge,
     reader,
 )
 from compactor.rewrite.kernel.normalized_keys import LongKeyError
-from compactor.rewrite.merge import (
-    driver,
-    io,
-    multi_pass,
-    tasks,
-)
+from compactor.rewrite.merge import driver, io, tasks
 from compactor.rewrite.merge.driver import merge_large_job
 from compactor.rewrite.merge.tasks import merge_small_job
-from compactor.rewrite.plan import memory_budget
+from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
-from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.verify import verify
 from tests.property.test_rows_merge import (
     NOW_S,
@@ -120,16 +114,16 @@ def squeeze(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_merge, "STEP_ROWS_MIN", 1)
     monkeypatch.setattr(range_merge, "FULL_BYTES", chance.choice([0, 1 << 30]))
     monkeypatch.setattr(range_merge, "STEP_ROWS_MAX", chance.choice([1, 5, 50]))
-    monkeypatch.setattr(multi_pass, "HELD_BYTES_MAX", chance.choice([0, 500, 1 << 30]))
-    monkeypatch.setattr(multi_pass, "BUNDLE_BYTES", chance.choice([1, 400]))
-    monkeypatch.setattr(multi_pass, "FAN_IN_MAX", 2)
-    monkeypatch.setattr(multi_pass, "SHORT_RUNS_MAX", chance.choice([0, 1 << 30]))
-    monkeypatch.setattr(memory_budget, "AT_ONCE_FACTOR", chance.choice([1, 1 << 40]))
-    monkeypatch.setattr(multi_pass, "BLOCK_BYTES_MIN", chance.choice([1, 200, 1 << 20]))
-    monkeypatch.setattr(multi_pass, "BLOCK_BYTES_MAX", chance.choice([1, 200, 1 << 20]))
+    monkeypatch.setattr(driver, "HELD_BYTES_MAX", chance.choice([0, 500, 1 << 30]))
+    monkeypatch.setattr(driver, "BUNDLE_BYTES", chance.choice([1, 400]))
+    monkeypatch.setattr(driver, "FAN_IN_MAX", 2)
+    monkeypatch.setattr(driver, "SHORT_RUNS_MAX", chance.choice([0, 1 << 30]))
+    monkeypatch.setattr(memory, "AT_ONCE_FACTOR", chance.choice([1, 1 << 40]))
+    monkeypatch.setattr(driver, "BLOCK_BYTES_MIN", chance.choice([1, 200, 1 << 20]))
+    monkeypatch.setattr(driver, "BLOCK_BYTES_MAX", chance.choice([1, 200, 1 << 20]))
     monkeypatch.setattr(driver, "REPEATED_MAX", chance.choice([1.0, 2.0, 100.0]))
     monkeypatch.setattr(io, "PREFETCH_BYTES_MAX", chance.choice([0, 500, 1 << 30]))
-    monkeypatch.setattr(output_writer, "PARALLEL_BYTES_MIN", chance.choice([0, 1 << 30]))
+    monkeypatch.setattr(outputs, "PARALLEL_BYTES_MIN", chance.choice([0, 1 << 30]))
     monkeypatch.setattr(parallel_column_writer, "UNIT_BYTES", chance.choice([1, 1 << 30]))
     monkeypatch.setattr(driver, "SAMPLED_GROUPS", chance.choice([0, 1, 5]))
     monkeypatch.setattr(driver, "RUN_BYTES_MIN", chance.choice([0, 100]))
@@ -143,7 +137,7 @@ def here(calls: Sequence[Any]) -> list[Any]:
     return list(pickle.loads(pickle.dumps(ended)))
 
 
-def outputs(life: Life, result: TaskResult) -> pa.Table:
+def output_table(life: Life, result: TaskResult) -> pa.Table:
     schema = arrow_schema(life.table.schema)
     parts = [read_output(life.table, file.path) for file in result.files]
     return pa.concat_tables(parts) if parts else schema.empty_table()
@@ -171,7 +165,7 @@ def test_files_merge_like_the_general_way(
     result = merge_large_job(plan, here, cores) if ranged else merge_small_job(plan)
 
     wanted = merge_tables([life.rows], rules, NOW_S, plan.rules.drop)
-    assert texts(outputs(life, result)) == texts(wanted.table)
+    assert texts(output_table(life, result)) == texts(wanted.table)
     assert result.counts == wanted.counts
     assert_within(result.dropped, wanted.dropped)
     verified = verify(plan, result, lambda: False)
@@ -279,7 +273,7 @@ def test_more_small_files_than_a_step_can_number_are_merged_in_several(
     monkeypatch.setattr(range_merge, "ROWS_MAX", 40)
     monkeypatch.setattr(tasks, "ROWS_MAX", 40)
     monkeypatch.setattr(range_merge, "STEP_ROWS_MAX", 20)
-    monkeypatch.setattr(multi_pass, "HELD_BYTES_MAX", 0)
+    monkeypatch.setattr(driver, "HELD_BYTES_MAX", 0)
     keys = [list(range(at, 200, 7)) for at in range(7)]
     parts = [pa.table({"k": key, "v": [1] * len(key)}) for key in keys]
     plan = simple_plan(tmp_path, *parts)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from coordinator.core.autoscaling.demand import GroupLoad
-from coordinator.core.autoscaling.memory import Memory
+from coordinator.core.autoscaling import GroupLoad, Memory
 from tests.support.fast_and_slow import first_fast
 from tests.support.sim_autoscaling import (
     GIB,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core.control.pressure import garbage_bytes
+from coordinator.core.control import garbage_bytes
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import Options
 from tests.support.sim_run import as_simulated, told_from

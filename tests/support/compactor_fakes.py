@@ -33,7 +33,7 @@ from common.wire import (
     HeartbeatReply,
     TakeRequest,
 )
-from compactor.core.progress import (
+from compactor.core import (
     EngineHealth,
     RewriteProgress,
     RewriteResult,

@@ -10,9 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from common.spi.controller import Controller, ShareClass
-from coordinator.core.control.guard import MOVED_PER_INPUT
-from coordinator.core.control.loop import ControlLoop, ControlRules
-from coordinator.core.control.measurements import ClusterFacts
+from coordinator.core.control import MOVED_PER_INPUT, ClusterFacts, ControlLoop, ControlRules
 
 MIB = 1024.0**2
 GIB = 1024.0**3

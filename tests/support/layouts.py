@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from common.parquet.location import Location, open_location
-from compactor.rewrite.parquet_bytes.footer import FooterLayout
+from compactor.rewrite.parquet_bytes.footer import FooterLayout, Struct
 from compactor.rewrite.parquet_bytes.sources import open_source, read_footer_of
-from compactor.rewrite.parquet_bytes.thrift import Struct
 
 
 def read_file_layout(location: Location, path: str) -> FooterLayout:

@@ -19,6 +19,9 @@ from compactor.rewrite.parquet_bytes.footer import (
     Chunk,
     Span,
     StoredRowGroup,
+    Struct,
+    list_field,
+    number_field,
 )
 from compactor.rewrite.parquet_bytes.relocation import (
     MovedChunk,
@@ -28,11 +31,6 @@ from compactor.rewrite.parquet_bytes.relocation import (
     with_page_index,
 )
 from compactor.rewrite.parquet_bytes.sources import BufferSource, read_footer_of
-from compactor.rewrite.parquet_bytes.thrift import (
-    Struct,
-    list_field,
-    number_field,
-)
 
 Order = Callable[[Sequence[Chunk]], list[Chunk]]
 

@@ -23,10 +23,10 @@ from py4j.protocol import Py4JError
 
 from common.parquet.location import open_location
 from common.rows.types import normal_type
-from compactor.rewrite.output_writer import RowGroupWriter
+from compactor.rewrite.outputs import RowGroupWriter
 from compactor.rewrite.parquet_bytes.relocation import StitchPiece
 from compactor.rewrite.parquet_bytes.stitch import stitch
-from compactor.rewrite.plan.output_options import OutputSettings
+from compactor.rewrite.plan.inputs import OutputSettings
 from tests.support.layouts import layout_of_file
 from tests.support.readers import RULE_SPLITS_BYTES, SPLITS_BYTES, spark_count
 from tests.support.sample_tables import random_texts, three_texts

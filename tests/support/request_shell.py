@@ -34,8 +34,7 @@ from common.wire import (
     TakeRequest,
 )
 from coordinator.context import ShellContext
-from coordinator.core.requests.next_step import meets_tablet
-from coordinator.core.requests.progress import tablet_progress
+from coordinator.core.requests import meets_tablet, tablet_progress
 from coordinator.store_watch import take_lead
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore

@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 from statistics import quantiles
 from typing import Protocol
 
-from coordinator.core.autoscaling.demand import (
+from coordinator.core.autoscaling import (
     AutoscalerRules,
     CompactorLoad,
+    Decision,
     FailedStart,
     GroupLoad,
+    Memory,
     StartingCompactor,
+    decide,
 )
-from coordinator.core.autoscaling.memory import Memory
-from coordinator.core.autoscaling.policy import Decision, decide
 
 MIB = 1024**2
 GIB = 1024**3

@@ -14,7 +14,7 @@ from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import TabletId
 from common.settings import CompactorSettings
 from coordinator.core import events as on
-from coordinator.core.scan_rules import needs_look
+from coordinator.core.scans import needs_look
 from tests.support.memory_store import MemoryKeyspace
 from tests.support.sim_callers import SimCaller, SimScanner
 from tests.support.sim_clients import SWEEP_GRACE_S, SimAppender, SimClient, SimReader, SimSweeper

@@ -28,12 +28,12 @@ from common.wire import (
     HeartbeatReply,
     TakeRequest,
 )
-from compactor.core.progress import (
+from compactor.core import (
     EngineHealth,
     RewriteProgress,
     RewriteResult,
 )
-from compactor.service.compactor import CompactorService
+from compactor.service import CompactorService
 from tests.support.compactor_fakes import FakeMetrics
 from tests.support.predictable import CountedIds
 from tests.support.sim_coordinator import SimCoordinator

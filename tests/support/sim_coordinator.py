@@ -17,7 +17,7 @@ from common.settings import Settings
 from common.wire import Assignment, AttemptReport, Heartbeat, HeartbeatReply, TakeRequest
 from coordinator.context import ShellContext
 from coordinator.core import events as on
-from coordinator.core.file_retention import GarbageRules
+from coordinator.core.scans import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector, collect_forever
 from coordinator.storage.generations import Generations
 from coordinator.storage.unfinished_tables import UnfinishedTables

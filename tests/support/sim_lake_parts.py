@@ -15,12 +15,12 @@ from common.metadata.store import TabletStore
 from common.model.table import Table
 from common.parquet.file_inspection import FileFacts
 from common.wire import Assignment
-from compactor.core.progress import RewriteResult
+from compactor.core import RewriteResult
 from compactor.rewrite.attempt import _delete, _outputs
 from compactor.rewrite.general_merge import rewrite_bag, rewrite_in_memory
 from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.verify import verify
-from compactor.service.table_storage import TableStorage
+from compactor.service import TableStorage
 from coordinator.context import ShellContext
 from coordinator.wiring import storage_loops
 from neve import api

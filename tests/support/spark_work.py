@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from common.errors import InputError
-from compactor.core.progress import RewriteProgress
+from compactor.core import RewriteProgress
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from compactor.rewrite.parquet_bytes import footer as ids
-from compactor.rewrite.parquet_bytes.footer import Span, StoredRowGroup
-from compactor.rewrite.parquet_bytes.thrift import integer, located
+from compactor.rewrite.parquet_bytes.footer import Span, StoredRowGroup, integer, located
 from tests.support.layouts import layout_of_file
 
 Rule = Callable[[StoredRowGroup], int]

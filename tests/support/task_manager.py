@@ -18,9 +18,9 @@ from common.settings import CoordinatorSettings
 from common.wire import AttemptReport, TakeRequest
 from coordinator.core import actions as do
 from coordinator.core import events as on
-from coordinator.core.control.loop import ControlLoop
+from coordinator.core.control import ControlLoop
 from coordinator.core.limits import Limits
-from coordinator.core.scan_rules import needs_look
+from coordinator.core.scans import needs_look
 from coordinator.core.state import CoordinatorState
 from tests.support.reservations import assignment_of
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 
 from tests.tidy.tree import ROOT
 
 PAGE = (ROOT / "docs" / "development.md").read_text("utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+RECORDED = re.search(r"The commit\n`(\w+)`.+?\n\n(1\. .+?)\n\n", PAGE, re.DOTALL) or [""] * 3
+"""The commit that added a call with a metric, and the list of its files."""
+FILES_MAX = 8
 
 
 def commands() -> list[list[str]]:
@@ -17,7 +21,8 @@ def commands() -> list[list[str]]:
 
 
 def test_every_path_exists() -> None:
-    written = re.findall(r"`((?:common|coordinator|compactor|neve|tests|docs)/[^` ]*)`", PAGE)
+    current = PAGE.replace(RECORDED[0], "")  # Files of an older commit may have other names now.
+    written = re.findall(r"`((?:common|coordinator|compactor|neve|tests|docs)/[^` ]*)`", current)
     linked = [f"docs/{path}" for path in re.findall(r"\]\(([^)#:]+)\)", PAGE)]
     typed = [word for words in commands() for word in words if word.startswith("tests/")]
 
@@ -45,3 +50,15 @@ def test_what_is_added_in_a_table_is_declared_there() -> None:
     for name, path in named:
         text = (ROOT / path).read_text("utf-8")
         assert re.search(rf"^(class {name}\b|{name}\b.*=)", text, re.M), (name, path)
+
+
+def test_a_call_with_a_metric_takes_few_files() -> None:
+    commit, listed = RECORDED[1], re.findall(r"^\d+\. `([^`]+)`", RECORDED[2], re.MULTILINE)
+    command = ["git", "show", "--name-only", "--format=", commit]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert 0 < len(listed) <= FILES_MAX
+    if shown.returncode:
+        return  # An archive or a shallow clone does not have the commit.
+    changed = {path for path in shown.stdout.split() if not path.startswith("tests/")}
+    assert changed - {"CHANGELOG.md"} == set(listed)

@@ -1,8 +1,7 @@
 """The kernel: sorted runs in, surviving rows out, in bounded memory.
 
   range_merge       one key range, in consecutive steps of bounded size
-  winners           the winning rows of one step, by sorting packed numbers
-  decoded_rows      rows in the kernel's form, and slices of them
+  winners           rows in the kernel's form; the winners of one step, by sorting packed numbers
   normalized_keys   keys as words that sort like the keys; bounds of row groups
   reader            decodes row groups; reads back what was written
   concurrency       an ordered map over few threads, and the memory in use

@@ -25,14 +25,6 @@ from common.rows.row_hash import row_hash
 from common.rows.rules import DropRule, join_dropped
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.kernel.concurrency import MemoryInUse, ordered_map
-from compactor.rewrite.kernel.decoded_rows import (
-    DecodedRows,
-    RowLayout,
-    RowSlice,
-    column_of,
-    portions,
-    step_cuts,
-)
 from compactor.rewrite.kernel.normalized_keys import (
     KeyWords,
     MergeRange,
@@ -42,7 +34,17 @@ from compactor.rewrite.kernel.normalized_keys import (
     take_words,
     whole_words,
 )
-from compactor.rewrite.kernel.winners import ROWS_MAX, Winners, winners
+from compactor.rewrite.kernel.winners import (
+    ROWS_MAX,
+    DecodedRows,
+    RowLayout,
+    RowSlice,
+    Winners,
+    column_of,
+    portions,
+    step_cuts,
+    winners,
+)
 from compactor.rewrite.tally import Tally, sum_counts
 
 # --------------------------------------------------------------------------------- Rows of one step

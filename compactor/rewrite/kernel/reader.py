@@ -33,21 +33,21 @@ from common.rows.rules import RowRules
 from common.rows.types import normal_type
 from compactor.rewrite.file_io import leaf_columns, opened_input, stored_bytes
 from compactor.rewrite.kernel.concurrency import ordered_map
-from compactor.rewrite.kernel.decoded_rows import (
+from compactor.rewrite.kernel.normalized_keys import RowGroup, is_sorted, row_groups_of
+from compactor.rewrite.kernel.winners import (
     DecodedRows,
     RowLayout,
     column_of,
-)
-from compactor.rewrite.kernel.normalized_keys import RowGroup, is_sorted, row_groups_of
-from compactor.rewrite.parquet_bytes.checksums import (
-    PageError,
-    check_chunk,
-    chunk_places,
 )
 from compactor.rewrite.parquet_bytes.excerpts import (
     Excerpts,
     RowStretch,
     arrow_column,
+)
+from compactor.rewrite.parquet_bytes.sources import (
+    PageError,
+    check_chunk,
+    chunk_places,
 )
 
 

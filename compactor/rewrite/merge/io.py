@@ -23,11 +23,6 @@ from common.rows.key_encoding import encode_keys
 from common.rows.partitions import Fill
 from compactor.rewrite.file_io import leaf_columns, stored_bytes
 from compactor.rewrite.kernel.concurrency import MERGE_CORES, MemoryInUse
-from compactor.rewrite.kernel.decoded_rows import (
-    DecodedRows,
-    RowLayout,
-    known_to_polars,
-)
 from compactor.rewrite.kernel.normalized_keys import (
     TEXT_BYTES,
     RowGroup,
@@ -36,8 +31,13 @@ from compactor.rewrite.kernel.normalized_keys import (
 )
 from compactor.rewrite.kernel.range_merge import RowGroupReader
 from compactor.rewrite.kernel.reader import FileErrors, Reader
-from compactor.rewrite.output_writer import RowBuffer
-from compactor.rewrite.parquet_bytes.checksums import (
+from compactor.rewrite.kernel.winners import (
+    DecodedRows,
+    RowLayout,
+    known_to_polars,
+)
+from compactor.rewrite.outputs import RowBuffer
+from compactor.rewrite.parquet_bytes.sources import (
     PAGES_START,
     PageError,
     check_pages,

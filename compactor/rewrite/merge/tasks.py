@@ -21,7 +21,6 @@ from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import folder_fill, table_location
 from compactor.rewrite.general_merge import rewrite_in_memory
 from compactor.rewrite.kernel.concurrency import MemoryInUse
-from compactor.rewrite.kernel.decoded_rows import RowLayout
 from compactor.rewrite.kernel.normalized_keys import LongKeyError, MergeRange, RowGroup
 from compactor.rewrite.kernel.range_merge import (
     MergeContext,
@@ -30,7 +29,8 @@ from compactor.rewrite.kernel.range_merge import (
     StatisticsError,
 )
 from compactor.rewrite.kernel.reader import read_back
-from compactor.rewrite.kernel.winners import ROWS_MAX
+from compactor.rewrite.kernel.winners import ROWS_MAX, RowLayout
+from compactor.rewrite.memory import MemoryBudget
 from compactor.rewrite.merge.io import (
     AsyncWriter,
     BatchedReader,
@@ -41,11 +41,9 @@ from compactor.rewrite.merge.io import (
     ThrottledReader,
     reading_order,
 )
-from compactor.rewrite.output_writer import RowGroupWriter, open_output_writer
-from compactor.rewrite.plan.memory_budget import MemoryBudget
+from compactor.rewrite.outputs import RowGroupWriter, TaskResult, open_output_writer
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.tally import Tally
-from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import allowance_of
 
 _Source = TypeVar("_Source")

@@ -1,9 +1,7 @@
 """Parquet below the level of rows: footers, pages and row groups as bytes.
 
-    thrift       Thrift's compact protocol
-    footer       the bytes of each row group
-    sources      files that bytes are copied from
-    checksums    checksums of stored pages
+    footer       the bytes of each row group; Thrift's compact protocol
+    sources      files that bytes are copied from; checksums of stored pages
     relocation   row groups at new positions, and the end of a new file: pure
     excerpts     some pages of a column as a separate file
     targets      the output of a stitch, local or in an object store

@@ -15,30 +15,15 @@ import pyarrow.parquet as pq
 from common.errors import InputError, NotStitchableError
 from common.parquet.location import Location
 from compactor.rewrite.parquet_bytes import footer as ids
-from compactor.rewrite.parquet_bytes.checksums import PageError, check_pages
 from compactor.rewrite.parquet_bytes.footer import (
-    MAGIC,
-    Chunk,
-    FooterLayout,
-    Span,
-)
-from compactor.rewrite.parquet_bytes.relocation import (
-    PAGE_BYTES,
-    PAGE_OFFSET,
-    PAGES,
-    encode_arrow_schema,
-    encode_footer,
-)
-from compactor.rewrite.parquet_bytes.sources import (
-    Source,
-    open_source,
-    read_footer_of,
-)
-from compactor.rewrite.parquet_bytes.thrift import (
     I32,
+    MAGIC,
     STRUCT,
+    Chunk,
     Field,
+    FooterLayout,
     Shape,
+    Span,
     Struct,
     ThriftError,
     binary,
@@ -51,6 +36,20 @@ from compactor.rewrite.parquet_bytes.thrift import (
     list_field,
     located,
     number_field,
+)
+from compactor.rewrite.parquet_bytes.relocation import (
+    PAGE_BYTES,
+    PAGE_OFFSET,
+    PAGES,
+    encode_arrow_schema,
+    encode_footer,
+)
+from compactor.rewrite.parquet_bytes.sources import (
+    PageError,
+    Source,
+    check_pages,
+    open_source,
+    read_footer_of,
 )
 
 # -------------------------------------------------------------------------- Pages of a column chunk

@@ -17,18 +17,16 @@ from common.errors import NotStitchableError
 from common.parquet.location import Location
 from compactor.rewrite.parquet_bytes import footer as ids
 from compactor.rewrite.parquet_bytes.footer import (
+    I16,
+    I32,
     MAGIC,
+    STRUCT,
     THIS_WRITER,
     Chunk,
+    Field,
     FooterLayout,
     Span,
     StoredRowGroup,
-)
-from compactor.rewrite.parquet_bytes.thrift import (
-    I16,
-    I32,
-    STRUCT,
-    Field,
     Struct,
     ThriftError,
     binary_field,

@@ -21,7 +21,7 @@ from common.rows.key_encoding import encode_keys
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.spi.selector import SelectorParameters
-from coordinator.core.requests.next_step import matching_files, shown_files
+from coordinator.core.requests import matching_files, shown_files
 from neve import api
 from neve.gateway.key_views import key_text, key_types
 from neve.gateway.requests.lifecycle import request_tablets

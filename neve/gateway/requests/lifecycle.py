@@ -13,8 +13,7 @@ from common.model.request import KeyRange, Request, RequestState, covers, key_ra
 from common.model.table import Table
 from common.model.tablet import Bounds, Tablet
 from common.wire import AttemptProgress
-from coordinator.core.requests.next_step import meets_tablet
-from coordinator.core.requests.progress import tablet_progress
+from coordinator.core.requests import meets_tablet, tablet_progress
 from neve import api
 from neve.gateway.access.callers import current_call
 from neve.gateway.call_ids import checked_call, known_call, require_same_call

@@ -20,7 +20,7 @@ from common.model.request import (
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.wire import AttemptProgress
-from coordinator.core.version_watermark import WATERMARKS_PER_RETENTION
+from coordinator.core.triggers import WATERMARKS_PER_RETENTION
 from neve import api
 from neve.gateway.key_views import key_text, key_types, range_types
 

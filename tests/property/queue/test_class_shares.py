@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from common.model.job import CLASS_WIDTH, Job, JobAction
 from common.model.tablet import TabletId
 from common.spi.controller import DEFAULT_SHARES, ShareClass
-from coordinator.core.queue.fair_share import HEAD_START_BYTES, JOB_COST_BYTES, FairShare
-from coordinator.core.queue.job_queue import JobQueue
+from coordinator.core.queue import JobQueue
+from coordinator.core.queue_index import HEAD_START_BYTES, JOB_COST_BYTES, FairShare
 from tests.support.planning import job
 
 pytestmark = pytest.mark.unit

@@ -9,14 +9,13 @@ import pytest
 
 from common.model.job import Job
 from common.model.tablet import TabletId
-from coordinator.core.queue.admission import (
+from coordinator.core.queue import (
     Accepted,
+    JobQueue,
     Rejected,
     weight_bytes,
 )
-from coordinator.core.queue.fair_share import FairShare
-from coordinator.core.queue.job_index import BUCKET_MAX, RankedMap
-from coordinator.core.queue.job_queue import JobQueue
+from coordinator.core.queue_index import BUCKET_MAX, FairShare, RankedMap
 from tests.support.fast_and_slow import first_fast
 from tests.support.planning import job
 
@@ -161,7 +160,7 @@ def test_sharing_changes_who_goes_next_and_nothing_else(seed: int) -> None:
 def test_ranks_beside_a_sorted_list(
     seed: int, bucket_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.core.queue.job_index.BUCKET_MAX", bucket_max)
+    monkeypatch.setattr("coordinator.core.queue_index.BUCKET_MAX", bucket_max)
     chance = random.Random(seed)
     ranked: RankedMap[int] = RankedMap()
     held: list[int] = []

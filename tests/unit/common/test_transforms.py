@@ -25,7 +25,8 @@ def test_an_empty_transform_is_none() -> None:
 def test_each_kind_says_what_it_reads_and_does() -> None:
     deletion = parse_transform(DELETE, a_table(), KeyRange(b"\x01"))
     assert deletion is not None
-    assert (deletion.description, deletion.columns) == ("delete where s = 'x' and v > 2", {"s", "v"})
+    assert deletion.description == "delete where s = 'x' and v > 2"
+    assert deletion.columns == {"s", "v"}
     assigned = parse_transform(SET, a_table(), KeyRange())
     assert assigned is not None
     assert [one.column for one in assigned.assignments] == ["s"]

@@ -11,10 +11,15 @@ from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, DroppedRows, RefusalCode, RowCounts
 from common.wire import AttemptReport, OutsideFile
-from compactor.core import actions as do
-from compactor.core import events as on
-from compactor.core.attempt import CONFLICTS_MAX, RESOLVE_MAX_S, AttemptStateMachine
-from compactor.core.progress import RewriteProgress, RewriteResult
+from compactor import core as do
+from compactor import core as on
+from compactor.core import (
+    CONFLICTS_MAX,
+    RESOLVE_MAX_S,
+    AttemptStateMachine,
+    RewriteProgress,
+    RewriteResult,
+)
 from tests.support.assignments import an_assignment
 
 OUTPUT = DataFile(path="_neve/last/out-0.parquet", size_bytes=70, rows=4)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compactor.rewrite.parquet_bytes import checksums
-from compactor.rewrite.parquet_bytes.checksums import (
+from compactor.rewrite.parquet_bytes import sources
+from compactor.rewrite.parquet_bytes.sources import (
     PageError,
     check_chunk,
     check_pages,
@@ -35,7 +35,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksums, "WINDOW_BYTES", WINDOW_BYTES)
+    monkeypatch.setattr(sources, "WINDOW_BYTES", WINDOW_BYTES)
 
 
 def check(path: Path) -> None:

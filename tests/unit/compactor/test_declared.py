@@ -12,7 +12,7 @@ import pytest
 
 from common.wire import Assignment
 from compactor.rewrite.merge.tasks import merge_small_job
-from compactor.rewrite.plan.output_options import (
+from compactor.rewrite.plan.inputs import (
     has_blooms,
     leaf_indexes,
     sorting_columns,

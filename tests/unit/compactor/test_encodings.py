@@ -7,8 +7,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compactor.rewrite.output_writer import RowGroupWriter
-from compactor.rewrite.plan.output_options import OutputSettings
+from compactor.rewrite.outputs import RowGroupWriter
+from compactor.rewrite.plan.inputs import OutputSettings
 
 ROWS = 40_000
 

@@ -15,9 +15,9 @@ from common.parquet.location import Location, open_location
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from compactor.rewrite.kernel import reader as reading
-from compactor.rewrite.kernel.decoded_rows import DecodedRows, RowLayout
 from compactor.rewrite.kernel.normalized_keys import RowGroup
 from compactor.rewrite.kernel.reader import Reader
+from compactor.rewrite.kernel.winners import DecodedRows, RowLayout
 from compactor.rewrite.parquet_bytes.excerpts import Excerpts, RowStretch
 from tests.support.tables_on_disk import keyed_table
 

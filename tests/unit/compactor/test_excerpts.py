@@ -22,16 +22,16 @@ from compactor.rewrite.parquet_bytes.excerpts import (
     RowStretch,
     arrow_column,
 )
-from compactor.rewrite.parquet_bytes.footer import FooterLayout
-from compactor.rewrite.parquet_bytes.relocation import PAGES
-from compactor.rewrite.parquet_bytes.sources import BufferSource, read_footer_of
-from compactor.rewrite.parquet_bytes.thrift import (
+from compactor.rewrite.parquet_bytes.footer import (
+    FooterLayout,
     decode_whole,
     elements,
     encode,
     list_field,
     number_field,
 )
+from compactor.rewrite.parquet_bytes.relocation import PAGES
+from compactor.rewrite.parquet_bytes.sources import BufferSource, read_footer_of
 
 ROWS = 5000
 NAME = "a.parquet"

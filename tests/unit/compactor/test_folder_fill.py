@@ -16,7 +16,7 @@ from common.model.tablet import Bounds
 from common.rows.partitions import partition_of_path
 from compactor.rewrite.general_merge import read_for_sort, rewrite_bag, rewrite_in_memory
 from compactor.rewrite.plan.rewrite_plan import make_plan
-from compactor.rewrite.transform_expressions import END_OF_INPUT, read_expression_inputs
+from compactor.rewrite.transform import END_OF_INPUT, read_expression_inputs
 from compactor.rewrite.verify import verify
 from coordinator.core.assignment import output_prefix
 from tests.support.assignments import an_assignment

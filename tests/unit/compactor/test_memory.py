@@ -12,9 +12,7 @@ import pytest
 from common.memory_limit import share_freed_memory
 from common.parquet.location import open_location
 from compactor.rewrite.kernel.normalized_keys import RowGroup
-from compactor.rewrite.merge.ranges import split_row_groups
-from compactor.rewrite.plan.inputs import ROWS_MIN, estimate_decoded_bytes, read_footer
-from compactor.rewrite.plan.memory_budget import (
+from compactor.rewrite.memory import (
     BASE_BYTES,
     FREE_BYTES_MIN,
     TASK_BYTES,
@@ -23,6 +21,8 @@ from compactor.rewrite.plan.memory_budget import (
     memory_budget,
     rows_at_a_time,
 )
+from compactor.rewrite.merge.ranges import split_row_groups
+from compactor.rewrite.plan.inputs import ROWS_MIN, estimate_decoded_bytes, read_footer
 from tests.support.run_apart import run_apart
 
 MB = 1024**2

@@ -18,7 +18,7 @@ from common.model.job import Kind
 from common.model.request import OutputSpec, Request
 from common.spi.output import OutputParameters
 from compactor.rewrite.by_size import BySize
-from compactor.rewrite.plan.output_options import OutputSettings, output_settings
+from compactor.rewrite.plan.inputs import OutputSettings, output_settings
 from tests.support.assignments import a_table, an_assignment
 from tests.support.tables_on_disk import settings
 

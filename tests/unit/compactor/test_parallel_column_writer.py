@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compactor.rewrite import output_writer, parallel_column_writer
-from compactor.rewrite.output_writer import RowGroupWriter
+from compactor.rewrite import outputs, parallel_column_writer
+from compactor.rewrite.outputs import RowGroupWriter
 from compactor.rewrite.parallel_column_writer import ParallelColumnWriter
 from compactor.rewrite.parquet_bytes.sources import BufferSource, read_footer_of
-from compactor.rewrite.plan.output_options import OutputSettings
+from compactor.rewrite.plan.inputs import OutputSettings
 
 ROWS = 5_000
 GROUP_BYTES = 150_000
@@ -45,7 +45,7 @@ def written(
     table: pa.Table, monkeypatch: pytest.MonkeyPatch, *, beside: bool, unit_bytes: int = 20_000
 ) -> bytes:
     """Return a file of these rows."""
-    monkeypatch.setattr(output_writer, "PARALLEL_BYTES_MIN", 0 if beside else 1 << 40)
+    monkeypatch.setattr(outputs, "PARALLEL_BYTES_MIN", 0 if beside else 1 << 40)
     monkeypatch.setattr(parallel_column_writer, "UNIT_BYTES", unit_bytes)
     sink = io.BytesIO()
     settings = OutputSettings("zstd", 3, GROUP_BYTES, bloom_columns=("k", "text"))
@@ -194,7 +194,7 @@ def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
                 raise OSError(28, "no space left")
             return super().write(what)
 
-    monkeypatch.setattr(output_writer, "PARALLEL_BYTES_MIN", 0)
+    monkeypatch.setattr(outputs, "PARALLEL_BYTES_MIN", 0)
     table, sink = rows(), Full()
     groups = RowGroupWriter(sink, table.schema, OutputSettings("zstd", 3, GROUP_BYTES), ("k",))
 
@@ -218,7 +218,7 @@ def test_a_column_with_nearly_all_bytes_is_not_encoded_apart(
         opened.append(schema)
         return ParallelColumnWriter(sink, schema, *more)
 
-    monkeypatch.setattr(output_writer, "ParallelColumnWriter", noted)
+    monkeypatch.setattr(outputs, "ParallelColumnWriter", noted)
     file = written(table, monkeypatch, beside=True)
     assert bool(opened) == beside
     assert pq.read_table(io.BytesIO(file)).equals(table)

@@ -26,11 +26,8 @@ from common.rows.key_encoding import encode_keys
 from common.rows.merge import merge_tables, sorted_rows
 from common.rows.row_hash import row_hash
 from common.rows.rules import DropRule, RowRules
-from compactor.rewrite import (
-    general_merge,
-    output_writer,
-    task_result,
-)
+from compactor import service
+from compactor.rewrite import general_merge, outputs
 from compactor.rewrite.attempt_folder import (
     MARK_INTERVAL_S,
     ProgressMark,
@@ -44,13 +41,11 @@ from compactor.rewrite.general_merge import (
     to_spark_rows,
 )
 from compactor.rewrite.merge.tasks import merge_small_job
-from compactor.rewrite.output_writer import open_output_writer
+from compactor.rewrite.outputs import TaskResult, open_output_writer
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from compactor.rewrite.tally import Tally
-from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.verify import verify
-from compactor.service import table_storage
-from compactor.service.table_storage import TRUSTED_S, TableStorage
+from compactor.service import TRUSTED_S, TableStorage
 from coordinator.plugins.planners.key_cuts import key_between
 from tests.support.predictable import ManualClock
 from tests.support.tables_on_disk import (
@@ -151,9 +146,7 @@ def test_marks_add_up_over_tasks(tmp_path: Path) -> None:
     assert read_marks(folder) == (2 * 2001, 2 * 21)
 
 
-def plan_over(
-    folder: Path, rows: int = 500, row_group_bytes: int = 4096
-) -> output_writer.RewritePlan:
+def plan_over(folder: Path, rows: int = 500, row_group_bytes: int = 4096) -> outputs.RewritePlan:
     table = pa.Table.from_pylist(random_rows(random.Random(1), rows, keys=400), KEYED)
     write_file(folder, "a.parquet", table)
     small = settings(row_group_bytes=row_group_bytes, codec="uncompressed")
@@ -203,7 +196,7 @@ def test_a_failure_while_writing_leaves_no_file(tmp_path: Path) -> None:
 def test_a_task_tells_its_errors_as_values(tmp_path: Path) -> None:
     plan = plan_over(tmp_path)
     (tmp_path / "a.parquet").unlink()
-    batch = task_result.outcome_batch(lambda: general_merge.rewrite_in_memory(plan))
+    batch = outputs.outcome_batch(lambda: general_merge.rewrite_in_memory(plan))
     assert batch.num_rows == 1
     assert b"a.parquet does not exist" in batch.column(0)[0].as_py()
 
@@ -255,7 +248,7 @@ class TestOwnFiles:
     def test_a_store_that_does_not_answer_now_fails_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(table_storage, "STORE_BACKOFF", Backoff(base_s=0.0))
+        monkeypatch.setattr(service, "STORE_BACKOFF", Backoff(base_s=0.0))
         asked: list[str] = []
 
         async def store_id() -> str:
@@ -268,7 +261,7 @@ class TestOwnFiles:
         claim_location(open_location(table.location), "store-1")
         asyncio.run(TableStorage(store_id, ManualClock()).check_location(table))
         assert len(asked) == 3
-        monkeypatch.setattr(table_storage, "STORE_TRIES_MAX", 2)
+        monkeypatch.setattr(service, "STORE_TRIES_MAX", 2)
         with pytest.raises(UnavailableError):
             asyncio.run(TableStorage(store_id, ManualClock()).check_location(table))
 

@@ -15,8 +15,8 @@ from common.model.key_values import KeyType
 from common.rows.key_encoding import encode_keys
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
-from compactor.rewrite.kernel.decoded_rows import DecodedRows, RowLayout, RowSlice, step_cuts
 from compactor.rewrite.kernel.normalized_keys import rows_before
+from compactor.rewrite.kernel.winners import DecodedRows, RowLayout, RowSlice, step_cuts
 from compactor.rewrite.merge.io import (
     RunBlock,
     RunReader,

@@ -27,7 +27,8 @@ from common.model.group import RateGrant
 from common.model.outcome import AttemptEnd, RefusalCode, RowCounts
 from common.settings import CompactorSettings
 from common.wire import AttemptReport, HeartbeatReply
-from compactor.service import CompactorService, compactor
+from compactor import service
+from compactor.service import CompactorService
 from tests.support.assignments import an_assignment
 from tests.support.compactor_fakes import (
     FakeCoordinator,
@@ -537,7 +538,7 @@ def test_stop_gives_back_what_takes_too_long() -> None:
 def test_stop_ends_an_engine_that_does_not_hear_of_the_cancellation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(compactor, "CANCEL_MAX_S", 0.03)
+    monkeypatch.setattr(service, "CANCEL_MAX_S", 0.03)
 
     async def script(world: World, service: CompactorService) -> None:
         await until(lambda: world.engine.running)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from compactor.core.progress import (
+from compactor.core import (
     CHECK_GAP_MAX_S,
     AttemptPhase,
     EngineHealth,

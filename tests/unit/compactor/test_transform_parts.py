@@ -21,19 +21,20 @@ from common.model.table import Column, Table
 from common.rows.rules import RowRules
 from common.spi.transform import DELETED, TransformContext
 from compactor.rewrite import general_merge
-from compactor.rewrite.plan.rewrite_plan import make_plan
-from compactor.rewrite.plan.transform_plan import (
+from compactor.rewrite.outputs import TaskResult
+from compactor.rewrite.plan.rewrite_plan import (
+    make_plan,
     matched_rows,
 )
-from compactor.rewrite.task_result import TaskResult
-from compactor.rewrite.transform import with_deletions, with_values
-from compactor.rewrite.transform_expressions import (
+from compactor.rewrite.transform import (
     END_OF_INPUT,
     ExpressionInputs,
     ExpressionValues,
     from_spark,
     spark_type,
     to_spark,
+    with_deletions,
+    with_values,
 )
 from compactor.rewrite.verify import verify
 from tests.support.assignments import a_table, an_assignment

@@ -15,8 +15,8 @@ from common.errors import AttemptCancelledError, VerificationError
 from common.model.keys import encode_key
 from common.rows.rules import RowRules
 from compactor.rewrite import general_merge
+from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
-from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.verify import verify
 from tests.support.misordered import last_first, misordered
 from tests.support.tables_on_disk import (

@@ -23,8 +23,8 @@ from common.spi.controller import (
     ForegroundLatency,
     ShareClass,
 )
-from coordinator.core.control.loop import require_sound
-from coordinator.core.queue.admission import admits_fan_in, admits_weight, job_weight
+from coordinator.core.control import require_sound
+from coordinator.core.queue import admits_fan_in, admits_weight, job_weight
 from coordinator.plugins.controllers.curves import ControlPoints, parse_points
 from coordinator.plugins.controllers.debt import GIB, debt_slots
 from coordinator.registry import control_loop, load_controller

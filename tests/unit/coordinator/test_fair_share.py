@@ -9,8 +9,8 @@ import pytest
 
 from common.model.job import CLASS_WIDTH, Job
 from common.model.tablet import TabletId
-from coordinator.core.queue.fair_share import FairShare
-from coordinator.core.queue.job_queue import JobQueue
+from coordinator.core.queue import JobQueue
+from coordinator.core.queue_index import FairShare
 from tests.support.planning import job
 
 GIB = 1024**3
@@ -138,7 +138,7 @@ def test_a_job_may_leave_from_the_middle_and_come_back_with_its_rank() -> None:
 
 
 def test_only_so_many_debts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.core.queue.fair_share.DEBTS_MAX", 10)
+    monkeypatch.setattr("coordinator.core.queue_index.DEBTS_MAX", 10)
     shares = FairShare()
     queue = JobQueue(GIB, 10_000, shares=shares)
     fill(queue, "always there", 200, priority=1)

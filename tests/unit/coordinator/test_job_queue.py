@@ -11,12 +11,13 @@ import pytest
 from common.errors import ConfigError
 from common.model.job import Job
 from common.model.tablet import TabletId
-from coordinator.core.queue.admission import (
+from coordinator.core.queue import (
     Accepted,
+    JobQueue,
+    JobQueues,
     Rejected,
     weight_bytes,
 )
-from coordinator.core.queue.job_queue import JobQueue, JobQueues
 from tests.support.planning import TABLET, job
 
 ROOM = 1024**3

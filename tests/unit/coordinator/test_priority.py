@@ -16,8 +16,7 @@ from common.model.job import (
     class_of,
     job_priority,
 )
-from coordinator.core.queue.admission import rank_of
-from coordinator.core.queue.job_queue import JobQueue
+from coordinator.core.queue import JobQueue, rank_of
 from tests.support.planning import job
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "accumulo_plan.json").read_text("utf-8"))

@@ -17,7 +17,7 @@ from common.parquet.manifest import (
     files_to_merge,
     manifest_folder_name,
 )
-from coordinator.core.file_retention import PublishRules, is_publish_due
+from coordinator.core.scans import PublishRules, is_publish_due
 
 pytestmark = pytest.mark.unit
 RULES = PublishRules(interval_s=60.0, grace_s=900.0)

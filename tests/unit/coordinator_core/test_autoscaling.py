@@ -11,16 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from coordinator.core.autoscaling.demand import (
+from coordinator.core.autoscaling import (
     AutoscalerRules,
     CompactorLoad,
+    Decision,
     FailedStart,
     GroupLoad,
+    Memory,
     StartingCompactor,
+    decide,
     demand,
 )
-from coordinator.core.autoscaling.memory import Memory
-from coordinator.core.autoscaling.policy import Decision, decide
 
 pytestmark = pytest.mark.unit
 

@@ -20,6 +20,7 @@ from common.settings import CoordinatorSettings
 from common.spi.tracker import BacklogTracker, TrackerPlugin, WorkUnderWay
 from common.wire import AttemptProgress, AttemptReport, Heartbeat, TakeRequest
 from coordinator.core import events as on
+from coordinator.core.assignment import cluster_facts
 from coordinator.core.backlog import (
     HISTORY_COUNT_MAX,
     HISTORY_EVERY_S,
@@ -28,7 +29,6 @@ from coordinator.core.backlog import (
     Backlogs,
     largest_tablets,
 )
-from coordinator.core.enforcement import cluster_facts
 from coordinator.core.planning import with_backlog
 from coordinator.core.state import CoordinatorState
 from coordinator.figures import backlog_figures

@@ -14,16 +14,14 @@ from coordinator.core.attempts import (
     Attempts,
     AttemptState,
 )
-from coordinator.core.deferral import (
-    STALE_ENTRIES_MAX,
-    Deferrals,
-    ReplanTimers,
-)
 from coordinator.core.limits import Limits
-from coordinator.core.queue.backfill import Capacity
+from coordinator.core.queue import Capacity
 from coordinator.core.retry import (
     ERROR_CLASSES_MAX,
+    STALE_ENTRIES_MAX,
+    Deferrals,
     Failure,
+    ReplanTimers,
     Retry,
 )
 

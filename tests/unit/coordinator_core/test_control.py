@@ -17,26 +17,22 @@ from common.spi.controller import (
     ForegroundLatency,
     ShareClass,
 )
-from coordinator.core.control.guard import (
+from coordinator.core.control import (
+    DECAY_S,
     FLOOR_MARGIN,
-    MOVED_PER_INPUT,
-    GuardRules,
-    floor_bytes_s,
-    guarded,
-)
-from coordinator.core.control.loop import (
     HISTORY_MAX,
     HISTORY_STEP_S,
-    ControlLoop,
-    ControlRules,
-)
-from coordinator.core.control.measurements import (
-    DECAY_S,
     LATENCY_MAX_S,
+    MOVED_PER_INPUT,
     TABLES_MAX,
     ClassUsage,
     ClusterFacts,
+    ControlLoop,
+    ControlRules,
+    GuardRules,
     ReaderLatencies,
+    floor_bytes_s,
+    guarded,
 )
 
 pytestmark = pytest.mark.unit

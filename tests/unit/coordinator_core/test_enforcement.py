@@ -13,12 +13,11 @@ from common.model.group import CONTROL_SCOPE, LimitScope
 from common.model.job import AGEING_PER_S, CLASS_WIDTH, Kind
 from common.spi.controller import DEFAULT_SHARES, ControlDecision, ControlReadings, ShareClass
 from coordinator.core import events as on
-from coordinator.core.autoscaling.demand import AutoscalerRules, GroupLoad, demand
-from coordinator.core.control.guard import GuardRules
-from coordinator.core.control.loop import ControlLoop, ControlRules
+from coordinator.core.autoscaling import AutoscalerRules, GroupLoad, demand
+from coordinator.core.control import ControlLoop, ControlRules, GuardRules
 from coordinator.core.limits import Limits
-from coordinator.core.queue.job_queue import PROBES_MAX
-from coordinator.core.throttle.allocation import ScopeLimits
+from coordinator.core.queue import PROBES_MAX
+from coordinator.core.throttle import ScopeLimits
 from tests.support.task_manager import TaskManager
 
 pytestmark = pytest.mark.unit

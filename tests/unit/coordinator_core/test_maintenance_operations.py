@@ -22,7 +22,7 @@ from common.model.tablet import (
 )
 from common.plugins import load_planner
 from common.spi.planner import COLD, Heat, Surroundings
-from coordinator.core.maintenance.operations import (
+from coordinator.core.maintenance import (
     KINDS,
     GarbageCounts,
     JobNeeds,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from common.model.job import CLASS_WIDTH, PriorityClass, class_of
-from coordinator.core.maintenance.scores import (
+from coordinator.core.maintenance import (
     BestOperation,
     OperationStatistics,
     SchedulerRules,

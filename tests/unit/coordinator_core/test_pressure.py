@@ -12,8 +12,9 @@ from common.model.file import DataFile
 from common.model.job import Job, Kind, TabletPlan, TabletPressure
 from common.model.tablet import Record, TabletId
 from coordinator.core import events as on
-from coordinator.core.control.loop import ControlLoop, ControlRules
-from coordinator.core.control.pressure import (
+from coordinator.core.control import (
+    ControlLoop,
+    ControlRules,
     Pressures,
     garbage_bytes,
     overlapping_files,

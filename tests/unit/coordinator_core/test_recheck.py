@@ -18,7 +18,7 @@ from common.model.tablet import (
     Tablet,
     TabletId,
 )
-from coordinator.core.scan_rules import (
+from coordinator.core.scans import (
     ScanVerdict,
     TabletSpan,
     earliest_s,

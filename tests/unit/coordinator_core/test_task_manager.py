@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.queue.backfill import PASSED_MAX
-from coordinator.core.queue.job_queue import PROBES_MAX
+from coordinator.core.queue import PASSED_MAX, PROBES_MAX
 from coordinator.core.views import table_activity
 from tests.support.task_manager import TaskManager
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core.queue.backfill import PASSED_MAX
-from coordinator.core.queue.job_queue import PROBES_MAX
+from coordinator.core.queue import PASSED_MAX, PROBES_MAX
 from tests.support.task_manager import TaskManager
 
 pytestmark = pytest.mark.unit

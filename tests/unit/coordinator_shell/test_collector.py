@@ -36,8 +36,8 @@ from common.model.tablet import PLUS_INFINITY, Reservation, TabletId
 from common.parquet.foreign_formats import ForeignMark
 from common.parquet.location import open_location
 from common.parquet.service_files import LocationOwner, claim_location
-from coordinator.core.file_retention import GarbageRules, is_deletable
-from coordinator.core.maintenance.operations import GarbageCounts
+from coordinator.core.maintenance import GarbageCounts
+from coordinator.core.scans import GarbageRules, is_deletable
 from coordinator.storage import garbage_collector as collector_module
 from coordinator.storage.garbage_collector import (
     LOOK_LASTS_S,

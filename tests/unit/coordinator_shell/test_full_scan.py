@@ -14,7 +14,7 @@ from common.model.file import DataFile
 from common.model.job import Kind, job_id
 from common.model.tablet import Analysis, TabletId
 from common.settings import CoordinatorSettings, Settings
-from coordinator.core.scan_rules import TabletSpan
+from coordinator.core.scans import TabletSpan
 from coordinator.registry import planner_for
 from coordinator.scan import full_scan, scanner
 from coordinator.scan.full_scan import FullScan

@@ -13,7 +13,7 @@ from common.model.outcome import AttemptEnd, RowCounts, Statistics
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.wire import Assignment, TakeRequest
 from compactor.rewrite.plan.rewrite_plan import make_plan
-from coordinator.core.scan_rules import needs_look
+from coordinator.core.scans import needs_look
 from tests.support.patience import PATIENCE_S
 from tests.support.request_shell import TABLE, Cluster, Shell, run, until
 

@@ -23,7 +23,7 @@ from common.metadata.changes import (
 from common.metadata.file_pin import LEASE_S
 from common.parquet.location import open_location
 from common.parquet.service_files import write_description, write_generation
-from coordinator.core.file_retention import GarbageRules
+from coordinator.core.scans import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.manifests import (
     NEVER_S,

@@ -26,7 +26,7 @@ from common.wire import (
     TakeRequest,
 )
 from coordinator.context import ShellContext
-from coordinator.core.scan_rules import needs_look
+from coordinator.core.scans import needs_look
 from coordinator.core.state import CoordinatorState
 from coordinator.registry import planner_for
 from coordinator.scan.scanner import Scanner

@@ -28,7 +28,7 @@ from common.parquet.service_files import claim_location, written_generation
 from common.settings import CoordinatorSettings, Settings
 from common.wire import Heartbeat, TakeRequest
 from coordinator.context import ShellContext
-from coordinator.core.file_retention import GarbageRules
+from coordinator.core.scans import GarbageRules
 from coordinator.storage import garbage_collector
 from coordinator.storage.garbage_collector import GarbageCollector, collect_all
 from coordinator.storage.generations import Generations

@@ -18,7 +18,7 @@ from common.metadata.changes import (
 )
 from common.model.request import Request
 from common.model.tablet import TabletId
-from coordinator.core.split_merge.operation_steps import (
+from coordinator.core.split_merge import (
     AbandonStep,
     WaitForTablets,
     next_change,

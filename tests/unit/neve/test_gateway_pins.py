@@ -41,7 +41,7 @@ from common.parquet.service_files import LocationOwner, claim_location
 from common.rows.schema import columns_of
 from common.settings import GatewaySettings, Settings
 from coordinator.actor import CoordinatorActor
-from coordinator.core.file_retention import GarbageRules
+from coordinator.core.scans import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector
 from neve.api import STREAM_PROBLEM
 from neve.client.rows import _stream_of

@@ -32,8 +32,8 @@ from common.model.tablet import (
     Tablet,
     TabletId,
 )
-from coordinator.core.split_merge import operation_steps as core
-from coordinator.core.split_merge.split_jobs import (
+from coordinator.core import split_merge as core
+from coordinator.core.split_merge import (
     crossing_files,
     cut_plan,
     is_cutting,

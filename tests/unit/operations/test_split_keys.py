@@ -10,7 +10,7 @@ from common.model.file import DataFile
 from common.model.key_values import KeyType
 from common.model.keys import encode_key
 from common.model.tablet import PLUS_INFINITY, Bounds
-from coordinator.core.split_merge.split_keys import files_to_sample, split_keys
+from coordinator.core.split_merge import files_to_sample, split_keys
 
 ALL = Bounds(None, PLUS_INFINITY)
 

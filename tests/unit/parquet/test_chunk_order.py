@@ -18,10 +18,9 @@ from common.parquet.footer_checks import (
     layout_fault,
 )
 from compactor.rewrite.parquet_bytes import footer as ids
-from compactor.rewrite.parquet_bytes.footer import Span
+from compactor.rewrite.parquet_bytes.footer import Span, elements, list_field
 from compactor.rewrite.parquet_bytes.relocation import encode_footer
 from compactor.rewrite.parquet_bytes.sources import BufferSource, read_footer_of
-from compactor.rewrite.parquet_bytes.thrift import elements, list_field
 from tests.support.layouts import layout_of_file
 from tests.support.misordered import last_first, write_misordered
 

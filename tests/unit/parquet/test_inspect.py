@@ -16,11 +16,9 @@ from common.parquet.write import row_group_rows, write_table
 from common.rows.rules import RowRules
 from compactor.rewrite.parquet_bytes.footer import (
     CHUNKS,
+    I32,
     META,
     ROW_GROUPS,
-)
-from compactor.rewrite.parquet_bytes.thrift import (
-    I32,
     decode_whole,
     elements,
     encode,

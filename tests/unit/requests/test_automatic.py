@@ -10,13 +10,13 @@ from common.model.request import Request, SelectorSpec, covers, key_range_of
 from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Record, Tablet, TabletId
 from common.spi.selector import Chosen
-from coordinator.core.requests.automatic import (
+from coordinator.core.requests import (
     automatic_request,
+    meets_tablet,
     must_ask_selector,
     selector_hash,
     table_selector,
 )
-from coordinator.core.requests.next_step import meets_tablet
 from tests.support.patience import PATIENCE_S
 from tests.support.planning import TABLET, files_of
 from tests.support.request_shell import TABLE, Cluster, ended, run, until

@@ -13,7 +13,7 @@ from common.model.table import TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Record, Tablet
 from common.plugins import load_selector
 from common.spi.selector import Chosen, Selector, SelectorParameters
-from coordinator.core.requests.automatic import (
+from coordinator.core.requests import (
     ask_again_at_s,
     automatic_request,
     must_ask_selector,

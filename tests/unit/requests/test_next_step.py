@@ -37,7 +37,7 @@ from common.model.tablet import (
     Tablet,
 )
 from common.spi.selector import Chosen
-from coordinator.core.requests.next_step import (
+from coordinator.core.requests import (
     AskPlanner,
     AskSelector,
     FailRequest,

@@ -8,8 +8,7 @@ import pytest
 from common.model.job import Kind
 from common.model.request import KeyRange, Request, RequestState
 from common.model.tablet import Bounds, Reservation, Selection, Tablet, TabletId
-from coordinator.core.requests.next_step import meets_tablet
-from coordinator.core.requests.progress import tablet_progress
+from coordinator.core.requests import meets_tablet, tablet_progress
 from tests.support.planning import files_of
 
 pytestmark = pytest.mark.unit

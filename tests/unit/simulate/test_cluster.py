@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from common.model.group import Group
 from common.model.job import Job, Kind
 from common.model.tablet import PLUS_INFINITY, TabletId
-from coordinator.core.autoscaling.demand import AutoscalerRules, GroupLoad
+from coordinator.core.autoscaling import AutoscalerRules, GroupLoad
 from neve.simulate.cluster import Lane, SimulatedAttempt, SimulatedCompactor, SimulatedGroup, Volume
 from neve.simulate.specification import GroupRule
 from tests.support.simulated import document, world

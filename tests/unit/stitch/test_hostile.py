@@ -16,10 +16,7 @@ from common.parquet.location import open_location
 from compactor.rewrite.parquet_bytes import footer as ids
 from compactor.rewrite.parquet_bytes import sources
 from compactor.rewrite.parquet_bytes import stitch as stitching
-from compactor.rewrite.parquet_bytes.footer import FooterLayout, read_layout, refuse_old_writer
-from compactor.rewrite.parquet_bytes.relocation import StitchPiece
-from compactor.rewrite.parquet_bytes.stitch import stitch
-from compactor.rewrite.parquet_bytes.thrift import (
+from compactor.rewrite.parquet_bytes.footer import (
     BINARY,
     DEPTH_MAX,
     FALSE,
@@ -31,6 +28,7 @@ from compactor.rewrite.parquet_bytes.thrift import (
     TRUE,
     Elements,
     Field,
+    FooterLayout,
     Located,
     Shape,
     Struct,
@@ -43,7 +41,11 @@ from compactor.rewrite.parquet_bytes.thrift import (
     encode,
     integer,
     number_field,
+    read_layout,
+    refuse_old_writer,
 )
+from compactor.rewrite.parquet_bytes.relocation import StitchPiece
+from compactor.rewrite.parquet_bytes.stitch import stitch
 from tests.support.layouts import opened_struct, read_file_layout
 
 numbers = st.one_of(

@@ -11,7 +11,14 @@ import pyarrow.parquet as pq
 
 from common.parquet.location import open_location
 from compactor.rewrite.parquet_bytes import footer as ids
-from compactor.rewrite.parquet_bytes.footer import Chunk, Span
+from compactor.rewrite.parquet_bytes.footer import (
+    Chunk,
+    Span,
+    decode,
+    decode_whole,
+    elements,
+    integer,
+)
 from compactor.rewrite.parquet_bytes.relocation import (
     PAGE_BYTES,
     PAGE_OFFSET,
@@ -19,7 +26,6 @@ from compactor.rewrite.parquet_bytes.relocation import (
     StitchPiece,
 )
 from compactor.rewrite.parquet_bytes.stitch import stitch
-from compactor.rewrite.parquet_bytes.thrift import decode, decode_whole, elements, integer
 from tests.support.layouts import layout_of_file, read_file_layout
 from tests.support.misordered import last_first, misordered
 

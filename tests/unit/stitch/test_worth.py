@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compactor.rewrite.plan.output_options import (
+from compactor.rewrite.plan.inputs import (
     OutputSettings,
     RowGroupSize,
     too_fragmented,

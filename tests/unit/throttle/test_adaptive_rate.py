@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.throttle.allocation import (
+from coordinator.core.throttle import (
     RISE_STEPS,
     AdaptiveRate,
     desired_rate,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from coordinator.core.throttle.allocation import (
+from coordinator.core.throttle import (
     UNLIMITED,
     RateClaim,
     max_min_shares,

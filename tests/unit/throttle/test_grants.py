@@ -6,7 +6,7 @@ import pytest
 
 from common.model.group import LimitScope
 from common.settings import CoordinatorSettings
-from coordinator.core.throttle.grants import BLIND_BYTES_S
+from coordinator.core.throttle import BLIND_BYTES_S
 from tests.support.throttle_world import UNLIMITED, World
 
 pytestmark = pytest.mark.unit

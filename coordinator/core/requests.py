@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from common.digests import digest
 from common.errors import RequestError
 from common.expressions.file_pruning import ColumnBounds, may_be_true
 from common.metadata.changes import (
@@ -26,9 +27,12 @@ from common.model.keys import encode_value
 from common.model.request import (
     OutputSpec,
     Request,
+    RequestProgressInTablet,
     RequestState,
     SelectorSpec,
+    TabletProgress,
     TransformKind,
+    key_range_of,
 )
 from common.model.table import Table, TableState
 from common.model.tablet import Bounds, Selection, Tablet
@@ -417,3 +421,170 @@ def _jobs(count: int) -> str:
 
 def _named(paths: Sequence[str]) -> str:
     return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+
+
+# ---------------------------------------------------------------------------------------- Automatic
+# Requests that the service creates for tables with a selector. Pure.
+#
+# The selector is called whenever files or settings have changed since its last call: the tablet's
+# record stores a digest of both, which is also part of the request's id. An answer that depends on
+# time includes the times at which it changes. The record stores the next of these times, and the
+# selector is called again at that time.
+#
+# Files that such a request has written do not cause a new request, so that a selector that chooses
+# all files does not loop. The exception is a file that time has made eligible since it was written.
+
+
+AUTOMATIC_PREFIX = "auto-"
+
+
+def table_selector(table: Table) -> SelectorSpec | None:
+    """Return the selector that a table has, or None."""
+    settings = table.settings
+    if not settings.selector:
+        return None
+    return SelectorSpec(name=settings.selector, options=settings.selector_options)
+
+
+def selector_hash(tablet: Tablet, table: Table, spec: SelectorSpec) -> str:
+    """Return the digest of everything except time that a selector's answer depends on."""
+    closed = sorted(path for path, file in tablet.files.items() if not file.open)
+    settings = table.settings
+    limits = (repr(settings.ttl_s), repr(settings.tombstone_retention_s), repr(table.schema_id))
+    return f"{_spec_digest(spec)}-{digest([*limits, *closed])}"
+
+
+def must_ask_selector(tablet: Tablet, table: Table, spec: SelectorSpec, now_s: float) -> bool:
+    """Return whether the table's selector must be called for a tablet now.
+
+    The call waits while the tablet has a selection, a split or a merge; the end of each is a
+    change, which leads to a new check.
+    """
+    if tablet.selection is not None or tablet.operation is not None:
+        return False
+    known = tablet.record.selector_hash == selector_hash(tablet, table, spec)
+    return not known or _time_has_come(tablet, now_s)
+
+
+def ask_again_at_s(chosen: Chosen, now_s: float) -> float | None:
+    """Return when a selector must be called again even if nothing has changed, or None."""
+    return min((time_s for time_s in chosen.times_s.values() if time_s >= now_s), default=None)
+
+
+def automatic_request(
+    tablet: Tablet, table: Table, spec: SelectorSpec, chosen: Chosen, now_s: float
+) -> Request | None:
+    """Return the request for the choice of a table's selector, or None if no request is needed.
+
+    Args:
+        tablet: The version that the selector was called with.
+        table: Its table.
+        spec: The table's selector.
+        chosen: The answer of the selector.
+        now_s: Time of the call.
+    """
+    ours = AUTOMATIC_PREFIX + _spec_digest(spec)
+    if not any(_is_news(tablet.files.get(path), chosen, ours, now_s) for path in chosen.files):
+        return None
+    parts: list[str | bytes] = [tablet.id.table, tablet.id.end, selector_hash(tablet, table, spec)]
+    if _time_has_come(tablet, now_s):
+        # A request with the same digest may exist; the due time makes the id unique.
+        parts.append(repr(tablet.record.selector_due_s))
+    return Request(
+        id=f"{ours}-{digest(parts)}",
+        table=tablet.id.table,
+        range=key_range_of(tablet.bounds),
+        selector=spec,
+        automatic=True,
+    )
+
+
+def _time_has_come(tablet: Tablet, now_s: float) -> bool:
+    due_s = tablet.record.selector_due_s
+    return due_s is not None and due_s <= now_s
+
+
+def _is_news(file: DataFile | None, chosen: Chosen, prefix: str, now_s: float) -> bool:
+    if file is None or not (file.request or "").startswith(prefix):
+        return True
+    came_s = chosen.times_s.get(file.path)
+    return came_s is not None and file.added_at_s < came_s <= now_s
+
+
+def _spec_digest(spec: SelectorSpec) -> str:
+    options = [text for pair in sorted(spec.options.items()) for text in pair]
+    return digest([spec.name, *options], length=8)
+
+
+# ----------------------------------------------------------------------------------------- Progress
+# Progress of a request in a tablet, computed from the state in the store. Pure.
+
+
+_ENDS = {
+    RequestState.DONE: TabletProgress.DONE,
+    RequestState.DONE_IN_PART: TabletProgress.DONE,
+    RequestState.CANCELLED: TabletProgress.CANCELLED,
+    RequestState.FAILED: TabletProgress.CANCELLED,
+}
+
+
+def tablet_progress(
+    request: Request, tablet: Tablet, others: Iterable[Request] = ()
+) -> RequestProgressInTablet:
+    """Return the progress of a request in one tablet of its range."""
+    state = _state(request, tablet)
+    selection = tablet.selection
+    files, results, completed = 0, 0, 0
+    left = 0
+    if state is TabletProgress.SELECTED and selection is not None:
+        files, results = len(selection.files), len(selection.results)
+        completed = selection.completed_jobs
+        rest = set(selection.files).difference(selection.results)
+        left = sum(tablet.files[path].size_bytes for path in rest if path in tablet.files)
+    elif state in {TabletProgress.PENDING, TabletProgress.WAITING}:
+        left = sum(file.size_bytes for file in shown_files(request, tablet))
+    return RequestProgressInTablet(
+        tablet=tablet.id,
+        state=state,
+        reason=_reason(request, tablet, state, tuple(others)),
+        files=files,
+        results=results,
+        bytes_left=left,
+        completed_jobs=completed,
+        running=attempts_of(request, tablet),
+    )
+
+
+def _state(request: Request, tablet: Tablet) -> TabletProgress:
+    """Return the state of a request in a tablet.
+
+    An ended request has no markers in the tablet, so its own state decides.
+    """
+    if cancelled_here(request, tablet.bounds):
+        return TabletProgress.CANCELLED
+    if request.state in _ENDS:
+        return _ENDS[request.state]
+    if request.id in tablet.done:
+        return TabletProgress.DONE
+    if tablet.selection is not None and tablet.selection.request == request.id:
+        return TabletProgress.SELECTED
+    return TabletProgress.WAITING if request.id in tablet.waiting else TabletProgress.PENDING
+
+
+def _reason(
+    request: Request, tablet: Tablet, state: TabletProgress, others: tuple[Request, ...]
+) -> str:
+    match state:
+        case TabletProgress.DONE:
+            return "done here"
+        case TabletProgress.CANCELLED:
+            return request.cause or "cancelled here"
+        case _:
+            pass
+    if request.state is RequestState.CANCELLING:
+        return f"is being cancelled: {request.cause}"
+    first = first_request([other for other in others if meets_tablet(other, tablet.bounds)], tablet)
+    if state is TabletProgress.PENDING and first is not None and first.id != request.id:
+        return f"request {first.id} has precedence here"
+    step = next_step(request, tablet)
+    return step.reason if isinstance(step, WaitForTablet) else "its next step is in progress"

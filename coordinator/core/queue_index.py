@@ -1,0 +1,642 @@
+"""The indexes of a queue: by rank, by id, by tablet and by turn.
+
+`RankedMap` keeps values in the order of their ranks, with fast access to both ends and to any rank.
+Ranks are stored in sorted buckets of bounded length, so a lookup is two binary searches, and an
+insertion or removal moves at most a bucket's length of pointers. Nothing is deleted lazily, which
+bounds the longest step. `benchmarks/bench_queue.py` compares it with heaps and sortedcontainers.
+
+`JobIndex` owns all four indexes, so that they cannot disagree. It has no policy:
+`coordinator.core.queue` decides on admission and rank.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, nlargest
+from operator import itemgetter
+from typing import Generic, TypeVar
+
+from common.model.job import Job, LaneClass
+from common.model.tablet import TabletId
+from common.spi.controller import ShareClass
+
+# --------------------------------------------------------------------------------------- Fair share
+# Fair sharing: the next turn among classes of work, and among tables with jobs of one class.
+#
+# Two levels: classes of work are served by shares, and tables within a class by weights.
+#
+# Without fair sharing, a table with a hundred thousand small jobs would block every other table of
+# its class. Here each (class, table) pair is a **lane**, best job first. The lanes of a class take
+# turns by start-time fair queueing: the clock of a lane advances by cost / weight with every job,
+# and the lane with the lowest clock is served next. Over time, the tables of a class get bytes in
+# proportion to their weights.
+#
+# The classes `system`, `user`, `urgent` and `statistics` take turns in the same way (`ClassTurns`)
+# if they have shares. While two classes have jobs, they get bytes in proportion to their shares;
+# the others use the share of an idle class. Start-time fair queueing was published by Goyal, Vin
+# and Cheng (1996): a class that becomes active starts at the clock of the class in service, and
+# over any interval two active classes deviate from their shares by at most one job each. In
+# addition, each class lags by `HEAD_START_BYTES`, so that a few jobs are served in the order of
+# their priorities.
+#
+# Rules, in this order:
+#
+# 1. If classes have shares, choose the class of work that has the turn. Urgent and over the limit
+#    are one class of work. Without shares, classes are strict: urgent before over the limit before
+#    USER before SYSTEM before statistics (`common.model.job`).
+# 2. Within a class of work, or among all classes without shares, age may win: if the best job of
+#    the whole queue is of a lower class, it has waited so long that it outranks every job of the
+#    higher classes, and it is served.
+# 3. Within the class, the lane with the lowest clock gives its best job; if clocks are equal, the
+#    better job wins.
+# 4. A lane that was empty restarts at the clock of its class, or at its own clock if that is later:
+#    unused turns are not saved up, and excess service is not forgiven.
+#
+# Every step is O(log n), amortised. Deterministic: no clock, no randomness, no dependence on the
+# order of sets.
+
+
+HEAD_START_BYTES = 16 * 1024**2
+"""Initial lag of each class, divided by its shares: among jobs of equal cost the class with more
+shares starts, and a class with fewer shares waits until the others have had their part."""
+JOB_COST_BYTES = 4 * 1024**2
+"""Fixed cost of a job in addition to its bytes, so that a flood of tiny jobs is not free."""
+WEIGHT_MIN = 0.001
+DEBTS_MAX = 4096
+"""Tables without jobs whose clocks are remembered per class; the largest debts are kept."""
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """The jobs of one table in one class. Invariant: `ranks[0]` is not in `gone`."""
+
+    table: str
+    clock: float
+    ranks: list[int] = field(default_factory=list)
+    """A heap of negated ranks."""
+    gone: set[int] = field(default_factory=set)
+    """Negated ranks that were removed but are still in the heap."""
+    moved: bool = False
+    """Whether the clock has changed since the lane's turn was announced."""
+
+    def enter(self, rank: int) -> None:
+        """Add a rank; a recently removed one may still be in the heap."""
+        if -rank in self.gone:
+            self.gone.remove(-rank)
+        else:
+            heappush(self.ranks, -rank)
+
+    def leave(self, rank: int) -> bool:
+        """Remove a rank; return whether the head has changed."""
+        ranks, gone = self.ranks, self.gone
+        if ranks[0] == -rank:
+            heappop(ranks)
+            while gone and ranks and ranks[0] in gone:
+                gone.remove(heappop(ranks))
+            return True
+        gone.add(-rank)
+        if 2 * len(gone) > len(ranks):
+            self.ranks = [each for each in ranks if each not in gone]
+            heapify(self.ranks)
+            gone.clear()
+        return False
+
+
+@dataclass(slots=True, eq=False)
+class _ClassLanes:
+    """The lanes of one class. Invariant: `turns` has the current turn of every lane with jobs."""
+
+    clock: float = 0.0
+    """Clock of the lane that was served last."""
+    lanes: dict[str, _Lane] = field(default_factory=dict)
+    turns: list[tuple[float, int, str]] = field(default_factory=list)
+    """A heap of (clock, negated head, table); outdated entries are skipped."""
+    debts: dict[str, float] = field(default_factory=dict)
+    """Clocks of empty lanes that are ahead of the class."""
+
+    def announce(self, lane: _Lane) -> None:
+        """Add the current turn of a lane; remove outdated turns from time to time."""
+        lane.moved = False
+        heappush(self.turns, (lane.clock, lane.ranks[0], lane.table))
+        if len(self.turns) > 4 * len(self.lanes) + 64:
+            self.turns = [(each.clock, each.ranks[0], each.table) for each in self.lanes.values()]
+            heapify(self.turns)
+
+    def next_lane(self) -> _Lane:
+        """Return the lane that has the turn; at least one lane must have jobs."""
+        while True:
+            clock, head, table = self.turns[0]
+            lane = self.lanes.get(table)
+            if lane is not None and lane.clock == clock and lane.ranks[0] == head:
+                return lane
+            heappop(self.turns)
+
+    def close(self, lane: _Lane) -> None:
+        """Remove an empty lane, but remember its clock."""
+        del self.lanes[lane.table]
+        self.debts[lane.table] = lane.clock
+        if not self.lanes:
+            # No lane of the class has waiting jobs, so no debt remains.
+            self.debts.clear()
+        elif len(self.debts) > DEBTS_MAX:
+            largest = nlargest(DEBTS_MAX // 2, self.debts.items(), key=itemgetter(1, 0))
+            self.debts = dict(largest)
+
+
+# --------------------------------------------------------------------------------- Turns of classes
+
+
+SHARE_CLASSES: Mapping[LaneClass, ShareClass] = {
+    LaneClass.URGENT: ShareClass.URGENT,
+    LaneClass.OVER_LIMIT: ShareClass.URGENT,
+    LaneClass.USER: ShareClass.USER,
+    LaneClass.SYSTEM: ShareClass.SYSTEM,
+    LaneClass.STATISTICS: ShareClass.STATISTICS,
+}
+"""Class of a lane → class of work whose shares apply; the highest first."""
+
+
+@dataclass(slots=True, eq=False)
+class _ClassTurn:
+    """The clock of a class of work."""
+
+    shares: float
+    clock: float = 0.0
+    jobs: int = 0
+
+
+class ClassTurns:
+    """Turns of classes of work by shares."""
+
+    def __init__(self, shares: Mapping[ShareClass, float]) -> None:
+        self._clock = 0.0
+        """Clock of the class that was served last, at that time."""
+        self._turns = {class_: _ClassTurn(shares[class_]) for class_ in ShareClass}
+        self._of = {lane: self._turns[share] for lane, share in SHARE_CLASSES.items()}
+
+    def set_shares(self, shares: Mapping[ShareClass, float]) -> None:
+        """Change the shares of the classes; the change applies from their next jobs on."""
+        for each, turn in self._turns.items():
+            turn.shares = shares[each]
+
+    def join(self, lane_class: LaneClass) -> None:
+        """Count a queued job; a class that was idle does not catch up on missed turns."""
+        turn = self._of[lane_class]
+        if not turn.jobs:
+            turn.clock = max(turn.clock, self._clock)
+        turn.jobs += 1
+
+    def leave(self, lane_class: LaneClass) -> None:
+        """Count down after a job of a class has left the queue."""
+        self._of[lane_class].jobs -= 1
+
+    def charge(self, lane_class: LaneClass, cost_bytes: int) -> None:
+        """Charge a class for a job that is assigned."""
+        turn = self._of[lane_class]
+        self._clock = max(self._clock, turn.clock)
+        turn.clock += cost_bytes / turn.shares
+
+    def next_of(self, classes: Sequence[LaneClass]) -> LaneClass:
+        """Return the class that has the turn; the first one of a tie.
+
+        Args:
+            classes: Classes with jobs that may be assigned, highest first; at least one.
+        """
+        return min(classes, key=self._lag_of)
+
+    def _lag_of(self, lane_class: LaneClass) -> float:
+        turn = self._of[lane_class]
+        return turn.clock + HEAD_START_BYTES / turn.shares
+
+    def are_one(self, first: LaneClass, second: LaneClass) -> bool:
+        """Return whether two lane classes belong to the same class of work."""
+        return self._of[first] is self._of[second]
+
+
+# ---------------------------------------------------------------------------------- Turns of tables
+
+
+class FairShare:
+    """Turns of classes and tables. The queue reports each job that joins or leaves."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, float] | None = None,
+        shares: Mapping[ShareClass, float] | None = None,
+    ) -> None:
+        """Create an instance without lanes.
+
+        Args:
+            weights: Table id → weight; missing tables have weight 1.
+            shares: Shares of each class of work; None means that classes are strict.
+        """
+        self._weights = dict(weights or {})
+        self._classes = {rank: _ClassLanes() for rank in sorted(LaneClass, reverse=True)}
+        self._turns = None if shares is None else ClassTurns(shares)
+
+    def set_shares(self, shares: Mapping[ShareClass, float]) -> None:
+        """Change the shares of the classes of work; ignored if classes are strict."""
+        if self._turns is not None:
+            self._turns.set_shares(shares)
+
+    def set_weight(self, table: str, weight: float) -> None:
+        """Change the weight of a table; the change applies from its next job on."""
+        self._weights[table] = weight
+
+    def forget(self, table: str) -> None:
+        """Remove the weight of a dropped table."""
+        self._weights.pop(table, None)
+
+    def join(self, rank_class: LaneClass, table: str, rank: int) -> None:
+        """Add a queued job."""
+        lanes = self._classes[rank_class]
+        lane = lanes.lanes.get(table)
+        if lane is None:
+            clock = max(lanes.clock, lanes.debts.pop(table, 0.0))
+            lane = lanes.lanes[table] = _Lane(table, clock)
+        lane.enter(rank)
+        if lane.ranks[0] == -rank:
+            lanes.announce(lane)
+        if self._turns is not None:
+            self._turns.join(rank_class)
+
+    def leave(self, rank_class: LaneClass, table: str, rank: int) -> None:
+        """Remove a job that has left the queue for any reason."""
+        lanes = self._classes[rank_class]
+        lane = lanes.lanes[table]
+        head_changed = lane.leave(rank)
+        if not lane.ranks:
+            lanes.close(lane)
+        elif head_changed or lane.moved:
+            lanes.announce(lane)
+        if self._turns is not None:
+            self._turns.leave(rank_class)
+
+    def charge(self, rank_class: LaneClass, table: str, cost_bytes: int) -> None:
+        """Charge a table for a job that is assigned; must be called before the job leaves."""
+        lanes = self._classes[rank_class]
+        lane = lanes.lanes[table]
+        lanes.clock = max(lanes.clock, lane.clock)
+        weight = max(self._weights.get(table, 1.0), WEIGHT_MIN)
+        lane.clock += (cost_bytes + JOB_COST_BYTES) / weight
+        lane.moved = True
+        if self._turns is not None:
+            self._turns.charge(rank_class, cost_bytes + JOB_COST_BYTES)
+
+    def choose(
+        self, best_class: LaneClass, best_rank: int, barred: Container[LaneClass] = ()
+    ) -> int | None:
+        """Return the rank of the next job, or None if only barred classes have jobs.
+
+        Args:
+            best_class: Class of the job with the highest rank.
+            best_rank: The rank of that job.
+            barred: Classes whose jobs may not be taken now.
+        """
+        waiting = [
+            each for each, lanes in self._classes.items() if lanes.lanes and each not in barred
+        ]
+        if not waiting:
+            return None
+        chosen = self._next_class(waiting, waiting[0] if best_class in barred else best_class)
+        return best_rank if chosen is None else -self._classes[chosen].next_lane().ranks[0]
+
+    def _next_class(self, waiting: list[LaneClass], best_class: LaneClass) -> LaneClass | None:
+        """Return the class that has the turn, or None if the best job of all goes because of age.
+
+        Args:
+            waiting: Classes that have jobs, highest first.
+            best_class: Class of the job with the highest rank.
+        """
+        highest = waiting[0]
+        if len(waiting) == 1:
+            return highest
+        if self._turns is not None:
+            highest = self._turns.next_of(waiting)
+            if not self._turns.are_one(highest, best_class):
+                return highest
+        return None if highest is not best_class else highest
+
+    def choose_unsaturated(
+        self, saturated: Container[str], barred: Container[LaneClass] = ()
+    ) -> int | None:
+        """Return the rank of the next job, excluding some tables; None if no other table has jobs.
+
+        The rules are those of `choose`. The cost is proportional to the number of lanes.
+        """
+        heads = [
+            (-lane.ranks[0], rank_class, lane.clock)
+            for rank_class, lanes in self._classes.items()
+            for lane in lanes.lanes.values()
+            if lane.table not in saturated and rank_class not in barred
+        ]
+        if not heads:
+            return None
+        best_rank, best_class, _ = max(heads)
+        waiting = list(dict.fromkeys(rank_class for _, rank_class, _ in heads))
+        chosen = self._next_class(waiting, best_class)
+        if chosen is None:
+            return best_rank
+        turns = [(clock, -rank) for rank, rank_class, clock in heads if rank_class is chosen]
+        return -min(turns)[1]
+
+    def check(self) -> None:
+        """Assert the invariants of the lanes; for tests."""
+        for lanes in self._classes.values():
+            for lane in lanes.lanes.values():
+                assert lane.ranks
+                assert lane.ranks[0] not in lane.gone
+                assert lane.gone <= set(lane.ranks)
+                assert not lane.moved
+                assert (lane.clock, lane.ranks[0], lane.table) in lanes.turns
+
+
+# ---------------------------------------------------------------------------------------- Job index
+
+
+BUCKET_MAX = 1000
+"""Maximum number of ranks in a bucket; a larger bucket is split in half."""
+
+Value = TypeVar("Value")
+
+
+class RankedMap(Generic[Value]):
+    """Values by unique integer ranks.
+
+    Invariant: buckets are sorted, ascending, not empty, at most `BUCKET_MAX` long, and hold the
+    keys of `_values`; `_tops` has the last rank of each bucket.
+    """
+
+    __slots__ = ("_buckets", "_tops", "_values")
+
+    def __init__(self) -> None:
+        self._values: dict[int, Value] = {}
+        self._buckets: list[list[int]] = []
+        self._tops: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def push(self, rank: int, value: Value) -> None:
+        """Add a value under a rank that is not in use."""
+        values, tops = self._values, self._tops
+        assert rank not in values, rank
+        values[rank] = value
+        place = bisect_left(tops, rank)
+        if place < len(tops):
+            bucket = self._buckets[place]
+            insort(bucket, rank)
+        elif tops:
+            place -= 1
+            bucket = self._buckets[place]
+            bucket.append(rank)
+            tops[place] = rank
+        else:
+            self._buckets.append([rank])
+            tops.append(rank)
+            return
+        if len(bucket) > BUCKET_MAX:
+            self._split(place)
+
+    def remove(self, rank: int) -> Value:
+        """Remove and return the value of a rank.
+
+        Raises:
+            KeyError: The rank is not in use.
+        """
+        value = self._values.pop(rank)
+        tops = self._tops
+        place = bisect_left(tops, rank)
+        bucket = self._buckets[place]
+        if tops[place] != rank:
+            del bucket[bisect_left(bucket, rank)]
+            return value
+        bucket.pop()
+        if bucket:
+            tops[place] = bucket[-1]
+        else:
+            del tops[place], self._buckets[place]
+        return value
+
+    def get(self, rank: int) -> Value:
+        """Return the value of a rank.
+
+        Raises:
+            KeyError: The rank is not in use.
+        """
+        return self._values[rank]
+
+    def highest(self) -> Value | None:
+        """Return the value of the highest rank, or None if the map is empty."""
+        return self._values[self._tops[-1]] if self._tops else None
+
+    def lowest(self) -> Value | None:
+        """Return the value of the lowest rank, or None if the map is empty."""
+        return self._values[self._buckets[0][0]] if self._buckets else None
+
+    def highest_first(self) -> Iterator[Value]:
+        """Yield values in descending order of rank; the map must not change meanwhile."""
+        for bucket in reversed(self._buckets):
+            for rank in reversed(bucket):
+                yield self._values[rank]
+
+    def lowest_first(self) -> Iterator[Value]:
+        """Yield values in ascending order of rank; the map must not change meanwhile."""
+        for bucket in self._buckets:
+            for rank in bucket:
+                yield self._values[rank]
+
+    def check(self) -> None:
+        """Assert the invariants of the structure; for tests."""
+        ranks = [rank for bucket in self._buckets for rank in bucket]
+        assert ranks == sorted(self._values)
+        assert all(0 < len(bucket) <= BUCKET_MAX for bucket in self._buckets)
+        assert self._tops == [bucket[-1] for bucket in self._buckets]
+
+    def _split(self, place: int) -> None:
+        bucket = self._buckets[place]
+        upper = bucket[BUCKET_MAX // 2 :]
+        del bucket[BUCKET_MAX // 2 :]
+        self._buckets.insert(place + 1, upper)
+        self._tops.insert(place, bucket[-1])
+
+
+@dataclass(slots=True, eq=False)
+class QueueEntry:
+    """A queued job with the values that its queue has computed for it."""
+
+    job: Job
+    rank: int
+    weight_bytes: int
+    arrival: int
+    offered_s: float
+    priority: int
+    """Priority from the planner."""
+    lane: LaneClass
+    older: "QueueEntry | None" = None
+    younger: "QueueEntry | None" = None
+    """`older` and `younger` link the queued jobs of the tablet."""
+
+
+class JobIndex:
+    """Queued jobs with all their indexes.
+
+    Invariant: ranks, indexes, lanes and `size_bytes` cover the same entries. Entries are added by
+    `put`, changed by `swap` and removed by `drop`.
+    """
+
+    def __init__(self, shares: FairShare | None) -> None:
+        """Create an empty index.
+
+        Args:
+            shares: Notified of every added and removed entry, and called by `next`.
+        """
+        self.size_bytes = 0
+        self._shares = shares
+        self._ranked: RankedMap[QueueEntry] = RankedMap()
+        self.by_id: dict[str, QueueEntry] = {}
+        """Job id → entry; callers may only read it."""
+        self._tables: dict[str, dict[bytes, QueueEntry]] = {}
+        """Table → end of tablet → its youngest entry, which links to the older ones."""
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def __iter__(self) -> Iterator[QueueEntry]:
+        """Yield entries in an arbitrary order."""
+        return iter(self.by_id.values())
+
+    def put(self, entry: QueueEntry) -> None:
+        """Add a new entry."""
+        job = entry.job
+        self._ranked.push(entry.rank, entry)
+        self.by_id[job.id] = entry
+        tablet = job.tablet
+        ends = self._tables.get(tablet.table)
+        if ends is None:
+            ends = self._tables[tablet.table] = {}
+        older = ends.get(tablet.end)
+        if older is not None:
+            entry.older, older.younger = older, entry
+        ends[tablet.end] = entry
+        self.size_bytes += entry.weight_bytes
+        if self._shares is not None:
+            self._shares.join(entry.lane, tablet.table, entry.rank)
+
+    def swap(self, entry: QueueEntry, job: Job, weight_bytes: int) -> None:
+        """Replace the job of an entry by another version of the same rank."""
+        assert (job.id, job.tablet) == (entry.job.id, entry.job.tablet)
+        self.size_bytes += weight_bytes - entry.weight_bytes
+        entry.job, entry.weight_bytes = job, weight_bytes
+
+    def drop(self, entry: QueueEntry) -> Job:
+        """Remove an entry; return its job."""
+        job = entry.job
+        self._ranked.remove(entry.rank)
+        del self.by_id[job.id]
+        self._unlink(entry, job.tablet)
+        self.size_bytes -= entry.weight_bytes
+        if self._shares is not None:
+            self._shares.leave(entry.lane, job.tablet.table, entry.rank)
+        return job
+
+    def entries_of(self, tablet: TabletId) -> tuple[QueueEntry, ...]:
+        """Return the entries of a tablet in the order of arrival."""
+        found: list[QueueEntry] = []
+        entry = self._tables.get(tablet.table, {}).get(tablet.end)
+        while entry is not None:
+            found.append(entry)
+            entry = entry.older
+        return tuple(reversed(found))
+
+    def ends_of(self, table: str) -> list[bytes]:
+        """Return the ends of a table's tablets that have entries."""
+        return list(self._tables.get(table, ()))
+
+    def lowest(self) -> QueueEntry | None:
+        """Return the entry with the lowest rank, or None."""
+        return self._ranked.lowest()
+
+    def next(
+        self, saturated: Container[str] = (), barred: Container[LaneClass] = ()
+    ) -> QueueEntry | None:
+        """Return the entry that has the turn: the highest rank, unless fair shares decide.
+
+        Args:
+            saturated: Tables that are skipped.
+            barred: Classes that are skipped if fair shares decide.
+        """
+        if saturated:
+            return self._next_unsaturated(saturated, barred)
+        best = self._ranked.highest()
+        if best is None or self._shares is None:
+            return best
+        rank = self._shares.choose(best.lane, best.rank, barred)
+        return None if rank is None else self._ranked.get(rank)
+
+    def _next_unsaturated(
+        self, saturated: Container[str], barred: Container[LaneClass]
+    ) -> QueueEntry | None:
+        if self._shares is not None:
+            rank = self._shares.choose_unsaturated(saturated, barred)
+            return None if rank is None else self._ranked.get(rank)
+        opened = (entry for entry in self.best_first() if entry.job.tablet.table not in saturated)
+        return next(opened, None)
+
+    def best_first(self) -> Iterator[QueueEntry]:
+        """Yield entries in descending order of rank."""
+        return self._ranked.highest_first()
+
+    def lowest_below(self, rank: int, size_bytes: int, count: int) -> list[QueueEntry] | None:
+        """Return the lowest entries whose removal makes enough room, or None.
+
+        None means that not all of these entries rank below `rank`.
+
+        Args:
+            rank: Rank of the job that needs the room.
+            size_bytes: Missing bytes.
+            count: Minimum number of entries to remove.
+        """
+        found: list[QueueEntry] = []
+        for entry in self._ranked.lowest_first():
+            if entry.rank > rank:
+                break
+            found.append(entry)
+            size_bytes -= entry.weight_bytes
+            if size_bytes <= 0 and len(found) >= count:
+                return found
+        return None
+
+    def check(self) -> None:
+        """Assert the invariants of the indexes; for tests."""
+        self._ranked.check()
+        assert len(self._ranked) == len(self.by_id)
+        assert self.size_bytes == sum(entry.weight_bytes for entry in self)
+        assert all(self._ranked.get(entry.rank) is entry for entry in self)
+        tablets = [TabletId(table, end) for table, ends in self._tables.items() for end in ends]
+        indexed = [entry for tablet in tablets for entry in self.entries_of(tablet)]
+        assert len(indexed) == len(self.by_id)
+        assert all(self.by_id[entry.job.id] is entry for entry in indexed)
+        assert all(self._tables.values())
+        for tablet in tablets:
+            line = self.entries_of(tablet)
+            assert all(entry.job.tablet == tablet for entry in line)
+            assert [entry.older for entry in line] == [None, *line[:-1]]
+            assert [entry.younger for entry in line] == [*line[1:], None]
+        if self._shares is not None:
+            self._shares.check()
+
+    def _unlink(self, entry: QueueEntry, tablet: TabletId) -> None:
+        older, younger = entry.older, entry.younger
+        if younger is not None:
+            younger.older, entry.younger = older, None
+        else:
+            ends = self._tables[tablet.table]
+            if older is not None:
+                ends[tablet.end] = older
+            elif len(ends) > 1:
+                del ends[tablet.end]
+            else:
+                del self._tables[tablet.table]
+        if older is not None:
+            older.younger, entry.older = younger, None
