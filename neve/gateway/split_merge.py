@@ -22,6 +22,7 @@ from neve.gateway.services import (
     Services,
     bounded_count,
     check_writable,
+    whole_id,
 )
 
 # --------------------------------------------------------------------------- Operations in progress
@@ -140,7 +141,7 @@ async def start_merge(services: Services, table: Table, wish: api.Merge) -> api.
     if wish.tablet is not None and (wish.start is not None or wish.end is not None):
         raise RequestError("give either `tablet`, or `start` and `end`, not both")
     if wish.tablet is not None:
-        first = await services.tablet(table, wish.tablet)
+        first = await services.tablet(table, wish.tablet, whole=True)
         if first.end == PLUS_INFINITY:
             raise RequestError("the last tablet has no next one; name the one before it")
         last = None
@@ -166,18 +167,20 @@ async def start_merge(services: Services, table: Table, wish: api.Merge) -> api.
 
 
 async def abandon_operation(services: Services, table: Table, operation: str) -> None:
-    """Abandon an operation; do nothing if it has ended or never existed.
+    """Abandon an operation, by its id or a unique prefix; do nothing if it has ended.
 
     Raises:
+        RequestError: The ids of several operations begin with the text.
         RefusedError: The table does not accept changes.
     """
-    async for tablet in busy_tablets(services, table, None):
-        present = tablet.operation
-        if present is not None and present.operation_id == operation:
-            tablets = await shown_tablets(services, tablet)
-            change = AbandonOperation(tablets=tablets, operation=operation)
-            require_applied(await services.store.apply(change))
-            return
+    busy = [tablet async for tablet in busy_tablets(services, table, None)]
+    operations = {tablet.operation.operation_id: tablet for tablet in busy if tablet.operation}
+    found = whole_id(operation, operations, "operation")
+    if found is not None:
+        tablet = operations[found]
+        tablets = await shown_tablets(services, tablet)
+        change = AbandonOperation(tablets=tablets, operation=found)
+        require_applied(await services.store.apply(change))
 
 
 async def _require_ranges(services: Services, table: Table) -> None:
@@ -192,7 +195,7 @@ async def _require_ranges(services: Services, table: Table) -> None:
 async def _split_tablet(
     services: Services, table: Table, text: str, parts: int
 ) -> api.StartedOperation:
-    tablet = await services.store.tablet(await services.tablet(table, text))
+    tablet = await services.store.tablet(await services.tablet(table, text, whole=True))
     if tablet is None:
         raise RefusedError(f"table {table.name!r}: its tablets are changing; try again")
     present = tablet.operation

@@ -48,6 +48,7 @@ from neve.gateway.services import (
     checked_label,
     known_group,
     parsed_tablet,
+    whole_id,
 )
 from neve.gateway.story_views import story_view
 from neve.service_settings import settings_to_document, shown_settings
@@ -411,13 +412,15 @@ class WorkRoutes:
         If the job belongs to a request, the request leaves out this tablet. It goes on in the
         other tablets and ends `done_in_part`.
         """
-        tables = {each.attempt: each.table_name for each in await self._seen_running()}
-        if attempt not in tables:
+        running = await self._seen_running()
+        attempts = {name: job for job in running for name in (job.job_id, job.attempt)}
+        found = whole_id(attempt, attempts, "job")
+        if found is None:
             raise UnknownJobError(
                 f"no running job has attempt {attempt[:64]!r} (any more); `neve jobs` lists them"
             )
-        open_table(tables[attempt])
-        await self._services.coordinator.cancel(attempt)
+        open_table(attempts[found].table_name)
+        await self._services.coordinator.cancel(attempts[found].attempt)
 
     @route("GET /v1/queue", READ_LISTED)
     async def queue(
@@ -476,12 +479,18 @@ class WorkRoutes:
 
     async def _known_compactor(self, compactor: str) -> str:
         heard = [each.compactor for each in await self._services.coordinator.compactors()]
-        if compactor not in heard:
+        # Without the check for a digit, `default-1` would be `default-10` once it has ended.
+        found = whole_id(
+            compactor,
+            [name for name in heard if not name.removeprefix(compactor)[:1].isdigit()],
+            "compactor",
+        )
+        if found is None:
             known = ", ".join(heard) or "none"
             raise UnknownCompactorError(
                 f"no compactor {compactor[:64]!r} is known, expected one of: {known}"
             )
-        return compactor
+        return found
 
     @route("GET /v1/groups", READ_ALL)
     async def groups(self) -> dict[str, list[api.Group]]:
@@ -544,9 +553,10 @@ class WorkRoutes:
         """
         services = self._services
         found = await services.table(table)
-        known = await services.coordinator.story(found.id, parsed_tablet(found, tablet).text)
-        if not known.entries:
-            await services.tablet(found, tablet)
+        end = parsed_tablet(found, tablet).text
+        known = await services.coordinator.story(found.id, end)
+        if not known.entries and (whole := await services.tablet(found, tablet)).text != end:
+            known = await services.coordinator.story(found.id, whole.text)
         return story_view(known, found)
 
     @route("GET /v1/tables/{table}/plan", READ)
@@ -712,7 +722,7 @@ class WorkRoutes:
         services = self._services
         found = await services.table(table)
         return await lower_tablet_watermark(
-            services, found, await services.tablet(found, tablet), to
+            services, found, await services.tablet(found, tablet, whole=True), to
         )
 
     @route("POST /v1/tables/{table}/lift-quarantine", COMPACT, status_code=202)

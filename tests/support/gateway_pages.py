@@ -96,6 +96,9 @@ for programs. It listens on the loopback address unless `gateway.host` says othe
   `neve-problem:` and holds the problem as JSON, at which every Arrow reader stops with an
   error. While rows flow a pin keeps the files that are read; if it could not be renewed for
   two minutes the scan ends so.
+* **Ids** of jobs, attempts, requests, tablets, operations and compactors may be shortened to a
+  prefix that only one of them has. Calls that change rows or bounds of a tablet need its whole
+  id: the id of a tablet that is gone may be a prefix of another one.
 * **Sizes** of settings may have binary units (`256MB`), durations `ms s m h d w` (`7d`).
 
 ## Errors

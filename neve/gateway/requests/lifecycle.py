@@ -21,7 +21,7 @@ from neve.gateway.key_views import key_range
 from neve.gateway.problems import UnknownRequestError, require_applied
 from neve.gateway.requests.validation import checked_request, request_bytes
 from neve.gateway.requests.views import ProgressTotals, request_view
-from neve.gateway.services import Services, check_writable
+from neve.gateway.services import Services, check_writable, whole_id
 
 
 async def request_result(services: Services, request: Request) -> api.Result:
@@ -70,6 +70,8 @@ def sum_commits(request: Request, entries: Sequence[HistoryEntry]) -> api.Result
 
 
 BY_USER = "cancelled by a user"
+LISTED_MAX = 1000
+"""Newest requests whose ids may be shortened."""
 
 
 async def submit_request(
@@ -137,12 +139,18 @@ def _repeated_change(wanted: Request, known: Request, call: str) -> SubmitReques
 
 
 async def stored_request(services: Services, table: Table, request: str) -> Request:
-    """Return a request by its id.
+    """Return a request by its id, or by a unique prefix of one of the newest or open requests.
 
     Raises:
+        RequestError: The ids of several requests begin with the text.
         UnknownRequestError: The table has no, or no longer a, request with this id.
     """
-    found = await services.store.request(table.id, request)
+    store = services.store
+    found = await store.request(table.id, request)
+    if found is None:
+        listed = (*await store.requests(table.id, LISTED_MAX), *await store.open_requests(table.id))
+        known = {entry.id: entry for entry in listed}
+        found = known.get(whole_id(request, known, "request") or "")
     if found is None:
         raise UnknownRequestError(
             f"table {table.name!r} has no request {request[:64]!r} (any more): "
@@ -226,7 +234,7 @@ async def _cancelled_range(
     if body.tablet is None:
         inside = await _tablets_wholly_within(services, table, request, body)
     elif body.start is None and body.end is None:
-        found = await services.store.tablet(await services.tablet(table, body.tablet))
+        found = await services.store.tablet(await services.tablet(table, body.tablet, whole=True))
         inside = [] if found is None or not meets_tablet(request, found.bounds) else [found.bounds]
         if not inside:
             raise RequestError(f"tablet {body.tablet!r} has no key of request {request.id}")
