@@ -218,6 +218,8 @@ PlanTablet = Callable[[Tablet, Table, float], TabletPlan]
 
 UnreadSettings = Callable[[TableSettings], Mapping[str, str]]
 
+LIST_MAX = 10_000
+"""Limit of entries in the answer of a call."""
 PAGE_TABLETS = 200
 """Tablets read from the store at once."""
 LOOK_THREADS = 16

@@ -15,13 +15,14 @@ from neve.cli import app
 from neve.cli.session import REMOTE, Verb
 from neve.client import Client
 from neve.gateway.access.route_rights import OPEN, DeclaredRoute, RouteRight, declared_routes
-from neve.gateway.app import SLICES, ServiceRoutes
+from neve.gateway.app import SLICES
 from neve.gateway.problems import STATUS
+from neve.gateway.service import ProbeRoutes
 
 OPENAPI = "GET /openapi.json"
 ROUTES: dict[str, DeclaredRoute] = {
     declared.name: declared
-    for kind in (ServiceRoutes, *SLICES)
+    for kind in (ProbeRoutes, *SLICES)
     for _, declared in declared_routes(kind)
 }
 ROUTE_RIGHTS: dict[str, RouteRight] = {
@@ -179,7 +180,7 @@ def noun_page(noun: str, document: Mapping[str, Any]) -> str:
     ]
     routes = [
         _route_text(name, document)
-        for kind in (ServiceRoutes, *SLICES)
+        for kind in (ProbeRoutes, *SLICES)
         for method, declared in declared_routes(kind)
         if _noun(getattr(kind, method)) == noun
         for name in [declared.name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from itertools import takewhile
 from pathlib import Path
 
 from neve.client import Client
@@ -11,6 +11,11 @@ from tests.support.shell import Shell
 from tests.unit.neve.test_gateway_operations import Drives, client, gateway, rows
 
 __all__ = ["client", "gateway"]
+
+
+def common_prefix(one: str, other: str) -> str:
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return "".join(letter for letter, _ in pairs)
 
 
 def test_splits_and_merges_run_from_the_command_line(
@@ -55,7 +60,7 @@ def test_an_id_may_be_shortened_to_a_unique_prefix(
         with Drives(gateway, client):
             client.split("events", at=key, wait=True)
     ends = [tablet.tablet for tablet in client.tablets("events")][:-1]
-    common = os.path.commonprefix(ends[:2])
+    common = common_prefix(*ends[:2])
 
     for size in range(len(common) + 1, len(ends[0])):
         neve.run("explain", "events", ends[0][:size])
@@ -72,7 +77,7 @@ def test_an_id_may_be_shortened_to_a_unique_prefix(
     neve.run("compactor", "drain", "local-", code=2, says="expected one of: local-1")
 
     first, second = (client.compact("events", start=key, end=key).id for key in ("1", "9"))
-    common = os.path.commonprefix([first, second])
+    common = common_prefix(first, second)
     neve.run("request", "show", "events", first[: len(common) + 1], says=first)
     neve.run("request", "show", "events", common, code=2, says="is ambiguous: the ids req-")
     neve.run("request", "cancel", "events", second[: len(common) + 1], says="is being cancelled")

@@ -27,7 +27,8 @@ from neve.cli import (
 )
 from neve.cli.tablet_keys import KnownTables
 from neve.client.http import decode
-from neve.gateway.work import job_view, plan_view, queued_view
+from neve.gateway.jobs import job_view
+from neve.gateway.planning import plan_view, queued_view
 from tests.support.datadriven import Answer, Step
 from tests.support.gateway import COMPACTOR, GROUP, QUEUED, RUNNING, SCOPE, STARTED_S
 
