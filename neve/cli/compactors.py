@@ -1,6 +1,6 @@
 """`neve compactor …` and `neve group …`: compactors, compaction groups and their scaling."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -9,7 +9,15 @@ from rich.console import RenderableType
 from common.errors import RequestError
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
 from neve import api
-from neve.cli.render import RIGHT, WHOLE, facts, grid, lines, shortened, time_text
+from neve.cli.render import (
+    RIGHT,
+    WHOLE,
+    facts,
+    grid,
+    lines,
+    shortened,
+    time_text,
+)
 from neve.cli.session import Panel, Session, verb
 
 COMPACTOR = Annotated[str, typer.Argument(metavar="COMPACTOR", help="Name of the compactor.")]
@@ -276,3 +284,91 @@ def resume_group(session: Session, name: GROUP) -> None:
     """Resume a paused group."""
     session.client.resume_group(name)
     session.show({"resumed": name}, f"group {name} is resumed")
+
+
+Wish = Annotated[
+    str,
+    typer.Argument(
+        metavar="LIMIT",
+        help=(
+            "Bytes per second, such as `50MB`; `none`; or `default` for the limit in the settings."
+        ),
+        show_default=False,
+    ),
+]
+
+
+@verb("limits", Panel.CONTROL, "neve limits")
+def limits(session: Session) -> None:
+    """List the limits of groups and volumes with the bytes per second in use."""
+    found = session.client.limits()
+    session.show(found, lambda: render_limits(found))
+
+
+@verb("group limit", Panel.CONTROL, "neve group limit default 50MB")
+def limit_group(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")],
+    limit: Wish,
+) -> None:
+    """Limit the bytes per second of all rewrites of a group, reads and writes together."""
+    _change_limit(
+        session, f"group {name}", limit, lambda wish: session.client.limit_group(name, wish)
+    )
+
+
+@verb("volume limit", Panel.CONTROL, "neve volume limit default none")
+def limit_volume(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="VOLUME", help="Name of the volume.")],
+    limit: Wish,
+) -> None:
+    """Limit the bytes per second of all rewrites on a volume, reads and writes together."""
+    _change_limit(
+        session, f"volume {name}", limit, lambda wish: session.client.limit_volume(name, wish)
+    )
+
+
+def render_limits(found: list[api.Limit]) -> RenderableType:
+    """Render a list of limits."""
+    return grid(
+        [
+            ("KIND", ""),
+            ("NAME", ""),
+            ("LIMIT", RIGHT),
+            ("NOW", RIGHT),
+            ("GRANTED", RIGHT),
+            ("JOBS", RIGHT),
+            ("THROTTLED", RIGHT),
+            ("MOVED", RIGHT),
+            ("WAITED", RIGHT),
+        ],
+        [
+            (
+                limit.kind,
+                limit.name,
+                _rate_text(limit.limit_bytes_s) + (" (default)" if limit.is_default else ""),
+                _rate_text(limit.rate_bytes_s),
+                _rate_text(limit.granted_bytes_s if limit.attempts else 0),
+                limit.attempts,
+                limit.throttled,
+                format_bytes(limit.moved_bytes),
+                format_duration(limit.waited_s),
+            )
+            for limit in found
+        ],
+    )
+
+
+def _change_limit(
+    session: Session, what: str, limit: str, call: Callable[[int | str | None], None]
+) -> None:
+    wish = {"none": 0, "default": None}.get(limit, limit)
+    call(wish)
+    said = {"none": "not limited", "default": "limited by the settings"}
+    text = f"{what} is {said.get(limit, f'limited to {limit}/s')}"
+    session.show({"limited": what, "limit": wish}, text)
+
+
+def _rate_text(bytes_s: float | None) -> str:
+    return "none" if bytes_s is None else f"{format_bytes(bytes_s)}/s"

@@ -16,13 +16,14 @@ from neve.api import (
     RestoreReport,
 )
 from neve.cli.render import (
+    KnownTables,
+    TabletKeys,
     facts,
     grid,
     lines,
     shortened,
 )
 from neve.cli.session import Columns, Name, Panel, Session, absolute, name_values, names, verb
-from neve.cli.tablet_keys import KnownTables, TabletKeys
 
 # ------------------------------------------------------------------------------- Results for people
 

@@ -14,11 +14,11 @@ from neve.cli.render import (
     facts,
     grid,
     lines,
+    range_text,
     shortened,
     time_text,
 )
 from neve.cli.session import Name, Panel, Session, name_values, verb
-from neve.cli.tablet_keys import range_text
 from neve.client.errors import CallerError
 from neve.client.requests import PLUGIN_FORM as PLUGIN
 from neve.client.requests import Request, sentence

@@ -65,6 +65,11 @@ Every = Annotated[
     float, typer.Option(help="With --watch: seconds between refreshes.", min=0.2, max=3600)
 ]
 
+Count = Annotated[int, typer.Option(help="Maximum number of entries.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="List every file that is left out with its reason.")
+]
+
 
 def names(written: str | None) -> tuple[str, ...]:
     """Return column names from a comma-separated text."""

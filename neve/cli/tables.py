@@ -5,9 +5,8 @@ from typing import Annotated
 import typer
 
 from neve import api
-from neve.cli import (
-    render,
-)
+from neve.cli import render
+from neve.cli.render import KnownTables
 from neve.cli.rows import read_schema
 from neve.cli.session import (
     Columns,
@@ -21,7 +20,6 @@ from neve.cli.session import (
     to_dictionaries,
     verb,
 )
-from neve.cli.tablet_keys import KnownTables
 from neve.setting_values import known_name
 
 

@@ -25,19 +25,18 @@ from neve.gateway.authentication import (
 from neve.gateway.compactors import CompactorRoutes, LimitRoutes
 from neve.gateway.control import ControlRoutes
 from neve.gateway.imports import ImportRoutes
-from neve.gateway.ingest.routes import IngestRoutes
 from neve.gateway.jobs import JobRoutes
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.planning import PlanningRoutes
 from neve.gateway.recovery import RecoveryRoutes
 from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.requests.routes import RequestRoutes
-from neve.gateway.scan import ScanRoutes
+from neve.gateway.rows.routes import IngestRoutes
+from neve.gateway.rows.scan import ScanRoutes
 from neve.gateway.service import ProbeRoutes, ServiceRoutes
 from neve.gateway.services import BEARER, Services
-from neve.gateway.split_merge import OperationRoutes
 from neve.gateway.tables import TableRoutes
-from neve.gateway.tablets import TabletRoutes
+from neve.gateway.tablets import OperationRoutes, TabletRoutes
 
 
 def create_app(services: Services) -> FastAPI:

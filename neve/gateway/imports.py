@@ -36,10 +36,10 @@ from neve import api
 from neve.api import LINES
 from neve.gateway.access.callers import current_call
 from neve.gateway.access.route_rights import ADMIN_ALL, READ, route
-from neve.gateway.ingest.add import add_files, inspect_incoming
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.progress_stream import progress_lines
-from neve.gateway.scan import manifest_json, manifest_names
+from neve.gateway.rows.add import add_files, inspect_incoming
+from neve.gateway.rows.scan import manifest_json, manifest_names
 from neve.gateway.services import LONG_STEP_MAX_S, Services, checked_label
 from neve.gateway.tables import UnreadableError, create_table, new_table
 from neve.import_survey.files import (

@@ -132,19 +132,7 @@ NOUNS = {
     "service": "The service as a whole, and its processes.",
 }
 """The subjects of the operator's world; each has a reference page."""
-NOUN_OF_MODULE = {
-    "app": "service",
-    "ingest": "rows",
-    "scan": "rows",
-    "split_merge": "tablets",
-    "work": "jobs",
-    "backlog": "planning",
-    "maintenance": "planning",
-    "simulate": "planning",
-    "doctor": "service",
-    "serve": "service",
-    "stack": "service",
-}
+NOUN_OF_MODULE = {"simulate": "planning", **dict.fromkeys(("doctor", "serve", "stack"), "service")}
 NOUN_OF_METRIC = {
     "audit": "access",
     "scan": "rows",

@@ -33,7 +33,7 @@ from common.parquet.service_files import written_generation
 from common.settings import GatewaySettings, Settings
 from coordinator.storage import generations
 from neve import api
-from neve.gateway.ingest import add
+from neve.gateway.rows import add
 from neve.recovery.findings import NOTES
 from neve.recovery.fsck.repair import RepairOptions as Repairs
 from neve.recovery.rebuild import live_files

@@ -35,7 +35,7 @@ from common.errors import UnavailableError, UnknownOutcomeError, UnknownTableErr
 from common.parquet import location as locations
 from coordinator.storage import garbage_collector
 from neve import api
-from neve.gateway.ingest import add
+from neve.gateway.rows import add
 from neve.recovery.findings import NOTES, FindingCode
 from neve.recovery.fsck.repair import RepairOptions
 from neve.recovery.rebuild import live_files

@@ -12,7 +12,6 @@ from neve.client import Client
 from neve.client.errors import RequestFailedError
 from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
 from tests.support.patience import SERVICE_S
-from tests.support.shell import Shell
 from tests.support.stack import Service
 
 pytestmark = [pytest.mark.slow]
@@ -263,25 +262,3 @@ def test_a_table_of_which_a_third_is_deleted_compacts_by_itself(service: Service
     assert len(client.requests(table.name)) == 1, "it asks once"
     table.check_rows()
     service.wait_until_clean(table)
-
-
-def test_shortened_ids_are_accepted_by_the_command_line(service: Service) -> None:
-    def loaded_again() -> LedgerTable:
-        table = loaded(service)
-        service.client.resume(table.name)
-        return table
-
-    neve = Shell(
-        service.folder / "home", NEVE_URL=service.client.url, NEVE_TOKEN=service.stack.token
-    )
-    with service.caught(loaded_again) as (table, job):
-        assert table.name in [line["table"] for line in neve.json("activity")]
-        neve.run("job", "cancel", job.attempt[:12], says="cancelling att-")
-    service.client.pause(table.name)
-    asked = service.client.compact(table.name, start="1", end="9")
-    neve.run("request", "show", table.name, asked.id[:12], says=asked.id)
-    neve.run("request", "show", table.name, "req-x", code=2, says="has no request 'req-x'")
-    (first, _) = service.client.tablets(table.name)
-    neve.run("explain", table.name, first.tablet[:-1])
-    neve.run("compactor", "drain", "no", code=2, says="no compactor 'no' is known")
-    neve.run("request", "cancel", table.name, asked.id[:12], says="is being cancelled")

@@ -7,12 +7,12 @@ from fastapi import Query, Request
 
 from neve import api
 from neve.gateway.access.route_rights import READ, WRITE, route
-from neve.gateway.call_ids import Call, call_view
-from neve.gateway.ingest.add import add_files
-from neve.gateway.ingest.append import append_rows
 from neve.gateway.key_views import file_view, key_types
 from neve.gateway.problems import BodyError
 from neve.gateway.request_bodies import received_body
+from neve.gateway.rows.add import add_files
+from neve.gateway.rows.append import append_rows
+from neve.gateway.rows.calls import Call, call_view
 from neve.gateway.services import (
     PAGE_TABLETS,
     Services,
